@@ -72,6 +72,25 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
     assert result["mini_batches"] == {"total": 3, "succeeded": 3, "failed": 0}
 
 
+@pytest.mark.parametrize("role", ["worker", "reducer", "reducer of a job without workers"])
+def test_killed_role_is_named_within_seconds(workplace, sqlite, role):
+    """Ten seconds are promised; a busy machine gets some more, but far less than a minute."""
+    workplace.data(2)
+    job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
+    reducer = sqlite.reducer()
+    if role.endswith("without workers"):
+        wait_until(
+            lambda: "no worker has started" in (sqlite.status(job_id)["hint"] or ""), "a job that a reducer knows"
+        )
+    else:
+        worker = sqlite.worker("--process-count", 1)
+        worker.wait_for_record("held")
+        wait_until(lambda: sqlite.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
+    kill(worker if role == "worker" else reducer)
+    expected = f"no {role.split()[0]} has been heard from since "
+    wait_until(lambda: expected in (sqlite.status(job_id)["hint"] or ""), expected, seconds=45)
+
+
 def test_job_whose_script_hangs_still_fails(workplace, sqlite):
     """A live worker without progress is not the same as a missing worker."""
     workplace.data(1)

@@ -17,7 +17,7 @@ NO_OPERATIONS = {("s3", "cp"), ("s3", "rm"), ("logs", "tail")}
 
 def commands(program: str) -> list[list[str]]:
     """Returns the words of each command in lines of their own and in lines of text."""
-    documents = ["README.md", "RUNBOOKS.md", "COSTS.md", "batch/README.md"]
+    documents = ["README.md", "RUNBOOKS.md", "COSTS.md", "batch/README.md", "images/README.md"]
     text = "\n".join((INFRA / name).read_text() for name in documents).replace("\\\n", " ")
     found = re.findall(rf"(?:^|`){program} ([^`\n#|>]+)", text, re.MULTILINE)
     return [shlex.split(line.replace("…", "")) for line in found]

@@ -268,7 +268,7 @@ def test_portal_is_read_only_behind_a_token_or_a_header(made: Plan, changed: Pla
 REPLACED = (["delete", "create"], ["create", "delete"])
 
 
-def test_services_are_changed_in_place(made: Plan, changed: Plan) -> None:
+def test_services_are_changed_in_place_and_failed_deployments_rolled_back(made: Plan, changed: Plan) -> None:
     for type_name in ("aws_ecs_service", "aws_sqs_queue", "aws_s3_bucket", "aws_mq_broker", "aws_ecs_cluster"):
         for plan in (made, changed):
             actions = plan.actions(type_name)
@@ -278,6 +278,10 @@ def test_services_are_changed_in_place(made: Plan, changed: Plan) -> None:
     # ECS cannot move a service from Fargate to instances: a new service starts, and jobs continue.
     assert actions['module.moved.aws_ecs_service.workers["gpu-worker"]'] == ["create"]
     assert actions['module.moved.aws_ecs_service.workers["worker"]'] == ["delete"]
+    services = made.resources("aws_ecs_service")
+    assert {name.rpartition(".")[2].partition("[")[0] for name in services} == {"workers", "resident"}
+    for name, service in services.items():
+        assert service["deployment_circuit_breaker"] == [{"enable": True, "rollback": True}], name
 
 
 def test_fleet_is_spot_with_an_on_demand_minimum_and_is_not_doubled_by_a_deployment(made: Plan) -> None:

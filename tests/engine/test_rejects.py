@@ -1,4 +1,4 @@
-"""The items that did not make it: one table of them, and `gristmill rejects`."""
+"""Rejected items: one table of them, and `gristmill rejects`."""
 
 import csv
 import json

@@ -69,7 +69,9 @@ def test_retry_after_a_threshold_was_exceeded(workplace, cause):
     assert "exceeds error threshold 0" in first.result["cause"]
     again = workplace.command("retry", first.job_id, "--json", BAD="006.txt")
     assert again.exit_status == 42 and "exceeds error threshold 0" in again.result["cause"], "it is no better"
-    assert "had succeeded without some of its items, which fails the job, and runs again as a whole" in again.stderr
+    assert (
+        "succeeded before, but without some of its items, which fails the job; it runs again as a whole" in again.stderr
+    )
     before = len(workplace.recorded("run"))
     last = workplace.command("retry", first.job_id, "--json", BAD="")
     assert last.exit_status == 0 and last.items == (12, 12, 0), str(last)

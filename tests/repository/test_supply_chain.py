@@ -10,6 +10,7 @@ import tomllib
 from harness import ROOT
 
 NAME = re.compile(r"`([a-z0-9_-]+)`")
+NAME_OF_CRATE = re.compile(r"`([a-z_/]+)`")
 # `file::test`, with the file relative to services/ or the repository, one of several in a cell.
 NAMED_TEST = re.compile(r"`([A-Za-z0-9_./-]+\.(?:rs|py))::([a-z0-9_]+)`")
 
@@ -48,6 +49,18 @@ def test_dependency_table_is_complete():
     tools = {name for name in listed if name.startswith("cargo-")}
     assert (used - ours) - set(listed) == set(), "used, and without a row in services/README.md"
     assert set(listed) - used - tools == set(), "in services/README.md, and used by no crate"
+
+
+def test_table_of_crates_names_the_dependencies_of_each():
+    members = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["members"]
+    ours = {Path(member).name if member.startswith("services/") else member: member for member in members}
+    head = (ROOT / "services/README.md").read_text().partition("\n## ")[0]
+    rows = {NAME_OF_CRATE.fullmatch(row[0])[1]: row[2] for row in table(head)}
+    assert set(rows) == set(ours)
+    for name, cell in rows.items():
+        declared = tomllib.loads((ROOT / ours[name] / "Cargo.toml").read_text())["dependencies"]
+        assert set(NAME.findall(cell)) == set(declared) & set(ours), name
+        assert NAME.search(cell) or cell == "nothing", name
 
 
 @pytest.mark.parametrize(("document", "count"), [("SECURITY.md", 30), ("services/GUARANTEES.md", 25)])

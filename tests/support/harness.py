@@ -72,6 +72,12 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLIN
     raise AssertionError(f"not within {seconds} s: {what}")
 
 
+def next_second() -> None:
+    """Waits until a new job has a later id: ids contain whole seconds."""
+    end = int(time.time()) + 1
+    wait_until(lambda: time.time() >= end, "the next second")
+
+
 def go(workplace: Workplace) -> None:
     """Releases scripts that wait for the record `go`."""
     with workplace.record_file.open("a") as file:

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use engine::{Candidate, CleanReport, CleanUp, Jobs, KeptReason, OldJobs, Remedy, State, size};
 use reducer::counted;
 use serde_json::{Value, json};
@@ -141,7 +141,7 @@ fn document(report: &CleanReport, dry_run: bool) -> Value {
 }
 
 /// Reads a size in units of 1024.
-pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64> {
     let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let factor = match text[digits..].trim().to_ascii_uppercase().as_str() {
         "" | "B" => Some(0),
@@ -152,7 +152,7 @@ pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
         _ => None,
     };
     let bytes = factor.and_then(|power| text[..digits].parse::<u64>().ok()?.checked_mul(1024_u64.pow(power)));
-    bytes.ok_or_else(|| "must be a size such as 500MB or 10GB".to_owned())
+    bytes.context("must be a size such as 500MB or 10GB")
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn sizes_are_parsed_and_shown() {
         for (text, bytes) in [("0", 0), ("10", 10), ("2kb", 2048), ("3 MB", 3 << 20), ("1GiB", 1 << 30)] {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+            assert_eq!(parse_size(text).expect(text), bytes, "{text}");
         }
         for text in ["", "GB", "1.5GB", "-1", "1 XB", "99999999999TB"] {
             assert!(parse_size(text).is_err(), "{text}");

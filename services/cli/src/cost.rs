@@ -1,5 +1,6 @@
 //! `gristmill plan --cost`: the requests of a job to SQS and S3, and their price.
 
+use anyhow::{Context, Result, bail};
 use engine::cost::{Cost, LIST_PRICES, PRICES_FROM, Prices, Workload};
 use protocol::JobSpec;
 use storage::PlanComplete;
@@ -31,22 +32,22 @@ pub struct CostArguments {
 /// Sets one of the prices, and the dollars that the user gives.
 type Price = (fn(&mut Prices, f64), f64);
 
-fn price(text: &str) -> Result<Price, String> {
-    let (kind, dollars) = text.split_once('=').ok_or("write KIND=DOLLARS")?;
+fn price(text: &str) -> Result<Price> {
+    let (kind, dollars) = text.split_once('=').context("write KIND=DOLLARS")?;
     let dollars = dollars.parse().ok().filter(|dollars| *dollars >= 0.0 && f64::is_finite(*dollars));
-    let dollars = dollars.ok_or("the price must be a number, at least 0")?;
+    let dollars = dollars.context("the price must be a number, at least 0")?;
     let set: fn(&mut Prices, f64) = match kind {
         "sqs" => |prices, dollars| prices.sqs_million = dollars,
         "put" => |prices, dollars| prices.put_thousand = dollars,
         "get" => |prices, dollars| prices.get_thousand = dollars,
-        _ => return Err("the kinds are sqs, put and get".to_owned()),
+        _ => bail!("the kinds are sqs, put and get"),
     };
     Ok((set, dollars))
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+fn positive(text: &str) -> Result<f64> {
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && f64::is_finite(*seconds));
-    seconds.ok_or_else(|| "must be a number above 0".to_owned())
+    seconds.context("must be a number above 0")
 }
 
 impl CostArguments {

@@ -31,10 +31,10 @@ pub struct JobFileArguments {
     /// The person or team that the job counts for on a compute target [default: the name of the user].
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
-    /// Of a document of Azure ML: data or a value for an input; without NAME where there is one input.
+    /// Data or a value for an input of an Azure ML document; NAME is optional if there is only one input.
     #[arg(long = "input", value_name = "[NAME=]VALUE")]
     input: Vec<String>,
-    /// Of a pipeline: this step alone.
+    /// Run only this step of a pipeline.
     #[arg(long, value_name = "NAME")]
     step: Option<String>,
     /// Its text, once it has been read: the standard input can be read only once.

@@ -12,6 +12,7 @@ macro_rules! say {
 mod cancel;
 mod clean;
 mod complete;
+mod convert;
 mod cost;
 mod dead_letters;
 mod decisions;
@@ -20,12 +21,14 @@ mod enqueue;
 mod event_lines;
 mod exit;
 mod filter;
+mod follow;
 mod job_file_arguments;
 mod list;
 mod logs;
 mod manual;
 mod notices;
 mod observe;
+mod outcome;
 mod plan;
 mod portal;
 mod printed;
@@ -37,6 +40,7 @@ mod rejects;
 mod remedies;
 mod replay;
 mod report;
+mod retry;
 mod run;
 mod settings;
 mod show;
@@ -134,8 +138,8 @@ enum Command {
     Plan(plan::PlanArguments),
     /// Check a job file and its entry script, and show all problems at once.
     Validate(validate::ValidateArguments),
-    /// Print the job file that a document of Azure ML amounts to; of a pipeline, one for each step.
-    Convert(steps::ConvertArguments),
+    /// Convert a document of Azure ML to job files, one for each step, and print them.
+    Convert(convert::ConvertArguments),
     /// List jobs, newest first.
     #[command(after_help = JOBS_EXAMPLES)]
     Jobs(list::JobsArguments),
@@ -144,7 +148,7 @@ enum Command {
     /// List the logs of a job, print or follow them, or show its first error.
     #[command(after_help = LOGS_EXAMPLES)]
     Logs(logs::LogsArguments),
-    /// Show the items of a job that did not make it, grouped by cause.
+    /// Show the rejected items of a job, grouped by cause.
     Rejects(rejects::RejectsArguments),
     /// Run the rejected items of an ended job again, with the script as it is now, and put their rows into its output.
     #[command(after_help = REPLAY_EXAMPLES)]
@@ -167,7 +171,7 @@ enum Command {
     /// Remove old jobs of this machine or of a compute target, but never a running job.
     Clean(clean::CleanArguments),
     /// Continue an interrupted, canceled or failed job without repeating successful mini-batches.
-    Retry(run::RetryCommand),
+    Retry(retry::RetryCommand),
     /// Check whether this machine, or a compute target, can run jobs. Each line is ok, or the one thing to fix.
     Doctor(doctor::DoctorArguments),
     /// List the compute targets of gristmill.toml, import one from Terraform, or set its quotas.
@@ -276,10 +280,10 @@ fn main() -> ExitCode {
 async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {
     let exit = match command {
         Command::Run(arguments) => run::run(arguments, settings).await?,
-        Command::Retry(arguments) => run::retry(arguments, settings).await?,
+        Command::Retry(arguments) => retry::retry(arguments, settings).await?,
         Command::Plan(arguments) => plan::plan(&arguments, settings).await?,
         Command::Validate(arguments) => validate::validate(&arguments, settings).await?,
-        Command::Convert(arguments) => steps::convert(&arguments, settings)?,
+        Command::Convert(arguments) => convert::convert(&arguments, settings)?,
         Command::Enqueue(arguments) => enqueue::enqueue(arguments, settings).await?,
         Command::Worker(arguments) => return worker::worker(arguments, settings).await,
         Command::Reducer(arguments) => reducer::reducer(arguments, settings).await?,

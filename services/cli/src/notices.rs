@@ -199,15 +199,15 @@ fn continuing(continuation: &Continuation) -> String {
     match continuation.reopened {
         true => line(
             continuation.failed,
-            "had failed and runs again, with all its tries",
-            "had failed and run again, with all their tries",
+            "failed before and runs again, with all its tries",
+            "failed before and run again, with all their tries",
         ),
         false => line(continuation.failed, "has failed for good", "have failed for good"),
     }
     line(
         continuation.incomplete,
-        "had succeeded without some of its items, which fails the job, and runs again as a whole",
-        "had succeeded without some of their items, which fails the job, and run again as a whole",
+        "succeeded before, but without some of its items, which fails the job; it runs again as a whole",
+        "succeeded before, but without some of their items, which fails the job; they run again as a whole",
     );
     let limit = counted(u64::from(continuation.lost_delivery_max), "time");
     let cost = format!("this uses up no try (a mini-batch may be lost {limit})");

@@ -4,6 +4,7 @@
 //! the terminal, so all except line break and tab are printed as JSON escapes them. JSON stays the same JSON.
 //!
 //! If standard output cannot be written, the command fails at its end ([`failure`]), except for a closed pipe (`| head`).
+//! Before `main`, Rust opens /dev/null in place of a closed standard output (`>&-`), so [`LOOK`] is called even earlier.
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
@@ -12,9 +13,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first error of writing to standard output.
 static FAILURE: OnceLock<String> = OnceLock::new();
+/// Whether the process was started without a standard output.
+static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+/// The loader calls the functions of this section before Rust begins.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look_at_stdout;
 static QUIET: AtomicBool = AtomicBool::new(false);
 static HAS_OUTPUT: AtomicBool = AtomicBool::new(false);
 static STREAMS_EVENTS: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_at_stdout() {
+    // SAFETY: this call only reads the flags of a descriptor, which need not be open.
+    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+    WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
+}
 
 /// Prints a line; returns whether anything still reads it.
 pub fn out(text: &str) -> bool {
@@ -85,6 +98,8 @@ pub fn failure() -> Option<&'static str> {
 }
 
 fn noted(written: io::Result<()>) -> io::Result<()> {
+    let is_closed = WAS_CLOSED.load(Ordering::Relaxed);
+    let written = if is_closed { Err(io::Error::other("it is closed")) } else { written };
     if let Err(error) = &written
         && error.kind() != ErrorKind::BrokenPipe
     {

@@ -47,7 +47,7 @@ pub fn show(progress: watch::Receiver<Progress>, hint: watch::Receiver<Option<Hi
     } else if std::io::stderr().is_terminal() {
         tokio::spawn(bar(latest))
     } else {
-        tokio::spawn(lines(latest))
+        tokio::spawn(lines(latest, print))
     }
 }
 
@@ -55,7 +55,7 @@ async fn bar(latest: Latest) {
     let bar = ProgressBar::new_spinner();
     // TERM=dumb cannot draw.
     if bar.is_hidden() {
-        return lines(latest).await;
+        return lines(latest, print).await;
     }
     let clear = ClearOnDrop(bar.clone());
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a valid template"));
@@ -84,22 +84,28 @@ impl Drop for ClearOnDrop {
     }
 }
 
-async fn lines(latest: Latest) {
+fn print(line: &str) {
+    say!(err, "{line}");
+}
+
+/// Calls `print` with every line.
+async fn lines(latest: Latest, print: impl Fn(&str)) {
     let pace = Pace::new(&latest.get());
     let mut shown = Shown::default();
     loop {
         tokio::time::sleep(LINE_EVERY).await;
         let now = latest.get();
         if let Some(line) = shown.trouble(&now) {
-            say!(err, "{line}");
+            print(&line);
         }
-        say!(err, "{}", parts(&now, pace.rate(&now)).join(", "));
+        print(&parts(&now, pace.rate(&now)).join(", "));
         for waiting in now.waiting.iter().take(WAITS_SHOWN_MAX) {
-            say!(err, "  {}", wait_line(waiting));
+            print(&format!("  {}", wait_line(waiting)));
         }
         let more = now.waiting.len().saturating_sub(WAITS_SHOWN_MAX);
         if more > 0 {
-            say!(err, "  waiting for {}; `gristmill status` names them", counted(more as u64, "more process"));
+            let more = counted(more as u64, "more process");
+            print(&format!("  waiting for {more}; `gristmill status` names them"));
         }
     }
 }
@@ -261,6 +267,19 @@ mod tests {
 
     fn line(progress: &Progress, rate: Option<f64>) -> String {
         parts(progress, rate).join(", ")
+    }
+
+    /// Where nothing can be drawn, which includes TERM=dumb.
+    #[tokio::test(start_paused = true)]
+    async fn first_line_comes_within_six_seconds_and_names_a_slow_start() {
+        let starting = Progress { waiting: vec![waiting("process000")], ..progress(true, 9, 0, 0) };
+        let (_sender, progress) = watch::channel(starting);
+        let (_hints, hint) = watch::channel(None);
+        let (sender, mut printed) = tokio::sync::mpsc::unbounded_channel();
+        let showing = lines(Latest { progress, hint }, |line: &str| drop(sender.send(line.to_owned())));
+        tokio::time::timeout(Duration::from_secs(6), showing).await.expect_err("it goes on until it is aborted");
+        assert_eq!(printed.recv().await.expect("a line"), "0 of 9 mini-batches, in run() for 16 s, eta unknown");
+        assert_eq!(printed.recv().await.expect("another"), format!("  {}", wait_line(&waiting("process000"))));
     }
 
     #[test]

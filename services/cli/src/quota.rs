@@ -1,7 +1,7 @@
 //! `gristmill target quota`: shows or changes what the owners of a target may have at a time.
 
-use anyhow::Result;
-use protocol::{OwnerQuota, Quotas, WhenFull, is_label};
+use anyhow::{Context, Result, ensure};
+use protocol::{LABEL_ALLOWED, OwnerQuota, Quotas, WhenFull, is_label};
 
 use crate::{Exit, Settings, TargetFlags};
 
@@ -21,16 +21,16 @@ pub struct QuotaArguments {
     /// Mini-batches of an owner that run at a time, on all workers together; `any`: no limit.
     #[arg(long, value_name = "NUMBER", value_parser = limit, conflicts_with = "remove", requires = "of_owner")]
     max_in_flight: Option<Limit>,
-    /// The limits are those of each owner without limits of its own.
+    /// Apply the limits to each owner without limits of its own.
     #[arg(long, group = "of_owner")]
     each_owner: bool,
-    /// The limits are those of this owner.
+    /// Apply the limits to this owner.
     #[arg(long, value_name = "NAME", value_parser = owner, group = "of_owner")]
     owner: Option<String>,
     /// Remove the limits of the owner.
     #[arg(long, requires = "owner")]
     remove: bool,
-    /// What becomes of a job that may not run yet: it waits for its turn, or is rejected.
+    /// Effect on a job that may not run yet: it waits for its turn, or is rejected.
     #[arg(long, value_name = "EFFECT", value_parser = ["wait", "refuse"])]
     when_full: Option<String>,
     /// Print one JSON object.
@@ -43,15 +43,16 @@ pub struct QuotaArguments {
 /// A limit as given; `None`: any number.
 type Limit = Option<u32>;
 
-fn limit(text: &str) -> Result<Limit, String> {
+fn limit(text: &str) -> Result<Limit> {
     match text {
         "any" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| "must be a number, or `any`".to_owned()),
+        text => text.parse().map(Some).context("must be a number, or `any`"),
     }
 }
 
-fn owner(text: &str) -> Result<String, String> {
-    if is_label(text) { Ok(text.to_owned()) } else { Err(format!("must be {}", protocol::LABEL_ALLOWED)) }
+fn owner(text: &str) -> Result<String> {
+    ensure!(is_label(text), "must be {LABEL_ALLOWED}");
+    Ok(text.to_owned())
 }
 
 impl QuotaArguments {

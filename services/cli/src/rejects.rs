@@ -1,4 +1,4 @@
-//! `gristmill rejects`: the items that did not make it, grouped by cause. From the store alone.
+//! `gristmill rejects`: the rejected items of a job, grouped by cause. From the store alone.
 
 use anyhow::Result;
 use engine::{For, Jobs, RejectSummary};

@@ -6,8 +6,9 @@ use anyhow::{Context, Result};
 use engine::ReplayOptions;
 use engine::targets::TargetRef;
 
-use crate::run::{RetryArguments, report};
-use crate::{Exit, Settings, Show, enqueue, refuse, stop_on_signals};
+use crate::outcome::report;
+use crate::retry::RetryArguments;
+use crate::{Exit, Settings, Show, follow, refuse, stop_on_signals};
 
 #[derive(Debug, clap::Args)]
 pub struct ReplayArguments {
@@ -28,7 +29,7 @@ pub async fn replay(arguments: ReplayArguments, settings: &Settings) -> Result<E
     if let Some(target) = retry.target.find(None, settings)? {
         let (events, show) = Show::start();
         let replay = settings.engine.replay_on(&retry.job, &options, &target, &events).await?;
-        return enqueue::publish(replay, &retry, &target, events, show).await;
+        return follow::publish(replay, retry.follows(), &target, events, show).await;
     }
     let (stop, _signals) = stop_on_signals();
     match Show::during(async |events| settings.engine.replay(&retry.job, &options, &stop, events).await).await {

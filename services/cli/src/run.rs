@@ -1,4 +1,4 @@
-//! `gristmill run` and `gristmill retry`.
+//! `gristmill run`.
 
 use anyhow::{Context, Result};
 use engine::targets::TargetRef;
@@ -7,10 +7,10 @@ use portal::OwnJobs;
 use protocol::JobResult;
 use storage::StoreOptions;
 
+use crate::outcome::{report, say_reused};
 use crate::portal::serve;
 use crate::steps::{Ran, Several};
-use crate::summary::summary;
-use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, complete, enqueue, refuse, stop_on_signals};
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, stop_on_signals};
 
 #[derive(Debug, clap::Args)]
 pub struct RunArguments {
@@ -30,35 +30,6 @@ pub struct RunArguments {
     portal: bool,
     #[command(flatten)]
     target: TargetFlags,
-}
-
-#[derive(Debug, clap::Args)]
-pub struct RetryArguments {
-    /// Job id, its beginning, or a job name.
-    #[arg(add = complete::jobs())]
-    pub job: String,
-    /// Print one JSON object, and nothing else, on standard output.
-    #[arg(long)]
-    pub json: bool,
-    /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
-    #[arg(long, requires = "json")]
-    pub events: bool,
-    /// With a compute target: follow the job to its end. On this machine this command always does.
-    #[arg(long)]
-    pub wait: bool,
-    #[command(flatten)]
-    pub target: TargetFlags,
-}
-
-/// `gristmill retry`, which shares arguments with `replay`.
-#[derive(Debug, clap::Args)]
-pub struct RetryCommand {
-    #[command(flatten)]
-    pub retry: RetryArguments,
-    /// With a compute target: if the job has not ended, publish every unfinished mini-batch again, because the queue has lost
-    /// its messages. Those that it has not lost may run twice; their rows count once.
-    #[arg(long)]
-    pub republish: bool,
 }
 
 pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
@@ -86,17 +57,6 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
             Ok(Exit::Canceled.because("this command was stopped twice, before the job ended", arguments.json))
         }
         Err(error) => refuse(error, arguments.json),
-    }
-}
-
-/// Says so if nothing ran.
-pub fn say_reused(result: &JobResult) {
-    if result.reused {
-        say!(
-            note,
-            "reused the result of job {}: same script, settings and inputs (allow_reuse: false runs it again)",
-            result.job_id
-        );
     }
 }
 
@@ -145,26 +105,4 @@ async fn run_job(
         Followed::Stopped | Followed::Interrupted => None,
     };
     Ok((result, target.reference()))
-}
-
-pub async fn retry(command: RetryCommand, settings: &Settings) -> Result<Exit> {
-    let RetryCommand { retry: arguments, republish } = command;
-    if let Some(target) = arguments.target.find(None, settings)? {
-        return enqueue::retry(arguments, republish, &target, settings).await;
-    }
-    let (stop, _signals) = stop_on_signals();
-    match Show::during(async |events| settings.engine.retry(&arguments.job, &stop, events).await).await {
-        Ok(result) => Ok(report(&result, arguments.json, &TargetRef::ThisMachine)),
-        Err(error) => refuse(error, arguments.json),
-    }
-}
-
-/// Prints the result of a job: one JSON object, or a summary.
-pub fn report(result: &JobResult, json: bool, target: &TargetRef) -> Exit {
-    if json {
-        say!(out, "{}", serde_json::to_string(result).expect("results always serialise"));
-    } else {
-        say!(out, "{}", summary(result, target));
-    }
-    Exit::of(result.state)
 }

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use engine::Engine;
 use engine::targets::TargetChoice;
 
@@ -87,10 +88,8 @@ impl Settings {
     /// Returns the labels of a worker.
     pub fn labels(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let labels = self.labels.as_deref().unwrap_or_default().split(',').map(str::trim);
-        let labels = labels.filter(|label| !label.is_empty()).map(|text| {
-            crate::worker::label(text).map_err(|problem| anyhow::anyhow!("GRISTMILL_LABELS, {text:?}: {problem}"))
-        });
-        labels.collect()
+        let labels = labels.filter(|label| !label.is_empty());
+        labels.map(|text| crate::worker::label(text).with_context(|| format!("GRISTMILL_LABELS, {text:?}"))).collect()
     }
 
     /// Removes empty endpoints of AWS from the environment, because its SDK would take them for addresses and panic.

@@ -1,8 +1,7 @@
-//! Documents with several steps: `gristmill run`, `enqueue` and `validate` of a pipeline, and `gristmill convert`.
+//! Documents with several steps: `gristmill run`, `enqueue` and `validate` of a pipeline.
 
 use std::path::PathBuf;
 
-use anyhow::Result;
 use engine::targets::{Target, TargetRef};
 use engine::{CheckedSteps, Document, Events, StepResult};
 use job_file::Steps;
@@ -12,7 +11,7 @@ use serde_json::json;
 
 use crate::portal::serve;
 use crate::summary::summary;
-use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, stop_on_signals};
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, stop_on_signals};
 
 /// The steps of a document that have run.
 pub struct Ran {
@@ -110,43 +109,4 @@ pub async fn validate(job: &JobFileArguments, settings: &Settings) -> engine::Re
         Ok(Some(checked))
     })
     .await
-}
-
-/// `gristmill convert`.
-#[derive(Debug, clap::Args)]
-pub struct ConvertArguments {
-    #[command(flatten)]
-    job: JobFileArguments,
-}
-
-/// Prints the job file that each step of a document amounts to.
-pub fn convert(arguments: &ConvertArguments, settings: &Settings) -> Result<Exit> {
-    let converted = || {
-        let document = arguments.job.document(None, settings)?;
-        let shown = job_file::shown(&document.path);
-        let Some(steps) = settings.engine.document_steps(&document)? else {
-            return Err(arguments.job.invalid("it is a job file already".to_owned()));
-        };
-        let several = steps.steps().len() > 1;
-        let mut text = format!("# From {shown}. Paths are relative to its folder.\n");
-        for (index, step) in steps.steps().iter().enumerate() {
-            if several {
-                let needs = match step.needs.as_slice() {
-                    [] => String::new(),
-                    needs => format!(", after {}", needs.join(", ")),
-                };
-                text += &format!("---\n# Step {}{needs}\n", step.name);
-            }
-            text += &steps.job_file(index).map_err(engine::Error::Invalid)?;
-        }
-        Ok((text, steps))
-    };
-    match converted() {
-        Ok((text, steps)) => {
-            steps.warnings.iter().for_each(|warning| say!(err, "{warning}"));
-            say!(out, "{}", text.trim_end());
-            Ok(Exit::Done)
-        }
-        Err(error) => refuse(error, false),
-    }
 }

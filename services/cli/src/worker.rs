@@ -34,7 +34,7 @@ pub struct WorkerArguments {
     /// jobs use stays even beyond it [default: 20GB, but at most a quarter of the disk].
     #[arg(long, value_name = "SIZE", value_parser = crate::clean::parse_size)]
     cache_size: Option<u64>,
-    /// Remove from the caches what no job has used for this long: `12h`, `7d` [default: 30d].
+    /// Remove cache entries that no job has used for this long: `12h`, `7d` [default: 30d].
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     cache_age: Option<Duration>,
     /// A label that jobs may require, `zone=a`; repeat it for several.
@@ -114,10 +114,10 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
 }
 
 /// Reads `NAME=VALUE`.
-pub fn label(text: &str) -> Result<(String, String), String> {
+pub fn label(text: &str) -> Result<(String, String)> {
     match text.split_once('=').map(|(name, value)| (name.trim(), value.trim())) {
         Some((name, value)) if is_label(name) && is_label(value) => Ok((name.to_owned(), value.to_owned())),
-        Some(_) => Err(format!("name and value must each have {LABEL_ALLOWED}")),
-        None => Err("write it as NAME=VALUE".to_owned()),
+        Some(_) => bail!("name and value must each have {LABEL_ALLOWED}"),
+        None => bail!("write it as NAME=VALUE"),
     }
 }

@@ -24,7 +24,8 @@
 //!
 //! `P` is the number of processes of a node, and `depth` the number of mini-batches that a process gets at a time: 20 ms of
 //! work. Not included: retries, looks of busy nodes for other jobs (three requests every 5 s), for another priority
-//! (every 10 s) and for quotas (every 30 s), waits because of quotas, item checkpoints, storage, and the bytes of requests that leave the region.
+//! (every 10 s) and for quotas (every 30 s), waits for workers and because of quotas (per hour of a job and reducer 1 200 PUT of
+//! progress and the GET above), item checkpoints, storage, and the bytes of requests that leave the region.
 
 use protocol::{Input, InputKind, ItemPath, JobSpec};
 use serde::Serialize;

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, Stop, StopSender};
 
-use crate::replayed::has_completed;
+use crate::ended::has_completed;
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.

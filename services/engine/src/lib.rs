@@ -52,6 +52,7 @@ pub mod crash;
 mod dead_letters;
 mod decisions;
 pub mod doctor;
+mod ended;
 mod error;
 mod event;
 mod execute;

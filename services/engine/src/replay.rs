@@ -14,8 +14,9 @@ use protocol::{Attempt, Descriptor, FileVersion, ItemPath, JobResult, JobSpec, O
 use reducer::{Rejects, counted, job_without_rows};
 
 use crate::again::{can_run_alone, describe, move_outputs};
+use crate::ended::has_completed;
 use crate::execute::Execution;
-use crate::replayed::{check_output, has_completed, key, name_of_replay};
+use crate::replayed::{check_output, key, name_of_replay};
 use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use protocol::{JobResult, JobState};
 use reducer::{job_without_rows, times_reopened};
 
-use crate::run::is_untouched;
+use crate::ended::{has_completed, is_untouched};
 use crate::{Fixable, FoundJob, Home, Jobs, Notice, Remedy, is_named, name_with, started};
 
 /// End of the names of replays.
@@ -30,11 +30,6 @@ pub(crate) fn name_of_replay(name: &str) -> String {
 /// Whether a job has completed and no item failed.
 fn nothing_is_left(result: &JobResult) -> bool {
     result.state == JobState::Completed && result.mini_batches.failed == 0 && result.items.failed == 0
-}
-
-/// Whether a job has completed.
-pub(crate) fn has_completed(job: &FoundJob) -> bool {
-    job.result.as_ref().is_some_and(|result| result.state == JobState::Completed)
 }
 
 impl Jobs {

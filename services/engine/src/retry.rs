@@ -16,7 +16,7 @@ use reducer::Reducer;
 use storage::JobStore;
 use tokio::time::sleep;
 
-use crate::replayed::has_completed;
+use crate::ended::has_completed;
 use crate::run::nothing_to_do;
 use crate::submit::PUBLISHING_EVERY;
 use crate::turns::{self, Entry};

@@ -9,6 +9,7 @@ use job_file::Parsed;
 use protocol::{JobResult, JobSpec, JobState, OutputAction};
 use reducer::clause;
 
+use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};
 use crate::{
     Busy, Check, Engine, Error, Event, Events, Fixable, For, FoundJob, Home, Jobs, Lock, NewJobReason, Notice,
@@ -261,15 +262,6 @@ async fn inputs_have_changed(job: &FoundJob) -> bool {
     // The partitioner repeats an incomplete plan, and compares it on the way.
     let Ok(Some(plan)) = job.store.plan_complete().await else { return false };
     partitioner::inputs_digest(&job.spec).await.is_ok_and(|digest| digest != plan.inputs_digest)
-}
-
-/// Whether nothing has written to the output since the job ended.
-pub(crate) fn is_untouched(output: &Path, job: &FoundJob, home: &Home) -> bool {
-    let modified = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    match (modified(output), modified(&home.job_folder(&job.spec.job_id).join("result.json"))) {
-        (Some(output), Some(ended)) => output <= ended || job.spec.output.action == OutputAction::SummaryOnly,
-        _ => false,
-    }
 }
 
 fn output_of(spec: &JobSpec) -> PathBuf {

@@ -9,10 +9,8 @@ use storage::Part;
 
 use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 
-/// A reducer writes the progress of a job with workers every three seconds; after this silence it has ended.
+/// A reducer writes the progress of each job every three seconds; after this silence it has ended.
 const SILENCE: Duration = Duration::from_secs(8);
-/// The same for a job without workers, whose progress it writes every half a minute.
-const SILENCE_OF_THE_IDLE: Duration = Duration::from_secs(70);
 /// The most by which the clocks of two machines differ: one of them takes the local time of any zone for UTC. A longer
 /// silence needs no second look.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(14 * 3600);
@@ -99,14 +97,9 @@ impl Pulse {
     }
 
     /// Whether the silence may be a difference of clocks, which only another look can tell.
-    fn is_doubtful(&self, progress: &Progress) -> bool {
-        !self.is_exact && is_silent(progress, self.age()) && self.age() < CLOCKS_DIFFER_MAX
+    fn is_doubtful(&self) -> bool {
+        !self.is_exact && (SILENCE..CLOCKS_DIFFER_MAX).contains(&self.age())
     }
-}
-
-fn is_silent(progress: &Progress, age: Duration) -> bool {
-    let has_workers = progress.silent_since.is_none() && progress.nodes > 0 || progress.step.is_some();
-    age > if has_workers { SILENCE } else { SILENCE_OF_THE_IDLE }
 }
 
 impl Jobs {
@@ -183,7 +176,7 @@ impl Jobs {
     pub fn is_doubtful(&self, job_id: &str, progress: &Progress, pulse: Pulse) -> Result<bool> {
         match self {
             Self::Here(_) => Ok(here(Some((progress, pulse.age()))).1.is_some() && !self.is_abandoned(job_id)?),
-            Self::There { .. } => Ok(pulse.is_doubtful(progress)),
+            Self::There { .. } => Ok(pulse.is_doubtful()),
         }
     }
 
@@ -243,7 +236,7 @@ fn there(seen: Seen<'_>) -> (State, Option<Lack>) {
 
 fn lacks_reducer(seen: Seen<'_>) -> Option<Lack> {
     let Some((progress, age)) = seen else { return Some(Lack::FirstReducer) };
-    is_silent(progress, age).then_some(Lack::Reducer(Since { at: progress.at, age }))
+    (age > SILENCE).then_some(Lack::Reducer(Since { at: progress.at, age }))
 }
 
 /// Returns what a local job waits for whose engine holds its lock.
@@ -299,7 +292,7 @@ mod tests {
         let left = Progress { nodes: 1, silent_since: Some(0), ..new.clone() };
         assert_eq!(waits(&left, 3), (State::Waiting, lacks));
         assert_eq!(waits(&Progress { nodes: 1, ..new.clone() }, 3), (State::Running, None), "a worker has come");
-        assert!(matches!(waits(&new, 90).1, Some(Lack::Reducer(_))), "an old list may be wrong");
+        assert!(matches!(waits(&new, 10).1, Some(Lack::Reducer(_))), "an old list may be wrong");
     }
 
     #[test]
@@ -322,12 +315,13 @@ mod tests {
 
     #[test]
     fn job_without_reducer_waits_for_one() {
-        let is_for_reducer = |lack| matches!(lack, Some(Lack::Reducer(_)));
-        let (state, lack) = waits(&progress(), 9);
-        assert!(state == State::Waiting && is_for_reducer(lack));
-        let silent = Progress { silent_since: Some(0), ..progress() };
-        assert!(!is_for_reducer(waits(&silent, 60).1), "a reducer seldom writes the progress of such a job");
-        assert!(is_for_reducer(waits(&silent, 90).1));
+        let has_lost_its_worker = Progress { silent_since: Some(0), ..progress() };
+        let has_no_worker_yet = Progress { nodes: 0, ..progress() };
+        for progress in [progress(), has_lost_its_worker, has_no_worker_yet] {
+            let lacks_reducer = |seconds| matches!(waits(&progress, seconds).1, Some(Lack::Reducer(_)));
+            assert_eq!((lacks_reducer(7), lacks_reducer(10)), (false, true), "{progress:?}");
+        }
+        assert_eq!(waits(&progress(), 10).0, State::Waiting);
         assert_eq!(there(None), (State::Queued, Some(Lack::FirstReducer)));
     }
 
@@ -342,14 +336,14 @@ mod tests {
     fn difference_of_clocks_is_not_silence() {
         let late = Progress { at: milliseconds_since_epoch() - 60_000, ..progress() };
         let mut pulse = Pulse::new(&late);
-        assert!(pulse.is_doubtful(&late));
+        assert!(pulse.is_doubtful());
         let later = Progress { at: late.at + 3000, ..late.clone() };
         pulse.look(&later);
-        assert!(!pulse.is_doubtful(&later) && pulse.age() < SILENCE);
+        assert!(!pulse.is_doubtful() && pulse.age() < SILENCE);
         let early = Progress { at: milliseconds_since_epoch() + 60_000, ..progress() };
-        assert!(!Pulse::new(&early).is_doubtful(&early));
+        assert!(!Pulse::new(&early).is_doubtful());
         let gone = Progress { at: 1000, ..progress() };
-        assert!(!Pulse::new(&gone).is_doubtful(&gone), "no clock is wrong by 50 years");
+        assert!(!Pulse::new(&gone).is_doubtful(), "no clock is wrong by 50 years");
     }
 
     #[test]
@@ -361,7 +355,7 @@ mod tests {
             assert_eq!(lack(&written(3)), None, "it has just been written");
             let silent = written(20);
             assert!(matches!(lack(&silent), Some(Lack::Reducer(since)) if since.age.as_secs() == 20), "{silent:?}");
-            assert!(!Pulse::new(&silent).is_doubtful(&silent), "no second look is needed");
+            assert!(!Pulse::new(&silent).is_doubtful(), "no second look is needed");
         }
     }
 }

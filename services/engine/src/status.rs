@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::history::{Origin, SharedHistory};
 use crate::{For, FoundJob, Hint, Jobs, Pulse, Standing, State};
 
-/// Longer than the silence of a reducer that serves a job with workers.
+/// Longer than from one sign of life of a reducer to the next.
 const SECOND_LOOK: Duration = Duration::from_secs(4);
 
 /// The status of a job.

@@ -6,8 +6,10 @@
 mod address;
 pub mod file;
 pub mod import;
+mod line;
 mod names;
 mod open;
+mod variables;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -60,10 +60,19 @@ fn one_argument(item: &Node, position: usize, placeholders: &Placeholders) -> Re
     placeholders.replace(written)
 }
 
+/// Why a name has no single path.
+#[derive(Debug, thiserror::Error)]
+enum NoPath {
+    #[error("{0} is not valid UTF-8")]
+    NotUtf8(String),
+    #[error("input {name:?} has {count} paths, not one")]
+    Several { name: String, count: usize },
+}
+
 /// The paths that replace `${{name}}`.
 pub struct Placeholders {
     /// The path of each name, or the reason why it has no single path.
-    paths: BTreeMap<String, Result<String, String>>,
+    paths: BTreeMap<String, Result<String, NoPath>>,
     /// Every name in the file. If the value of a name has a fault, only that fault is reported.
     declared: BTreeSet<String>,
 }
@@ -72,11 +81,11 @@ impl Placeholders {
     /// Collects every named path of a job.
     pub fn new(top: &Section<'_>, job: &JobSpec) -> Self {
         let text = |path: &ItemPath| {
-            String::from_utf8(path.as_bytes().to_vec()).map_err(|_| format!("{} is not valid UTF-8", path.display()))
+            String::from_utf8(path.as_bytes().to_vec()).map_err(|_| NoPath::NotUtf8(path.display().to_string()))
         };
         let of_input = |paths: &[ItemPath], name: &str| match paths {
             [path] => text(path),
-            several => Err(format!("input {name:?} has {} paths, not one", several.len())),
+            several => Err(NoPath::Several { name: name.to_owned(), count: several.len() }),
         };
         let inputs = job.inputs.iter();
         let mut paths: BTreeMap<_, _> =
@@ -103,7 +112,7 @@ impl Placeholders {
                 Some(Ok(path)) => replaced.push_str(path),
                 None if self.declared.contains(inner[..end].trim()) => {}
                 Some(Err(reason)) => {
-                    return Err(self.fault(format!("{:?}", &rest[start..start + end + 5])).saying(reason));
+                    return Err(self.fault(format!("{:?}", &rest[start..start + end + 5])).saying(reason.to_string()));
                 }
                 None => return Err(self.fault(format!("{:?}", &rest[start..start + end + 5]))),
             }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `kind` | which document it is; documents that Gristmill does not run |
 //! | `steps` | a document as steps; what callers see |
+//! | `wishes` | what a command line changes in a document |
 //! | `reader` | what all readers share: keys, references, the job file under construction |
 //! | `layers` | a step and the component that it refers to, read as one mapping |
 //! | `known` | the keys of each mapping, and why some have no effect |
@@ -32,11 +33,13 @@ mod pipeline;
 mod reader;
 mod scope;
 mod steps;
+mod wishes;
 
 pub use names::AzureNames;
 #[cfg(test)]
 pub use names::Table;
-pub use steps::{Step, Steps, Wishes};
+pub use steps::{Step, Steps};
+pub use wishes::Wishes;
 
 /// Returns what to write instead of a key that Azure ML knows and the job file does not.
 pub fn hint(key: &str) -> Option<&'static str> {

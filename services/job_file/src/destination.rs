@@ -86,7 +86,9 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
     for (what, path) in named_paths(spec).filter(|(_, path)| !path.is_url()) {
         if let Some(base) = glob_folder(path.as_path()) {
             if glob_finds(path.as_path(), &real(&base), &folder, file) {
-                return Some(format!("{what} finds what is written there, so the next run would read it"));
+                return Some(format!(
+                    "{what} matches files that the job writes there, so the next run would read them"
+                ));
             }
             continue;
         }

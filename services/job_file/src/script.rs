@@ -47,8 +47,8 @@ fn written(node: &Node) -> Result<String, Fault> {
 /// Returns `source_directory` and the script relative to it.
 fn in_folder(node: &Node, folder: &Path, paths: &Paths) -> Result<(PathBuf, PathBuf), Fault> {
     let text = written(node)?;
-    let path = match module_file(folder, &text) {
-        Some(file) => file.map_err(|message| Fault::new(node, ALLOWED).saying(message))?,
+    let path = match module_file(node, folder, &text) {
+        Some(file) => file?,
         None => Paths::new(folder.to_owned(), paths.home.clone()).resolve(&text),
     };
     check_script(node, &text, &path)?;
@@ -59,9 +59,8 @@ fn in_folder(node: &Node, folder: &Path, paths: &Paths) -> Result<(PathBuf, Path
 /// Returns the folder of the script, or for a module that of the job file, and the script relative to it.
 fn beside_job_file(node: &Node, paths: &Paths) -> Result<(PathBuf, PathBuf), Fault> {
     let text = written(node)?;
-    if let Some(file) = module_file(&paths.folder, &text) {
-        let file = file.map_err(|message| Fault::new(node, ALLOWED).saying(message))?;
-        let relative = file.strip_prefix(&paths.folder).expect("the file was looked for in this folder").to_owned();
+    if let Some(file) = module_file(node, &paths.folder, &text) {
+        let relative = file?.strip_prefix(&paths.folder).expect("the file was looked for in this folder").to_owned();
         return Ok((paths.folder.clone(), relative));
     }
     let path = paths.resolve(&text);
@@ -74,7 +73,7 @@ fn beside_job_file(node: &Node, paths: &Paths) -> Result<(PathBuf, PathBuf), Fau
 
 /// Returns the file of a dotted module name (`package.module`) below `folder`, or why it is missing. `None`: the text
 /// is a path.
-fn module_file(folder: &Path, text: &str) -> Option<Result<PathBuf, String>> {
+fn module_file(node: &Node, folder: &Path, text: &str) -> Option<Result<PathBuf, Fault>> {
     let is_identifier = |part: &str| {
         part.starts_with(|first: char| first.is_alphabetic() || first == '_')
             && part.chars().all(|character| character.is_alphanumeric() || character == '_')
@@ -90,7 +89,8 @@ fn module_file(folder: &Path, text: &str) -> Option<Result<PathBuf, String>> {
     }
     Some(found.ok_or_else(|| {
         let [file, package] = &candidates;
-        format!("there is no module {text} below {}: neither {file} nor {package}", folder.display())
+        let message = format!("there is no module {text} below {}: neither {file} nor {package}", folder.display());
+        Fault::new(node, ALLOWED).saying(message)
     }))
 }
 

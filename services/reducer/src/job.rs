@@ -49,7 +49,6 @@ pub struct Reducer {
     pub(crate) speculation: Speculation,
     pub(crate) reports: Reports,
     pub(crate) progress: watch::Sender<Progress>,
-    pub(crate) progress_written: Option<(Progress, Instant)>,
     pub(crate) waits: Waits,
     pub(crate) fit: Fit,
     /// Whether the absence of workers has been logged.
@@ -112,7 +111,6 @@ impl Reducer {
             published: Published::default(),
             tally: Tally::default(),
             progress: watch::Sender::new(Self::no_progress()),
-            progress_written: None,
             waits: Waits::default(),
             fit: Fit::default(),
             is_silent: false,

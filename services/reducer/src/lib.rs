@@ -18,7 +18,7 @@
 //! | whether a worker is present | `presence.rs` |
 //! | which messages are rejected | `believed.rs` |
 //! | how the final file is written | `finish.rs`, `output.rs`; of a replay: `output/merged.rs` |
-//! | the items that did not make it, and their tables | `rejects.rs` |
+//! | rejected items, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `reports.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
 //! | what the model of the protocol calls | `parts.rs` |

@@ -23,9 +23,6 @@ use crate::presence::Moment;
 const LOOKS_FOR_RESULT: usize = 3;
 /// Limit on the start of the first Python process on one machine, which includes the creation of environments.
 const FIRST_PROCESS_MAX: Duration = Duration::from_secs(3600);
-/// Interval at which the reducer writes unchanged progress of a job without workers. It writes that of a job with
-/// workers in every round, so that a reader notices within seconds when no reducer is left.
-const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Other processes that work on a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -224,19 +221,6 @@ impl Reducer {
     pub(crate) fn nodes_heard(&self) -> u64 {
         let heard = self.peers == Peers::Many && self.judge.presence.has_heard();
         self.tally.nodes().nodes_seen().max(usize::from(heard)) as u64
-    }
-
-    /// Whether to write progress. In a store with a price per request, the reducer writes only changes and a sign of
-    /// life.
-    pub(crate) fn is_progress_due(&self) -> bool {
-        let Some((written, at)) = self.progress_written.as_ref().filter(|_| self.peers == Peers::Many) else {
-            return true;
-        };
-        let progress = self.progress.borrow();
-        !self.judge.presence.is_silent(Moment::now())
-            || progress.step.is_some()
-            || at.elapsed() >= SIGN_OF_LIFE_INTERVAL
-            || (protocol::Progress { at: progress.at, ..written.clone() }) != *progress
     }
 
     // ---- arbitration -------------------------------------------------------------------------------------------

@@ -91,16 +91,11 @@ impl Reducer {
         });
     }
 
-    pub(crate) async fn write_progress(&mut self) {
-        if !self.is_progress_due() {
-            return;
-        }
+    /// Writes the progress, even if it has not changed: it is the reducer's sign of life.
+    pub(crate) async fn write_progress(&self) {
         let progress = self.progress.borrow().clone();
-        match self.store.put_progress(&progress).await {
-            Ok(()) => self.progress_written = Some((progress, Instant::now())),
-            Err(error) => {
-                tracing::warn!(error = %format!("{error:#}"), "cannot write the progress; the job continues without it")
-            }
+        if let Err(error) = self.store.put_progress(&progress).await {
+            tracing::warn!(error = %format!("{error:#}"), "cannot write the progress; the job continues without it");
         }
     }
 }

@@ -343,7 +343,7 @@ impl Running {
             }
         };
         if timeout(LEAVE_TIME, left).await.is_err() {
-            tracing::warn!("store or queue do not answer: what is not committed will be redelivered");
+            tracing::warn!("store or queue do not answer; the queue will redeliver uncommitted messages");
         }
     }
 }

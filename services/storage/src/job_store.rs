@@ -28,7 +28,6 @@ use crate::upload::Upload;
 use crate::{Error, PlanComplete, Result, Stores};
 pub use checkpoints::CheckpointPiece;
 pub use parts::PartStream;
-pub(crate) use parts::part;
 
 /// The longest reason of a wait that is shown.
 const WAIT_REASON_BYTES_MAX: usize = 200;

@@ -14,10 +14,9 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use url::Url;
 
-use crate::job_store::part;
 use crate::stores::shown;
-use crate::{Error, JobStore, Result, Stores};
-use s3::{S3Object, S3Upload};
+use crate::{Error, Result, Stores};
+pub(crate) use s3::{S3Object, S3Upload};
 
 /// Size of the pieces in which a file is read.
 const READ_BYTES: usize = 1 << 20;
@@ -110,31 +109,12 @@ impl Upload {
         }
     }
 
-    /// Appends a part of a job, of this size. If both are on S3 and the part is large enough, S3 copies it.
-    pub async fn write_part(&mut self, job: &JobStore, name: &str, bytes: u64) -> Result<()> {
-        let object = part(name);
-        let mut from = 0;
-        if let (Into::S3(upload), Ok(url)) = (&mut self.into, Url::parse(&job.url))
-            && let Some(folder) = S3Object::of(&url)
-            && let Some(head) = upload.bytes_before_copy(bytes)
-        {
-            if head > 0 {
-                upload.write(&job.range(&object, 0..head).await?).await?;
-            }
-            upload.copy(&folder.join(&object), head..bytes).await?;
-            from = bytes;
+    /// Returns the upload to S3, which can copy other objects there; `None` for other stores.
+    pub(crate) fn s3(&mut self) -> Option<&mut S3Upload> {
+        match &mut self.into {
+            Into::Any(_) => None,
+            Into::S3(upload) => Some(upload),
         }
-        if from < bytes {
-            let mut part = job.part_stream(name).await?;
-            if part.bytes() != bytes {
-                let message = format!("it has {} bytes instead of {bytes}", part.bytes());
-                return Err(Error::damaged(format!("part {name}"), message));
-            }
-            while let Some(piece) = part.next().await? {
-                self.write(piece).await?;
-            }
-        }
-        Ok(())
     }
 
     /// Makes the object appear.

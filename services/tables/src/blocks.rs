@@ -9,7 +9,7 @@ use std::path::Path;
 use protocol::{BlockRange, TableOptions};
 
 use crate::error::Result;
-use crate::infer::has_header;
+use crate::headers::has_header;
 use crate::source::{LINE_BYTES_MAX, TextFile};
 use crate::split::{is_blank, is_multi_line};
 use crate::stream::{RecordEnds, TextStream, record_ends, too_long};

@@ -13,7 +13,8 @@ use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, Unread
 use crate::column::{Column, Finished, Texts};
 use crate::delimited::Table;
 use crate::error::{Error, Result};
-use crate::infer::{column_names, has_header, has_own_header, header_of};
+use crate::headers::{has_header, has_own_header};
+use crate::infer::{column_names, header_of};
 use crate::problems::{LineNumbers, Place, Problem, Problems};
 use crate::row_groups::{RowGroupReader, joined};
 use crate::source::{Identity, Text, TextFile};

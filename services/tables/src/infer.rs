@@ -6,12 +6,13 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use protocol::{BlockRange, ColumnType, HeaderMode, TableColumn, TableFormat, TableOptions, TableSchema};
+use protocol::{BlockRange, ColumnType, TableColumn, TableFormat, TableOptions, TableSchema};
 
 use crate::WINDOW_ROWS;
 use crate::blocks::text_block_range;
 use crate::datetime::{DayOrder, parse_datetime};
 use crate::error::{Error, Result, display};
+use crate::headers::has_own_header;
 use crate::jsonl::{Value, lines, members};
 use crate::scalar::{parse_float, parse_integer, trim};
 use crate::source::{Text, TextFile, encoding_of};
@@ -22,16 +23,6 @@ use crate::stream::{TextStream, Windows, record_ends};
 const PIECE_BYTES: u64 = 256 * 1024;
 /// Bytes read at a time to find only a header.
 const HEADER_BYTES: usize = 16 * 1024;
-
-/// Returns whether the first line of every file names the columns.
-pub(crate) fn has_header(options: &TableOptions) -> bool {
-    options.format != TableFormat::Jsonl && options.header.is_in_every_file()
-}
-
-/// Returns whether each file names its own columns.
-pub(crate) fn has_own_header(options: &TableOptions) -> bool {
-    options.format.is_delimited() && options.header == HeaderMode::AllFilesDifferentHeaders
-}
 
 /// Returns the columns that the header of a file names; a blank file has none.
 pub(crate) fn header_of(file: &TextFile, options: &TableOptions, text: &mut Text) -> Result<Vec<String>> {

@@ -26,6 +26,7 @@ mod delimited;
 pub mod detect;
 mod error;
 pub mod first_rows;
+mod headers;
 mod infer;
 mod ipc;
 mod jsonl;

@@ -7,7 +7,7 @@ use protocol::{HeaderMode, TableFormat, TableOptions};
 use serde::de::IgnoredAny;
 
 use crate::detect::MAGIC_BYTES;
-use crate::infer::has_header;
+use crate::headers::has_header;
 use crate::scalar::{parse_float, trim};
 use crate::source::{encoding_of, is_splittable};
 use crate::split::{FirstRow, Rows, first_row, is_multi_line, splitter};

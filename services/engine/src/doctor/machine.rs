@@ -1,8 +1,9 @@
 //! Checks this machine: compares its limits, disks and memory with the needs of a job on all of its cores.
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::SystemTime;
 
 use rustix::fs::statvfs;
@@ -96,8 +97,8 @@ fn check_python(python: Option<PathBuf>, settings: &Settings, report: &mut Repor
     let shown = python.display();
     let found = match asked {
         Ok(found) => found,
-        Err(problem) => {
-            return report.add("python", CheckState::Failed, format!("{shown}: {problem}"), Remedy::SetPython);
+        Err(error) => {
+            return report.add("python", CheckState::Failed, format!("{shown}: {error}"), Remedy::SetPython);
         }
     };
     let Python { version, is_new_enough, packages, problem } = found;
@@ -123,16 +124,27 @@ fn check_python(python: Option<PathBuf>, settings: &Settings, report: &mut Repor
     }
 }
 
-fn ask(python: &Path, package: &Path) -> Result<Python, String> {
+/// Why an interpreter does not describe itself.
+#[derive(Debug, thiserror::Error)]
+enum AskError {
+    #[error("it cannot be started: {0}")]
+    Start(#[source] io::Error),
+    #[error("it ended with {status}: {last_line}")]
+    Ended { status: ExitStatus, last_line: String },
+    #[error("its answer cannot be read: {0}")]
+    Answer(#[source] serde_json::Error),
+}
+
+fn ask(python: &Path, package: &Path) -> Result<Python, AskError> {
     let mut command = Command::new(python);
     command.args(["-I", "-c", ASK].map(OsStr::new)).arg(package);
-    let output = command.output().map_err(|error| format!("it cannot be started: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.trim().lines().last().unwrap_or_default();
+    let output = command.output().map_err(AskError::Start)?;
     if !output.status.success() {
-        return Err(format!("it ended with {}: {last}", output.status));
+        let written = String::from_utf8_lossy(&output.stderr);
+        let last_line = written.trim().lines().last().unwrap_or_default().to_owned();
+        return Err(AskError::Ended { status: output.status, last_line });
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("its answer cannot be read: {error}"))
+    serde_json::from_slice(&output.stdout).map_err(AskError::Answer)
 }
 
 /// Checks whether a folder is writable, and the free space on its disk. Without a `remedy`, TMPDIR names another folder.

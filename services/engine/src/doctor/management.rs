@@ -13,6 +13,30 @@ const PORT: u16 = 15672;
 const PORT_TLS: u16 = 15671;
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Why the management API does not answer a question.
+#[allow(missing_docs)]
+#[derive(Debug, thiserror::Error)]
+pub enum ManagementError {
+    #[error("{address:?} is not a URL: {source}")]
+    Address { address: String, source: url::ParseError },
+    #[error("the management address has no path")]
+    NoPath,
+    #[error("{}", deepest(.0))]
+    Client(#[source] reqwest::Error),
+    #[error("{base} does not answer: {}", deepest(.source))]
+    Silent { base: Url, source: reqwest::Error },
+    #[error("{base} rejects user {user}; give this user the tag `monitoring`")]
+    Rejected { base: Url, user: String },
+    #[error("{base} answers {status}")]
+    Status { base: Url, status: u16 },
+    #[error("the answer of {base} cannot be read: {source}")]
+    Unreadable { base: Url, source: serde_json::Error },
+    #[error("the management API has no overview")]
+    NoOverview,
+}
+
+type Result<T> = std::result::Result<T, ManagementError>;
+
 #[derive(Clone)]
 pub struct Management {
     client: reqwest::Client,
@@ -47,15 +71,15 @@ impl QueueFacts {
 
 impl Management {
     /// Connects to the API at `address`, by default at its usual port on the broker's host.
-    pub fn new(broker: &Url, address: Option<&str>) -> Result<Self, String> {
-        let base = match address {
-            Some(address) => Url::parse(address).map_err(|error| format!("{address:?} is not a URL: {error}"))?,
-            None => {
+    pub fn new(broker: &Url, address: Option<&str>) -> Result<Self> {
+        let address = address.map_or_else(
+            || {
                 let (scheme, port) = if broker.scheme() == "amqps" { ("https", PORT_TLS) } else { ("http", PORT) };
-                let host = broker.host_str().unwrap_or("localhost");
-                Url::parse(&format!("{scheme}://{host}:{port}")).map_err(|error| error.to_string())?
-            }
-        };
+                format!("{scheme}://{}:{port}", broker.host_str().unwrap_or("localhost"))
+            },
+            str::to_owned,
+        );
+        let base = Url::parse(&address).map_err(|source| ManagementError::Address { address, source })?;
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         let (user, password) = match broker.username() {
             "" => ("guest".to_owned(), "guest".to_owned()),
@@ -65,40 +89,39 @@ impl Management {
             "" => "/".to_owned(),
             vhost => decoded(vhost),
         };
-        let client = reqwest::Client::builder().timeout(PATIENCE).build().map_err(|error| said(&error))?;
+        let client = reqwest::Client::builder().timeout(PATIENCE).build().map_err(ManagementError::Client)?;
         Ok(Self { client, base, user, password, vhost })
     }
 
-    pub async fn version(&self) -> Result<String, String> {
+    pub async fn version(&self) -> Result<String> {
         #[derive(Deserialize)]
         struct Overview {
             rabbitmq_version: String,
         }
         let overview: Option<Overview> = self.get(&["overview"]).await?;
-        Ok(overview.ok_or("the management API has no overview")?.rabbitmq_version)
+        Ok(overview.ok_or(ManagementError::NoOverview)?.rabbitmq_version)
     }
 
-    pub async fn queue(&self, name: &str) -> Result<Option<QueueFacts>, String> {
+    pub async fn queue(&self, name: &str) -> Result<Option<QueueFacts>> {
         self.get(&["queues", &self.vhost, name]).await
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>, String> {
-        let mut url = self.base.clone();
-        url.path_segments_mut()
-            .map_err(|()| "the management address has no path")?
-            .pop_if_empty()
-            .push("api")
-            .extend(path);
+    async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>> {
+        let base = || self.base.clone();
+        let silent = |source| ManagementError::Silent { base: base(), source };
+        let mut url = base();
+        url.path_segments_mut().map_err(|()| ManagementError::NoPath)?.pop_if_empty().push("api").extend(path);
         let answer = self.client.get(url).basic_auth(&self.user, Some(&self.password)).send().await;
-        let answer = answer.map_err(|error| format!("{} does not answer: {}", self.base, said(&error)))?;
+        let answer = answer.map_err(silent)?;
         match answer.status().as_u16() {
             200 => {
-                let bytes = answer.bytes().await.map_err(|error| said(&error))?;
-                serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string())
+                let bytes = answer.bytes().await.map_err(silent)?;
+                let read = serde_json::from_slice(&bytes).map(Some);
+                read.map_err(|source| ManagementError::Unreadable { base: base(), source })
             }
             404 => Ok(None),
-            401 | 403 => Err(format!("{} rejects user {}; give this user the tag `monitoring`", self.base, self.user)),
-            status => Err(format!("{} answers {status}", self.base)),
+            401 | 403 => Err(ManagementError::Rejected { base: base(), user: self.user.clone() }),
+            status => Err(ManagementError::Status { base: base(), status }),
         }
     }
 }
@@ -131,7 +154,7 @@ fn parse_timeout(said: &str) -> Option<ServerTimeout> {
 }
 
 /// Returns the deepest cause, which never repeats the address.
-fn said(error: &(dyn std::error::Error + 'static)) -> String {
+fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
     storage::deepest_cause(error).to_string()
 }
 

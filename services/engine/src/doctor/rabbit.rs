@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use url::Url;
 
-use super::management::{Management, QueueFacts, ServerTimeout, consumer_timeout_by_ctl};
+use super::management::{Management, ManagementError, QueueFacts, ServerTimeout, consumer_timeout_by_ctl};
 use super::needs::{Needs, shown};
 use super::traffic;
 use super::{CheckState, Report};
@@ -29,16 +29,16 @@ pub async fn check(
     let connecting = async {
         let management = Management::new(broker, target.management.as_deref())?;
         let version = management.version().await?;
-        Ok::<_, String>((management, version))
+        Ok::<_, ManagementError>((management, version))
     };
     let known = match connecting.await {
         Ok((management, version)) => {
             report.ok("broker", format!("RabbitMQ {version}"));
             Some((management, version))
         }
-        Err(reason) => {
+        Err(error) => {
             let message = format!(
-                "{reason}; without the management API, type and limits of the queues are unknown (the key `management` of \
+                "{error}; without the management API, type and limits of the queues are unknown (the key `management` of \
                  the target names another address)"
             );
             report.not_checked("broker", message);
@@ -72,7 +72,7 @@ pub async fn check(
                     continue;
                 }
                 Ok(None) => {}
-                Err(reason) => report.not_checked(check.clone(), reason),
+                Err(error) => report.not_checked(check.clone(), error.to_string()),
             }
         }
         match target.open_queue(role).await {
@@ -85,7 +85,7 @@ pub async fn check(
                             facts = Some(found);
                         }
                         Ok(None) => report.not_checked(check, "the management API does not list it yet"),
-                        Err(reason) => report.not_checked(check, reason),
+                        Err(error) => report.not_checked(check, error.to_string()),
                     }
                 }
                 traffic::check(role, &name, &*queue, report).await;

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use anyhow::{Context, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::address::LEASE_SECONDS_MIN;
+use super::line::{Line, unknown};
 use super::names;
-use job_file::{AzureNames, nearest};
+use super::variables::replace_variables;
+use job_file::AzureNames;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "gristmill.toml";
@@ -122,18 +123,6 @@ fn read_target<'a>(
     Ok(entry)
 }
 
-/// A place in the file.
-pub(super) struct Line<'a> {
-    path: &'a Path,
-    number: usize,
-}
-
-impl Line<'_> {
-    pub(super) fn error(&self, message: String) -> anyhow::Error {
-        anyhow!("{}:{}: {message}", self.path.display(), self.number)
-    }
-}
-
 fn table<'t, 'i>(value: &'t Spanned<DeValue<'i>>, line: &Line<'_>, field: &str) -> Result<&'t DeTable<'i>> {
     match value.get_ref() {
         DeValue::Table(table) => Ok(table),
@@ -141,37 +130,10 @@ fn table<'t, 'i>(value: &'t Spanned<DeValue<'i>>, line: &Line<'_>, field: &str) 
     }
 }
 
-pub(super) fn unknown(line: &Line<'_>, key: &str, allowed: &[&str]) -> anyhow::Error {
-    let hint =
-        nearest(key, allowed.iter().copied()).map_or(String::new(), |nearest| format!(", did you mean {nearest:?}?"));
-    line.error(format!("unknown key {key:?}{hint} (allowed: {})", allowed.join(", ")))
-}
-
-/// The characters to percent-encode in the user info of an address: all but unreserved ones.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-/// Replaces `${NAME}` by the values of variables. Percent-encodes values in the user info of an address, because a password
-/// may hold any character.
-pub fn replace_variables(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
-    let user_info = text.split_once("://").and_then(|(scheme, _)| Some(scheme.len() + 3..text.rfind('@')?));
-    let (mut replaced, mut position) = (String::new(), 0);
-    while let Some(start) = text[position..].find("${").map(|start| position + start) {
-        let end = text[start..].find('}').map(|end| start + end).ok_or("a `${` without `}`")?;
-        let name = &text[start + 2..end];
-        let value = variable(name).ok_or_else(|| format!("the environment variable {name} is not set"))?;
-        replaced.push_str(&text[position..start]);
-        match user_info.as_ref().is_some_and(|user_info| user_info.contains(&start)) {
-            true => replaced.extend(utf8_percent_encode(&value, ENCODED)),
-            false => replaced.push_str(&value),
-        }
-        position = end + 1;
-    }
-    replaced.push_str(&text[position..]);
-    Ok(replaced)
-}
-
 #[cfg(test)]
 mod tests {
+    use anyhow::anyhow;
+
     use super::*;
 
     fn read_text(text: &str) -> Result<TargetsFile> {

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, Table, TableLike};
 
-use super::file::{KEYS, parse, replace_variables};
+use super::file::{KEYS, parse};
+use super::variables::replace_variables;
 use super::{LOCAL, QueueAddress};
 use crate::roles::is_legal;
 use job_file::nearest;

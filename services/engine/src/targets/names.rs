@@ -10,7 +10,8 @@ use protocol::ItemPath;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::file::{Line, replace_variables, unknown};
+use super::line::{Line, unknown};
+use super::variables::replace_variables;
 
 const TABLES: &[&str] = &["datastores", "data", "models", "environments"];
 

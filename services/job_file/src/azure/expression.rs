@@ -57,21 +57,23 @@ pub fn replace(text: &str, value: &mut dyn FnMut(&str) -> Result<Option<String>,
         let allowed = "an input that is given, or the argument within $[[ ]]";
         Fault::of(format!("${{{{{name}}}}}"), allowed).saying("the input is optional and absent")
     };
-    joined(&parts(text)?, value)?.map_err(|name| absent(&name))
+    joined(&parts(text)?, value)?.map_err(|AbsentInput(name)| absent(&name))
 }
 
-/// The inner result is the name of an absent input.
+/// The name of an optional input that is absent.
+struct AbsentInput(String);
+
 fn joined(
     parts: &[Part],
     value: &mut dyn FnMut(&str) -> Result<Option<String>, Fault>,
-) -> Result<Result<String, String>, Fault> {
+) -> Result<Result<String, AbsentInput>, Fault> {
     let mut text = String::new();
     for part in parts {
         match part {
             Part::Text(part) => text.push_str(part),
             Part::Name(name) => match value(name)? {
                 Some(value) => text.push_str(&value),
-                None => return Ok(Err(name.clone())),
+                None => return Ok(Err(AbsentInput(name.clone()))),
             },
             Part::Optional(inner) => {
                 if let Ok(inner) = joined(inner, value)? {

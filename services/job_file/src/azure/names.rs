@@ -71,12 +71,12 @@ impl AzureNames {
         let text = text.strip_prefix("file:").filter(|rest| !rest.starts_with("//")).unwrap_or(text);
         if let Some(named) = text.strip_prefix("azureml:") {
             return match named.strip_prefix("//") {
-                Some(address) => self.long_address(address, table).map_err(Fault::only),
+                Some(address) => self.long_address(address, table),
                 // `azureml:azureml://…` and `azureml:./path` occur.
                 None if is_url(named) || named.starts_with(['.', '/']) => {
                     self.locate(&Node::text(node.location, named), folder, home, table)
                 }
-                None => self.named(named, table).map_err(Fault::only),
+                None => self.named(named, table),
             };
         }
         if let Some(address) = text.strip_prefix("wasbs://").or_else(|| text.strip_prefix("wasb://")) {
@@ -92,7 +92,7 @@ impl AzureNames {
     }
 
     /// `NAME:VERSION`, `NAME@latest`, `NAME`.
-    pub fn named(&self, name: &str, table: Table) -> Result<String, String> {
+    pub fn named(&self, name: &str, table: Table) -> Result<String, Fault> {
         let entries = self.table(table);
         let (plain, version) = match (name.split_once('@'), name.rsplit_once(':')) {
             (Some((plain, label)), _) => (plain, Some(label)),
@@ -114,12 +114,12 @@ impl AzureNames {
                 Table::Environments => "an interpreter or a requirements file",
                 Table::Data | Table::Models => "a path or URL",
             };
-            format!("azureml:{name} is not known here: {}", missing(table.word(), name, what))
+            Fault::only(format!("azureml:{name} is not known here: {}", missing(table.word(), name, what)))
         })
     }
 
     /// What follows `azureml://`.
-    fn long_address(&self, address: &str, table: Table) -> Result<String, String> {
+    fn long_address(&self, address: &str, table: Table) -> Result<String, Fault> {
         let parts: Vec<&str> = address.split('/').collect();
         let behind = |word: &str| {
             let position = parts.iter().position(|part| *part == word)?;
@@ -129,7 +129,7 @@ impl AzureNames {
             let path = rest.strip_prefix(&["paths"]).unwrap_or(rest).join("/");
             let Some(base) = self.datastores.get(store) else {
                 let line = missing("datastores", store, "a folder or URL");
-                return Err(format!("the data store {store} is not known here: {line}"));
+                return Err(Fault::only(format!("the data store {store} is not known here: {line}")));
             };
             return Ok(format!("{}/{path}", base.trim_end_matches('/')).trim_end_matches('/').to_owned());
         }
@@ -145,7 +145,9 @@ impl AzureNames {
             };
             return self.named(&full, table);
         }
-        Err(format!("azureml://{address} is neither a path of a data store nor data, a model or an environment"))
+        let message =
+            format!("azureml://{address} is neither a path of a data store nor data, a model or an environment");
+        Err(Fault::only(message))
     }
 }
 

@@ -154,7 +154,7 @@ impl Reader<'_> {
                         let named = self.context.azure.named(&format!("{name}:{version}"), Table::Models);
                         match named {
                             Ok(path) => job.put_text("model", node.location, &self.written(&path)),
-                            Err(message) => self.refuse(node.location, field, Fault::only(message)),
+                            Err(fault) => self.refuse(node.location, field, fault),
                         }
                         return;
                     }

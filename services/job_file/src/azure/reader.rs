@@ -7,7 +7,7 @@ use super::expression;
 use super::known::{self, Known, WithoutEffect};
 use super::layers::{Found, Layer, Layers};
 use super::names::Table;
-use super::steps::Wishes;
+use super::wishes::Wishes;
 use crate::paths::is_url;
 use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
 

@@ -5,20 +5,10 @@ use std::path::{Path, PathBuf};
 use super::kind::{self, Kind};
 use super::reader::Reader;
 use super::scope::Around;
+use super::wishes::Wishes;
 use crate::load::{Surroundings, read_step};
 use crate::problem::shown;
 use crate::{Context, Entry, Fault, Location, Node, Parsed, Problem, Problems, find, overrides, written, yaml};
-
-/// What a command line changes in a document.
-#[derive(Clone, Debug, Default)]
-pub struct Wishes {
-    /// `--set KEY=VALUE`, or `STEP.KEY=VALUE` for one step.
-    pub overrides: Vec<(String, String)>,
-    /// `--input NAME=VALUE`, or `VALUE` where there is one input.
-    pub inputs: Vec<String>,
-    /// `--step NAME`: this step alone.
-    pub step: Option<String>,
-}
 
 /// One step of a document.
 #[derive(Clone, Debug)]

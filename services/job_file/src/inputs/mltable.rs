@@ -357,7 +357,7 @@ impl Table {
             (Some(kept), _) => of_files(kept).into_iter().filter(|name| !dropped.contains(name)).collect(),
             (None, dropped) if dropped.is_empty() => Vec::new(),
             (None, dropped) => {
-                let there = self.there().map_err(|message| (location, Fault::only(message)))?;
+                let there = self.there().map_err(|fault| (location, fault))?;
                 if let Some(unknown) = dropped.iter().find(|name| !there.contains(name)) {
                     let fault = Fault::of(format!("{unknown:?}"), there.join(", "));
                     return Err((location, fault.saying("drop_columns names a column that the files do not have")));
@@ -384,7 +384,7 @@ impl Table {
     }
 
     /// Returns the columns of the first file.
-    fn there(&self) -> Result<Vec<String>, String> {
+    fn there(&self) -> Result<Vec<String>, Fault> {
         let mut table = TableOptions { format: self.format.unwrap_or(TableFormat::Csv), ..TableOptions::default() };
         let option = |key: &str| self.keys.iter().find(|entry| entry.key == key).map(|entry| &entry.node);
         if let Some([byte]) = option("delimiter").and_then(|node| text(node).ok()).as_deref().map(str::as_bytes) {
@@ -396,12 +396,13 @@ impl Table {
         if let (Some(header), Some(keys::Read::Table(set))) =
             (option("header"), INPUT.find("header").map(|key| key.read))
         {
-            set(&mut table, header).map_err(|_| format!("header: {} is unknown", header.written()))?;
+            set(&mut table, header).map_err(|_| Fault::only(format!("header: {} is unknown", header.written())))?;
         }
         let paths = self.paths.iter().map(|path| ItemPath::from(path.written())).collect();
         let input = Input { name: FILE.to_owned(), kind: InputKind::Tabular, paths, partition_format: None, table };
         let spec = JobSpec { inputs: vec![input], ..JobSpec::default() };
-        Inputs::default().columns(&spec, 0).map_err(|error| format!("the columns cannot be read: {error:#}"))
+        let columns = Inputs::default().columns(&spec, 0);
+        columns.map_err(|error| Fault::only(format!("the columns cannot be read: {error:#}")))
     }
 }
 

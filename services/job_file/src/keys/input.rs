@@ -18,18 +18,19 @@ const OF_INPUT: &[Key] = &[
     key("type", "`file`, `tabular`", REQUIRED)
         .meaning("`file`: `run` gets a list of paths. `tabular`: `run` gets a DataFrame."),
     key("path", "path", REQUIRED).meaning(
-        "A file, a folder (with everything below it), a glob (`data/**/*.csv`) or a URL. Hidden names are left out: see \
+        "A file, a folder (with everything below it), a glob (`data/**/*.csv`) or a URL. Hidden names are ignored: see \
          *What is decided for you*.",
     ),
     key("paths", "list of paths", "").meaning("Several paths, instead of `path`."),
     key("partition_format", "text", "none")
         .meaning("Columns taken from the path: `{Store}/{Brand}/{file_name}.csv`; times as `{date:yyyy/MM/dd}`."),
     key("columns", "list of names, or types by name", "all, with the types found").meaning(
-        "For tables. A list selects columns: `run` gets them in this order; list each once. Columns from the path follow \
-         without being listed. Other columns are not read, and their values cause no warnings. A mapping gives the types \
-         of some columns, `{code: string, day: timestamp}`; all other columns are read as well, with the types found. \
-         Both at once: `[store, {code: string}]`. A name that the first file does not have is rejected before the job \
-         starts. For a nested Parquet column, give its name at the top. See [Types of columns](#types-of-columns).",
+        "For tables. A list selects columns: `run` gets them in this order; list each once. Columns from the path \
+         follow automatically. Gristmill does not read other columns, so their values cause no warnings. A mapping \
+         gives the types of some columns, `{code: string, day: timestamp}`; Gristmill reads all other columns too, \
+         with the types found. Both at once: `[store, {code: string}]`. Gristmill rejects a name that the first file \
+         does not have, before the job starts. For a nested Parquet column, give its name at the top. See [Types of \
+         columns](#types-of-columns).",
     ),
     key("format", "`csv`, `tsv`, `jsonl`, `parquet`, `mltable`", "the format of the files")
         .meaning(

@@ -43,9 +43,9 @@ const SCRIPT: &[Key] = &[
     key("source_directory", "folder", "the folder of the script").meaning(
         "What the script can import. This folder is the *snapshot*, except for what its `.amlignore` or `.gitignore` \
          exclude, files of editors and systems (`.git`, `.vscode`, `__pycache__`, `.DS_Store`, …), environments, and \
-         folders in which Gristmill keeps jobs, queues or a store (`.gristmill-data` marks them). At most 20 000 files, \
-         together 300 MB, travel to a compute target: of a larger folder, files that nothing asks for stay behind, and a \
-         warning names them. On this machine nothing travels, and the size does not matter.",
+         folders in which Gristmill keeps jobs, queues or a store (`.gristmill-data` marks them). At most 20 000 files \
+         and 300 MB travel to a compute target; if the folder is larger, files that nothing refers to stay behind, and \
+         a warning names them. A job on this machine copies nothing, so the size does not matter.",
     ),
     key("arguments", "list", "none").meaning(
         "Elements of `sys.argv` of the script, as written; `true` and `false` become `True` and `False`. See *Arguments*.",
@@ -158,7 +158,7 @@ const RESULTS: &[Key] = &[
         .job(|job, node| boolean(node).map(|strict| job.strict_results = strict)),
     key("result_schema", "mapping or path", "none")
         .meaning(
-            "What each row must be: `columns: {NAME: TYPE}`, a JSON Schema, or the path of a file with one of them. Items \
+            "Schema of each row: `columns: {NAME: TYPE}`, a JSON Schema, or the path of a file with one of them. Items \
              whose rows do not fit are rejected, and their rows are not in the output. See *Checked results*.",
         )
         .setting("output.row_schema"),
@@ -208,9 +208,9 @@ const LIMITS: &[Key] = &[
         .argument(7, |job, _| Some(job.run_max_try.to_string())),
     key("isolate", "`off`, `halves`, `items`", "`items` with `append_row`, else `off`")
         .meaning(
-            "What becomes of a mini-batch of files or rows whose tries are spent. `off`: all its items fail. `items`: its \
-             items are run in ever smaller ranges, and only those that fail alone do. `halves`: each half is run once \
-             more. Always `off` with `partition_keys`. See *Bad items*.",
+            "How a mini-batch of files or rows ends whose tries are spent. `off`: all its items fail. `items`: its \
+             items run again in ever smaller ranges, and only items that fail alone count as failed. `halves`: each \
+             half runs once more. Always `off` with `partition_keys`. See *Bad items*.",
         )
         .job(|job, node| {
             let ways = [("off", Isolate::Off), ("halves", Isolate::Halves), ("items", Isolate::Items)];
@@ -301,13 +301,13 @@ const NODES: &[Key] = &[
         .leave_out(|job| job.concurrency = DEFAULT_CONCURRENCY),
     key("limits", "mapping", "none")
         .meaning(
-            "What all processes of all nodes together may ask of a service: `requests_per_minute`, `tokens_per_minute`, \
-             `concurrent`. See [Limits of a service](#limits-of-a-service).",
+            "Limits on the requests of all processes of all nodes together to a service: `requests_per_minute`, \
+             `tokens_per_minute`, `concurrent`. See [Limits of a service](#limits-of-a-service).",
         )
         .with_parts()
         .leave_out(|job| job.limits = RateLimits::default()),
     key_with_default("logging_level", "`debug`, `info`, `warning`, `error`, `critical`", "info")
-        .meaning("Least severe level that is logged, in any case of letters.")
+        .meaning("Lowest level that is logged; upper or lower case.")
         .job(|job, node| choice(node, LOGGING_LEVELS).map(|level| job.logging_level = level.to_owned()))
         .argument(5, |job, _| Some(job.logging_level.clone()))
         .leave_out(|job| job.logging_level.clear()),

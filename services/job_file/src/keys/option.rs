@@ -20,7 +20,8 @@ const ROWS: &[Key] = &[
     key("progress_update_timeout", TIMEOUT, "3 × (`run_invocation_timeout` + `--task_overhead_timeout`)")
         .meaning(
             "The job fails after this many seconds without a finished mini-batch. Time without any worker does not \
-             count: the job waits, and `status` says so. Nor does time in which the whole process was stopped.",
+             count: the job waits, and `status` says so. Time in which the whole process was stopped does not count \
+             either.",
         )
         .job(|job, node| seconds(node).map(|seconds| job.progress_update_timeout_seconds = seconds))
         .setting("progress_update_timeout_seconds")

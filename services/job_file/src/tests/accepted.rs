@@ -425,6 +425,15 @@ fn command_line_reaches_nested_keys() {
     assert_eq!(given.environment_variables["A.B"], "x");
     assert_eq!(given.environment_variables["N"], "1.0");
     assert_eq!(given.side_inputs["l"], ItemPath::from(workplace.path("labels.txt")));
+    let nested = spec(&[
+        ("limits.requests_per_minute", "600"),
+        ("limits.concurrent", "16"),
+        ("requires.processors", "4"),
+        ("environment.requirements", "requirements.txt"),
+    ]);
+    assert_eq!((nested.limits.requests_per_minute, nested.limits.concurrent), (Some(600), Some(16)));
+    assert_eq!(nested.requires.processors, 4);
+    assert_eq!(nested.environment, workplace.spec("environment: {requirements: requirements.txt}").environment);
     let whole = spec(&[("inputs", "{t: {type: tabular, path: tables}}"), ("inputs.t.delimiter", ";")]);
     assert_eq!((whole.inputs[0].name.as_str(), whole.inputs[0].table.delimiter), ("t", b';'));
 }

@@ -42,16 +42,22 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ),
     ("READ tables/t.csv\noutput: tables\noutput_action: summary_only", ""),
     // Globs.
-    ("READ data/*\noutput: data", "output: input input_0 finds what is written there"),
+    ("READ data/*\noutput: data", "output: input input_0 matches files that the job writes there"),
     ("READ data/*.csv\noutput: data", ""),
-    ("READ data/*.csv\noutput: data\nappend_row_file_name: a.csv", "output: input input_0 finds what is written there"),
+    (
+        "READ data/*.csv\noutput: data\nappend_row_file_name: a.csv",
+        "output: input input_0 matches files that the job writes there",
+    ),
     ("READ data/*.csv\noutput: data/x\nappend_row_file_name: a.csv", ""),
     (
         "READ data/**/*.csv\noutput: data/x\nappend_row_file_name: a.csv",
-        "output: input input_0 finds what is written there",
+        "output: input input_0 matches files that the job writes there",
     ),
-    ("READ link-to-data/**\noutput: data/x", "output: input input_0 finds what is written there"),
-    ("READ data/**\noutput: data/x\noutput_action: summary_only", "output: input input_0 finds what is written there"),
+    ("READ link-to-data/**\noutput: data/x", "output: input input_0 matches files that the job writes there"),
+    (
+        "READ data/**\noutput: data/x\noutput_action: summary_only",
+        "output: input input_0 matches files that the job writes there",
+    ),
     // URLs.
     ("READ s3://b/in\noutput: s3://b/in", "output: the output lies in input input_0"),
     ("READ s3://b/in/\noutput: s3://b/in/out/", "output: the output lies in input input_0"),

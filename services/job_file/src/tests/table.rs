@@ -86,6 +86,12 @@ fn every_key_is_read_and_checked() {
             assert!(said.contains(&format!(": requires.{key}: ")), "{key} takes {value}: {said}");
         }
     }
+    for (parent, keys) in [("environment", ENVIRONMENT), ("limits", LIMITS), ("requires", REQUIRES)] {
+        for key in keys.names().map(|key| format!("{parent}.{key}")) {
+            let said = workplace.override_problems(&[(&key, "[[[]]]")]);
+            assert!(said.contains(&format!("--set {key}")), "--set does not reach {key}: {said}");
+        }
+    }
     for option in OPTIONS.names().filter(|option| *option != "metrics_name_prefix") {
         let said = workplace.problems(&format!("arguments: [--{option}, wrong value]"));
         assert!(said.contains(&format!("--{option} wrong value")), "{option} takes anything: {said}");

@@ -3,7 +3,7 @@
 #[path = "../plans/fixtures.rs"]
 #[allow(dead_code)]
 mod fixtures;
-#[path = "../../../storage/tests/support/mod.rs"]
+#[path = "../../../storage/tests/s3_real/support.rs"]
 mod support;
 
 use std::path::Path;

@@ -387,7 +387,7 @@ async fn parquet_without_rows_is_an_empty_table() {
     assert_eq!(reader.metadata().file_metadata().num_rows(), 0);
 }
 
-#[path = "../../../storage/tests/support/mod.rs"]
+#[path = "../../../storage/tests/s3_real/support.rs"]
 mod support;
 
 impl Job {

@@ -1,5 +1,6 @@
 //! Two reducers on one job, step by step.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use object_store::{
 use protocol::Offer;
 use storage::TargetStore;
 use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::batch::Batch;
@@ -260,6 +262,20 @@ async fn progress_says_why_no_worker_takes_the_job() {
     reducer.drain().await.expect("committed");
     assert_eq!(looked(&mut reducer).await, None, "a worker works on it");
     assert_eq!(reducer.tally().mini_batches().failed, 0);
+}
+
+#[tokio::test]
+async fn reducer_of_a_job_without_workers_gives_signs_of_life() {
+    let mut job = Job::new();
+    job.options = Options { progress_interval: Duration::from_millis(10), ..Options::shared() };
+    let run = AbortOnDropHandle::new(tokio::spawn(job.open().await.run(CancellationToken::new())));
+    let written = async || job.store.progress().await.expect("readable").map(|written| written.at);
+    let mut signs = HashSet::new();
+    while signs.len() < 4 {
+        signs.extend(written().await);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!run.is_finished());
 }
 
 #[tokio::test]

@@ -9,9 +9,11 @@ use futures::stream::BoxStream;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use protocol::Durability;
+use url::Url;
 
 use super::JobStore;
 use super::ledger::remove_after_result;
+use crate::upload::{S3Object, Upload};
 use crate::{Error, Result, disk};
 
 /// A part that is being read.
@@ -103,6 +105,35 @@ impl PartStream {
     }
 }
 
-pub(crate) fn part(name: &str) -> String {
+impl Upload {
+    /// Appends a part of a job, of this size. If both are on S3 and the part is large enough, S3 copies it.
+    pub async fn write_part(&mut self, job: &JobStore, name: &str, bytes: u64) -> Result<()> {
+        let object = part(name);
+        let mut from = 0;
+        if let (Some(upload), Ok(url)) = (self.s3(), Url::parse(&job.url))
+            && let Some(folder) = S3Object::of(&url)
+            && let Some(head) = upload.bytes_before_copy(bytes)
+        {
+            if head > 0 {
+                upload.write(&job.range(&object, 0..head).await?).await?;
+            }
+            upload.copy(&folder.join(&object), head..bytes).await?;
+            from = bytes;
+        }
+        if from < bytes {
+            let mut part = job.part_stream(name).await?;
+            if part.bytes() != bytes {
+                let message = format!("it has {} bytes instead of {bytes}", part.bytes());
+                return Err(Error::damaged(format!("part {name}"), message));
+            }
+            while let Some(piece) = part.next().await? {
+                self.write(piece).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn part(name: &str) -> String {
     format!("parts/{name}")
 }

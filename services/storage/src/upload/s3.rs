@@ -32,13 +32,13 @@ const COPY_BYTES_MAX: u64 = 512 << 20;
 
 /// An object on S3.
 #[derive(Clone, Debug)]
-pub(super) struct S3Object {
+pub(crate) struct S3Object {
     bucket: String,
     key: String,
 }
 
 #[derive(Debug)]
-pub(super) struct S3Upload {
+pub(crate) struct S3Upload {
     client: Client,
     place: S3Object,
     name: String,

@@ -1,6 +1,5 @@
 //! Stores with LocalStack's S3 at `GRISTMILL_TEST_AWS_ENDPOINT`.
 
-#[path = "../support/mod.rs"]
 mod support;
 
 mod chain;

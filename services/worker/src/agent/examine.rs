@@ -45,7 +45,7 @@ impl Executor {
                 "the script closed the engine's connection {place}: close only descriptors that the script opened, not \
                  a range of them (os.closerange)"
             ),
-            EXIT_INTERNAL => format!("the engine's own code failed {place}, see what it printed"),
+            EXIT_INTERNAL => format!("the engine's own code failed {place}; see its last output"),
             EXIT_AGENT_GONE => format!("the connection to the process was cut {place}"),
             0.. => format!("the script ended its own process {place}, with exit status {code} (os._exit)"),
             _ if -code == libc::SIGKILL => {

@@ -371,7 +371,7 @@ class Job:
 
     @property
     def rejects(self) -> list[dict[str, Any]]:
-        """The items that did not make it, in the order of the input; ``pandas.DataFrame(job.rejects)`` is a table.
+        """The rejected items, in the order of the input; ``pandas.DataFrame(job.rejects)`` is a table.
 
         They are known once the job has ended. The names are the columns of ``rejects.csv`` in its logs: among
         them ``mini_batch`` and ``item`` (numbers from 0), ``items`` (how many failed together), ``path``,

@@ -4,8 +4,8 @@ import os
 import shutil
 
 from gristmill.azureml_core import names
+from gristmill.azureml_core.folders import home_folder
 from gristmill.azureml_core.unsupported import unsupported
-from gristmill.azureml_core.workspace import home_folder
 
 DEFAULT = "workspaceblobstore"
 

@@ -11,8 +11,8 @@ import time
 
 from gristmill.azureml_core import names
 from gristmill.azureml_core.exceptions import ModelNotFoundException
+from gristmill.azureml_core.folders import registry_folder
 from gristmill.azureml_core.unsupported import unsupported
-from gristmill.azureml_core.workspace import registry_folder
 
 _KNOWN = ("tags", "properties", "description", "run_id", "model_framework", "model_framework_version", "created_time")
 

@@ -1,7 +1,5 @@
 """A workspace with only a name."""
 
-import os
-
 from gristmill.azureml_core.unsupported import unsupported
 
 
@@ -81,13 +79,3 @@ class Workspace:
 
     def write_config(self, *_, **__):
         """Does nothing: the local workspace needs no file."""
-
-
-def home_folder():
-    """Returns the folder of what is kept on this machine."""
-    return os.environ.get("GRISTMILL_HOME") or os.path.join(os.path.expanduser("~"), ".gristmill")
-
-
-def registry_folder():
-    """Returns the folder of local models: ``<name>/<version>/<file or folder>``."""
-    return os.path.join(home_folder(), "models")

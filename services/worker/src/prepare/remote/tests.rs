@@ -1,6 +1,6 @@
 //! Tests with LocalStack: `GRISTMILL_TEST_AWS_ENDPOINT`.
 
-#[path = "../../../../storage/tests/support/mod.rs"]
+#[path = "../../../../storage/tests/s3_real/support.rs"]
 mod support;
 
 use std::sync::Arc;

@@ -1,0 +1,110 @@
+//! Publishes a job on a compute target, and follows it: `enqueue`, and `retry` and `replay` there.
+
+use anyhow::Result;
+use engine::targets::Target;
+use engine::{Event, Events, Followed, LOOK_EVERY, Published, Retry, Submission, follow};
+use reducer::counted;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::outcome::report;
+use crate::{Exit, Show, remedies, watch_for_stop};
+
+/// Publishes what `retry` or `replay` found to do, and follows the job if requested.
+pub async fn publish(
+    retry: Retry,
+    (wait, json): (bool, bool),
+    target: &Target,
+    events: Events,
+    show: Show,
+) -> Result<Exit> {
+    match retry {
+        Retry::NothingToDo(result) => {
+            show.finish(events).await;
+            Ok(report(&result, json, &target.reference()))
+        }
+        Retry::InFlight(submission) => {
+            let stopped = CancellationToken::new();
+            let _signals = watch_for_stop(stopped.clone());
+            let wish = Wish { wait, json, stopped };
+            wish.name(&submission, target, &events);
+            match wish.wait {
+                true => wish.follow(&submission, target, events, show).await,
+                false => {
+                    show.finish(events).await;
+                    Ok(Exit::Done)
+                }
+            }
+        }
+        Retry::Submission(submission) => {
+            let stopped = CancellationToken::new();
+            let _signals = watch_for_stop(stopped.clone());
+            let wish = Wish { wait, json, stopped };
+            wish.fulfil(&submission, target, events, show).await
+        }
+    }
+}
+
+/// How a command follows a job.
+pub struct Wish {
+    pub wait: bool,
+    pub json: bool,
+    pub stopped: CancellationToken,
+}
+
+impl Wish {
+    /// Prints the id of a job, publishes the job, and follows it if requested.
+    pub async fn fulfil(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
+        self.name(submission, target, &events);
+        let job_id = submission.job_id();
+        let published = tokio::select! {
+            published = submission.publish() => published?,
+            () = self.stopped.cancelled() => {
+                let message = remedies::after(&format!("job {job_id} is partly published"), Some(&submission.remedy()));
+                return Ok(Exit::NotEnded.because(&message, self.json));
+            }
+        };
+        submission.queues.close().await;
+        match published {
+            Published::All(plan) if !self.wait => {
+                let (mini_batches, files) = (counted(plan.mini_batches, "mini-batch"), counted(plan.files, "file"));
+                show.finish(events).await;
+                say!(note, "planned: {mini_batches} of {files}");
+                return Ok(Exit::Done);
+            }
+            Published::Never(cause) if !self.wait => {
+                show.finish(events).await;
+                return Ok(Exit::Failed.because(&format!("job {job_id} fails: {cause}"), self.json));
+            }
+            // The reducer says the same.
+            Published::All(_) | Published::Never(_) => {}
+        }
+        self.follow(submission, target, events, show).await
+    }
+
+    fn name(&self, submission: &Submission, target: &Target, events: &Events) {
+        let job_id = submission.job_id();
+        match (self.wait, self.json) {
+            (true, _) => events.send(Event::Job(job_id.to_owned())),
+            (false, true) => say!(out, "{}", json!({ "job_id": job_id, "target": target.name })),
+            (false, false) => say!(out, "{job_id}"),
+        }
+    }
+
+    async fn follow(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
+        let job_id = submission.job_id();
+        let followed = follow(&submission.jobs(), job_id, LOOK_EVERY, &self.stopped, &events).await;
+        show.finish(events).await;
+        match followed? {
+            Followed::Ended(result) => Ok(report(&result, self.json, &target.reference())),
+            Followed::Stopped | Followed::Interrupted => {
+                let flags = remedies::flags(&target.reference());
+                let message = format!(
+                    "job {job_id} continues; `gristmill status {job_id}{flags}` shows its progress, `gristmill cancel` \
+                     stops it"
+                );
+                Ok(Exit::NotEnded.because(&message, self.json))
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! `gristmill retry`.
+
+use anyhow::Result;
+use engine::Republish;
+use engine::targets::TargetRef;
+
+use crate::outcome::report;
+use crate::{Exit, Settings, Show, TargetFlags, complete, follow, refuse, stop_on_signals};
+
+#[derive(Debug, clap::Args)]
+pub struct RetryArguments {
+    /// Job id, its beginning, or a job name.
+    #[arg(add = complete::jobs())]
+    pub job: String,
+    /// Print one JSON object, and nothing else, on standard output.
+    #[arg(long)]
+    pub json: bool,
+    /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
+    #[arg(long, requires = "json")]
+    pub events: bool,
+    /// With a compute target: follow the job to its end. On this machine this command always does.
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub target: TargetFlags,
+}
+
+impl RetryArguments {
+    /// Whether to follow the job on a compute target, and whether to print JSON.
+    pub fn follows(&self) -> (bool, bool) {
+        (self.wait, self.json)
+    }
+}
+
+/// `gristmill retry`, which shares arguments with `replay`.
+#[derive(Debug, clap::Args)]
+pub struct RetryCommand {
+    #[command(flatten)]
+    pub retry: RetryArguments,
+    /// With a compute target: if the job has not ended, publish every unfinished mini-batch again, because the queue has lost
+    /// its messages. Those that it has not lost may run twice; their rows count once.
+    #[arg(long)]
+    pub republish: bool,
+}
+
+pub async fn retry(command: RetryCommand, settings: &Settings) -> Result<Exit> {
+    let RetryCommand { retry: arguments, republish } = command;
+    if let Some(target) = arguments.target.find(None, settings)? {
+        let (events, show) = Show::start();
+        let republish = if republish { Republish::Unended } else { Republish::Missing };
+        let retry = settings.engine.retry_on(&arguments.job, republish, &target, &events).await?;
+        return follow::publish(retry, arguments.follows(), &target, events, show).await;
+    }
+    let (stop, _signals) = stop_on_signals();
+    match Show::during(async |events| settings.engine.retry(&arguments.job, &stop, events).await).await {
+        Ok(result) => Ok(report(&result, arguments.json, &TargetRef::ThisMachine)),
+        Err(error) => refuse(error, arguments.json),
+    }
+}
