@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from made_past import MARKUP
+from page_client import eventually, scroll_up, show
 from stand_in import DIST, StandIn
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -37,19 +38,6 @@ PAGES = {
     f"jobs/{COMPLETED}/output": "To read it",
     "target": "Dead letters",
 }
-
-
-def show(page: Page, place: str) -> None:
-    """Goes to another page of the portal without loading it again."""
-    page.evaluate("place => { location.hash = place; }", f"#/{place}")
-
-
-def eventually(page: Page, condition: str) -> None:
-    """Waits for a condition. The policy of the page forbids what `wait_for_function` does."""
-    deadline = time.monotonic() + 10
-    while not page.evaluate(condition):
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +206,27 @@ def test_log_opens_at_its_end_and_links_to_lines(stand_in: StandIn, open_page: C
     expect(page.locator(".log-line.marked")).to_contain_text("invoice_0008000.pdf")
     page.get_by_role("button", name="End").click()
     expect(page.locator(".log").get_by_text("could not convert string")).to_be_visible()
+
+
+def test_log_is_scrolled_up_to_its_first_line(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/logs?path=user/stdout/0/process001.stdout.txt")
+    expect(page.locator(".log").get_by_text("could not convert string")).to_be_visible()
+    log = stand_in.jobs[FAILED].log()
+    assert len(log) > 1_000_000
+    scroll_up(page)
+    expect(page.locator(".log-line").first).to_contain_text("prüfe /data/invoices/2026/11/invoice_0000000.pdf")
+    expect(page.locator(".log-line a").first).to_have_text("1")
+    inner = page.locator(".log-inner").evaluate("inner => inner.clientHeight")
+    assert inner == 19 * log.count(b"\n"), "each line is there once"
+    # The offset of a line counts the bytes of the file, whatever it shows instead of invalid ones.
+    offset = log.index(b"invoice_0034004.pdf")
+    offset = log.rindex(b"\n", 0, offset) + 1
+    page.get_by_role("searchbox").fill("invoice_0034004")
+    page.locator(".matches a").first.click()
+    expect(page).to_have_url(re.compile(f"at={offset}"))
+    expect(page.locator(".log-line.marked")).to_contain_text("invoice_0034004.pdf")
+    number = log.count(b"\n", 0, offset) + 1
+    expect(page.locator(".log-line.marked a")).to_have_text(str(number))
 
 
 def test_outage_is_told_and_caught_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from harness import CANCELED, FAILED, Workplace, go, wait_until
+from page_client import scroll_up, show
 from portal_client import Portal
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -30,16 +31,21 @@ SCRIPT = """
             raise ValueError("three is <img src=x onerror=\\"document.title='broken in'\\">")
         return [f"{name},<b>{len(name)}</b>"]
 """
+# Lines with characters of several bytes, and bytes that are no text.
+PRINTS_MUCH = """
+    import os
+    def run(files):
+        for number in range(12000):
+            end = bytes([number % 256]) + b"\\xff" if number % 1000 == 7 else b"ok"
+            os.write(1, f"prüfe {number:05} {number:#08x}ff {'ü' * 40} ".encode() + end.replace(b"\\n", b"") + b"\\n")
+        return ["row"]
+"""
 HOSTILE = "<img src=x onerror=alert(1)> 003 \x1b[31mred\x1b[0m.txt"
 
 
 @pytest.fixture
 def portal(workplace: Workplace) -> Portal:
     return Portal(workplace)
-
-
-def show(page: Page, place: str) -> None:
-    page.evaluate("place => { location.hash = place; }", f"#/{place}")
 
 
 def test_failed_job_is_explained_on_every_page(
@@ -177,6 +183,30 @@ def test_log_follows_what_a_script_prints(workplace: Workplace, portal: Portal, 
     expect(page.locator(".log")).to_contain_text("reading <b>002.txt</b>")
     running.wait()
     wait_until(lambda: page.locator(".title .badge").inner_text() == "Completed", "the end of the job is shown")
+
+
+def test_long_log_with_any_bytes_is_read_up_to_its_first_line(
+    workplace: Workplace, portal: Portal, open_page: Callable[..., Page]
+) -> None:
+    workplace.data(1)
+    job_id = workplace.job(PRINTS_MUCH).run().job_id
+    [file] = (workplace.home / "jobs" / job_id / "logs" / "user" / "stdout").rglob("*.txt")
+    log = file.read_bytes()
+    assert len(log) > 1_000_000 and b"\xff" in log
+    page = open_page(portal.address)
+    show(page, f"jobs/{job_id}/logs?path=user/stdout/0/{file.name}")
+    expect(page.locator(".log")).to_contain_text("prüfe 11999")
+    scroll_up(page)
+    expect(page.locator(".log-line a").first).to_have_text("1")
+    lines = log.count(b"\n")
+    assert page.locator(".log-inner").evaluate("inner => inner.clientHeight") == 19 * lines, "each line is there once"
+    for text in (b"0x0008ff", "prüfe 11990".encode()):
+        offset = log.rindex(b"\n", 0, log.index(text)) + 1
+        page.get_by_role("searchbox").fill(text.decode())
+        page.locator(".matches a").filter(has_text=file.name).first.click()
+        expect(page).to_have_url(re.compile(f"at={offset}&"))
+        expect(page.locator(".log-line.marked")).to_contain_text(text.decode())
+        expect(page.locator(".log-line.marked a")).to_have_text(str(log.count(b"\n", 0, offset) + 1))
 
 
 def test_report_is_one_file_that_needs_no_portal(workplace: Workplace, open_page: Callable[..., Page]) -> None:

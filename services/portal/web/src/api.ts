@@ -134,7 +134,7 @@ export interface Logs {
   files: LogFile[]; first_error: { path: string; offset: number | null; time: string; text: string } | null;
 }
 export interface LogText {
-  path: string; bytes: number; from: number; to: number; text: string; line: number | null;
+  path: string; bytes: number; from: number; to: number; text: string; starts: number[]; line: number | null;
 }
 export interface LogSearch {
   matches: { path: string; line: number; offset: number; text: string }[]; truncated: boolean; searched_bytes: number;
