@@ -4,6 +4,13 @@ import time
 
 from playwright.sync_api import Page
 
+# Jobs of the stand-in.
+FAILED = "invoices-20261123-120044-51be02"
+RUNNING = "invoices-20261123-141320-7f21c0"
+COMPLETED = "embeddings-20261122-181200-c4e1b7"
+MILLION = "million-20261122-201500-0a11ce"
+HOSTILE = "hostile-20261120-101010-666"
+
 
 def show(page: Page, place: str) -> None:
     """Goes to another page of the portal without loading it again."""

@@ -65,7 +65,11 @@ def made_once() -> list[Job]:
 
 
 class StandIn(ThreadingHTTPServer):
-    """Serves the page and its answers. `is_down` refuses every request, `is_silent` sends nothing on open streams."""
+    """Serves the page and its answers.
+
+    `is_down` refuses every request, `is_silent` sends nothing on open streams, `cuts_answers` sends half of each.
+    Paths in `held` are answered once they are not there any more; `trouble` is what streams tell of the store.
+    """
 
     daemon_threads = True
 
@@ -74,6 +78,11 @@ class StandIn(ThreadingHTTPServer):
         # Tests change only attributes of a job, never the data of its mini-batches.
         self.jobs = {job.id: copy.copy(job) for job in made_once()}
         self.is_down = False
+        self.cuts_answers = False
+        self.held: set[str] = set()
+        self.trouble = ""
+        self.asked: list[str] = []
+        self.number = clock()
         self.posted: list[str] = []
         self.events = True
         self.is_silent = False
@@ -110,9 +119,12 @@ class Handler(BaseHTTPRequestHandler):
         ):
             self.send_header(name, value)
         self.end_headers()
+        is_cut = self.server.cuts_answers and kind == "application/json"
         try:
-            self.wfile.write(body)
+            self.wfile.write(body[: len(body) // 2] if is_cut else body)
         except OSError:
+            is_cut = True
+        if is_cut:
             self.close_connection = True
 
     def send_json(self, value: object, status: int = 200) -> None:
@@ -130,6 +142,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, KINDS.get(file.suffix, "text/plain"), file.read_bytes())
         path = address.path.removeprefix("/api/v1")
         query = {key: values[0] for key, values in parse_qs(address.query).items()}
+        self.server.asked.append(path)
+        while path in self.server.held and not self.server.is_down:
+            time.sleep(0.02)
         if path == "/events":
             return self.stream(query.get("job"))
         answer = self.answer(path, query)
@@ -178,19 +193,26 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         job = self.server.jobs.get(job_id or "")
+        trouble = ""
         try:
             if job:
-                self.wfile.write(f"id: 1\nevent: job\ndata: {json.dumps(job.document())}\n\n".encode())
+                self.event("job", job.document())
             while not self.server.is_down:
                 if not self.server.is_silent:
                     self.wfile.write(b": here\n\n")
                     self.wfile.flush()
                 time.sleep(0.2)
+                if self.server.trouble != trouble:
+                    trouble = self.server.trouble
+                    self.event("trouble", {"error": trouble})
                 if job and job_id not in self.server.jobs:
-                    self.wfile.write(f'id: 2\nevent: removed\ndata: {{"job_id": "{job_id}"}}\n\n'.encode())
-                    job = None
+                    return self.event("removed", {"job_id": job_id})
         except OSError:
             pass
+
+    def event(self, name: str, data: dict) -> None:
+        self.server.number += 1
+        self.wfile.write(f"event: {name}\nid: {self.server.number}\ndata: {json.dumps(data)}\n\n".encode())
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))

@@ -19,7 +19,8 @@ import { TimelinePage } from "./timeline";
 
 export function JobPages({ id, path }: { id: string; path: string[] }) {
   useEffect(() => watch(id), [id]);
-  const [job, error] = [current.value, jobError.value];
+  const job = current.value;
+  const error = jobError.value?.of === id ? jobError.value.error : null;
   if (job?.job_id !== id) {
     if (!error) return <Waiting />;
     if (error.status === 404) return <Empty title={`There is no job ${id}.`}>It may have been removed. <a href="#/">Show all jobs</a></Empty>;

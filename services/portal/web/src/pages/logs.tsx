@@ -4,6 +4,7 @@ import type { Job, LogFile, Logs, LogSearch } from "../api";
 import { plain, runs } from "../ansi";
 import { useData } from "../client";
 import { bytes } from "../format";
+import { isRemoved } from "../live";
 import { LogLines } from "../log_lines";
 import { address, refine, route } from "../route";
 import { Icon } from "../ui/icons";
@@ -137,13 +138,14 @@ function File({ job, path }: { job: Job; path: string }) {
   }, [log, target]);
   // What has been written since, while the job runs and for what its end still writes.
   useEffect(() => {
+    if (isRemoved.value) return;
     const look = () => {
       if (!document.hidden && follows && isEnd) void log.after();
     };
     if (job.result) look();
     const timer = setInterval(look, job.result ? 3000 : 1200);
     return () => clearInterval(timer);
-  }, [log, follows, isEnd, job.result === null]);
+  }, [log, follows, isEnd, job.result === null, isRemoved.value]);
   useEffect(() => {
     const element = box.current;
     if (!element) return;

@@ -2,6 +2,7 @@
 import type { Job, NodeInfo, Nodes, Samples, Timeline } from "../api";
 import { useData } from "../client";
 import { compact, counted } from "../format";
+import { isRemoved } from "../live";
 import { address, go } from "../route";
 import { SampleChart } from "../ui/charts";
 import { Gantt } from "../ui/gantt";
@@ -9,7 +10,7 @@ import { Await, Empty, Num, Panel, Scroll, When } from "../ui/parts";
 
 export function NodesPage({ job }: { job: Job }) {
   const id = encodeURIComponent(job.job_id);
-  const found = useData<Nodes>(`/jobs/${id}/nodes`, job.revision, { every: job.result ? 0 : 5000 });
+  const found = useData<Nodes>(`/jobs/${id}/nodes`, job.revision, { every: job.result || isRemoved.value ? 0 : 5000 });
   const timeline = useData<Timeline>(`/jobs/${id}/timeline`, job.revision);
   return (
     <Await of={found}>
