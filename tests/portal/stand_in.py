@@ -83,6 +83,7 @@ class StandIn(ThreadingHTTPServer):
         self.trouble = ""
         self.asked: list[str] = []
         self.number = clock()
+        self.looks_at = 2000
         self.posted: list[str] = []
         self.events = True
         self.is_silent = False
@@ -166,16 +167,7 @@ class Handler(BaseHTTPRequestHandler):
                 "now": now,
             }
         if path == "/jobs":
-            kept = [job for job in self.server.jobs.values() if query.get("name", "") in job.id]
-            states = query.get("state", "").split(",")
-            shown = [job.summary() for job in kept if states == [""] or job.state.lower() in states]
-            return {
-                "jobs": shown,
-                "next": None,
-                "total": len(kept),
-                "place": "/home/ada/.local/share/gristmill/jobs",
-                "now": now,
-            }
+            return self.list(query)
         if path == "/targets":
             return {"targets": [{"name": "this machine", "current": False}, {"name": "prod", "current": True}]}
         if path == "/target":
@@ -185,6 +177,29 @@ class Handler(BaseHTTPRequestHandler):
             return job and job.answer(match[2] or "", query)
         return None
 
+    def list(self, query: dict) -> dict:
+        """The newest jobs first, as the server pages them; it reads no more than `looks_at` for one answer."""
+        parts = [re.escape(part) for part in query.get("name", "").lower().split("*")]
+        kept = [job for job in self.server.jobs.values() if re.search(".*".join(parts), job.id.lower())]
+        total, states = len(kept), query.get("state", "").split(",")
+        if after := query.get("after"):
+            kept = kept[[job.id for job in kept].index(after) + 1 :]
+        shown: list[dict] = []
+        looked_at = 0
+        for job in kept:
+            if len(shown) == int(query.get("limit", 50)) or looked_at == self.server.looks_at:
+                break
+            looked_at += 1
+            if states == [""] or job.state.lower() in states:
+                shown.append(job.summary())
+        return {
+            "jobs": shown,
+            "next": kept[looked_at - 1].id if looked_at < len(kept) else None,
+            "total": total,
+            "place": "/home/ada/.local/share/gristmill/jobs",
+            "now": clock(),
+        }
+
     def stream(self, job_id: str | None) -> None:
         if not self.server.events:
             return self.send_json({"error": "too many streams"}, 429)
@@ -193,11 +208,15 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         job = self.server.jobs.get(job_id or "")
-        trouble = ""
+        trouble, listed = "", None
         try:
             if job:
                 self.event("job", job.document())
             while not self.server.is_down:
+                if job_id is None and listed != (marks := {job.id: job.state for job in self.server.jobs.values()}):
+                    changed = [] if listed is None else list(dict(marks.items() ^ listed.items()))
+                    listed = marks
+                    self.event("jobs", {"changed": changed, "now": clock()})
                 if not self.server.is_silent:
                     self.wfile.write(b": here\n\n")
                     self.wfile.flush()
