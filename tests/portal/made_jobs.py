@@ -32,6 +32,7 @@ class Job(Past):
         chance = random.Random(job_id)
         self.id, self.state, self.total, self.hostile = job_id, state, total, hostile
         self.ended = total if ended is None else ended
+        self.is_downloadable = state == "Completed"
         self.name = job_id.rsplit("-", 3)[0]
         self.processes = [(f"{node}", f"process{process:03}") for node in range(nodes) for process in range(4)]
         # Large jobs repeat one pattern: making a million different mini-batches would take seconds.
@@ -250,6 +251,7 @@ class Job(Past):
                 "action": "append_row",
                 "format": "csv",
                 "exists": self.state == "Completed",
+                "downloadable": self.is_downloadable,
             },
             "history": "ledger",
             "nodes": 2,

@@ -68,7 +68,8 @@ class StandIn(ThreadingHTTPServer):
     """Serves the page and its answers.
 
     `is_down` refuses every request, `is_silent` sends nothing on open streams, `cuts_answers` sends half of each.
-    Paths in `held` are answered once they are not there any more; `trouble` is what streams tell of the store.
+    Paths in `held` are answered once they are not there any more, those in `refused` as if the store did not answer;
+    `trouble` is what streams tell of the store.
     """
 
     daemon_threads = True
@@ -80,6 +81,7 @@ class StandIn(ThreadingHTTPServer):
         self.is_down = False
         self.cuts_answers = False
         self.held: set[str] = set()
+        self.refused: set[str] = set()
         self.trouble = ""
         self.asked: list[str] = []
         self.number = clock()
@@ -146,6 +148,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append(path)
         while path in self.server.held and not self.server.is_down:
             time.sleep(0.02)
+        if path in self.server.refused:
+            return self.send_json({"error": "the store does not answer"}, 503)
         if path == "/events":
             return self.stream(query.get("job"))
         answer = self.answer(path, query)

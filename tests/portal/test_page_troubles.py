@@ -129,3 +129,14 @@ def test_page_polls_without_events(own_stand_in: StandIn, open_page: Callable[..
     expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
     own_stand_in.jobs[RUNNING].ended += 1
     expect(page.get_by_text("513 of 840 mini-batches ended")).to_be_visible()
+
+
+def test_log_that_cannot_be_read_is_not_called_empty(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    own_stand_in.refused.add(f"/jobs/{FAILED}/logs/text")
+    page = open_page(f"{own_stand_in.address}#/jobs/{FAILED}/logs?path=readme.txt")
+    expect(page.get_by_role("alert").filter(has_text="the store does not answer")).to_be_visible()
+    assert page.get_by_text("The file is empty.").count() == 0
+    own_stand_in.refused.clear()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".log-line").first).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)

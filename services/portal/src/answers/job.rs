@@ -119,6 +119,8 @@ struct Output {
     action: &'static str,
     format: &'static str,
     exists: bool,
+    /// Whether `/output/raw` gives the file.
+    downloadable: bool,
 }
 
 pub async fn job(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
@@ -211,7 +213,7 @@ impl Job {
             can_retry: !is_read_only && can_retry,
             warnings,
             notes,
-            output: output(spec, result.and_then(|result| result.output.as_deref())),
+            output: output(spec, result.and_then(|result| result.output.as_deref()), snapshot.store.folder().is_some()),
             history: match history.origin() {
                 Origin::Ledger => "ledger",
                 Origin::Report => "report",
@@ -394,23 +396,40 @@ pub fn format_word(format: OutputFormat) -> &'static str {
     }
 }
 
-fn output(spec: &JobSpec, written: Option<&str>) -> Output {
+fn output(spec: &JobSpec, written: Option<&str>, is_of_this_machine: bool) -> Output {
     let path = written.map_or_else(|| output_path(spec), str::to_owned);
     let is_url = spec.output.folder.is_url();
-    Output {
-        exists: written.is_some() && (is_url || std::path::Path::new(&path).exists()),
-        path,
-        action: match spec.output.action {
-            OutputAction::SummaryOnly => "summary_only",
-            OutputAction::AppendRow => "append_row",
-        },
-        format: format_word(spec.output.format),
-    }
+    let exists = written.is_some() && (is_url || std::path::Path::new(&path).exists());
+    let (action, is_file) = match spec.output.action {
+        OutputAction::SummaryOnly => ("summary_only", false),
+        OutputAction::AppendRow => ("append_row", true),
+    };
+    let downloadable = exists && is_file && (is_url || is_of_this_machine);
+    Output { path, action, format: format_word(spec.output.format), exists, downloadable }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn download_is_offered_of_a_file_that_the_portal_can_read() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("rows.txt").display().to_string();
+        std::fs::write(&file, "row\n").expect("writable");
+        let mut spec = JobSpec::example();
+        spec.output.folder = folder.path().display().to_string().into();
+        let can = |spec: &JobSpec, written, here| output(spec, written, here).downloadable;
+        assert!(can(&spec, Some(&file), true));
+        assert!(!can(&spec, None, true), "not written yet");
+        assert!(!can(&spec, Some(&format!("{file}.gone")), true));
+        assert!(!can(&spec, Some(&file), false), "a file of another machine that is here, too");
+        spec.output.action = OutputAction::SummaryOnly;
+        assert!(!can(&spec, Some(&folder.path().display().to_string()), true), "a folder");
+        spec.output.action = OutputAction::AppendRow;
+        spec.output.folder = "s3://bucket/out".into();
+        assert!(can(&spec, Some("s3://bucket/out/rows.txt"), false));
+    }
 
     #[test]
     fn word_of_a_shell_is_quoted_where_necessary() {

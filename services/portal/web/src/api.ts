@@ -51,7 +51,7 @@ export interface Job {
   script: string; job_file: string | null;
   lineage: { continued: number[]; same: { job_id: string; state: State }[] };
   commands: Command[]; can_cancel: boolean; can_retry: boolean; warnings: string[]; notes: string[];
-  output: { path: string; action: string; format: string; exists: boolean };
+  output: { path: string; action: string; format: string; exists: boolean; downloadable: boolean };
   history: "ledger" | "report" | "none"; nodes: number; processes: number;
 }
 

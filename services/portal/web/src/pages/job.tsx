@@ -119,7 +119,7 @@ function Actions({ job }: { job: Job }) {
     <div class="actions">
       {may && job.can_cancel && <button type="button" class="button danger" onClick={() => ask("cancel")}><Icon name="stop" />Cancel</button>}
       {may && job.can_retry && <button type="button" class="button" onClick={() => ask("retry")}><Icon name="retry" />Retry</button>}
-      {job.output.exists && <a class="button" href={`/api/v1/jobs/${encodeURIComponent(job.job_id)}/output/raw`} download><Icon name="down" />Output</a>}
+      {job.output.downloadable && <a class="button" href={`/api/v1/jobs/${encodeURIComponent(job.job_id)}/output/raw`} download><Icon name="down" />Output</a>}
       {job.commands.length > 0 && <button type="button" class="button" onClick={() => ask("commands")}><Icon name="copy" />Commands</button>}
       {(["cancel", "retry"] as const).map((action) => (
         <Dialog key={action} title={ASKED[action].title} open={asked === action} close={() => ask(null)}>
