@@ -418,7 +418,7 @@ mod tests {
         let file = folder.path().join("rows.txt").display().to_string();
         std::fs::write(&file, "row\n").expect("writable");
         let mut spec = JobSpec::example();
-        spec.output.folder = folder.path().display().to_string().into();
+        spec.output.folder = folder.path().into();
         let can = |spec: &JobSpec, written, here| output(spec, written, here).downloadable;
         assert!(can(&spec, Some(&file), true));
         assert!(!can(&spec, None, true), "not written yet");
