@@ -198,6 +198,11 @@ class Past:
                             {"name": "CPU", "unit": "percent", "values": wave(64, 22)},
                             {"name": "Memory", "unit": "MB", "values": wave(5200, 400)},
                             {"name": "Memory available", "unit": "MB", "values": wave(10200, 400)},
+                            *(
+                                {"name": f"GPU {gpu} {what}", "unit": "percent", "values": wave(50 + 20 * gpu, 15)}
+                                for what in ("busy", "memory")
+                                for gpu in range(2)
+                            ),
                             {"name": "Disk read", "unit": "MB/s", "values": wave(30, 20)},
                             {"name": "Disk written", "unit": "MB/s", "values": wave(5, 4)},
                             {"name": "Network received", "unit": "MB/s", "values": wave(12, 9)},

@@ -44,7 +44,21 @@ TARGET = {
     ],
     "dead_letters_partial": False,
     "dead_letters_problem": None,
-    "workers": [{"node": "i-0a1b2c3d", "job_id": "invoices-20261123-141320-7f21c0", "last_at": clock() - 2000}],
+    "workers": [
+        {
+            "node": "i-0a1b2c3d",
+            "job_id": "invoices-20261123-141320-7f21c0",
+            "last_at": clock() - 2000,
+            "offer": {"gpus": 2, "memory": 64 << 30, "processors": 16, "labels": {"zone": "eu-central-1a"}},
+        },
+        {
+            "node": "i-0b2c3d4e",
+            "job_id": None,
+            "last_at": clock() - 90_000,
+            "offer": {"gpus": 0, "memory": 16 << 30, "processors": 4, "labels": {}},
+        },
+    ],
+    "workers_problem": None,
     "reducers": [{"job_id": "invoices-20261123-141320-7f21c0", "last_at": clock() - 1000, "silent": False}],
     "now": clock(),
 }
@@ -97,6 +111,29 @@ class StandIn(ThreadingHTTPServer):
     def start(self) -> "StandIn":
         threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
+
+    def list(self, query: dict) -> dict:
+        """The newest jobs first, as the server pages them; it reads no more than `looks_at` for one answer."""
+        parts = [re.escape(part) for part in query.get("name", "").lower().split("*")]
+        kept = [job for job in self.jobs.values() if re.search(".*".join(parts), job.id.lower())]
+        total, states = len(kept), query.get("state", "").split(",")
+        if after := query.get("after"):
+            kept = kept[[job.id for job in kept].index(after) + 1 :]
+        shown: list[dict] = []
+        looked_at = 0
+        for job in kept:
+            if len(shown) == int(query.get("limit", 50)) or looked_at == self.looks_at:
+                break
+            looked_at += 1
+            if states == [""] or job.state.lower() in states:
+                shown.append(job.summary())
+        return {
+            "jobs": shown,
+            "next": kept[looked_at - 1].id if looked_at < len(kept) else None,
+            "total": total,
+            "place": "/home/ada/.local/share/gristmill/jobs",
+            "now": clock(),
+        }
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -153,11 +190,13 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/events":
             return self.stream(query.get("job"))
         answer = self.answer(path, query)
-        return (
-            self.send_json(answer)
-            if answer is not None
-            else self.send_json({"error": "there is no such job or file"}, 404)
-        )
+        if answer is not None:
+            return self.send_json(answer)
+        job_id = unquote(path.split("/")[2]) if path.startswith("/jobs/") else ""
+        if job_id and job_id not in self.server.jobs:
+            error = f"there is no job {json.dumps(job_id)} here, or it has been removed"
+            return self.send_json({"error": error, "removed": True}, 404)
+        return self.send_json({"error": "there is no such path in the API"}, 404)
 
     def answer(self, path: str, query: dict) -> dict | None:
         now = clock()
@@ -171,7 +210,7 @@ class Handler(BaseHTTPRequestHandler):
                 "now": now,
             }
         if path == "/jobs":
-            return self.list(query)
+            return self.server.list(query)
         if path == "/targets":
             return {"targets": [{"name": "this machine", "current": False}, {"name": "prod", "current": True}]}
         if path == "/target":
@@ -180,29 +219,6 @@ class Handler(BaseHTTPRequestHandler):
             job = self.server.jobs.get(unquote(match[1]))
             return job and job.answer(match[2] or "", query)
         return None
-
-    def list(self, query: dict) -> dict:
-        """The newest jobs first, as the server pages them; it reads no more than `looks_at` for one answer."""
-        parts = [re.escape(part) for part in query.get("name", "").lower().split("*")]
-        kept = [job for job in self.server.jobs.values() if re.search(".*".join(parts), job.id.lower())]
-        total, states = len(kept), query.get("state", "").split(",")
-        if after := query.get("after"):
-            kept = kept[[job.id for job in kept].index(after) + 1 :]
-        shown: list[dict] = []
-        looked_at = 0
-        for job in kept:
-            if len(shown) == int(query.get("limit", 50)) or looked_at == self.server.looks_at:
-                break
-            looked_at += 1
-            if states == [""] or job.state.lower() in states:
-                shown.append(job.summary())
-        return {
-            "jobs": shown,
-            "next": kept[looked_at - 1].id if looked_at < len(kept) else None,
-            "total": total,
-            "place": "/home/ada/.local/share/gristmill/jobs",
-            "now": clock(),
-        }
 
     def stream(self, job_id: str | None) -> None:
         if not self.server.events:
@@ -244,8 +260,13 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/doctor":
             return self.send_json(DOCTOR)
         if path.endswith("/run"):
-            return self.send_json({"message": "The job has been started.", "job_id": next(iter(self.server.jobs))}, 202)
-        self.send_json({"state": "requested", "message": "The job has been asked to stop."})
+            job_id = next(iter(self.server.jobs))
+            message = f"job {job_id} runs mini-batch {path.split('/')[-2]} again"
+            return self.send_json({"message": message, "job_id": job_id}, 202)
+        if path.endswith("/retry"):
+            return self.send_json({"message": "the job continues in a process of its own"}, 202)
+        message = "the job stops as soon as its running mini-batches have ended"
+        self.send_json({"state": "requested", "message": message})
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def test_keyboard_alone_opens_a_job_and_a_mini_batch_and_cancels(
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Cancel the job").focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_text("The job has been asked to stop.")).to_be_visible()
+    expect(page.get_by_text("the job stops as soon as its running mini-batches have ended")).to_be_visible()
     assert own_stand_in.posted == [f"/jobs/{RUNNING}/cancel"]
     page.locator(".tabs").get_by_role("link", name="Mini-batches").focus()
     page.keyboard.press("Enter")
@@ -239,7 +239,7 @@ def test_ages_follow_the_clock_of_the_portal(year: int, stand_in: StandIn, open_
         assert time.monotonic() < deadline, (ages(wrong), ages(right))
         time.sleep(0.1)
     show(wrong, f"jobs/{RUNNING}")
-    expect(wrong.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    expect(wrong.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
     for place, text in PAGES.items():
         show(wrong, place)
         expect(wrong.get_by_text(text).first).to_be_visible()
@@ -274,7 +274,7 @@ def test_mini_batch_is_run_again(own_stand_in: StandIn, open_page: Callable[...,
     assert own_stand_in.posted == []
     page.get_by_role("button", name="Run it again").click()
     dialog.get_by_role("button", name="Start the job").click()
-    expect(page.get_by_text("The job has been started.")).to_be_visible()
+    expect(page.get_by_text("runs mini-batch 30 again")).to_be_visible()
     assert own_stand_in.posted == [f"/jobs/{FAILED}/mini-batches/30/run"]
     expect(page).to_have_url(f"{own_stand_in.address}#/jobs/{next(iter(own_stand_in.jobs))}")
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from urllib.parse import parse_qs
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -100,3 +101,126 @@ def test_keyboard_reaches_the_link_of_every_line(stand_in: StandIn, open_page: C
     page.keyboard.press("Home")
     expect(page.locator(".log-line a").first).to_be_focused()
     expect(page.locator(".log-line a").first).to_have_text("1")
+
+
+def test_every_worker_of_a_target_is_seen(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/target")
+    panel = page.locator(".panel").filter(has_text="Workers and reducers")
+    busy, idle = (panel.locator("tr").filter(has_text=node) for node in ("i-0a1b2c3d", "i-0b2c3d4e"))
+    expect(busy).to_contain_text("2 GPUs, 16 processors, 64 GiB of memory, zone=eu-central-1a")
+    expect(busy.get_by_role("link")).to_have_text("invoices-20261123-141320-7f21c0")
+    expect(idle).to_contain_text("4 processors, 16 GiB of memory")
+
+
+def window_of(page: Page) -> tuple[int, int]:
+    """The part of the timeline that is shown, as the address names it."""
+    query = parse_qs(page.url.partition("?")[2])
+    return int(query["from"][0]), int(query["to"][0])
+
+
+def test_timeline_is_zoomed_by_pointer_button_and_key(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/timeline")
+    canvas = page.locator(".gantt canvas").first
+    expect(canvas).to_be_visible()
+    eventually(page, "document.querySelector('.gantt canvas').width > 300")
+    attempts = int(page.locator(".panel h2 .num").first.inner_text())
+    box = canvas.bounding_box()
+    assert box
+    middle, y = box["x"] + box["width"] / 2, box["y"] + 6
+    page.mouse.move(middle, y)
+    page.mouse.down()
+    page.mouse.move(middle + 100, y, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    expect(page.get_by_text("in this window")).to_be_visible()
+    first, last = window_of(page)
+    job = stand_in.jobs[FAILED]
+    assert job.start < first < last < job.start + job.elapsed * 1000
+    shown = page.locator(".gantt div[role=application]")
+    shown.focus()
+    page.keyboard.press("+")
+    expect(page).not_to_have_url(re.compile(f"from={first}&"))
+    closer = window_of(page)
+    assert first < closer[0] < closer[1] < last
+    page.keyboard.press("ArrowRight")
+    expect(page).not_to_have_url(re.compile(f"from={closer[0]}&"))
+    moved = window_of(page)
+    assert moved[0] > closer[0] and abs((moved[1] - moved[0]) - (closer[1] - closer[0])) <= 2
+    page.get_by_role("button", name="Zoom out").click()
+    expect(page).not_to_have_url(re.compile(f"from={moved[0]}&"))
+    assert window_of(page)[0] < moved[0]
+    page.get_by_role("button", name="Whole job").click()
+    expect(page).to_have_url(f"{stand_in.address}#/jobs/{FAILED}/timeline")
+    expect(page.locator(".panel h2 .num").first).to_have_text(str(attempts))
+
+
+def test_commands_are_shown_and_copied(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{FAILED}", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Commands").click()
+    dialog = page.get_by_role("dialog", name="Commands")
+    expect(dialog.get_by_text(f"gristmill retry {FAILED}")).to_be_visible()
+    dialog.get_by_role("button", name="Copy the command for logs").click()
+    expect(page.get_by_text("Copied.")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == f"gristmill logs {FAILED}"
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_be_hidden()
+
+
+def test_huge_fields_do_not_break_a_page(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    job = own_stand_in.jobs[FAILED]
+    huge = "x" * 20_000
+    job.__dict__.update(error=lambda: f"ValueError: {huge}", item=lambda number, at=0: f"/data/{huge}_{number}")
+    page = open_page(own_stand_in.address, width=768)
+    complete = {
+        "": "table.jobs a.name",
+        f"jobs/{FAILED}": ".sentence",
+        f"jobs/{FAILED}/mini-batches": ".batches tbody tr",
+        f"jobs/{FAILED}/mini-batches/30": "h2.big + .badge",
+        f"jobs/{FAILED}/timeline": "text=Durations",
+        f"jobs/{FAILED}/logs?path=user/stdout/0/process001.stdout.txt": "text=more characters",
+    }
+    job.__dict__.update(log=lambda: f"one\nValueError: {huge}\n".encode())
+    for place, text in complete.items():
+        show(page, place)
+        expect(page.locator(text).first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 768, place
+
+
+def test_tab_alone_reaches_the_row_and_the_action(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    """No element is focused by the test: Tab and Enter are all that is used."""
+    page = open_page(own_stand_in.address)
+    expect(page.locator("table.jobs")).to_be_visible()
+
+    def tab_to(condition: str) -> None:
+        for _ in range(120):
+            page.keyboard.press("Tab")
+            if page.evaluate(f"(element => {condition})(document.activeElement)"):
+                return
+        raise AssertionError(f"Tab does not reach what meets {condition}")
+
+    tab_to(f"element.matches('a.name') && element.href.endsWith('{FAILED}')")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="invoices", level=1)).to_be_visible()
+    tab_to("element.textContent === 'Retry'")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    tab_to("element.textContent === 'Retry the job'")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert own_stand_in.posted == [f"/jobs/{FAILED}/retry"]
+    tab_to("element.matches('.tabs a') && element.textContent.startsWith('Mini-batches')")
+    page.keyboard.press("Enter")
+    expect(page.locator(".batches")).to_be_visible()
+    tab_to("element.textContent === 'Took'")
+    page.keyboard.press("Enter")
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Took↓")
+    tab_to("element.matches('.batches tbody a')")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Mini-batch")).to_be_visible()
+    tab_to("element.matches('.tabs a') && element.textContent === 'Logs'")
+    page.keyboard.press("Enter")
+    expect(page.locator(".log")).to_be_visible()
+    tab_to("element.matches('.files a') && element.textContent.startsWith('process001.stdout')")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("path=user"))
+    tab_to("element.matches('.log-line a')")

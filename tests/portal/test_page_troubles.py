@@ -28,33 +28,33 @@ def test_outage_is_told_and_caught_up(own_stand_in: StandIn, open_page: Callable
     job.ended += 8
     own_stand_in.is_down = False
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
-    expect(page.get_by_text("520 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("519 of 840 mini-batches succeeded")).to_be_visible()
 
 
 def test_machine_that_slept_for_an_hour_catches_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}", prepare=asleep)
-    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
     # The stream stays open and sends nothing, like one that broke while the machine slept.
     own_stand_in.is_silent = True
     own_stand_in.jobs[RUNNING].ended += 100
     page.clock.fast_forward("01:00:00")
-    expect(page.get_by_text("612 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("611 of 840 mini-batches succeeded")).to_be_visible()
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
 def test_stream_that_a_proxy_holds_back_is_noticed(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}", prepare=asleep)
-    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
     own_stand_in.is_silent = True
     own_stand_in.jobs[RUNNING].ended += 3
     for _ in range(20):
         page.clock.run_for(1000)
-    expect(page.get_by_text("515 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("514 of 840 mini-batches succeeded")).to_be_visible()
 
 
 def test_removed_job_is_told(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
-    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
     del own_stand_in.jobs[RUNNING]
     expect(page.get_by_text("This job has been removed.")).to_be_visible()
     page.reload()
@@ -76,6 +76,15 @@ def test_removed_job_is_not_asked_for_again(tab: str, own_stand_in: StandIn, ope
     page.evaluate("fetch('/api/v1/info')")
     expect(page.get_by_text("This job has been removed.")).to_be_visible()
     assert [path for path in own_stand_in.asked[asked:] if RUNNING in path or path == "/events"] == []
+
+
+def test_job_that_is_about_to_start_appears(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    job = own_stand_in.jobs.pop(RUNNING)
+    own_stand_in.events = False
+    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
+    expect(page.get_by_text(f"There is no job {RUNNING}.")).to_be_visible()
+    own_stand_in.jobs[RUNNING] = job
+    expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
 
 
 def test_answer_that_is_cut_off_is_a_lost_connection(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
@@ -100,7 +109,7 @@ def test_slow_answer_does_not_hold_up_another_job(own_stand_in: StandIn, open_pa
     expect(page.get_by_text("Failures by cause")).to_be_visible()
     own_stand_in.held.clear()
     show(page, f"jobs/{RUNNING}")
-    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
 
 
 def test_trouble_of_the_list_is_not_told_of_a_job(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
@@ -126,9 +135,9 @@ def test_trouble_of_the_list_is_not_told_of_a_job(own_stand_in: StandIn, open_pa
 def test_page_polls_without_events(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     own_stand_in.events = False
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
-    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
     own_stand_in.jobs[RUNNING].ended += 1
-    expect(page.get_by_text("513 of 840 mini-batches ended")).to_be_visible()
+    expect(page.get_by_text("512 of 840 mini-batches succeeded")).to_be_visible()
 
 
 def test_log_that_cannot_be_read_is_not_called_empty(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:

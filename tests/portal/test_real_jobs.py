@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -13,6 +14,7 @@ from playwright.sync_api import Page, expect
 from harness import CANCELED, FAILED, Workplace, go, wait_until
 from page_client import scroll_up, show
 from portal_client import Portal
+from targets import Target
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -39,6 +41,16 @@ PRINTS_MUCH = """
             end = bytes([number % 256]) + b"\\xff" if number % 1000 == 7 else b"ok"
             os.write(1, f"prüfe {number:05} {number:#08x}ff {'ü' * 40} ".encode() + end.replace(b"\\n", b"") + b"\\n")
         return ["row"]
+"""
+# The file 001 fails until it is mended.
+MENDED = """
+    import os
+    from recorder import recorded
+    def run(files):
+        name = os.path.basename(files[0])
+        if "001" in name and not recorded("go"):
+            raise ValueError("it is not mended yet")
+        return [f"row of {name}"]
 """
 HOSTILE = "<img src=x onerror=alert(1)> 003 \x1b[31mred\x1b[0m.txt"
 
@@ -207,6 +219,46 @@ def test_long_log_with_any_bytes_is_read_up_to_its_first_line(
         expect(page).to_have_url(re.compile(f"at={offset}&"))
         expect(page.locator(".log-line.marked")).to_contain_text(text.decode())
         expect(page.locator(".log-line.marked a")).to_have_text(str(log.count(b"\n", 0, offset) + 1))
+
+
+def test_job_of_a_target_is_shown_from_the_queue_to_its_output(
+    workplace: Workplace, sqs: Target, open_page: Callable[..., Page]
+) -> None:
+    workplace.data(3)
+    sqs.enqueue(workplace.job(MENDED, error_threshold=0, output=f"s3://{sqs.prefix}/results"))
+    portal = Portal(workplace, "--target", sqs.name)
+    page = open_page(portal.address)
+    page.get_by_role("link", name="test").click()
+    expect(page.locator(".title .badge")).to_have_text("Queued")
+    sqs.send("tasks", "no descriptor <b>")
+    sqs.reducer()
+    sqs.worker("--node", "first")
+    # Nothing is clicked: the page follows.
+    expect(page.locator(".title .badge")).to_have_text("Failed", timeout=60_000)
+    expect(page.locator(".sentence")).to_contain_text("ValueError: it is not mended yet")
+    go(workplace)
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_role("button", name="Retry the job").click()
+    expect(page.locator(".title .badge")).to_have_text("Completed", timeout=60_000)
+    page.locator(".tabs").get_by_role("link", name="Output").click()
+    expect(page.locator(".sheet")).to_contain_text("row of 001.txt")
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Download").click()
+    written = sqs.components.client("s3").get_object(Bucket=sqs.prefix, Key="results/rows.txt")["Body"].read()
+    assert Path(downloading.value.path()).read_bytes() == written
+
+    page.get_by_role("link", name="Target", exact=True).click()
+    letters = page.locator(".panel").filter(has_text="Dead letters")
+    expect(letters.locator("summary")).to_contain_text("by first,", timeout=60_000)
+    reason = json.loads(sqs.command("dead-letters", "--json", expect=0).stdout)[0]["reason"]
+    expect(letters.locator("summary")).to_contain_text(reason)
+    letters.locator("summary").click()
+    expect(letters.locator("pre")).to_have_text("no descriptor <b>")
+    expect(page.locator(".panel").filter(has_text="Workers and reducers")).to_contain_text("first")
+    page.get_by_role("button", name="Check").click()
+    expect(page.locator(".check").first).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("button", name="Check again")).to_be_visible()
+    assert page.locator(".check .badge.bad").all_inner_texts() == []
 
 
 def test_report_is_one_file_that_needs_no_portal(workplace: Workplace, open_page: Callable[..., Page]) -> None:

@@ -1,5 +1,7 @@
 //! One job: its status, and everything else that its page shows at once.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use axum::extract::{Path, State};
 use axum::response::Response;
 use engine::history::{History, Origin};
@@ -226,10 +228,33 @@ impl Job {
     }
 
     /// Returns the part of the document that shows whether there is something new.
-    pub fn mark(&self) -> (String, JobState, Counts, Counts, u64, usize) {
-        let waits = self.waits.len();
-        (self.revision.clone(), self.status.state, self.mini_batches, self.items, self.retrying, waits)
+    pub fn mark(&self) -> Mark {
+        let mut others = DefaultHasher::new();
+        for Wait { mini_batch, node, process, phase, since, detail, stack, .. } in &self.waits {
+            (mini_batch, node, process, phase, since, detail, stack).hash(&mut others);
+        }
+        if let Some(Progress { processes, nodes, silent_since, step, trouble, .. }) = &self.status.progress {
+            (processes, nodes, silent_since, step, trouble).hash(&mut others);
+        }
+        (&self.status.hint, &self.warnings, &self.notes, self.output.downloadable).hash(&mut others);
+        Mark {
+            revision: self.revision.clone(),
+            state: self.status.state,
+            counts: [self.mini_batches, self.items],
+            retrying: self.retrying,
+            others: others.finish(),
+        }
     }
+}
+
+/// What differs if a job has something new to show.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mark {
+    revision: String,
+    state: JobState,
+    counts: [Counts; 2],
+    retrying: u64,
+    others: u64,
 }
 
 /// Whether processes may be working on a job in this state.
@@ -409,34 +434,5 @@ fn output(spec: &JobSpec, written: Option<&str>, is_of_this_machine: bool) -> Ou
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn download_is_offered_of_a_file_that_the_portal_can_read() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let file = folder.path().join("rows.txt").display().to_string();
-        std::fs::write(&file, "row\n").expect("writable");
-        let mut spec = JobSpec::example();
-        spec.output.folder = folder.path().into();
-        let can = |spec: &JobSpec, written, here| output(spec, written, here).downloadable;
-        assert!(can(&spec, Some(&file), true));
-        assert!(!can(&spec, None, true), "not written yet");
-        assert!(!can(&spec, Some(&format!("{file}.gone")), true));
-        assert!(!can(&spec, Some(&file), false), "a file of another machine that is here, too");
-        spec.output.action = OutputAction::SummaryOnly;
-        assert!(!can(&spec, Some(&folder.path().display().to_string()), true), "a folder");
-        spec.output.action = OutputAction::AppendRow;
-        spec.output.folder = "s3://bucket/out".into();
-        assert!(can(&spec, Some("s3://bucket/out/rows.txt"), false));
-    }
-
-    #[test]
-    fn word_of_a_shell_is_quoted_where_necessary() {
-        for (text, expected) in
-            [("/a/b.yaml", "/a/b.yaml"), ("a b", "'a b'"), ("a'b", "'a'\\''b'"), ("$(x)", "'$(x)'"), ("", "''")]
-        {
-            assert_eq!(quoted(text), expected);
-        }
-    }
-}
+#[path = "job_tests.rs"]
+mod tests;

@@ -9,7 +9,7 @@ export const job = signal<Job | null>(null);
 /** Why the job, or with `null` the list of jobs, could not be read. */
 export const jobError = signal<{ of: string | null; error: Refused } | null>(null);
 /** Nothing more is asked for then. */
-export const isRemoved = computed(() => jobError.value?.error.removed ?? false);
+export const isRemoved = computed(() => jobError.value?.error.removed === true && jobError.value.of === job.value?.job_id);
 /** The difference between the clock of the server and the clock of the browser. */
 export const clockOffset = signal(0);
 /** The time by the clock of the server, to a second. */
@@ -103,8 +103,8 @@ function close(): void {
 function fail(error: Refused): void {
   if (watched === undefined) return;
   jobError.value = { of: watched, error };
-  if (!error.removed) return;
-  // A removed job does not come back.
+  // A removed job does not come back; one that is unknown may be about to start.
+  if (!error.removed || job.peek()?.job_id !== watched) return;
   close();
   watched = undefined;
   generation += 1;

@@ -126,9 +126,9 @@ function File({ job, path }: { job: Job; path: string }) {
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const [follows, setFollows] = useState(target === null);
-  /** The line whose link the keyboard reaches, by its byte, and whether its link gets the focus. */
+  /** The line whose link the keyboard reaches, by its byte; the one whose link gets the focus once it is drawn. */
   const [chosen, choose] = useState<number | null>(null);
-  const wantsFocus = useRef(false);
+  const awaited = useRef<number | null>(null);
   const lines = log.lines.value;
   const loaded = log.loaded.value;
   const isEnd = log.to.value >= log.size.value;
@@ -186,24 +186,25 @@ function File({ job, path }: { job: Job; path: string }) {
   const firstWhole = Math.min(Math.ceil(top / LINE), lines.length - 1);
   const reached = isRendered(chosenAt) ? chosenAt : isRendered(marked) ? marked : firstWhole;
   useLayoutEffect(() => {
-    if (!wantsFocus.current) return;
-    const link = box.current?.querySelector<HTMLAnchorElement>(".log-line a[tabindex='0']");
-    if (!link || reached !== chosenAt) return;
-    wantsFocus.current = false;
-    link.focus({ preventScroll: true });
+    if (awaited.current === null || awaited.current !== chosen || reached !== chosenAt) return;
+    awaited.current = null;
+    box.current?.querySelector<HTMLAnchorElement>(".log-line a[tabindex='0']")?.focus({ preventScroll: true });
   });
   // The arrow keys move from the link of one line to the next.
   const onKey = (event: KeyboardEvent) => {
     const element = box.current;
-    if (!element || !(event.target instanceof HTMLAnchorElement)) return;
+    if (!element || (awaited.current === null && !(event.target instanceof HTMLAnchorElement))) return;
     const page = Math.max(1, Math.floor(element.clientHeight / LINE) - 1);
     const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -lines.length, End: lines.length };
     const step = steps[event.key];
     if (step === undefined) return;
     event.preventDefault();
-    const index = Math.max(0, Math.min(lines.length - 1, reached + step));
-    wantsFocus.current = true;
-    choose(lines[index]?.offset ?? null);
+    const from = awaited.current === null ? reached : indexOf(lines, awaited.current);
+    const index = Math.max(0, Math.min(lines.length - 1, from + step));
+    awaited.current = lines[index]?.offset ?? null;
+    choose(awaited.current);
+    // The link that has the focus may scroll out of what is drawn before the next one is there.
+    element.focus({ preventScroll: true });
     element.scrollTop = Math.min(Math.max(element.scrollTop, (index + 1) * LINE - element.clientHeight), index * LINE);
   };
   const raw = `/api/v1/jobs/${encodeURIComponent(job.job_id)}/logs/raw?${new URLSearchParams({ path })}`;
