@@ -295,7 +295,15 @@ def test_target_shows_jobs_and_queues(workplace, kind, request):
     target = portal.get("/target")
     assert {queue["name"]: queue["visible"] for queue in target["queues"]}["tasks"] == 2, target
     served.reducer()
-    served.worker()
+    served.worker("--node", "first", "--label", "zone=a")
+    served.worker("--node", "second")
+
+    def listed() -> dict[str, Any]:
+        return {worker["node"]: worker["offer"] for worker in portal.get("/target")["workers"]}
+
+    wait_until(lambda: listed().keys() == {"first", "second"}, "both workers")
+    workers = listed()
+    assert workers["first"]["labels"] == {"zone": "a"} and workers["second"]["processors"] > 0, workers
     served.wait_for_end(job_id)
     wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Completed", "the end in the portal")
     assert portal.get(f"/jobs/{job_id}/mini-batches")["matching"] == 2

@@ -32,6 +32,7 @@ class Job(Past):
         chance = random.Random(job_id)
         self.id, self.state, self.total, self.hostile = job_id, state, total, hostile
         self.ended = total if ended is None else ended
+        self.is_downloadable = state == "Completed"
         self.name = job_id.rsplit("-", 3)[0]
         self.processes = [(f"{node}", f"process{process:03}") for node in range(nodes) for process in range(4)]
         # Large jobs repeat one pattern: making a million different mini-batches would take seconds.
@@ -80,6 +81,11 @@ class Job(Past):
             else "ValueError: could not convert string to float: 'n/a'"
         )
 
+    def cause(self) -> str:
+        return (
+            f"The number of failed items is {len(self.failed) * 4}, which exceeds error threshold 10. {self.error()}."
+        )
+
     def counts(self) -> dict:
         return {"total": self.total, "succeeded": self.ended - len(self.failed), "failed": len(self.failed)}
 
@@ -126,16 +132,25 @@ class Job(Past):
             "stack": 'Thread 0x7f (most recent call first):\n  File "/work/code/score.py", line 41 in fetch\n'
             '  File "/work/code/score.py", line 18 in run',
         }
+        # As services/portal/src/answers/sentence.rs words them.
+        retrying = sum(1 for byte in self.states[self.ended : self.ended + 3] if byte == 3)
+        succeeded = f"{counts['succeeded']} of {self.total} mini-batches succeeded"
+        succeeded += f", {counts['failed']} failed" if counts["failed"] else ""
+        succeeded += f", {retrying} to be tried again" if retrying else ""
         sentence = {
-            "Failed": f"Failed after {took}: {items['failed']} items failed, error_threshold is 10; "
-            f"first: mini-batch {first}, item {self.item(first or 0)}, {self.error()}",
-            "Running": f"Running for {took}: {self.ended} of {self.total} mini-batches ended; done in {duration(left)}",
-            "Completed": f"Completed in {took}: all {self.total} mini-batches succeeded",
-        }.get(self.state, f"{self.state}")
+            "Completed": f"Completed in {took}: {counts['succeeded']} mini-batches succeeded.",
+            "Failed": f"Failed after {took}: {self.cause()}",
+            "Canceled": f"Canceled after {took}: by a request; {succeeded}.",
+            "Interrupted": f"Interrupted after {took}, with {succeeded}: its process has ended.",
+            "Running": f"Running for {took}: {succeeded}; about {duration(left)} left.",
+        }[self.state]
         return {
             "job_id": self.id,
             "state": self.state,
             "hint": None,
+            "owner": None,
+            "priority": "normal",
+            "source_directory": "/work/code",
             "logs": f"/home/ada/jobs/{self.id}/logs",
             "result": None
             if is_open
@@ -161,7 +176,7 @@ class Job(Past):
             "elapsed_seconds": self.elapsed,
             "mini_batches": counts,
             "items": items,
-            "retrying": sum(1 for b in self.states[self.ended : self.ended + 3] if b == 3),
+            "retrying": retrying,
             "rate": self.ended / self.elapsed if self.ended else None,
             "eta_seconds": left if is_open else None,
             "gauges": [
@@ -250,6 +265,7 @@ class Job(Past):
                 "action": "append_row",
                 "format": "csv",
                 "exists": self.state == "Completed",
+                "downloadable": self.is_downloadable,
             },
             "history": "ledger",
             "nodes": 2,
@@ -268,14 +284,14 @@ class Job(Past):
         return {
             "job_id": self.id,
             "state": self.state,
+            "owner": None,
+            "priority": "normal",
             "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.start / 1000)),
             "elapsed_seconds": self.elapsed,
             "mini_batches": document["mini_batches"],
             "items": document["items"],
             "name": self.name,
-            "cause": f"The number of failed items is {len(self.failed) * 4}, which exceeds 10. {self.error()}"
-            if self.state == "Failed"
-            else None,
+            "cause": self.cause() if self.state == "Failed" else None,
         }
 
     def answer(self, path: str, query: dict) -> dict | None:

@@ -16,6 +16,42 @@ def clock() -> int:
     return int(time.time() * 1000)
 
 
+def text_of(data: bytes, query: dict) -> dict:
+    """A range of a file as the server returns it: lines from the one in which the wanted byte lies."""
+    size, limit = len(data), min(max(int(query.get("limit", 262144)), 16), 1 << 20)
+    if "before" in query:
+        end = min(int(query["before"]), size)
+        asked = max(0, end - limit)
+    else:
+        asked = int(query.get("from", -65536))
+        asked = max(0, size + asked) if asked < 0 else min(asked, size)
+        end = min(size, asked + limit)
+    start = asked
+    if asked < end:
+        first = max(0, asked - 65536)
+        start = data.rfind(b"\n", first, asked) + 1
+        if start == 0 and first > 0:
+            start = asked
+            while start < asked + 3 and data[start] & 0xC0 == 0x80:
+                start += 1
+    if "before" not in query and end < size:
+        # The stand-in has no line that is longer than a request.
+        end = data.rindex(b"\n", asked, end) + 1
+    starts, text = [], data[start:end]
+    at = start
+    for line in text.split(b"\n")[: -1 if text.endswith(b"\n") else None] if text else []:
+        starts.append(at)
+        at += len(line) + 1
+    return {
+        "bytes": size,
+        "from": start,
+        "to": end,
+        "text": text.decode(errors="replace"),
+        "starts": starts,
+        "line": 1 if start == 0 else None,
+    }
+
+
 class Past:
     """Answers about what happened in a job; `Job` holds the numbers."""
 
@@ -162,6 +198,11 @@ class Past:
                             {"name": "CPU", "unit": "percent", "values": wave(64, 22)},
                             {"name": "Memory", "unit": "MB", "values": wave(5200, 400)},
                             {"name": "Memory available", "unit": "MB", "values": wave(10200, 400)},
+                            *(
+                                {"name": f"GPU {gpu} {what}", "unit": "percent", "values": wave(50 + 20 * gpu, 15)}
+                                for what in ("busy", "memory")
+                                for gpu in range(2)
+                            ),
                             {"name": "Disk read", "unit": "MB/s", "values": wave(30, 20)},
                             {"name": "Disk written", "unit": "MB/s", "values": wave(5, 4)},
                             {"name": "Network received", "unit": "MB/s", "values": wave(12, 9)},
@@ -179,16 +220,17 @@ class Past:
         ]
         return {"now": at[-1], "nodes": nodes, "events": events}
 
-    def log(self) -> str:
+    def log(self) -> bytes:
+        """A log of a megabyte, with characters of several bytes, and bytes that are none."""
         lines = []
-        for number in range(4000):
-            lines.append(
-                f"\x1b[2m2026-11-23 03:12:{number % 60:02}\x1b[0m \x1b[32mINFO\x1b[0m reading {self.item(number)}"
-            )
+        for number in range(12000):
+            time = f"\x1b[2m2026-11-23 03:12:{number % 60:02}\x1b[0m"
+            lines.append(f"{time} \x1b[32mINFO\x1b[0m prüfe {self.item(number)}".encode())
             if number % 97 == 5:
-                lines.append(f"\x1b[33mWARNING\x1b[0m no total on page 2 {TERMINAL if self.hostile else ''}")
-        lines.append(f"\x1b[1;31mERROR\x1b[0m {self.error()} {MARKUP if self.hostile else ''}")
-        return "\n".join(lines) + "\n"
+                text = f"\x1b[33mWARNING\x1b[0m no total on page 2 {TERMINAL if self.hostile else ''}"
+                lines.append(text.encode() + b"\xff\xfe")
+        lines.append(f"\x1b[1;31mERROR\x1b[0m {self.error()} {MARKUP if self.hostile else ''}".encode())
+        return b"\n".join(lines) + b"\n"
 
     def of_logs(self, query: dict) -> dict:
         names = [
@@ -203,44 +245,30 @@ class Past:
         ]
         if self.hostile:
             names.append(f"user/stdout/0/{MARKUP.replace('/', '')}.txt")
-        size = len(self.log().encode())
+        log = self.log()
+        size = len(log)
         return {
             "files": [{"path": name, "bytes": size} for name in names],
             "first_error": {
                 "path": "user/stdout/0/process001.stdout.txt",
-                "offset": size - 70,
+                "offset": log.rindex(b"\n", 0, -1) + 1,
                 "time": "",
                 "text": self.error(),
             },
         }
 
     def of_logs_text(self, query: dict) -> dict:
-        data = self.log().encode()
-        start = int(query.get("from", -65536))
-        start = max(0, len(data) + start) if start < 0 else min(start, len(data))
-        if 0 < start < len(data) and data[start - 1 : start] != b"\n":
-            start = data.find(b"\n", start) + 1
-        end = min(len(data), start + int(query.get("limit", 262144)))
-        if end < len(data):
-            end = data.rfind(b"\n", start, end) + 1
-        text = data[start:end].decode(errors="replace")
-        return {
-            "path": query["path"],
-            "bytes": len(data),
-            "from": start,
-            "to": end,
-            "text": text,
-            "line": 1 if start == 0 else None,
-        }
+        return {"path": query["path"], **text_of(self.log(), query)}
 
     def of_logs_search(self, query: dict) -> dict:
         matches, offset = [], 0
-        for line, text in enumerate(self.log().split("\n"), 1):
-            if query["q"].lower() in text.lower() and len(matches) < 200:
+        for line, text in enumerate(self.log().splitlines(keepends=True), 1):
+            shown = text.decode(errors="replace").rstrip("\r\n")
+            if query["q"].lower() in shown.lower() and len(matches) < 200:
                 matches.append(
-                    {"path": "user/stdout/0/process001.stdout.txt", "line": line, "offset": offset, "text": text}
+                    {"path": "user/stdout/0/process001.stdout.txt", "line": line, "offset": offset, "text": shown[:500]}
                 )
-            offset += len(text.encode()) + 1
+            offset += len(text)
         return {"matches": matches, "truncated": len(matches) == 200, "searched_bytes": offset}
 
     def of_output(self, query: dict) -> dict:

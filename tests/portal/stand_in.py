@@ -44,7 +44,21 @@ TARGET = {
     ],
     "dead_letters_partial": False,
     "dead_letters_problem": None,
-    "workers": [{"node": "i-0a1b2c3d", "job_id": "invoices-20261123-141320-7f21c0", "last_at": clock() - 2000}],
+    "workers": [
+        {
+            "node": "i-0a1b2c3d",
+            "job_id": "invoices-20261123-141320-7f21c0",
+            "last_at": clock() - 2000,
+            "offer": {"gpus": 2, "memory": 64 << 30, "processors": 16, "labels": {"zone": "eu-central-1a"}},
+        },
+        {
+            "node": "i-0b2c3d4e",
+            "job_id": None,
+            "last_at": clock() - 90_000,
+            "offer": {"gpus": 0, "memory": 16 << 30, "processors": 4, "labels": {}},
+        },
+    ],
+    "workers_problem": None,
     "reducers": [{"job_id": "invoices-20261123-141320-7f21c0", "last_at": clock() - 1000, "silent": False}],
     "now": clock(),
 }
@@ -65,7 +79,12 @@ def made_once() -> list[Job]:
 
 
 class StandIn(ThreadingHTTPServer):
-    """Serves the page and its answers. `is_down` refuses every request, `is_silent` sends nothing on open streams."""
+    """Serves the page and its answers.
+
+    `is_down` refuses every request, `is_silent` sends nothing on open streams, `cuts_answers` sends half of each.
+    Paths in `held` are answered once they are not there any more, those in `refused` as if the store did not answer;
+    `trouble` is what streams tell of the store.
+    """
 
     daemon_threads = True
 
@@ -74,6 +93,13 @@ class StandIn(ThreadingHTTPServer):
         # Tests change only attributes of a job, never the data of its mini-batches.
         self.jobs = {job.id: copy.copy(job) for job in made_once()}
         self.is_down = False
+        self.cuts_answers = False
+        self.held: set[str] = set()
+        self.refused: set[str] = set()
+        self.trouble = ""
+        self.asked: list[str] = []
+        self.number = clock()
+        self.looks_at = 2000
         self.posted: list[str] = []
         self.events = True
         self.is_silent = False
@@ -85,6 +111,29 @@ class StandIn(ThreadingHTTPServer):
     def start(self) -> "StandIn":
         threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
+
+    def list(self, query: dict) -> dict:
+        """The newest jobs first, as the server pages them; it reads no more than `looks_at` for one answer."""
+        parts = [re.escape(part) for part in query.get("name", "").lower().split("*")]
+        kept = [job for job in self.jobs.values() if re.search(".*".join(parts), job.id.lower())]
+        total, states = len(kept), query.get("state", "").split(",")
+        if after := query.get("after"):
+            kept = kept[[job.id for job in kept].index(after) + 1 :]
+        shown: list[dict] = []
+        looked_at = 0
+        for job in kept:
+            if len(shown) == int(query.get("limit", 50)) or looked_at == self.looks_at:
+                break
+            looked_at += 1
+            if states == [""] or job.state.lower() in states:
+                shown.append(job.summary())
+        return {
+            "jobs": shown,
+            "next": kept[looked_at - 1].id if looked_at < len(kept) else None,
+            "total": total,
+            "place": "/home/ada/.local/share/gristmill/jobs",
+            "now": clock(),
+        }
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -110,9 +159,12 @@ class Handler(BaseHTTPRequestHandler):
         ):
             self.send_header(name, value)
         self.end_headers()
+        is_cut = self.server.cuts_answers and kind == "application/json"
         try:
-            self.wfile.write(body)
+            self.wfile.write(body[: len(body) // 2] if is_cut else body)
         except OSError:
+            is_cut = True
+        if is_cut:
             self.close_connection = True
 
     def send_json(self, value: object, status: int = 200) -> None:
@@ -130,14 +182,21 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, KINDS.get(file.suffix, "text/plain"), file.read_bytes())
         path = address.path.removeprefix("/api/v1")
         query = {key: values[0] for key, values in parse_qs(address.query).items()}
+        self.server.asked.append(path)
+        while path in self.server.held and not self.server.is_down:
+            time.sleep(0.02)
+        if path in self.server.refused:
+            return self.send_json({"error": "the store does not answer"}, 503)
         if path == "/events":
             return self.stream(query.get("job"))
         answer = self.answer(path, query)
-        return (
-            self.send_json(answer)
-            if answer is not None
-            else self.send_json({"error": "there is no such job or file"}, 404)
-        )
+        if answer is not None:
+            return self.send_json(answer)
+        job_id = unquote(path.split("/")[2]) if path.startswith("/jobs/") else ""
+        if job_id and job_id not in self.server.jobs:
+            error = f"there is no job {json.dumps(job_id)} here, or it has been removed"
+            return self.send_json({"error": error, "removed": True}, 404)
+        return self.send_json({"error": "there is no such path in the API"}, 404)
 
     def answer(self, path: str, query: dict) -> dict | None:
         now = clock()
@@ -151,16 +210,7 @@ class Handler(BaseHTTPRequestHandler):
                 "now": now,
             }
         if path == "/jobs":
-            kept = [job for job in self.server.jobs.values() if query.get("name", "") in job.id]
-            states = query.get("state", "").split(",")
-            shown = [job.summary() for job in kept if states == [""] or job.state.lower() in states]
-            return {
-                "jobs": shown,
-                "next": None,
-                "total": len(kept),
-                "place": "/home/ada/.local/share/gristmill/jobs",
-                "now": now,
-            }
+            return self.server.list(query)
         if path == "/targets":
             return {"targets": [{"name": "this machine", "current": False}, {"name": "prod", "current": True}]}
         if path == "/target":
@@ -178,19 +228,30 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         job = self.server.jobs.get(job_id or "")
+        trouble, listed = "", None
         try:
             if job:
-                self.wfile.write(f"id: 1\nevent: job\ndata: {json.dumps(job.document())}\n\n".encode())
+                self.event("job", job.document())
             while not self.server.is_down:
+                if job_id is None and listed != (marks := {job.id: job.state for job in self.server.jobs.values()}):
+                    changed = [] if listed is None else list(dict(marks.items() ^ listed.items()))
+                    listed = marks
+                    self.event("jobs", {"changed": changed, "now": clock()})
                 if not self.server.is_silent:
                     self.wfile.write(b": here\n\n")
                     self.wfile.flush()
                 time.sleep(0.2)
+                if self.server.trouble != trouble:
+                    trouble = self.server.trouble
+                    self.event("trouble", {"error": trouble})
                 if job and job_id not in self.server.jobs:
-                    self.wfile.write(f'id: 2\nevent: removed\ndata: {{"job_id": "{job_id}"}}\n\n'.encode())
-                    job = None
+                    return self.event("removed", {"job_id": job_id})
         except OSError:
             pass
+
+    def event(self, name: str, data: dict) -> None:
+        self.server.number += 1
+        self.wfile.write(f"event: {name}\nid: {self.server.number}\ndata: {json.dumps(data)}\n\n".encode())
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -199,8 +260,13 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/doctor":
             return self.send_json(DOCTOR)
         if path.endswith("/run"):
-            return self.send_json({"message": "The job has been started.", "job_id": next(iter(self.server.jobs))}, 202)
-        self.send_json({"state": "requested", "message": "The job has been asked to stop."})
+            job_id = next(iter(self.server.jobs))
+            message = f"job {job_id} runs mini-batch {path.split('/')[-2]} again"
+            return self.send_json({"message": message, "job_id": job_id}, 202)
+        if path.endswith("/retry"):
+            return self.send_json({"message": "the job continues in a process of its own"}, 202)
+        message = "the job stops as soon as its running mini-batches have ended"
+        self.send_json({"state": "requested", "message": message})
 
 
 if __name__ == "__main__":

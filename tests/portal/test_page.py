@@ -12,15 +12,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from made_past import MARKUP
+from page_client import COMPLETED, FAILED, HOSTILE, MILLION, RUNNING, eventually, scroll_up, show
 from stand_in import DIST, StandIn
 
 pytestmark = pytest.mark.xdist_group("page")
 
-FAILED = "invoices-20261123-120044-51be02"
-RUNNING = "invoices-20261123-141320-7f21c0"
-COMPLETED = "embeddings-20261122-181200-c4e1b7"
-MILLION = "million-20261122-201500-0a11ce"
-HOSTILE = "hostile-20261120-101010-666"
 ROOT = Path(__file__).resolve().parents[2]
 AXE = ROOT / "services" / "portal" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
@@ -37,19 +33,6 @@ PAGES = {
     f"jobs/{COMPLETED}/output": "To read it",
     "target": "Dead letters",
 }
-
-
-def show(page: Page, place: str) -> None:
-    """Goes to another page of the portal without loading it again."""
-    page.evaluate("place => { location.hash = place; }", f"#/{place}")
-
-
-def eventually(page: Page, condition: str) -> None:
-    """Waits for a condition. The policy of the page forbids what `wait_for_function` does."""
-    deadline = time.monotonic() + 10
-    while not page.evaluate(condition):
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +97,7 @@ def test_keyboard_alone_opens_a_job_and_a_mini_batch_and_cancels(
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Cancel the job").focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_text("The job has been asked to stop.")).to_be_visible()
+    expect(page.get_by_text("the job stops as soon as its running mini-batches have ended")).to_be_visible()
     assert own_stand_in.posted == [f"/jobs/{RUNNING}/cancel"]
     page.locator(".tabs").get_by_role("link", name="Mini-batches").focus()
     page.keyboard.press("Enter")
@@ -220,44 +203,25 @@ def test_log_opens_at_its_end_and_links_to_lines(stand_in: StandIn, open_page: C
     expect(page.locator(".log").get_by_text("could not convert string")).to_be_visible()
 
 
-def test_outage_is_told_and_caught_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
-    expect(page.get_by_text("Live", exact=True)).to_be_visible()
-    own_stand_in.is_down = True
-    expect(page.get_by_text("Connection lost")).to_be_visible()
-    expect(page.get_by_text("The portal does not answer since")).to_be_visible()
-    expect(page.get_by_role("heading", name="invoices")).to_be_visible()
-    job = own_stand_in.jobs[RUNNING]
-    job.ended += 8
-    own_stand_in.is_down = False
-    expect(page.get_by_text("Live", exact=True)).to_be_visible()
-    expect(page.get_by_text("520 of 840 mini-batches ended")).to_be_visible()
-
-
-def asleep(page: Page) -> None:
-    """Replaces the clock of the page with one that the test can move. Until then it runs by itself."""
-    page.clock.install()
-
-
-def test_machine_that_slept_for_an_hour_catches_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}", prepare=asleep)
-    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
-    # The stream stays open and sends nothing, like one that broke while the machine slept.
-    own_stand_in.is_silent = True
-    own_stand_in.jobs[RUNNING].ended += 100
-    page.clock.fast_forward("01:00:00")
-    expect(page.get_by_text("612 of 840 mini-batches ended")).to_be_visible()
-    expect(page.get_by_text("Live", exact=True)).to_be_visible()
-
-
-def test_stream_that_a_proxy_holds_back_is_noticed(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}", prepare=asleep)
-    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
-    own_stand_in.is_silent = True
-    own_stand_in.jobs[RUNNING].ended += 3
-    for _ in range(20):
-        page.clock.run_for(1000)
-    expect(page.get_by_text("515 of 840 mini-batches ended")).to_be_visible()
+def test_log_is_scrolled_up_to_its_first_line(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/logs?path=user/stdout/0/process001.stdout.txt")
+    expect(page.locator(".log").get_by_text("could not convert string")).to_be_visible()
+    log = stand_in.jobs[FAILED].log()
+    assert len(log) > 1_000_000
+    scroll_up(page)
+    expect(page.locator(".log-line").first).to_contain_text("prüfe /data/invoices/2026/11/invoice_0000000.pdf")
+    expect(page.locator(".log-line a").first).to_have_text("1")
+    inner = page.locator(".log-inner").evaluate("inner => inner.clientHeight")
+    assert inner == 19 * log.count(b"\n"), "each line is there once"
+    # The offset of a line counts the bytes of the file, whatever it shows instead of invalid ones.
+    offset = log.index(b"invoice_0034004.pdf")
+    offset = log.rindex(b"\n", 0, offset) + 1
+    page.get_by_role("searchbox").fill("invoice_0034004")
+    page.locator(".matches a").first.click()
+    expect(page).to_have_url(re.compile(f"at={offset}"))
+    expect(page.locator(".log-line.marked")).to_contain_text("invoice_0034004.pdf")
+    number = log.count(b"\n", 0, offset) + 1
+    expect(page.locator(".log-line.marked a")).to_have_text(str(number))
 
 
 @pytest.mark.parametrize("year", [1999, 2051])
@@ -275,7 +239,7 @@ def test_ages_follow_the_clock_of_the_portal(year: int, stand_in: StandIn, open_
         assert time.monotonic() < deadline, (ages(wrong), ages(right))
         time.sleep(0.1)
     show(wrong, f"jobs/{RUNNING}")
-    expect(wrong.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
+    expect(wrong.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
     for place, text in PAGES.items():
         show(wrong, place)
         expect(wrong.get_by_text(text).first).to_be_visible()
@@ -310,26 +274,9 @@ def test_mini_batch_is_run_again(own_stand_in: StandIn, open_page: Callable[...,
     assert own_stand_in.posted == []
     page.get_by_role("button", name="Run it again").click()
     dialog.get_by_role("button", name="Start the job").click()
-    expect(page.get_by_text("The job has been started.")).to_be_visible()
+    expect(page.get_by_text("runs mini-batch 30 again")).to_be_visible()
     assert own_stand_in.posted == [f"/jobs/{FAILED}/mini-batches/30/run"]
     expect(page).to_have_url(f"{own_stand_in.address}#/jobs/{next(iter(own_stand_in.jobs))}")
-
-
-def test_removed_job_is_told(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
-    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
-    del own_stand_in.jobs[RUNNING]
-    expect(page.get_by_text("This job has been removed.")).to_be_visible()
-    page.reload()
-    expect(page.get_by_text(f"There is no job {RUNNING}.")).to_be_visible()
-
-
-def test_page_polls_without_events(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    own_stand_in.events = False
-    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
-    expect(page.get_by_text("512 of 840 mini-batches ended")).to_be_visible()
-    own_stand_in.jobs[RUNNING].ended += 1
-    expect(page.get_by_text("513 of 840 mini-batches ended")).to_be_visible()
 
 
 def test_report_needs_no_server(stand_in: StandIn, open_page: Callable[..., Page], tmp_path: Path) -> None:

@@ -6,12 +6,15 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from harness import CANCELED, FAILED, Workplace, go, wait_until
+from page_client import scroll_up, show
 from portal_client import Portal
+from targets import Target
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -30,16 +33,31 @@ SCRIPT = """
             raise ValueError("three is <img src=x onerror=\\"document.title='broken in'\\">")
         return [f"{name},<b>{len(name)}</b>"]
 """
+# Lines with characters of several bytes, and bytes that are no text.
+PRINTS_MUCH = """
+    import os
+    def run(files):
+        for number in range(12000):
+            end = bytes([number % 256]) + b"\\xff" if number % 1000 == 7 else b"ok"
+            os.write(1, f"prüfe {number:05} {number:#08x}ff {'ü' * 40} ".encode() + end.replace(b"\\n", b"") + b"\\n")
+        return ["row"]
+"""
+# The file 001 fails until it is mended.
+MENDED = """
+    import os
+    from recorder import recorded
+    def run(files):
+        name = os.path.basename(files[0])
+        if "001" in name and not recorded("go"):
+            raise ValueError("it is not mended yet")
+        return [f"row of {name}"]
+"""
 HOSTILE = "<img src=x onerror=alert(1)> 003 \x1b[31mred\x1b[0m.txt"
 
 
 @pytest.fixture
 def portal(workplace: Workplace) -> Portal:
     return Portal(workplace)
-
-
-def show(page: Page, place: str) -> None:
-    page.evaluate("place => { location.hash = place; }", f"#/{place}")
 
 
 def test_failed_job_is_explained_on_every_page(
@@ -177,6 +195,70 @@ def test_log_follows_what_a_script_prints(workplace: Workplace, portal: Portal, 
     expect(page.locator(".log")).to_contain_text("reading <b>002.txt</b>")
     running.wait()
     wait_until(lambda: page.locator(".title .badge").inner_text() == "Completed", "the end of the job is shown")
+
+
+def test_long_log_with_any_bytes_is_read_up_to_its_first_line(
+    workplace: Workplace, portal: Portal, open_page: Callable[..., Page]
+) -> None:
+    workplace.data(1)
+    job_id = workplace.job(PRINTS_MUCH).run().job_id
+    [file] = (workplace.home / "jobs" / job_id / "logs" / "user" / "stdout").rglob("*.txt")
+    log = file.read_bytes()
+    assert len(log) > 1_000_000 and b"\xff" in log
+    page = open_page(portal.address)
+    show(page, f"jobs/{job_id}/logs?path=user/stdout/0/{file.name}")
+    expect(page.locator(".log")).to_contain_text("prüfe 11999")
+    scroll_up(page)
+    expect(page.locator(".log-line a").first).to_have_text("1")
+    lines = log.count(b"\n")
+    assert page.locator(".log-inner").evaluate("inner => inner.clientHeight") == 19 * lines, "each line is there once"
+    for text in (b"0x0008ff", "prüfe 11990".encode()):
+        offset = log.rindex(b"\n", 0, log.index(text)) + 1
+        page.get_by_role("searchbox").fill(text.decode())
+        page.locator(".matches a").filter(has_text=file.name).first.click()
+        expect(page).to_have_url(re.compile(f"at={offset}&"))
+        expect(page.locator(".log-line.marked")).to_contain_text(text.decode())
+        expect(page.locator(".log-line.marked a")).to_have_text(str(log.count(b"\n", 0, offset) + 1))
+
+
+def test_job_of_a_target_is_shown_from_the_queue_to_its_output(
+    workplace: Workplace, sqs: Target, open_page: Callable[..., Page]
+) -> None:
+    workplace.data(3)
+    sqs.enqueue(workplace.job(MENDED, error_threshold=0, output=f"s3://{sqs.prefix}/results"))
+    portal = Portal(workplace, "--target", sqs.name)
+    page = open_page(portal.address)
+    page.get_by_role("link", name="test").click()
+    expect(page.locator(".title .badge")).to_have_text("Queued")
+    sqs.send("tasks", "no descriptor <b>")
+    sqs.reducer()
+    sqs.worker("--node", "first")
+    # Nothing is clicked: the page follows.
+    expect(page.locator(".title .badge")).to_have_text("Failed", timeout=60_000)
+    expect(page.locator(".sentence")).to_contain_text("ValueError: it is not mended yet")
+    go(workplace)
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_role("button", name="Retry the job").click()
+    expect(page.locator(".title .badge")).to_have_text("Completed", timeout=60_000)
+    page.locator(".tabs").get_by_role("link", name="Output").click()
+    expect(page.locator(".sheet")).to_contain_text("row of 001.txt")
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Download").click()
+    written = sqs.components.client("s3").get_object(Bucket=sqs.prefix, Key="results/rows.txt")["Body"].read()
+    assert Path(downloading.value.path()).read_bytes() == written
+
+    page.get_by_role("link", name="Target", exact=True).click()
+    letters = page.locator(".panel").filter(has_text="Dead letters")
+    expect(letters.locator("summary")).to_contain_text("by first,", timeout=60_000)
+    reason = json.loads(sqs.command("dead-letters", "--json", expect=0).stdout)[0]["reason"]
+    expect(letters.locator("summary")).to_contain_text(reason)
+    letters.locator("summary").click()
+    expect(letters.locator("pre")).to_have_text("no descriptor <b>")
+    expect(page.locator(".panel").filter(has_text="Workers and reducers")).to_contain_text("first")
+    page.get_by_role("button", name="Check").click()
+    expect(page.locator(".check").first).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("button", name="Check again")).to_be_visible()
+    assert page.locator(".check .badge.bad").all_inner_texts() == []
 
 
 def test_report_is_one_file_that_needs_no_portal(workplace: Workplace, open_page: Callable[..., Page]) -> None:

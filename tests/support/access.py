@@ -79,6 +79,7 @@ RARE: dict[str, set[Need]] = {
     },
     "portal": {
         ("s3:GetObject", "open/*"),  # of a job that waits for its turn
+        ("s3:GetObject", "workers/*"),  # while a worker runs
         ("sqs:ChangeMessageVisibility", "dead-letters"),  # if there are any
     },
     "operator": {

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness import Running, Workplace
+from portal_schemas import check
 
 HOLDS = """
     import os
@@ -66,12 +67,16 @@ class Portal:
 
     def get(self, path: str) -> Any:
         with self.open("/api/v1" + path) as answer:
-            return json.load(answer)
+            document = json.load(answer)
+        check("get", path, document)
+        return document
 
     def post(self, path: str) -> tuple[int, Any]:
         try:
             with self.open("/api/v1" + path, {}) as answer:
-                return answer.status, json.load(answer)
+                document = json.load(answer)
+                check("post", path, document, answer.status)
+                return answer.status, document
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
 

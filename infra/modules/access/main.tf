@@ -204,7 +204,11 @@ locals {
         resources = local.dead_letters
       },
       { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] },
-      { sid = "ReadJobs", actions = ["s3:GetObject"], resources = concat(["${local.job_arn}/*", "${local.target_arn}/open/*"], local.output_object_arns) },
+      {
+        sid       = "ReadJobs"
+        actions   = ["s3:GetObject"]
+        resources = concat(["${local.job_arn}/*", "${local.target_arn}/open/*", "${local.target_arn}/workers/*"], local.output_object_arns)
+      },
       { sid = "Decrypt", actions = ["kms:Decrypt"], resources = var.kms_key_arns },
       { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns },
     ]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use protocol::{Counts, JobResult, JobSpec, JobState, Progress, is_job_id};
 use reducer::Reducer;
-use storage::{JobStore, TargetStore};
+use storage::{JobStore, SeenWorker, TargetStore};
 
 use crate::{Fixable, Home, Remedy, State, TargetRef, is_named, newest_first, started};
 
@@ -240,6 +240,14 @@ impl Jobs {
         match self {
             Self::Here(_) => &TargetRef::ThisMachine,
             Self::There { target, .. } => target,
+        }
+    }
+
+    /// Returns the workers of a compute target. A job of this machine needs none.
+    pub async fn workers(&self) -> Result<Vec<SeenWorker>> {
+        match self {
+            Self::Here(_) => Ok(Vec::new()),
+            Self::There { store, .. } => Ok(store.seen_workers().await?),
         }
     }
 

@@ -1,14 +1,15 @@
-//! The stream of server-sent events: tells a page that something has changed, at most twice a second.
+//! The stream of server-sent events: tells a page that something has changed, at most twice a second. A stream that
+//! broke off goes on after the event that the page got last.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use engine::{Jobs, State as JobState};
@@ -20,7 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::Shared;
-use crate::answers::job::describe;
+use crate::answers::job::{Mark, describe};
 use crate::error::{Answer, Refusal};
 use crate::routes::Portal;
 
@@ -35,13 +36,61 @@ const COMMENT_EVERY: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(3600);
 /// Jobs that are compared in the list: the newest, and those that have not ended.
 const JOBS_COMPARED: usize = 50;
+/// Events after which a stream can go on where another one broke off. Older ones are answered with everything.
+const RESUMABLE: usize = 64;
+/// Ids of the portal are smaller; others were not its own.
+const ID_MAX: u64 = 1 << 53;
+
+/// The last events of all streams.
+#[derive(Debug, Default)]
+pub struct Sent {
+    last_id: u64,
+    events: VecDeque<SentEvent>,
+}
+
+#[derive(Debug)]
+struct SentEvent {
+    id: u64,
+    job_id: Option<String>,
+    /// What the page knew then.
+    known: Known,
+}
+
+impl Sent {
+    /// Returns the id of a new event. Ids begin at the time, so that they grow even if the portal starts again.
+    fn add(&mut self, job_id: Option<String>, known: Known) -> u64 {
+        self.last_id = (self.last_id + 1).max(milliseconds_since_epoch());
+        if self.events.len() == RESUMABLE {
+            self.events.pop_front();
+        }
+        self.events.push_back(SentEvent { id: self.last_id, job_id, known });
+        self.last_id
+    }
+
+    /// Returns what a page knows that got this event last.
+    fn known(&mut self, id: u64, job_id: Option<&str>) -> Known {
+        // The clock may have been set back since an earlier portal sent it.
+        self.last_id = self.last_id.max(id);
+        let event = self.events.iter().find(|event| event.id == id && event.job_id.as_deref() == job_id);
+        event.map_or(Known::Nothing, |event| event.known.clone())
+    }
+}
+
+/// What a page knows.
+#[derive(Clone, Debug, Default, PartialEq)]
+enum Known {
+    #[default]
+    Nothing,
+    Job(Mark),
+    Jobs(Arc<HashMap<String, JobMark>>),
+}
 
 #[derive(Debug, Deserialize)]
 pub struct Wanted {
     job: Option<String>,
 }
 
-pub async fn events(State(shared): Portal, Query(wanted): Query<Wanted>) -> Answer<Response> {
+pub async fn events(State(shared): Portal, Query(wanted): Query<Wanted>, headers: HeaderMap) -> Answer<Response> {
     let permit = Arc::clone(&shared.streams).try_acquire_owned();
     let Ok(permit) = permit else {
         return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too many pages of this portal are open; close some"));
@@ -49,15 +98,17 @@ pub async fn events(State(shared): Portal, Query(wanted): Query<Wanted>) -> Answ
     if let Some(job_id) = &wanted.job {
         shared.watched.get(&shared.options.jobs, job_id).await?;
     }
+    let last_id = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let last_id = last_id.filter(|id| *id < ID_MAX);
+    let known = last_id.map(|id| sent(&shared).known(id, wanted.job.as_deref())).unwrap_or_default();
     let source = Source {
         shared,
         job_id: wanted.job,
-        number: milliseconds_since_epoch(),
         began: Instant::now(),
         is_first: true,
         is_over: false,
-        known_job: None,
-        known_jobs: HashMap::new(),
+        is_resumed: last_id.is_some(),
+        known,
         trouble: None,
         _permit: permit,
     };
@@ -69,24 +120,25 @@ pub async fn events(State(shared): Portal, Query(wanted): Query<Wanted>) -> Answ
     Ok((headers, Body::from_stream(events)).into_response())
 }
 
+fn sent(shared: &Shared) -> MutexGuard<'_, Sent> {
+    shared.sent.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 type JobMark = (JobState, u64, u64);
 
 struct Source {
     shared: Arc<Shared>,
     job_id: Option<String>,
-    /// The id of the next event. It begins at the time, so that it grows even if the portal starts again.
-    number: u64,
     began: Instant,
     is_first: bool,
     is_over: bool,
-    known_job: Option<Mark>,
-    known_jobs: HashMap<String, JobMark>,
+    /// Whether the page got events before.
+    is_resumed: bool,
+    known: Known,
     /// Why the store does not answer, as the page knows it.
     trouble: Option<String>,
     _permit: OwnedSemaphorePermit,
 }
-
-type Mark = (String, JobState, protocol::Counts, protocol::Counts, u64, usize);
 
 impl Source {
     /// Waits for the next event, or for the time of a comment. `None`: the stream ends.
@@ -121,12 +173,12 @@ impl Source {
         };
         match described.await {
             Ok(job) => {
-                let mark = job.mark();
+                let known = Known::Job(job.mark());
                 // The page learns that the trouble is over, even if nothing has changed.
-                if self.trouble.take().is_none() && self.known_job.as_ref() == Some(&mark) {
+                if self.trouble.take().is_none() && self.known == known {
                     return None;
                 }
-                self.known_job = Some(mark);
+                self.known = known;
                 Some(self.event("job", &job))
             }
             Err(refusal) if refusal.is_removal() => {
@@ -168,23 +220,28 @@ impl Source {
             .into_iter()
             .map(|job| (job.job_id, (job.state, job.mini_batches.succeeded, job.mini_batches.failed)))
             .collect();
-        if self.trouble.take().is_none() && now == self.known_jobs {
+        let now = Arc::new(now);
+        let known = std::mem::replace(&mut self.known, Known::Jobs(Arc::clone(&now)));
+        if self.trouble.take().is_none() && known == self.known {
             return None;
         }
-        let mut changed: Vec<&String> =
-            now.iter().filter(|(id, mark)| self.known_jobs.get(*id) != Some(mark)).map(|(id, _)| id).collect();
-        changed.extend(self.known_jobs.keys().filter(|id| !now.contains_key(*id)));
-        // The first event reports no difference, but that the stream works.
-        let changed: Vec<String> =
-            if self.known_jobs.is_empty() { vec![] } else { changed.into_iter().cloned().collect() };
-        self.known_jobs = now;
+        let changed: Vec<&String> = match &known {
+            Known::Jobs(known) => {
+                let differ = now.iter().filter(|(id, mark)| known.get(*id) != Some(mark)).map(|(id, _)| id);
+                differ.chain(known.keys().filter(|id| !now.contains_key(*id))).collect()
+            }
+            // What has changed since an event that is forgotten is not known.
+            _ if self.is_resumed => now.keys().collect(),
+            // The first event reports no difference, but that the stream works.
+            _ => Vec::new(),
+        };
         Some(self.event("jobs", &json!({ "changed": changed, "now": milliseconds_since_epoch() })))
     }
 
-    fn event<T: Serialize>(&mut self, name: &str, data: &T) -> String {
-        self.number += 1;
+    fn event<T: Serialize>(&self, name: &str, data: &T) -> String {
+        let id = sent(&self.shared).add(self.job_id.clone(), self.known.clone());
         // JSON of serde_json has no line break.
         let data = serde_json::to_string(data).unwrap_or_else(|_| "null".to_owned());
-        format!("event: {name}\nid: {}\ndata: {data}\n\n", self.number)
+        format!("event: {name}\nid: {id}\ndata: {data}\n\n")
     }
 }

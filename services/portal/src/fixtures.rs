@@ -5,10 +5,21 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use engine::history::History;
 use engine::{FoundJob, State, Status};
-use protocol::{Attempt, AttemptStatus, ErrorReport, JobSpec, Phases, ResultEvent, Rows, encode_record};
+use protocol::{Attempt, AttemptStatus, ErrorReport, JobSpec, Phases, Progress, ResultEvent, Rows, encode_record};
 use storage::JobStore;
 
+use crate::Words;
 use crate::watched::{View, view_of};
+
+/// Words that show what they are about.
+pub fn words() -> Words {
+    Words {
+        hint: |hint| format!("hint {:?}", hint.lack),
+        error: |error| format!("{error:#}"),
+        remedy: |remedy| format!("{remedy:?}"),
+        flags: |_| String::new(),
+    }
+}
 
 /// An attempt that took half a second; its names hold markup and terminal codes.
 pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt {
@@ -105,6 +116,13 @@ pub fn view(history: History) -> View {
     let spec = JobSpec::example();
     let store = JobStore::local(&std::env::temp_dir()).expect("it is there");
     view_of(store, spec.clone(), status(&spec.job_id), history)
+}
+
+/// A running job whose reducer reported this.
+pub fn running(history: History, spec: JobSpec, progress: Progress) -> View {
+    let store = JobStore::local(&std::env::temp_dir()).expect("it is there");
+    let status = Status { progress: Some(progress), ..status(&spec.job_id) };
+    view_of(store, spec, status, history)
 }
 
 /// A job with these attempts in its ledger.

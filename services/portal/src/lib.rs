@@ -116,6 +116,7 @@ struct Shared {
     options: Options,
     watched: WatchedJobs,
     streams: Arc<tokio::sync::Semaphore>,
+    sent: Mutex<events::Sent>,
     connection: tokio::sync::Mutex<Connection>,
     /// Held by a check of the target.
     examining: tokio::sync::Mutex<()>,
@@ -125,8 +126,8 @@ impl Portal {
     /// Creates a portal.
     pub fn new(options: Options) -> Self {
         let streams = Arc::new(tokio::sync::Semaphore::new(events::STREAMS_MAX));
-        let (connection, examining) = Default::default();
-        Self(Arc::new(Shared { watched: WatchedJobs::default(), options, streams, connection, examining }))
+        let (watched, sent, connection, examining) = Default::default();
+        Self(Arc::new(Shared { options, watched, streams, sent, connection, examining }))
     }
 
     /// Serves until `stop`.

@@ -11,8 +11,10 @@ use serde_json::Value;
 use storage::JobStore;
 use tower::ServiceExt;
 
+mod streams;
+
 use super::*;
-use crate::fixtures::{segment_of, tried};
+use crate::fixtures::{segment_of, tried, words};
 
 const TOKEN: &str = "0123456789abcdef";
 const JOB: &str = "hostile-20260101-000000-abcd";
@@ -24,15 +26,6 @@ struct Place {
     router: Router,
     jobs: Jobs,
     store: JobStore,
-}
-
-fn words() -> Words {
-    Words {
-        hint: |hint| format!("hint {:?}", hint.lack),
-        error: |error| format!("{error:#}"),
-        remedy: |remedy| format!("{remedy:?}"),
-        flags: |_| String::new(),
-    }
 }
 
 fn access() -> Access {
@@ -429,36 +422,4 @@ async fn large_answer_is_compressed_if_accepted() {
     assert_eq!(header(&compressed, "content-encoding") == "gzip", is_large);
     let refused = place.get(&path, &[bearer, ("accept-encoding", "gzip;q=0")]).await;
     assert_eq!(header(&refused, "content-encoding"), "");
-}
-
-#[tokio::test]
-async fn stream_sends_the_job_at_once_and_ends_when_it_is_removed() {
-    use futures::StreamExt;
-    let place = place().await;
-    let bearer = ("authorization", "Bearer 0123456789abcdef");
-    let response = place.get(&format!("/api/v1/events?job={JOB}"), &[bearer]).await;
-    assert_eq!(header(&response, "content-type"), "text/event-stream");
-    let mut events = response.into_body().into_data_stream();
-    let first = String::from_utf8(events.next().await.expect("one").expect("bytes").to_vec()).expect("text");
-    assert!(first.starts_with("event: job\nid: ") && first.ends_with("\n\n"), "{first}");
-    assert_eq!(first.lines().filter(|line| line.starts_with("data: ")).count(), 1);
-    std::fs::remove_dir_all(place.store.folder().expect("local")).expect("removable");
-    let last = events.next().await.expect("one").expect("bytes");
-    assert!(last.starts_with(b"event: removed\n"));
-    assert!(events.next().await.is_none());
-}
-
-#[tokio::test]
-async fn streams_are_limited() {
-    let place = place().await;
-    let bearer = ("authorization", "Bearer 0123456789abcdef");
-    let mut open = Vec::new();
-    for _ in 0..events::STREAMS_MAX {
-        let response = place.get("/api/v1/events", &[bearer]).await;
-        assert_eq!(response.status(), StatusCode::OK);
-        open.push(response);
-    }
-    assert_eq!(place.get("/api/v1/events", &[bearer]).await.status(), StatusCode::TOO_MANY_REQUESTS);
-    open.pop();
-    assert_eq!(place.get("/api/v1/events", &[bearer]).await.status(), StatusCode::OK);
 }

@@ -34,7 +34,7 @@ use crate::{Error, JobStore, Result, StoreOptions, Stores};
 
 pub use removal::Removal;
 pub use turns::{OpenJob, Part, Turn};
-pub use workers::WORKER_PERIOD;
+pub use workers::{SeenWorker, WORKER_PERIOD};
 
 /// All jobs of one compute target.
 #[derive(Clone, Debug)]

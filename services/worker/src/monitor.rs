@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use chrono::Utc;
+use chrono::{DateTime, Utc};
 use sysinfo::{Disks, Networks, ProcessRefreshKind, ProcessesToUpdate, System};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::gpu::{GpuUsage, Gpus};
 use crate::node_log::append_to;
 
 /// Longest time before the first sample, so that short jobs have one.
@@ -21,6 +22,7 @@ const NODE_COLUMNS: &str = "Utc Time,Cpu Percent,Memory Total (MB),Memory Availa
     Network Sent (MB),Network Recv (MB),# of TCP/UDP connections";
 const PROCESS_COLUMNS: &str = "Utc Time,Pid,Parent Pid,Name,Cpu Percent,Memory Rss (MB),Memory Virtual (MB),\
     Io Read (MB),Io Write (MB),Status";
+const GPU_COLUMNS: &str = "Utc Time,Gpu,Name,Gpu Percent,Memory Total (MB),Memory Used (MB),Memory Used Percent";
 const DISK_COLUMNS: &str = "Utc Time,Mount Point,Total (MB),Used (MB),Available (MB),Used Percent";
 
 /// Samples every `interval` until the guard is dropped. `None` for an interval of 0.
@@ -30,21 +32,21 @@ pub fn start(folder: PathBuf, interval: Duration) -> Option<AbortOnDropHandle<()
     }
     Some(AbortOnDropHandle::new(tokio::spawn(async move {
         let mut pause = interval.min(FIRST_SAMPLE_MAX);
-        let mut system = None;
+        let mut sampler = None;
         loop {
             tokio::time::sleep(pause).await;
             pause = interval;
             let folder = folder.clone();
             let taken = tokio::task::spawn_blocking(move || {
-                let mut system = system.map_or_else(started, Ok)?;
-                sample(&mut system, &folder).map(|()| system)
+                let mut sampler = sampler.map_or_else(Sampler::new, Ok)?;
+                sampler.sample(&folder).map(|()| sampler)
             })
             .await;
             match taken {
-                Ok(Ok(used)) => system = Some(used),
+                Ok(Ok(used)) => sampler = Some(used),
                 Ok(Err(error)) => {
                     tracing::warn!("cannot sample the resource usage of the node: {error:#}");
-                    system = None;
+                    sampler = None;
                 }
                 // The runtime shuts down.
                 Err(_) => return,
@@ -53,16 +55,47 @@ pub fn start(folder: PathBuf, interval: Duration) -> Option<AbortOnDropHandle<()
     })))
 }
 
-fn started() -> Result<System> {
-    // Processor usage is the difference between two readings; this is the first.
-    let mut system = System::new()?;
-    system.refresh_cpu_usage();
-    Ok(system)
+struct Sampler {
+    system: System,
+    gpus: Option<Gpus>,
 }
 
-fn sample(system: &mut System, folder: &Path) -> Result<()> {
-    let now = Utc::now();
-    let time = now.format("%Y-%m-%d %H:%M:%S%.6f").to_string();
+impl Sampler {
+    fn new() -> Result<Self> {
+        // Processor usage is the difference between two readings; this is the first.
+        let mut system = System::new()?;
+        system.refresh_cpu_usage();
+        Ok(Self { system, gpus: Gpus::found() })
+    }
+
+    fn sample(&mut self, folder: &Path) -> Result<()> {
+        let now = Utc::now();
+        sample(&mut self.system, now, folder)?;
+        let usage = self.gpus.as_ref().map_or_else(Vec::new, Gpus::usage);
+        write_gpus(folder, &time(now), &usage)
+    }
+}
+
+fn time(now: DateTime<Utc>) -> String {
+    now.format("%Y-%m-%d %H:%M:%S%.6f").to_string()
+}
+
+/// Writes a line for each GPU. A machine without GPUs has no such file.
+fn write_gpus(folder: &Path, time: &str, usage: &[GpuUsage]) -> Result<()> {
+    if usage.is_empty() {
+        return Ok(());
+    }
+    let line = |GpuUsage { number, name, busy_percent, memory_bytes, memory_used_bytes }: &GpuUsage| {
+        let name = name.replace([',', '"', '\n'], "_");
+        let busy = busy_percent.map_or(String::new(), |percent| percent.to_string());
+        let [total, used] = [*memory_bytes, *memory_used_bytes].map(|bytes| bytes as f64 / MEGABYTE);
+        format!("{time},{number},{name},{busy},{total:.1},{used:.1},{:.1}", 100.0 * used / total.max(1.0))
+    };
+    append(&folder.join("node_gpu_usage.csv"), GPU_COLUMNS, usage.iter().map(line))
+}
+
+fn sample(system: &mut System, now: DateTime<Utc>, folder: &Path) -> Result<()> {
+    let time = time(now);
     system.refresh_cpu_usage();
     system.refresh_memory();
     system.refresh_processes_specifics(ProcessesToUpdate::All, true, ProcessRefreshKind::everything());
@@ -202,7 +235,7 @@ mod tests {
     #[test]
     fn sample_adds_a_complete_row_to_every_file() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        started().and_then(|mut system| sample(&mut system, folder.path())).expect("readable");
+        Sampler::new().and_then(|mut sampler| sampler.sample(folder.path())).expect("readable");
         for name in ["node_resource_usage.csv", "processes_resource_usage.csv", "node_disk_usage.csv"] {
             let text = std::fs::read_to_string(folder.path().join(name)).expect("written");
             let widths: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();
@@ -212,5 +245,28 @@ mod tests {
         assert_eq!(node.lines().count(), 2);
         let processes = std::fs::read_to_string(folder.path().join("processes_resource_usage.csv")).expect("written");
         assert!(processes.contains(&format!(",{},", std::process::id())), "{processes}");
+    }
+
+    #[test]
+    fn sample_has_a_row_for_each_gpu() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let usage = |number, busy_percent| GpuUsage {
+            number,
+            name: "NVIDIA H100, 80GB".to_owned(),
+            busy_percent,
+            memory_bytes: 80 << 30,
+            memory_used_bytes: 20 << 30,
+        };
+        write_gpus(folder.path(), "2026-11-24 10:00:00.000000", &[]).expect("writable");
+        assert!(!folder.path().join("node_gpu_usage.csv").exists(), "no GPU, no file");
+        for time in ["2026-11-24 10:00:00.000000", "2026-11-24 10:00:05.000000"] {
+            write_gpus(folder.path(), time, &[usage(0, Some(97)), usage(1, None)]).expect("writable");
+        }
+        let text = std::fs::read_to_string(folder.path().join("node_gpu_usage.csv")).expect("written");
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 5);
+        assert_eq!(lines[0], GPU_COLUMNS);
+        assert_eq!(lines[1], "2026-11-24 10:00:00.000000,0,NVIDIA H100_ 80GB,97,81920.0,20480.0,25.0");
+        assert_eq!(lines[4], "2026-11-24 10:00:05.000000,1,NVIDIA H100_ 80GB,,81920.0,20480.0,25.0");
     }
 }

@@ -1,5 +1,7 @@
 //! One job: its status, and everything else that its page shows at once.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use axum::extract::{Path, State};
 use axum::response::Response;
 use engine::history::{History, Origin};
@@ -119,6 +121,8 @@ struct Output {
     action: &'static str,
     format: &'static str,
     exists: bool,
+    /// Whether `/output/raw` gives the file.
+    downloadable: bool,
 }
 
 pub async fn job(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
@@ -211,7 +215,7 @@ impl Job {
             can_retry: !is_read_only && can_retry,
             warnings,
             notes,
-            output: output(spec, result.and_then(|result| result.output.as_deref())),
+            output: output(spec, result.and_then(|result| result.output.as_deref()), snapshot.store.folder().is_some()),
             history: match history.origin() {
                 Origin::Ledger => "ledger",
                 Origin::Report => "report",
@@ -224,10 +228,33 @@ impl Job {
     }
 
     /// Returns the part of the document that shows whether there is something new.
-    pub fn mark(&self) -> (String, JobState, Counts, Counts, u64, usize) {
-        let waits = self.waits.len();
-        (self.revision.clone(), self.status.state, self.mini_batches, self.items, self.retrying, waits)
+    pub fn mark(&self) -> Mark {
+        let mut others = DefaultHasher::new();
+        for Wait { mini_batch, node, process, phase, since, detail, stack, .. } in &self.waits {
+            (mini_batch, node, process, phase, since, detail, stack).hash(&mut others);
+        }
+        if let Some(Progress { processes, nodes, silent_since, step, trouble, .. }) = &self.status.progress {
+            (processes, nodes, silent_since, step, trouble).hash(&mut others);
+        }
+        (&self.status.hint, &self.warnings, &self.notes, self.output.downloadable).hash(&mut others);
+        Mark {
+            revision: self.revision.clone(),
+            state: self.status.state,
+            counts: [self.mini_batches, self.items],
+            retrying: self.retrying,
+            others: others.finish(),
+        }
     }
+}
+
+/// What differs if a job has something new to show.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mark {
+    revision: String,
+    state: JobState,
+    counts: [Counts; 2],
+    retrying: u64,
+    others: u64,
 }
 
 /// Whether processes may be working on a job in this state.
@@ -391,30 +418,18 @@ pub fn format_word(format: OutputFormat) -> &'static str {
     }
 }
 
-fn output(spec: &JobSpec, written: Option<&str>) -> Output {
+fn output(spec: &JobSpec, written: Option<&str>, is_of_this_machine: bool) -> Output {
     let path = written.map_or_else(|| output_path(spec), str::to_owned);
     let is_url = spec.output.folder.is_url();
-    Output {
-        exists: written.is_some() && (is_url || std::path::Path::new(&path).exists()),
-        path,
-        action: match spec.output.action {
-            OutputAction::SummaryOnly => "summary_only",
-            OutputAction::AppendRow => "append_row",
-        },
-        format: format_word(spec.output.format),
-    }
+    let exists = written.is_some() && (is_url || std::path::Path::new(&path).exists());
+    let (action, is_file) = match spec.output.action {
+        OutputAction::SummaryOnly => ("summary_only", false),
+        OutputAction::AppendRow => ("append_row", true),
+    };
+    let downloadable = exists && is_file && (is_url || is_of_this_machine);
+    Output { path, action, format: format_word(spec.output.format), exists, downloadable }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn word_of_a_shell_is_quoted_where_necessary() {
-        for (text, expected) in
-            [("/a/b.yaml", "/a/b.yaml"), ("a b", "'a b'"), ("a'b", "'a'\\''b'"), ("$(x)", "'$(x)'"), ("", "''")]
-        {
-            assert_eq!(quoted(text), expected);
-        }
-    }
-}
+#[path = "job_tests.rs"]
+mod tests;

@@ -3,6 +3,7 @@
 //! A script writes some of these files, so a path must lead to a file below `logs/`: neither upwards nor through a link.
 
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Component, Path as FilePath, PathBuf};
 
 use axum::body::Body;
@@ -21,7 +22,11 @@ use crate::routes::Portal;
 use crate::watched::View;
 
 const TEXT_BYTES_DEFAULT: u64 = 256 << 10;
+/// Holds a character, so that a reader of consecutive texts always gets on.
+const TEXT_BYTES_MIN: u64 = 16;
 const TEXT_BYTES_MAX: u64 = 1 << 20;
+/// How far before a byte the beginning of its line is searched.
+const LINE_BYTES_MAX: u64 = 64 << 10;
 /// How far before the end of a file its text begins by default.
 const END_BYTES: i64 = 64 << 10;
 const MATCHES_DEFAULT: usize = 200;
@@ -92,6 +97,7 @@ async fn offset_of(job: &FoundJob, path: &str, time: &str) -> Option<u64> {
 pub struct WantedText {
     path: String,
     from: Option<i64>,
+    before: Option<u64>,
     limit: Option<u64>,
 }
 
@@ -102,6 +108,8 @@ struct Text {
     from: u64,
     to: u64,
     text: String,
+    /// The byte at which each line of `text` begins. The text does not tell: it has replacements for invalid bytes.
+    starts: Vec<u64>,
     line: Option<u64>,
 }
 
@@ -109,29 +117,69 @@ pub async fn text(State(shared): Portal, Path(id): Path<String>, Query(wanted): 
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     let path = wanted.path;
     let bytes = size(&view.snapshot.store, &path).await?;
-    let limit = wanted.limit.unwrap_or(TEXT_BYTES_DEFAULT).clamp(1, TEXT_BYTES_MAX);
+    let limit = wanted.limit.unwrap_or(TEXT_BYTES_DEFAULT).clamp(TEXT_BYTES_MIN, TEXT_BYTES_MAX);
     let asked = wanted.from.unwrap_or(-END_BYTES);
-    let from = match u64::try_from(asked) {
-        Ok(from) => from.min(bytes),
-        Err(_) => bytes.saturating_sub(asked.unsigned_abs()),
+    let (from, to) = match (wanted.before, u64::try_from(asked)) {
+        (Some(before), _) => (before.min(bytes).saturating_sub(limit), before.min(bytes)),
+        (None, Ok(from)) => (from.min(bytes), from.saturating_add(limit).min(bytes)),
+        (None, Err(_)) => {
+            let from = bytes.saturating_sub(asked.unsigned_abs());
+            (from, from.saturating_add(limit).min(bytes))
+        }
     };
-    let to = from.saturating_add(limit).min(bytes);
-    let read = if from < to { view.snapshot.store.log_range(&path, from..to).await? } else { bytes::Bytes::new() };
-    // Whole lines where possible: a text from the end begins after a line break, one that is cut off ends after one.
-    let mut start = 0;
-    if asked < 0 && from > 0 {
-        start = read.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    }
-    let mut end = read.len();
-    if to < bytes
-        && let Some(last) = read.iter().rposition(|byte| *byte == b'\n').filter(|last| *last >= start)
-    {
-        end = last + 1;
-    }
-    let text = String::from_utf8_lossy(&read[start..end]).into_owned();
-    let (from, to) = (from + start as u64, from + end as u64);
+    let first = from.saturating_sub(LINE_BYTES_MAX);
+    let (first, read) = match from < to {
+        true => (first, view.snapshot.store.log_range(&path, first..to).await?),
+        false => (from, bytes::Bytes::new()),
+    };
+    // A file that was shortened meanwhile gives fewer bytes.
+    let asked = ((from - first) as usize).min(read.len());
+    let is_end_given = wanted.before.is_some() || to == bytes;
+    let range = whole_lines(&read, asked, first == 0, is_end_given);
+    let starts = starts(&read[range.clone()]).map(|start| first + (range.start + start) as u64).collect();
+    let text = String::from_utf8_lossy(&read[range.clone()]).into_owned();
+    let (from, to) = (first + range.start as u64, first + range.end as u64);
     let line = (from == 0).then_some(1);
-    Ok(document(&Text { path, bytes, from, to, text, line }))
+    Ok(document(&Text { path, bytes, from, to, text, starts, line }))
+}
+
+/// Returns the range from the line in which byte `asked` lies to the last whole line, or to the end of `read` if
+/// that is given. Within a line that is too long for this, the range begins and ends between characters.
+fn whole_lines(read: &[u8], asked: usize, is_beginning: bool, is_end_given: bool) -> Range<usize> {
+    let start = match read[..asked].iter().rposition(|byte| *byte == b'\n') {
+        Some(last) => last + 1,
+        None if is_beginning => 0,
+        None => asked + read[asked..].iter().take(3).take_while(|byte| is_continuation(**byte)).count(),
+    };
+    if is_end_given {
+        return start..read.len();
+    }
+    let end = match read[asked..].iter().rposition(|byte| *byte == b'\n') {
+        Some(last) => asked + last + 1,
+        None => read.len() - unfinished_character(read),
+    };
+    start..end.max(start)
+}
+
+/// Whether a byte continues a character in UTF-8.
+fn is_continuation(byte: u8) -> bool {
+    byte & 0b1100_0000 == 0b1000_0000
+}
+
+/// Returns the length of the character that begins at the end and is not whole.
+fn unfinished_character(read: &[u8]) -> usize {
+    let last = read.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+    let is_unfinished = std::str::from_utf8(last).is_err_and(|error| error.error_len().is_none());
+    if is_unfinished { last.len() } else { 0 }
+}
+
+/// Returns the position at which each line begins.
+fn starts(text: &[u8]) -> impl Iterator<Item = usize> {
+    text.split_inclusive(|byte| *byte == b'\n').scan(0, |next, line| {
+        let start = *next;
+        *next += line.len();
+        Some(start)
+    })
 }
 
 /// Returns the size of a log file, which must be one.
@@ -262,22 +310,26 @@ pub async fn search(
 
 fn search_in(path: &str, reader: impl Read, text: &str, limit: usize, found: &mut Search) {
     let mut reader = BufReader::with_capacity(1 << 16, reader);
-    let (mut line, mut number, mut offset) = (Vec::new(), 0, 0);
+    let (mut piece, mut number, mut offset, mut next) = (Vec::new(), 1, 0, 0);
+    let mut is_found = false;
     loop {
-        line.clear();
+        piece.clear();
         // A line of any length is searched in pieces.
-        let Ok(length @ 1..) = reader.by_ref().take(PIECE_BYTES).read_until(b'\n', &mut line) else { return };
-        number += 1;
-        let shown = String::from_utf8_lossy(&line);
-        if shown.to_lowercase().contains(text) {
+        let Ok(length @ 1..) = reader.by_ref().take(PIECE_BYTES).read_until(b'\n', &mut piece) else { return };
+        next += length as u64;
+        let shown = String::from_utf8_lossy(&piece);
+        if !is_found && shown.to_lowercase().contains(text) {
             if found.matches.len() == limit {
                 found.truncated = true;
                 return;
             }
             let text = shown.trim_end_matches(['\n', '\r']).chars().take(LINE_CHARACTERS_MAX).collect();
             found.matches.push(Match { path: path.to_owned(), line: number, offset, text });
+            is_found = true;
         }
-        offset += length as u64;
+        if piece.ends_with(b"\n") {
+            (number, offset, is_found) = (number + 1, next, false);
+        }
     }
 }
 
@@ -285,7 +337,7 @@ fn search_in(path: &str, reader: impl Read, text: &str, limit: usize, found: &mu
 struct Ranges {
     store: JobStore,
     path: String,
-    next: std::ops::Range<u64>,
+    next: Range<u64>,
     rest: bytes::Bytes,
 }
 
@@ -335,6 +387,41 @@ mod tests {
         let mut one = Search::default();
         search_in("a.txt", text.as_bytes(), "error", 1, &mut one);
         assert!(one.truncated && one.matches.len() == 1);
+    }
+
+    #[test]
+    fn search_counts_a_long_line_once() {
+        let text = format!("one\n{} error {}\nthree error\n", "x".repeat(3 << 20), "error".repeat(1 << 19));
+        let mut found = Search::default();
+        search_in("a.txt", text.as_bytes(), "error", 10, &mut found);
+        let places: Vec<_> = found.matches.iter().map(|found| (found.line, found.offset)).collect();
+        assert_eq!(places, [(2, 4), (3, text.len() as u64 - 12)]);
+    }
+
+    #[test]
+    fn text_consists_of_whole_lines() {
+        let read = "eins\nzwölf\ndrei".as_bytes();
+        let lines = |asked, is_end_given| {
+            let range = whole_lines(read, asked, true, is_end_given);
+            (range.clone(), starts(&read[range]).collect::<Vec<_>>())
+        };
+        assert_eq!(lines(0, true), (0..16, vec![0, 5, 12]));
+        assert_eq!(lines(0, false), (0..12, vec![0, 5]));
+        assert_eq!(lines(8, false), (5..12, vec![0]));
+        assert_eq!(lines(5, true), (5..16, vec![0, 7]));
+        assert_eq!(lines(12, false), (12..16, vec![0]), "no line is whole");
+        assert_eq!(lines(16, true), (12..16, vec![0]));
+        assert_eq!(starts(b"\xff\n\n").collect::<Vec<_>>(), [0, 2]);
+    }
+
+    #[test]
+    fn piece_of_a_long_line_consists_of_whole_characters() {
+        let read = "xüüüüx".as_bytes();
+        assert_eq!(whole_lines(&read[..8], 2, false, false), 3..7);
+        assert_eq!(whole_lines(&read[..7], 3, false, false), 3..7);
+        assert_eq!(whole_lines(&read[..8], 2, false, true), 3..8);
+        assert_eq!(whole_lines(&[0x80; 9], 2, false, false), 5..9, "bytes that are no characters");
+        assert_eq!(whole_lines(&[], 0, false, false), 0..0);
     }
 
     #[tokio::test]

@@ -65,7 +65,7 @@ struct Samples {
 
 #[derive(Debug, PartialEq, Serialize)]
 struct Series {
-    name: &'static str,
+    name: String,
     unit: &'static str,
     values: Vec<Option<f64>>,
 }
@@ -177,8 +177,38 @@ async fn read_samples(store: &JobStore, node: &mut Node, points: usize) {
         }
         let at_or_before = |at: &u64| fullest.range(..=at).next_back().map(|(_, value)| *value);
         let values = samples.at.iter().map(at_or_before).collect();
-        samples.series.push(Series { name: "Disk used", unit: "percent", values });
+        samples.series.push(Series { name: "Disk used".to_owned(), unit: "percent", values });
     }
+    if let Some((header, rows)) = read("node_gpu_usage.csv").await
+        && let Some(samples) = &mut node.samples
+    {
+        samples.series.extend(gpus(&header, &rows, &samples.at));
+    }
+}
+
+/// The columns of GPUs, and how they are shown.
+const GPU: [(&str, &str); 2] = [("busy", "Gpu Percent"), ("memory", "Memory Used Percent")];
+
+/// Returns what each GPU did from one of these times to the next, at most.
+fn gpus(header: &[String], rows: &[Vec<String>], at: &[u64]) -> Vec<Series> {
+    let position = |title: &str| header.iter().position(|other| other == title);
+    let Some(number_column) = position("Gpu") else { return Vec::new() };
+    let mut numbers: Vec<u32> = rows.iter().filter_map(|row| row[number_column].parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let columns = GPU.iter().filter_map(|(name, title)| Some((name, position(title)?)));
+    let series = columns.flat_map(|(name, column)| {
+        numbers.iter().map(move |number| {
+            let own = rows.iter().filter(|row| row[number_column].parse() == Ok(*number));
+            let values: BTreeMap<u64, f64> =
+                own.filter_map(|row| Some((time(&row[0])?, row[column].parse().ok()?))).collect();
+            let ends = at.iter().skip(1).copied().chain([u64::MAX]);
+            let most = |(from, to): (&u64, u64)| values.range(*from..to).map(|(_, value)| *value).reduce(f64::max);
+            let values = at.iter().zip(ends).map(most).collect();
+            Series { name: format!("GPU {number} {name}"), unit: "percent", values }
+        })
+    });
+    series.collect()
 }
 
 /// Returns the titles and the rows of a file of samples, whose cells hold no commas.
@@ -222,7 +252,11 @@ fn samples<'a>(
             values = (0..values.len()).map(rate).collect();
         }
         let largest = |some: &[Option<f64>]| some.iter().flatten().copied().reduce(f64::max);
-        Some(Series { name: column.name, unit: column.unit, values: values.chunks(together).map(largest).collect() })
+        Some(Series {
+            name: column.name.to_owned(),
+            unit: column.unit,
+            values: values.chunks(together).map(largest).collect(),
+        })
     });
     let series = series.collect();
     Some(Samples { at: rows.chunks(together).map(|rows| rows[0].0).collect(), series })
@@ -275,6 +309,60 @@ mod tests {
         assert_eq!(found.series[0].values[..2], [Some(1.0), Some(3.0)]);
         assert!(found.series[1].values.iter().all(|rate| *rate == Some(2.0)));
         assert_eq!(samples(&header, std::iter::empty(), &NODE, 10), None);
+    }
+
+    #[tokio::test]
+    async fn samples_of_gpus_and_processes_come_from_the_files_of_their_node() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let store = JobStore::local(folder.path()).expect("folder exists");
+        let lines = |header: &str, rows: &[&str]| {
+            let row = |(n, row): (usize, &&str)| format!("2026-11-21 10:00:{:02}.000000,{row}\n", n / 2 * 5);
+            format!("Utc Time,{header}\n{}", rows.iter().enumerate().map(row).collect::<String>())
+        };
+        let files = [
+            ("node_resource_usage.csv", lines("Cpu Percent,Memory Used Percent", &["10,1", "", "20,2"])),
+            (
+                "node_gpu_usage.csv",
+                lines(
+                    "Gpu,Name,Gpu Percent,Memory Total (MB),Memory Used (MB),Memory Used Percent",
+                    &["0,H100,97,1,1,25.0", "1,H100,,1,1,50.0", "0,H100,3,1,1,26.0", "1,H100,,1,1,51.0", "damaged"],
+                ),
+            ),
+            (
+                "processes_resource_usage.csv",
+                lines("Pid,Cpu Percent,Memory Rss (MB)", &["7,99.0,100.5", "8,1,1", "7,98.0,101.5", "8,1,1"]),
+            ),
+        ];
+        for (name, text) in files {
+            store.put_log(&format!("perf/n/{name}"), text.into()).await.expect("writable");
+        }
+        let process = |pid| Process {
+            process: format!("process{pid:03}"),
+            pid: Some(pid),
+            attempts: 0,
+            failed: 0,
+            busy_seconds: 0.0,
+            first_at: None,
+            last_at: None,
+            samples: None,
+        };
+        let mut node = Node { node: "n".to_owned(), stopped: None, processes: vec![process(7)], samples: None };
+        read_samples(&store, &mut node, 300).await;
+        let shown = |samples: Option<Samples>| -> Vec<_> {
+            let series = samples.expect("samples").series;
+            series.into_iter().map(|series| (series.name, series.values)).filter(|(name, _)| name != "CPU").collect()
+        };
+        let own = node.processes.remove(0).samples;
+        assert_eq!(shown(own), [("Memory".to_owned(), vec![Some(100.5), Some(101.5)])]);
+        let two = |name: &str, values: [Option<f64>; 2]| (name.to_owned(), values.to_vec());
+        let expected = [
+            two("Memory", [Some(1.0), Some(2.0)]),
+            two("GPU 0 busy", [Some(97.0), Some(3.0)]),
+            two("GPU 1 busy", [None; 2]),
+            two("GPU 0 memory", [Some(25.0), Some(26.0)]),
+            two("GPU 1 memory", [Some(50.0), Some(51.0)]),
+        ];
+        assert_eq!(shown(node.samples), expected);
     }
 
     #[test]

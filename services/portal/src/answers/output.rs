@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
-use futures::stream;
+use futures::{StreamExt, stream};
 use protocol::{ItemPath, OutputAction, OutputFormat};
 use serde::{Deserialize, Serialize};
 use storage::JobStore;
@@ -24,6 +24,8 @@ const ROWS_DEFAULT: usize = 100;
 const ROWS_MAX: usize = 1000;
 const READ_BYTES_MAX: u64 = 8 << 20;
 const PIECE_BYTES: u64 = 1 << 18;
+/// Bytes that are read from a store at a time.
+const FETCH_BYTES: u64 = 4 << 20;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -89,8 +91,8 @@ fn read(mut file: File, format: OutputFormat, rows_max: usize) -> Result<(u64, F
     rows.map(|rows| (bytes, rows)).map_err(|error| format!("it cannot be shown: {error:#}"))
 }
 
-/// Opens the output. One in a store is copied to a temporary file first, if it is small.
-async fn opened(view: &View) -> Result<File, Refusal> {
+/// Returns the path or URL of the file that was written.
+fn written_file(view: &View) -> Result<&str, Refusal> {
     let Some(path) = written(view) else {
         return Err(Refusal::not_found("the job has not written its output"));
     };
@@ -99,6 +101,12 @@ async fn opened(view: &View) -> Result<File, Refusal> {
             "the script writes its own files (output_action: summary_only); open the folder",
         ));
     }
+    Ok(path)
+}
+
+/// Opens the output. One in a store is copied to a temporary file first, if it is small.
+async fn opened(view: &View) -> Result<File, Refusal> {
+    let path = written_file(view)?;
     if ItemPath::from(path).is_url() {
         return fetched(&view.snapshot.store, path).await;
     }
@@ -123,7 +131,7 @@ async fn fetched(store: &JobStore, url: &str) -> Result<File, Refusal> {
     let bytes = store.stores().size(url).await?;
     if bytes > FETCHED_BYTES_MAX {
         let most = engine::size(FETCHED_BYTES_MAX);
-        return Err(Refusal::not_found(format!("it is larger than {most}; download it with the tools of its store")));
+        return Err(Refusal::not_found(format!("it is larger than {most}; download it to see its rows")));
     }
     let bytes = if bytes > 0 { store.stores().read(url, None, 0..bytes).await? } else { bytes::Bytes::new() };
     let written = tokio::task::spawn_blocking(move || {
@@ -137,8 +145,18 @@ async fn fetched(store: &JobStore, url: &str) -> Result<File, Refusal> {
 
 pub async fn raw(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
+    let path = written_file(&view)?.to_owned();
+    let name = path.rsplit('/').next().unwrap_or("output").to_owned();
+    if ItemPath::from(&*path).is_url() {
+        let store = view.snapshot.store.clone();
+        let bytes = store.stores().size(&path).await?;
+        let pieces = stream::iter((0..bytes).step_by(FETCH_BYTES as usize)).then(move |start| {
+            let (store, path) = (store.clone(), path.clone());
+            async move { store.stores().read(&path, None, start..bytes.min(start + FETCH_BYTES)).await }
+        });
+        return Ok(download(&name, Some(bytes), Body::from_stream(pieces)));
+    }
     let file = opened(&view).await?;
-    let name = written(&view).and_then(|path| path.rsplit('/').next()).unwrap_or("output").to_owned();
     let bytes = file.metadata().ok().map(|metadata| metadata.len());
     // A file that grows meanwhile must not exceed the announced length.
     let file = file.take(bytes.unwrap_or(u64::MAX));

@@ -9,9 +9,10 @@ use engine::doctor::{CheckState, Report};
 use engine::targets::{LOCAL, Queues};
 use engine::{DeadLetter, DeadLetters, Jobs};
 use futures::{StreamExt, stream};
-use protocol::milliseconds_since_epoch;
+use protocol::{Offer, milliseconds_since_epoch};
 use serde::Serialize;
 use serde_json::json;
+use storage::{Beat, SeenWorker};
 use tokio::time::Instant;
 
 use super::document;
@@ -56,6 +57,7 @@ struct TargetDocument {
     dead_letters_partial: bool,
     dead_letters_problem: Option<String>,
     workers: Vec<Worker>,
+    workers_problem: Option<String>,
     reducers: Vec<Reducer>,
     now: u64,
 }
@@ -72,8 +74,11 @@ struct Queue {
 #[derive(Debug, Serialize)]
 struct Worker {
     node: String,
-    job_id: String,
+    /// An open job that it works on, if it was the last to give a sign of life to this job.
+    job_id: Option<String>,
     last_at: u64,
+    /// `None`: it is not on the list of the target's workers.
+    offer: Option<Offer>,
 }
 
 #[derive(Debug, Serialize)]
@@ -97,7 +102,13 @@ pub async fn targets(State(shared): Portal) -> Response {
 
 pub async fn target(State(shared): Portal) -> Answer<Response> {
     let options = &shared.options;
-    let (workers, reducers) = roles(&options.jobs).await?;
+    let (listed, workers_problem) = match options.jobs.workers().await {
+        Ok(listed) => (listed, None),
+        // The portal may not be allowed to read the list.
+        Err(error) => (Vec::new(), Some((options.words.error)(&error))),
+    };
+    let (signs, reducers) = roles(&options.jobs).await?;
+    let workers = workers(listed, signs);
     let name = target_name(options.jobs.target()).unwrap_or_else(|| THIS_MACHINE.to_owned());
     let queue = options.target.as_ref().and_then(|target| Some(target.queue().ok()?.to_string()));
     let (queues, letters) = match &queue {
@@ -116,6 +127,7 @@ pub async fn target(State(shared): Portal) -> Answer<Response> {
         dead_letters_partial: letters.is_partial,
         dead_letters_problem: letters.problem,
         workers,
+        workers_problem,
         reducers,
         now: milliseconds_since_epoch(),
     }))
@@ -170,8 +182,27 @@ async fn depths(shared: &Shared) -> (Vec<Queue>, Letters) {
     (found, letters)
 }
 
-/// Returns the last signs of life of the workers and reducers of open jobs.
-async fn roles(jobs: &Jobs) -> Answer<(Vec<Worker>, Vec<Reducer>)> {
+/// Returns the workers on the list with the jobs that they gave a sign of life, and workers that are not on the list.
+fn workers(listed: Vec<SeenWorker>, signs: Vec<(String, Beat)>) -> Vec<Worker> {
+    let mut workers: Vec<Worker> = signs
+        .into_iter()
+        .map(|(job_id, beat)| {
+            let known = listed.iter().find(|worker| worker.name == beat.node);
+            let offer = known.map(|worker| worker.offer.clone());
+            Worker { node: beat.node, job_id: Some(job_id), last_at: beat.at, offer }
+        })
+        .collect();
+    for SeenWorker { name, offer, seen_at } in listed {
+        if !workers.iter().any(|worker| worker.node == name) {
+            workers.push(Worker { node: name, job_id: None, last_at: seen_at, offer: Some(offer) });
+        }
+    }
+    workers.sort_by(|one, other| (&one.node, &one.job_id).cmp(&(&other.node, &other.job_id)));
+    workers
+}
+
+/// Returns the last signs of life that workers and reducers gave to open jobs.
+async fn roles(jobs: &Jobs) -> Answer<(Vec<(String, Beat)>, Vec<Reducer>)> {
     let mut ids = jobs.open_ids().await?;
     ids.truncate(OPEN_JOBS_MAX);
     let now = milliseconds_since_epoch();
@@ -181,17 +212,17 @@ async fn roles(jobs: &Jobs) -> Answer<(Vec<Worker>, Vec<Reducer>)> {
         .map(|(store, job_id)| async move {
             let store = store.ok()?;
             let (beat, progress) = (store.beat().await.ok().flatten(), store.progress().await.ok().flatten());
-            let worker = beat.map(|beat| Worker { node: beat.node, job_id: job_id.clone(), last_at: beat.at });
+            let sign = beat.map(|beat| (job_id.clone(), beat));
             let silent = |at: u64| now.saturating_sub(at) > SILENCE_MILLISECONDS;
             let reducer = progress.map(|one| Reducer { job_id, last_at: one.at, silent: silent(one.at) });
-            Some((worker, reducer))
+            Some((sign, reducer))
         })
         .buffered(READS_AT_ONCE)
         .filter_map(std::future::ready)
         .collect()
         .await;
-    let (workers, reducers): (Vec<_>, Vec<_>) = signs.into_iter().unzip();
-    Ok((workers.into_iter().flatten().collect(), reducers.into_iter().flatten().collect()))
+    let (signs, reducers): (Vec<_>, Vec<_>) = signs.into_iter().unzip();
+    Ok((signs.into_iter().flatten().collect(), reducers.into_iter().flatten().collect()))
 }
 
 pub async fn doctor(State(shared): Portal) -> Answer<Response> {
@@ -220,4 +251,31 @@ pub async fn doctor(State(shared): Portal) -> Answer<Response> {
         json!({ "check": check.check, "state": check.state, "message": message })
     });
     Ok(document(&json!({ "ok": ok, "checks": checks.collect::<Vec<_>>() })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_is_listed_with_its_jobs() {
+        let seen = |name: &str, gpus| SeenWorker {
+            name: name.to_owned(),
+            offer: Offer { gpus, ..Offer::default() },
+            seen_at: 5,
+        };
+        let beat = |job: &str, node: &str| (job.to_owned(), Beat { node: node.to_owned(), count: 1, at: 7 });
+        let found = workers(vec![seen("a", 1), seen("b", 2)], vec![beat("x", "b"), beat("y", "b"), beat("z", "old")]);
+        let shown: Vec<_> = found
+            .iter()
+            .map(|one| (&*one.node, one.job_id.as_deref(), one.last_at, one.offer.as_ref().map(|offer| offer.gpus)))
+            .collect();
+        let expected = [
+            ("a", None, 5, Some(1)),
+            ("b", Some("x"), 7, Some(2)),
+            ("b", Some("y"), 7, Some(2)),
+            ("old", Some("z"), 7, None),
+        ];
+        assert_eq!(shown, expected);
+    }
 }

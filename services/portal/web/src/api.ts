@@ -10,9 +10,13 @@ export interface Info {
   version: string; place: string; target: string | null; read_only: boolean; job: string | null; now: number;
 }
 
+/** `cause` and `problem` in one line; the fields from `turn` on are those of open jobs of a target. */
 export interface JobSummary {
+  owner: string | null; priority: "low" | "normal" | "high";
   job_id: string; state: State; started_at: string | null; elapsed_seconds: number | null;
   mini_batches: Counts; items: Counts; problem?: string; name: string; cause: string | null;
+  turn?: string | null; waited_seconds?: number | null; processes?: number; share?: number | null;
+  remaining_seconds?: number | null;
 }
 export interface JobsPage { jobs: JobSummary[]; next: string | null; total: number; place: string; now: number }
 
@@ -43,6 +47,7 @@ export interface Progress {
   step?: string; trouble?: string;
 }
 export interface Job {
+  owner: string | null; priority: "low" | "normal" | "high"; replayed_by?: string; source_directory: string;
   job_id: string; state: State; hint: string | null; result: JobResult | null; progress: Progress | null; logs: string;
   revision: string; now: number; name: string; description: string; sentence: string;
   started_at: number | null; ended_at: number | null; elapsed_seconds: number | null;
@@ -51,7 +56,7 @@ export interface Job {
   script: string; job_file: string | null;
   lineage: { continued: number[]; same: { job_id: string; state: State }[] };
   commands: Command[]; can_cancel: boolean; can_retry: boolean; warnings: string[]; notes: string[];
-  output: { path: string; action: string; format: string; exists: boolean };
+  output: { path: string; action: string; format: string; exists: boolean; downloadable: boolean };
   history: "ledger" | "report" | "none"; nodes: number; processes: number;
 }
 
@@ -134,7 +139,7 @@ export interface Logs {
   files: LogFile[]; first_error: { path: string; offset: number | null; time: string; text: string } | null;
 }
 export interface LogText {
-  path: string; bytes: number; from: number; to: number; text: string; line: number | null;
+  path: string; bytes: number; from: number; to: number; text: string; starts: number[]; line: number | null;
 }
 export interface LogSearch {
   matches: { path: string; line: number; offset: number; text: string }[]; truncated: boolean; searched_bytes: number;
@@ -145,6 +150,8 @@ export interface Output {
   columns: string[] | null; cells: (string | null)[][]; truncated: boolean; how_to_read: string;
 }
 
+/** What a worker offers to jobs; `memory` in bytes. */
+export interface Offer { gpus: number; memory: number; processors: number; labels: Record<string, string> }
 export interface Target {
   name: string; store: string; queue: string | null;
   queues: {
@@ -155,7 +162,8 @@ export interface Target {
     body: string;
   }[];
   dead_letters_partial: boolean; dead_letters_problem: string | null;
-  workers: { node: string; job_id: string; last_at: number }[];
+  workers: { node: string; job_id: string | null; last_at: number; offer: Offer | null }[];
+  workers_problem: string | null;
   reducers: { job_id: string; last_at: number; silent: boolean }[]; now: number;
 }
 export interface Targets { targets: { name: string; current: boolean }[] }

@@ -33,15 +33,20 @@ export async function post<T>(path: string): Promise<T> {
 
 async function ask<T>(path: string, options: RequestInit): Promise<T> {
   let answer: Response;
+  let body: { error?: string; removed?: boolean } = {};
   try {
     answer = await fetch(`/api/v1${path}`, { credentials: "same-origin", cache: "no-store", ...options });
+    body = await answer.json().catch((error: unknown) => {
+      // An answer that is cut off is none. A refusal may be a proxy's, in words of its own.
+      if (answer.ok || options.signal?.aborted) throw error;
+      return {};
+    });
   } catch (error) {
     if (options.signal?.aborted && (options.signal.reason as Error)?.name !== "TimeoutError") throw error;
     connection.value = "lost";
     throw new Refused(0, UNREACHABLE);
   }
   heardAt.value = Date.now();
-  const body = (await answer.json().catch(() => ({}))) as { error?: string; removed?: boolean };
   if (connection.value !== "ok" && answer.status !== 401) wakes.value += 1;
   connection.value = answer.status === 401 ? "refused" : "ok";
   if (answer.ok) return body as T;

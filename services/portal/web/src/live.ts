@@ -1,12 +1,15 @@
 // What changes while the page is open: server-sent events, and polling where a proxy holds them back.
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 import type { Job } from "./api";
 import { connection, get, heardAt, Refused, wakes } from "./client";
 import { report } from "./report";
 
 /** The job that is shown; `null` until it is known. */
 export const job = signal<Job | null>(null);
-export const jobError = signal<Refused | null>(null);
+/** Why the job, or with `null` the list of jobs, could not be read. */
+export const jobError = signal<{ of: string | null; error: Refused } | null>(null);
+/** Nothing more is asked for then. */
+export const isRemoved = computed(() => jobError.value?.error.removed === true && jobError.value.of === job.value?.job_id);
 /** The difference between the clock of the server and the clock of the browser. */
 export const clockOffset = signal(0);
 /** The time by the clock of the server, to a second. */
@@ -23,7 +26,12 @@ let watched: string | null | undefined;
 let heardEventAt = 0;
 let streamWorks = false;
 let lastPoll = 0;
-let polling = false;
+/** Counts streams. What was asked for an earlier one is dropped, and keeps nothing from being asked again. */
+let generation = 0;
+/** The generation of the poll that is on its way. */
+let polling: number | null = null;
+/** How often the job was received. */
+let received = 0;
 let lastTick = Date.now();
 
 export function learnClock(serverNow: number): void {
@@ -36,15 +44,14 @@ export function learnClock(serverNow: number): void {
 export function watch(id: string | null): void {
   if (watched === id) return;
   watched = id;
-  if (job.peek()?.job_id !== id) {
-    job.value = null;
-    jobError.value = null;
-  }
+  if (job.peek()?.job_id !== id) job.value = null;
+  if (jobError.peek()?.of !== id) jobError.value = null;
   open();
 }
 
 function open(): void {
   close();
+  generation += 1;
   if (watched === undefined) return;
   if (report) {
     void poll();
@@ -71,13 +78,12 @@ function open(): void {
   });
   source.addEventListener("trouble", (event) => {
     heard(event);
-    jobError.value = new Refused(503, (JSON.parse(event.data) as { error: string }).error);
+    fail(new Refused(503, (JSON.parse(event.data) as { error: string }).error));
     if (watched === null) jobsVersion.value += 1;
   });
   source.addEventListener("removed", (event) => {
     heard(event);
-    jobError.value = new Refused(404, "This job has been removed. The page shows what was known of it.", true);
-    close();
+    fail(new Refused(404, "This job has been removed. The page shows what was known of it.", true));
   });
   source.addEventListener("jobs", (event) => {
     heard(event);
@@ -94,31 +100,44 @@ function close(): void {
   stream = null;
 }
 
+function fail(error: Refused): void {
+  if (watched === undefined) return;
+  jobError.value = { of: watched, error };
+  // A removed job does not come back; one that is unknown may be about to start.
+  if (!error.removed || job.peek()?.job_id !== watched) return;
+  close();
+  watched = undefined;
+  generation += 1;
+}
+
 function receive(next: Job): void {
   learnClock(next.now);
   if (next.job_id !== watched) return;
+  received += 1;
   // The store answers again: what it did not answer is fetched again.
-  if (jobError.peek()?.status === 503) wakes.value += 1;
+  if (jobError.peek()?.error.status === 503) wakes.value += 1;
   job.value = next;
   jobError.value = null;
 }
 
 async function poll(): Promise<void> {
-  if (polling || watched === undefined) return;
+  if (watched === undefined || polling === generation) return;
   const id = watched;
   lastPoll = Date.now();
   if (id === null) {
     jobsVersion.value += 1;
     return;
   }
-  polling = true;
+  const [own, before] = [generation, received];
+  polling = own;
   try {
     const next = await get<Job>(`/jobs/${encodeURIComponent(id)}`);
-    if (id === watched) receive(next);
+    // An event that came meanwhile is newer.
+    if (own === generation && before === received) receive(next);
   } catch (error) {
-    if (id === watched && error instanceof Refused && error.status !== 0) jobError.value = error;
+    if (own === generation && error instanceof Refused && error.status !== 0) fail(error);
   }
-  polling = false;
+  if (polling === own) polling = null;
 }
 
 /** Starts the clock. Called once. */
@@ -127,6 +146,8 @@ export function start(): void {
     now.value = report.generated_at;
     return;
   }
+  // The stream may be open again only later.
+  wakes.subscribe(() => void poll());
   setInterval(() => {
     const at = Date.now();
     now.value = at + clockOffset.peek();

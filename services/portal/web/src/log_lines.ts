@@ -8,7 +8,8 @@ export interface Line { offset: number; text: string; number: number | null }
 const CHUNK = 128 * 1024;
 /** More lines than this are dropped at the other end. */
 const LINES_MAX = 120_000;
-const encoder = new TextEncoder();
+/** No more characters of a line are kept. */
+const LINE_KEPT = 1 << 20;
 
 export class LogLines {
   lines = signal<Line[]>([]);
@@ -21,6 +22,8 @@ export class LogLines {
   /** How often the file was opened anew. */
   opened = signal(0);
   #busy = false;
+  /** Whether the last line has its line break. */
+  #isWhole = true;
   /** Counts openings: an answer of before is dropped. */
   #opening = 0;
   #stopped = false;
@@ -35,10 +38,11 @@ export class LogLines {
   async open(at: number | null): Promise<void> {
     this.#opening += 1;
     this.#busy = false;
-    await this.#ask(at === null ? -CHUNK : Math.max(0, at - CHUNK / 4), CHUNK, (answer) => {
+    await this.#ask({ from: at === null ? -CHUNK : Math.max(0, at - CHUNK / 4), limit: CHUNK }, (answer) => {
       this.from.value = answer.from;
       this.to.value = answer.to;
       this.lines.value = split(answer);
+      this.#isWhole = answer.text.endsWith("\n");
       this.loaded.value = true;
       this.opened.value += 1;
     });
@@ -48,17 +52,21 @@ export class LogLines {
   async before(): Promise<number> {
     const end = this.from.value;
     if (end === 0) return 0;
-    const start = Math.max(0, end - CHUNK);
     let added = 0;
-    await this.#ask(start, end - start, (answer) => {
+    await this.#ask({ before: end, limit: CHUNK }, (answer) => {
+      // The file was replaced by a shorter one.
+      if (answer.to !== end) return void this.open(null);
       const known = this.lines.peek();
-      // The answer may end before the bytes that are known, or begin within a line.
-      const lines = split({ ...answer, text: answer.text }).filter((line) => line.offset < end);
-      if (answer.to !== end && answer.to < end) return;
-      added = lines.length;
+      const before = split(answer);
+      const all = joined(before, known, answer.text.endsWith("\n"));
+      added = all.length - known.length;
+      const dropped = all[LINES_MAX];
+      if (dropped) {
+        this.to.value = dropped.offset;
+        this.#isWhole = true;
+      }
       this.from.value = answer.from;
-      this.lines.value = [...lines, ...known].slice(0, LINES_MAX);
-      if (lines.length + known.length > LINES_MAX) this.to.value = this.lines.value.at(-1)?.offset ?? this.to.value;
+      this.lines.value = numbered(all.slice(0, LINES_MAX));
     });
     return added;
   }
@@ -66,39 +74,27 @@ export class LogLines {
   /** Fetches what comes after, or what has been written since. */
   async after(): Promise<void> {
     const start = this.to.value;
-    await this.#ask(start, CHUNK, (answer) => {
-      if (answer.bytes < start) {
-        // The file was replaced.
-        void this.open(null);
-        return;
-      }
+    await this.#ask({ from: start, limit: CHUNK }, (answer) => {
+      // The file was replaced.
+      if (answer.bytes < start) return void this.open(null);
       if (answer.to <= start) return;
-      const known = this.lines.peek();
-      const last = known.at(-1);
-      const added = split(answer, last && last.number !== null ? last.number + 1 : null);
-      // The last line was not whole yet.
-      if (last && this.#ended(last) !== start && added[0]) {
-        const first = added.shift();
-        added.unshift({ ...last, text: last.text + (first?.text ?? "") });
-        known.pop();
-      }
-      const all = [...known, ...added];
-      this.lines.value = all.slice(Math.max(0, all.length - LINES_MAX));
+      // The last line was not whole yet: it comes again, or its continuation if it is very long.
+      const known = this.lines.peek().filter(({ offset }) => offset < answer.from);
+      const all = joined(known, split(answer), this.#isWhole || answer.from < start);
+      this.lines.value = numbered(all).slice(Math.max(0, all.length - LINES_MAX));
       this.from.value = this.lines.value[0]?.offset ?? answer.from;
       this.to.value = answer.to;
+      this.#isWhole = answer.text.endsWith("\n");
     });
   }
 
-  #ended(line: Line): number {
-    return line.offset + encoder.encode(line.text).length + 1;
-  }
-
-  async #ask(from: number, limit: number, then: (answer: LogText) => void): Promise<void> {
+  async #ask(range: Record<string, number>, then: (answer: LogText) => void): Promise<void> {
     if (this.#busy || this.#stopped) return;
     this.#busy = true;
     const opening = this.#opening;
     try {
-      const query = new URLSearchParams({ path: this.path, from: String(from), limit: String(limit) });
+      const query = new URLSearchParams({ path: this.path });
+      for (const [key, value] of Object.entries(range)) query.set(key, String(value));
       const answer = await get<LogText>(`/jobs/${encodeURIComponent(this.job)}/logs/text?${query}`);
       if (this.#stopped || opening !== this.#opening) return;
       this.#busy = false;
@@ -116,13 +112,23 @@ export class LogLines {
   }
 }
 
-function split(answer: LogText, number: number | null = answer.line): Line[] {
-  if (answer.text === "") return [];
-  let offset = answer.from;
+function split(answer: LogText): Line[] {
   const texts = answer.text.replace(/\n$/, "").split("\n");
-  return texts.map((text, at) => {
-    const line = { offset, text, number: number === null ? null : number + at };
-    offset += encoder.encode(text).length + 1;
-    return line;
+  return answer.starts.map((offset, at) => ({ offset, text: texts[at] ?? "", number: answer.line === null ? null : answer.line + at }));
+}
+
+/** Returns all lines. Unless `isWhole`, the last of `before` continues with the first of `after`. */
+function joined(before: Line[], after: Line[], isWhole: boolean): Line[] {
+  const [last, [first, ...rest]] = [before.at(-1), after];
+  if (isWhole || !last || !first) return [...before, ...after];
+  return [...before.slice(0, -1), { ...last, text: (last.text + first.text).slice(0, LINE_KEPT) }, ...rest];
+}
+
+/** Numbers the lines that follow one whose number is known. */
+function numbered(lines: Line[]): Line[] {
+  let number: number | null = null;
+  return lines.map((line) => {
+    number = line.number ?? (number === null ? null : number + 1);
+    return number === line.number ? line : { ...line, number };
   });
 }

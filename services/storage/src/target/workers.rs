@@ -24,6 +24,17 @@ const ENTRY_BYTES_MAX: u64 = 64 * 1024;
 const READ_MAX: usize = 1000;
 const READ_AT_ONCE: usize = 16;
 
+/// A worker, as its entry describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenWorker {
+    /// Its name, which is that of its node.
+    pub name: String,
+    /// What it offers to jobs.
+    pub offer: Offer,
+    /// When it last renewed its entry, by the clock of the store, milliseconds since the epoch.
+    pub seen_at: u64,
+}
+
 impl TargetStore {
     /// Writes or renews the entry of a worker.
     pub async fn put_worker(&self, name: &str, offer: &Offer) -> Result<()> {
@@ -42,41 +53,51 @@ impl TargetStore {
 
     /// Returns what the workers offer, without stale entries and those that cannot be read.
     pub async fn workers(&self) -> Result<BTreeMap<String, Offer>> {
+        let seen = self.seen_workers().await?;
+        Ok(seen.into_iter().map(|worker| (worker.name, worker.offer)).collect())
+    }
+
+    /// Returns the workers by their names, without stale entries and those that cannot be read.
+    pub async fn seen_workers(&self) -> Result<Vec<SeenWorker>> {
         let (mut fresh, _) = self.listed_workers().await?;
         fresh.truncate(READ_MAX);
-        let read = fresh.into_iter().map(|path: ObjectPath| async move {
-            let bytes = match self.store.get(&path).await {
+        let read = fresh.into_iter().map(|entry| async move {
+            let bytes = match self.store.get(&entry.location).await {
                 Ok(found) => found.bytes().await,
                 Err(error) => Err(error),
             };
+            let name = entry.location.filename().unwrap_or_default().to_owned();
+            let seen_at = u64::try_from(entry.last_modified.timestamp_millis()).unwrap_or_default();
             match bytes {
-                Ok(bytes) => Ok(path.filename().map(str::to_owned).zip(believed(&bytes))),
+                Ok(bytes) => Ok(believed(&bytes).map(|offer| SeenWorker { name, offer, seen_at })),
                 // It has ended since.
                 Err(object_store::Error::NotFound { .. }) => Ok(None),
                 Err(error) => Err(Error::from_store(&self.name("workers"), error)),
             }
         });
         let found: Vec<_> = stream::iter(read).buffer_unordered(READ_AT_ONCE).try_collect().await?;
-        Ok(found.into_iter().flatten().collect())
+        let mut found: Vec<_> = found.into_iter().flatten().collect();
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(found)
     }
 
     /// Returns the names of the workers, without stale entries.
     pub async fn worker_names(&self) -> Result<Vec<String>> {
         let (fresh, _) = self.listed_workers().await?;
-        Ok(fresh.iter().filter_map(|path| path.filename().map(str::to_owned)).collect())
+        Ok(fresh.iter().filter_map(|entry| entry.location.filename().map(str::to_owned)).collect())
     }
 
     /// Removes stale entries.
     pub async fn remove_stale_workers(&self) -> Result<()> {
         let (_, stale) = self.listed_workers().await?;
-        for path in stale {
-            self.remove_worker(path.filename().unwrap_or_default()).await?;
+        for entry in stale {
+            self.remove_worker(entry.location.filename().unwrap_or_default()).await?;
         }
         Ok(())
     }
 
-    /// Returns the places of all entries: fresh ones, and stale ones.
-    async fn listed_workers(&self) -> Result<(Vec<ObjectPath>, Vec<ObjectPath>)> {
+    /// Returns all entries: fresh ones, and stale ones.
+    async fn listed_workers(&self) -> Result<(Vec<ObjectMeta>, Vec<ObjectMeta>)> {
         let listed = self.store.list(Some(&self.path("workers"))).try_collect::<Vec<_>>().await;
         let listed = listed.map_err(|error| Error::from_store(&self.name("workers"), error))?;
         let now = self.now();
@@ -84,12 +105,8 @@ impl TargetStore {
             let name = meta.location.filename().unwrap_or_default();
             meta.size <= ENTRY_BYTES_MAX && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
         };
-        let (fresh, stale): (Vec<_>, Vec<_>) = listed
-            .into_iter()
-            .filter(is_entry)
-            .partition(|meta| (now - meta.last_modified).num_seconds() < STALE_SECONDS);
-        let places = |metas: Vec<ObjectMeta>| metas.into_iter().map(|meta| meta.location).collect();
-        Ok((places(fresh), places(stale)))
+        let entries = listed.into_iter().filter(is_entry);
+        Ok(entries.partition(|meta| (now - meta.last_modified).num_seconds() < STALE_SECONDS))
     }
 
     fn worker(&self, name: &str) -> ObjectPath {
@@ -125,6 +142,10 @@ mod tests {
             target.put_worker("b", &offer(0)).await.expect("writable");
             let expected = BTreeMap::from([("a".to_owned(), offer(2)), ("b".to_owned(), offer(0))]);
             assert_eq!(target.workers().await.expect("readable"), expected);
+            let seen = target.seen_workers().await.expect("readable");
+            let names: Vec<_> = seen.iter().map(|worker| (&*worker.name, worker.offer.gpus)).collect();
+            assert_eq!(names, [("a", 2), ("b", 0)]);
+            assert!(seen.iter().all(|worker| worker.seen_at > 1_700_000_000_000), "{seen:?}");
             let mut names = target.worker_names().await.expect("readable");
             names.sort();
             assert_eq!(names, ["a", "b"]);

@@ -19,7 +19,8 @@ import { TimelinePage } from "./timeline";
 
 export function JobPages({ id, path }: { id: string; path: string[] }) {
   useEffect(() => watch(id), [id]);
-  const [job, error] = [current.value, jobError.value];
+  const job = current.value;
+  const error = jobError.value?.of === id ? jobError.value.error : null;
   if (job?.job_id !== id) {
     if (!error) return <Waiting />;
     if (error.status === 404) return <Empty title={`There is no job ${id}.`}>It may have been removed. <a href="#/">Show all jobs</a></Empty>;
@@ -118,7 +119,7 @@ function Actions({ job }: { job: Job }) {
     <div class="actions">
       {may && job.can_cancel && <button type="button" class="button danger" onClick={() => ask("cancel")}><Icon name="stop" />Cancel</button>}
       {may && job.can_retry && <button type="button" class="button" onClick={() => ask("retry")}><Icon name="retry" />Retry</button>}
-      {job.output.exists && <a class="button" href={`/api/v1/jobs/${encodeURIComponent(job.job_id)}/output/raw`} download><Icon name="down" />Output</a>}
+      {job.output.downloadable && <a class="button" href={`/api/v1/jobs/${encodeURIComponent(job.job_id)}/output/raw`} download><Icon name="down" />Output</a>}
       {job.commands.length > 0 && <button type="button" class="button" onClick={() => ask("commands")}><Icon name="copy" />Commands</button>}
       {(["cancel", "retry"] as const).map((action) => (
         <Dialog key={action} title={ASKED[action].title} open={asked === action} close={() => ask(null)}>

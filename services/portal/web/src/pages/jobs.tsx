@@ -42,7 +42,12 @@ export function JobsPage() {
         {(data) =>
           data.jobs.length === 0 ? (
             <Panel>
-              {isFiltered ? (
+              {data.next ? (
+                // The server reads some thousands of jobs for one answer.
+                <Empty title="No job matches so far.">Older jobs have not been looked at. <a href={address([], { name, state, after: data.next })}>Look further</a></Empty>
+              ) : after ? (
+                <Empty title={isFiltered ? "No older job matches." : "There are no older jobs."}><a href={address([], { name, state })}>Show the newest</a></Empty>
+              ) : isFiltered ? (
                 <Empty title="No job matches."><button type="button" class="button small" onClick={() => refine({ name: undefined, state: undefined, after: undefined })}>Show all jobs</button></Empty>
               ) : (
                 <Empty title="There are no jobs yet.">Start one with <code>gristmill run job.yaml</code>. It appears here at once.</Empty>

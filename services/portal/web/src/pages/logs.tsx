@@ -4,6 +4,7 @@ import type { Job, LogFile, Logs, LogSearch } from "../api";
 import { plain, runs } from "../ansi";
 import { useData } from "../client";
 import { bytes } from "../format";
+import { isRemoved } from "../live";
 import { LogLines } from "../log_lines";
 import { address, refine, route } from "../route";
 import { Icon } from "../ui/icons";
@@ -125,25 +126,29 @@ function File({ job, path }: { job: Job; path: string }) {
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const [follows, setFollows] = useState(target === null);
+  /** The line whose link the keyboard reaches, by its byte; the one whose link gets the focus once it is drawn. */
+  const [chosen, choose] = useState<number | null>(null);
+  const awaited = useRef<number | null>(null);
   const lines = log.lines.value;
   const loaded = log.loaded.value;
   const isEnd = log.to.value >= log.size.value;
 
   useEffect(() => () => log.stop(), [log]);
   useEffect(() => {
-    const shown = target !== null && log.lines.peek().some((line) => line.offset === target);
+    const shown = target !== null && log.from.peek() <= target && target < log.to.peek();
     if (!shown) void log.open(target);
     if (target !== null) setFollows(false);
   }, [log, target]);
   // What has been written since, while the job runs and for what its end still writes.
   useEffect(() => {
+    if (isRemoved.value) return;
     const look = () => {
       if (!document.hidden && follows && isEnd) void log.after();
     };
     if (job.result) look();
     const timer = setInterval(look, job.result ? 3000 : 1200);
     return () => clearInterval(timer);
-  }, [log, follows, isEnd, job.result === null]);
+  }, [log, follows, isEnd, job.result === null, isRemoved.value]);
   useEffect(() => {
     const element = box.current;
     if (!element) return;
@@ -175,6 +180,33 @@ function File({ job, path }: { job: Job; path: string }) {
     }
   };
   const [first, last] = [Math.max(0, Math.floor(top / LINE) - 20), Math.min(lines.length, Math.ceil((top + height) / LINE) + 20)];
+  const marked = target !== null && target >= log.from.value && target < log.to.value ? indexOf(lines, target) : -1;
+  const isRendered = (index: number) => index >= first && index < last;
+  const chosenAt = chosen === null ? -1 : indexOf(lines, chosen);
+  const firstWhole = Math.min(Math.ceil(top / LINE), lines.length - 1);
+  const reached = isRendered(chosenAt) ? chosenAt : isRendered(marked) ? marked : firstWhole;
+  useLayoutEffect(() => {
+    if (awaited.current === null || awaited.current !== chosen || reached !== chosenAt) return;
+    awaited.current = null;
+    box.current?.querySelector<HTMLAnchorElement>(".log-line a[tabindex='0']")?.focus({ preventScroll: true });
+  });
+  // The arrow keys move from the link of one line to the next.
+  const onKey = (event: KeyboardEvent) => {
+    const element = box.current;
+    if (!element || (awaited.current === null && !(event.target instanceof HTMLAnchorElement))) return;
+    const page = Math.max(1, Math.floor(element.clientHeight / LINE) - 1);
+    const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -lines.length, End: lines.length };
+    const step = steps[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    const from = awaited.current === null ? reached : indexOf(lines, awaited.current);
+    const index = Math.max(0, Math.min(lines.length - 1, from + step));
+    awaited.current = lines[index]?.offset ?? null;
+    choose(awaited.current);
+    // The link that has the focus may scroll out of what is drawn before the next one is there.
+    element.focus({ preventScroll: true });
+    element.scrollTop = Math.min(Math.max(element.scrollTop, (index + 1) * LINE - element.clientHeight), index * LINE);
+  };
   const raw = `/api/v1/jobs/${encodeURIComponent(job.job_id)}/logs/raw?${new URLSearchParams({ path })}`;
   const toEnd = () => {
     refine({ at: undefined });
@@ -194,13 +226,13 @@ function File({ job, path }: { job: Job; path: string }) {
       footer={<><span><Num value={log.size.value} /> bytes</span>{(log.from.value > 0 || !isEnd) && <span>bytes <Num value={log.from.value} /> to <Num value={log.to.value} /> are loaded; scroll for more</span>}{follows && !job.result && <span>New lines appear as they are written.</span>}</>}
     >
       {log.error.value && <Problem error={log.error.value} again={() => void log.open(target)} />}
-      {!loaded ? <Waiting /> : lines.length === 0 ? <Empty title="The file is empty.">{!job.result && "Lines appear as they are written."}</Empty> : (
-        <div class="log" ref={box} tabIndex={0} role="group" aria-label={`Lines of ${path}`} onScroll={() => void onScroll()}>
+      {!loaded ? <Waiting /> : lines.length === 0 ? !log.error.value && <Empty title="The file is empty.">{!job.result && "Lines appear as they are written."}</Empty> : (
+        <div class="log" ref={box} tabIndex={0} role="group" aria-label={`Lines of ${path}`} onScroll={() => void onScroll()} onKeyDown={onKey}>
           <div class="log-inner" style={{ height: `${lines.length * LINE}px` }}>
             <div class="log-lines" style={{ transform: `translateY(${first * LINE}px)` }}>
-              {lines.slice(first, last).map((line) => (
-                <div key={line.offset} class={`log-line ${line.offset === target ? "marked" : ""}`}>
-                  <a href={address(["jobs", job.job_id, "logs"], { path, at: line.offset })} aria-label={`Link to line ${line.number ?? `at byte ${line.offset}`}`} tabIndex={-1}>{line.number ?? "·"}</a>
+              {lines.slice(first, last).map((line, at) => (
+                <div key={line.offset} class={`log-line ${first + at === marked ? "marked" : ""}`}>
+                  <a href={address(["jobs", job.job_id, "logs"], { path, at: line.offset })} aria-label={`Link to line ${line.number ?? `at byte ${line.offset}`}`} tabIndex={first + at === reached ? 0 : -1}>{line.number ?? "·"}</a>
                   <code>{runs(line.text.slice(0, LINE_MAX)).map((run) => (run.style ? <span class={run.style}>{run.text}</span> : run.text))}{line.text.length > LINE_MAX && <span class="muted"> … {line.text.length - LINE_MAX} more characters</span>}</code>
                 </div>
               ))}
@@ -214,7 +246,11 @@ function File({ job, path }: { job: Job; path: string }) {
 
 /** Returns the line in which a byte lies. */
 function indexOf(lines: { offset: number }[], at: number): number {
-  let found = -1;
-  for (let index = 0; index < lines.length && (lines[index]?.offset ?? 0) <= at; index += 1) found = index;
-  return found;
+  let [low, high] = [0, lines.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((lines[middle]?.offset ?? 0) <= at) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
 }

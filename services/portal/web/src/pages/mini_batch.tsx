@@ -19,8 +19,8 @@ export function MiniBatchPage({ job, number }: { job: Job; number: number }) {
   const data = found.data;
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
-      const isTyping = (event.target as Element).closest("input, textarea, select, pre, dialog");
-      if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+      const inside = event.target as Element;
+      if (inside.closest("input, textarea, select, pre, dialog") || scrolls(inside) || event.ctrlKey || event.metaKey || event.altKey) return;
       const target = event.key === "ArrowLeft" ? (event.shiftKey ? data?.previous_failed : previous)
         : event.key === "ArrowRight" ? (event.shiftKey ? data?.next_failed : next) : null;
       if (target !== null && target !== undefined) go(to(target));
@@ -46,6 +46,16 @@ export function MiniBatchPage({ job, number }: { job: Job; number: number }) {
       <Await of={found}>{(data) => <Content job={job} data={data} />}</Await>
     </>
   );
+}
+
+/** Whether arrow keys scroll what has the focus. */
+function scrolls(focused: Element): boolean {
+  for (let element: Element | null = focused; element && element !== document.body; element = element.parentElement) {
+    const { overflowX, overflowY } = getComputedStyle(element);
+    const isScroller = /auto|scroll/.test(overflowX + overflowY);
+    if (isScroller && (element.scrollWidth > element.clientWidth || element.scrollHeight > element.clientHeight)) return true;
+  }
+  return false;
 }
 
 function Content({ job, data }: { job: Job; data: MiniBatch }) {

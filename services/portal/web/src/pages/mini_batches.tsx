@@ -127,7 +127,9 @@ function Table({ job, selected }: { job: Job; selected: Range | null }) {
         ))}
       </div>
       <Await of={found}>
-        {(data) => data.rows.length === 0 ? (
+        {(data) => data.rows.length === 0 && data.matching > 0 ? (
+          <Empty title="There are no more mini-batches."><button type="button" class="button small" onClick={() => refine({ offset: undefined })}>Show the first</button></Empty>
+        ) : data.rows.length === 0 ? (
           <Empty title={isFiltered ? "No mini-batch matches." : "There are no mini-batches yet."}>{isFiltered && <button type="button" class="button small" onClick={clear}>Show all</button>}</Empty>
         ) : (
           <Scroll label="Mini-batches">
@@ -191,7 +193,7 @@ function Paging({ data, offset }: { data: MiniBatches; offset: number }) {
     <>
       <span>{data.rows.length > 0 && <><Num value={offset + 1} /> to <Num value={last} /> of </>}<Num value={data.matching} />{data.matching !== data.total && <> of <Num value={data.total} /> in all</>}</span>
       <span class="pager">
-        <button type="button" class="button small" disabled={offset === 0} onClick={() => to(Math.max(0, offset - PER_PAGE))}>Previous</button>
+        <button type="button" class="button small" disabled={offset === 0} onClick={() => to(Math.max(0, Math.min(offset, data.matching) - PER_PAGE))}>Previous</button>
         <button type="button" class="button small" disabled={last >= data.matching} onClick={() => to(offset + PER_PAGE)}>Next</button>
       </span>
       {note && <span>{note}</span>}

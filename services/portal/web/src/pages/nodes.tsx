@@ -1,15 +1,16 @@
 // What each node and process used over time, with the attempts below; starts, deaths and their reasons.
-import type { Job, NodeInfo, Nodes, Samples, Timeline } from "../api";
+import type { Job, NodeInfo, NodeProcess, Nodes, Samples, Timeline } from "../api";
 import { useData } from "../client";
 import { compact, counted } from "../format";
+import { isRemoved } from "../live";
 import { address, go } from "../route";
-import { SampleChart } from "../ui/charts";
+import { NAMED, SampleChart } from "../ui/charts";
 import { Gantt } from "../ui/gantt";
 import { Await, Empty, Num, Panel, Scroll, When } from "../ui/parts";
 
 export function NodesPage({ job }: { job: Job }) {
   const id = encodeURIComponent(job.job_id);
-  const found = useData<Nodes>(`/jobs/${id}/nodes`, job.revision, { every: job.result ? 0 : 5000 });
+  const found = useData<Nodes>(`/jobs/${id}/nodes`, job.revision, { every: job.result || isRemoved.value ? 0 : 5000 });
   const timeline = useData<Timeline>(`/jobs/${id}/timeline`, job.revision);
   return (
     <Await of={found}>
@@ -30,7 +31,7 @@ function groups(samples: Samples): { unit: string; names: string[] }[] {
   const found = new Map<string, string[]>();
   for (const { name, unit, values } of samples.series) {
     if (values.every((value) => value === null)) continue;
-    const group = unit === "MB/s" ? name.split(" ")[0] ?? name : unit === "percent" && !name.startsWith("CPU") ? name : unit;
+    const group = name.startsWith("GPU") ? name.replace(/ \d+/, "") : unit === "MB/s" ? name.split(" ")[0] ?? name : unit === "percent" && !name.startsWith("CPU") ? name : unit;
     found.set(group, [...(found.get(group) ?? []), name]);
   }
   return [...found].map(([, names]) => ({ unit: samples.series.find(({ name }) => name === names[0])?.unit ?? "", names }));
@@ -52,10 +53,11 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
         {node.stopped && <p class="bad anywhere">It gave up: {node.stopped}</p>}
         {node.samples && Number.isFinite(from) ? groups(node.samples).map(({ unit, names }) => (
           <figure key={names.join()}>
-            <figcaption class="keys">{names.length === 1 ? <h3>{names[0]}</h3> : names.map((name, at) => <span class={`key line-${at}`}>{name}</span>)}</figcaption>
+            <figcaption class="keys">{names.length === 1 ? <h3>{names[0]}</h3> : names.map((name, at) => <span class={`key line-${at % NAMED.length}`}>{name}</span>)}</figcaption>
             <SampleChart samples={node.samples as Samples} names={names} unit={unit} from={from} to={to} />
           </figure>
         )) : <Empty title="No resources were sampled on this node.">{job.result ? "Short jobs end before the first sample. " : ""}The key <code>resource_monitor_interval</code> sets how often they are.</Empty>}
+        {Number.isFinite(from) && <ProcessCharts processes={busiest} from={from} to={to} />}
         {timeline && rows.length > 0 && Number.isFinite(from) && (
           <figure>
             <figcaption><h3>Attempts</h3></figcaption>
@@ -85,6 +87,41 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
       </div>
     </Panel>
   );
+}
+
+/** The CPU and the memory of each process, as many processes on one chart as there are colours. */
+function ProcessCharts({ processes, from, to }: { processes: NodeProcess[]; from: number; to: number }) {
+  const sampled = processes.filter(({ samples }) => samples !== null && samples.at.length > 0);
+  const parts = Array.from({ length: Math.ceil(sampled.length / NAMED.length) }, (_, at) => sampled.slice(at * NAMED.length, (at + 1) * NAMED.length));
+  return (
+    <>
+      {parts.map((part, at) => {
+        const names = part.map(({ process }) => process);
+        return (
+          <details key={names.join()} open={at === 0}>
+            <summary><h3 class="inline">{at === 0 ? "CPU and memory of processes" : `More processes: ${names[0]} and others`}</h3></summary>
+            <div class="keys">{names.map((name, at) => <span class={`key line-${at}`}>{name}</span>)}</div>
+            {[["CPU", "percent"], ["Memory", "MB"]].map(([what = "", unit = ""]) => (
+              <figure key={what}>
+                <figcaption class="muted">{what}</figcaption>
+                <SampleChart samples={together(part, what, unit)} names={names} unit={unit} from={from} to={to} label={`${what} of ${names.join(", ")}`} spans />
+              </figure>
+            ))}
+          </details>
+        );
+      })}
+    </>
+  );
+}
+
+/** Returns one kind of samples of several processes, at the times of all. */
+function together(processes: NodeProcess[], name: string, unit: string): Samples {
+  const known = processes.map(({ process, samples }) => {
+    const values = samples?.series.find((series) => series.name === name)?.values ?? [];
+    return { process, values: new Map(samples?.at.map((at, index) => [at, values[index] ?? null])) };
+  });
+  const at = [...new Set(known.flatMap(({ values }) => [...values.keys()]))].sort((a, b) => a - b);
+  return { at, series: known.map(({ process, values }) => ({ name: process, unit, values: at.map((time) => values.get(time) ?? null) })) };
 }
 
 function Events({ of }: { of: Nodes }) {

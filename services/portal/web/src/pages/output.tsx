@@ -9,15 +9,16 @@ import { Sheet } from "./sheet";
 export function OutputPage({ job }: { job: Job }) {
   const id = encodeURIComponent(job.job_id);
   const found = useData<Output>(`/jobs/${id}/output`, job.state);
+  const download = !report && job.output.downloadable && <a class="button small" href={`/api/v1/jobs/${id}/output/raw`} download><Icon name="down" />Download</a>;
   return (
     <Await of={found}>
       {(data) => !data.available ? (
-        <Panel title="Output">
+        <Panel title="Output" end={download}>
           <Empty title={job.result ? "There is no output." : "There is no output yet."}>{data.reason ?? "The final file is written when every mini-batch has ended."}</Empty>
         </Panel>
       ) : (
         <div class="stack">
-          <Panel title="The final file" end={!report && <a class="button small" href={`/api/v1/jobs/${id}/output/raw`} download><Icon name="down" />Download</a>}>
+          <Panel title="The final file" end={download}>
             <div class="stack">
               <dl class="pairs">
                 <dt>path</dt><dd class="mono">{data.path}</dd>

@@ -1,9 +1,9 @@
 // The compute target: its queues, dead letters, workers and reducers, and what `doctor` says.
 import { useEffect, useState } from "preact/hooks";
-import type { Doctor, Target, Targets } from "../api";
+import type { Doctor, Offer, Target, Targets } from "../api";
 import { plain } from "../ansi";
 import { post, Refused, useData } from "../client";
-import { ago } from "../format";
+import { ago, bytes, counted } from "../format";
 import { mayAct } from "../info";
 import { watch } from "../live";
 import { address } from "../route";
@@ -82,15 +82,22 @@ function DeadLetters({ target }: { target: Target }) {
 }
 
 function Workers({ target }: { target: Target }) {
-  const { workers, reducers } = target;
+  const { workers, reducers, workers_problem: problem } = target;
   return (
     <Panel title="Workers and reducers" flush>
-      {workers.length + reducers.length === 0 ? <Empty title="No open job shows a sign of life.">Workers and reducers appear with the first job that they work on.</Empty> : (
+      {problem && <div class="item bad anywhere">{problem}</div>}
+      {workers.length + reducers.length === 0 ? !problem && <Empty title="No worker and no reducer has been seen.">Workers appear when they start, reducers with the first job that they serve.</Empty> : (
         <Scroll label="Table">
           <table class="table dense">
             <thead><tr><th>Role</th><th>Job</th><th>Last sign</th></tr></thead>
             <tbody>
-              {workers.map((worker) => <tr><td>worker <span class="mono anywhere">{worker.node}</span></td><td><a class="anywhere" href={address(["jobs", worker.job_id])}>{worker.job_id}</a></td><td><When at={worker.last_at} relative /></td></tr>)}
+              {workers.map((worker) => (
+                <tr>
+                  <td>worker <span class="mono anywhere">{worker.node}</span>{worker.offer && <div class="muted anywhere">{offered(worker.offer)}</div>}</td>
+                  <td>{worker.job_id === null ? <span class="muted">–</span> : <a class="anywhere" href={address(["jobs", worker.job_id])}>{worker.job_id}</a>}</td>
+                  <td><When at={worker.last_at} relative /></td>
+                </tr>
+              ))}
               {reducers.map((reducer) => <tr><td>reducer</td><td><a class="anywhere" href={address(["jobs", reducer.job_id])}>{reducer.job_id}</a></td><td>{reducer.silent ? <span class="bad">silent since {ago(reducer.last_at, target.now)}</span> : <When at={reducer.last_at} relative />}</td></tr>)}
             </tbody>
           </table>
@@ -98,6 +105,11 @@ function Workers({ target }: { target: Target }) {
       )}
     </Panel>
   );
+}
+
+function offered({ gpus, memory, processors, labels }: Offer): string {
+  const parts = [gpus > 0 && counted(gpus, "GPU"), processors > 0 && counted(processors, "processor"), memory > 0 && `${bytes(memory)} of memory`];
+  return [...parts.filter(Boolean), ...Object.entries(labels).map(([name, value]) => `${name}=${value}`)].join(", ");
 }
 
 const CHECKED = { ok: ["good", "good"], warning: ["warn", "warn"], failed: ["bad", "bad"], not_checked: ["idle", "idle"] } as const;

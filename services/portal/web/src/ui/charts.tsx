@@ -6,7 +6,7 @@ import { compact, moment, rate } from "../format";
 import { hideTip, showTip } from "./tip";
 import { colour, theme } from "./theme";
 
-export interface Line { label: string; values: (number | null)[]; colour: string; fill?: string; bars?: boolean }
+export interface Line { label: string; values: (number | null)[]; colour: string; fill?: string; bars?: boolean; spans?: boolean }
 
 interface ChartProps {
   /** Seconds since 1970. */
@@ -67,7 +67,7 @@ function options(width: number, latest: { current: ChartProps }): uPlot.Options 
     series: [
       {},
       ...lines.map((line): uPlot.Series => ({
-        label: line.label, stroke: line.bars ? "transparent" : line.colour, width: line.bars ? 0 : 1.5, points: { show: false },
+        label: line.label, stroke: line.bars ? "transparent" : line.colour, width: line.bars ? 0 : 1.5, points: { show: false }, spanGaps: line.spans ?? false,
         ...(line.bars ? { fill: line.colour, paths: bars } : line.fill ? { fill: line.fill } : {}),
       })),
     ],
@@ -121,13 +121,13 @@ export function RateChart({ series }: { series: Series }) {
 const MEGABYTES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288];
 export const NAMED = ["accent", "odd", "warn-fill", "good-fill", "bad-fill", "muted"];
 
-/** Samples of one unit, one line for each series. */
-export function SampleChart(props: { samples: Samples; names: string[]; unit: string; from: number; to: number; height?: number }) {
-  const { samples, names, unit, from, to } = props;
+/** Samples of one unit, one line for each series. `spans`: the series were sampled at different times. */
+export function SampleChart(props: { samples: Samples; names: string[]; unit: string; from: number; to: number; height?: number; label?: string; spans?: boolean }) {
+  const { samples, names, unit, from, to, spans = false } = props;
   const chosen = samples.series.filter((series) => names.includes(series.name));
   const lines = chosen.map((series, index): Line => ({
-    label: series.name, values: series.values, colour: colour(NAMED[index % NAMED.length] ?? "accent"),
+    label: series.name, values: series.values, colour: colour(NAMED[index % NAMED.length] ?? "accent"), spans,
   }));
   const shown = (value: number) => unit === "percent" ? `${Math.round(value)}%` : unit === "MB" && value >= 1024 ? `${(value / 1024).toFixed(1)} GB` : `${value < 10 && value > 0 ? value.toFixed(1) : Math.round(value)}${unit === "count" ? "" : ` ${unit}`}`;
-  return <Chart at={samples.at.map((at) => at / 1000)} lines={lines} height={props.height ?? 104} incrs={unit === "MB" ? MEGABYTES : undefined} label={`${names.join(", ")} over time`} shown={shown} from={from / 1000} to={to / 1000} />;
+  return <Chart at={samples.at.map((at) => at / 1000)} lines={lines} height={props.height ?? 104} incrs={unit === "MB" ? MEGABYTES : undefined} label={`${props.label ?? names.join(", ")} over time`} shown={shown} from={from / 1000} to={to / 1000} />;
 }

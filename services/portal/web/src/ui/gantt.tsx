@@ -1,5 +1,5 @@
 // Attempts as bars, one row for each process; or, where they are too many, how busy each process was.
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import type { Timeline } from "../api";
 import { compact, counted, moment } from "../format";
 import { sized, useCanvas } from "./canvas";
@@ -29,6 +29,7 @@ export function Gantt(props: GanttProps) {
   const { timeline, rows, from, to, left, right = 8, rowHeight, zoom } = props;
   const { place, canvas, width, useDrawing, at: pointer } = useCanvas();
   const [drag, setDrag] = useState<{ start: number; end: number } | null>(null);
+  const isPressed = useRef(false);
   const height = rows.length * rowHeight + AXIS;
   const span = Math.max(1, to - from);
   const room = Math.max(1, width - left - right);
@@ -57,6 +58,7 @@ export function Gantt(props: GanttProps) {
     showTip(event.clientX, event.clientY, <Told {...found} timeline={timeline} at={timeAt(x)} />);
   };
   const onDown = (event: PointerEvent) => {
+    isPressed.current = event.button === 0;
     if (event.button !== 0 || event.pointerType === "touch") return;
     const { x } = pointed(event);
     if (zoom && x >= left) {
@@ -68,6 +70,8 @@ export function Gantt(props: GanttProps) {
     const { x, y } = pointed(event);
     const dragged = drag;
     setDrag(null);
+    if (!isPressed.current || event.button !== 0) return;
+    isPressed.current = false;
     if (dragged && zoom && Math.abs(dragged.end - dragged.start) > 6) {
       zoom(timeAt(Math.min(dragged.start, dragged.end)), timeAt(Math.max(dragged.start, dragged.end)));
       return;
@@ -75,6 +79,12 @@ export function Gantt(props: GanttProps) {
     const found = hit(x, y);
     if (found?.bar !== null && found?.bar !== undefined) props.open(timeline.bars?.mini_batch[found.bar] ?? 0);
     else if (found && found.bin !== null && zoom) zoom(timeAt(x) - span / 10, timeAt(x) + span / 10);
+  };
+  // The browser scrolls instead, or the window lost the pointer.
+  const onCancel = () => {
+    isPressed.current = false;
+    setDrag(null);
+    hideTip();
   };
   const onKey = (event: KeyboardEvent) => {
     const moves: Record<string, [number, number]> = {
@@ -90,7 +100,7 @@ export function Gantt(props: GanttProps) {
       <div tabIndex={zoom ? 0 : undefined} role={zoom ? "application" : "img"} aria-label={props.label} onKeyDown={onKey}>
         <canvas
           ref={canvas} style={{ width: `${width}px`, height: `${height}px` }}
-          onPointerMove={onMove} onPointerDown={onDown} onPointerUp={onUp} onPointerLeave={hideTip}
+          onPointerMove={onMove} onPointerDown={onDown} onPointerUp={onUp} onPointerCancel={onCancel} onPointerLeave={hideTip}
         />
         {drag && Math.abs(drag.end - drag.start) > 6 && <div class="map-shade" style={{ left: `${Math.min(drag.start, drag.end)}px`, width: `${Math.abs(drag.end - drag.start)}px`, top: "0px", height: `${height - AXIS}px` }} />}
       </div>

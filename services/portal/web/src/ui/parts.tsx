@@ -200,6 +200,8 @@ export function Search(props: { label: string; value: string; change: (value: st
   const [text, setText] = useState(props.value);
   const timer = useRef(0);
   useEffect(() => setText(props.value), [props.value]);
+  // What was typed on one page must not change the address of the next.
+  useEffect(() => () => clearTimeout(timer.current), []);
   return (
     <input
       class="field" type="search" value={text} aria-label={props.label} placeholder={props.placeholder ?? props.label} spellcheck={false} autocomplete="off"
