@@ -91,6 +91,18 @@ def test_completed_job_shows_rows_and_output(workplace, portal):
         assert "script-src 'self'" in page.headers["content-security-policy"]
 
 
+def test_reuse_of_a_result_is_part_of_its_lineage(workplace, portal):
+    workplace.data(2)
+    job = workplace.job(HOLDS, allow_reuse=True)
+    job_id = job.run().job_id
+    before = time.time() * 1000
+    assert [job.run().job_id for _ in range(2)] == [job_id, job_id]
+    shown = portal.get(f"/jobs/{job_id}")
+    reused = shown["lineage"]["reused"]
+    assert reused["count"] == 2 and len(reused["times"]) == 2, reused
+    assert before <= reused["times"][0] <= reused["times"][1] <= shown["now"]
+
+
 def test_running_job_is_live_and_can_be_canceled_and_continued(workplace, portal):
     workplace.data(4)
     running = workplace.job(HOLDS).start(HOLD="002.txt")

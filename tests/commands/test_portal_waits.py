@@ -10,8 +10,8 @@ from portal_client import HOLDS, Portal
 
 def test_job_that_does_not_move_shows_its_stack_rate_and_limits(workplace: Workplace) -> None:
     workplace.data(4)
-    settings = {"error_threshold": 7, "fail_fast": 5, "run_max_try": 4, "progress_update_timeout": 300}
-    job = workplace.job(HOLDS, process_count_per_node=1, **settings)
+    limits = {"error_threshold": 7, "fail_fast": 5, "run_max_try": 4}
+    job = workplace.job(HOLDS, arguments=["--progress_update_timeout", "300"], **limits)
     running = job.start(HOLD="002.txt")
     running.wait_for_record("held")
     [job_id] = workplace.job_ids()
@@ -45,5 +45,6 @@ def test_job_that_does_not_move_shows_its_stack_rate_and_limits(workplace: Workp
     assert shown["eta_seconds"] == 2 / shown["rate"]
     go(workplace)
     running.wait()
+    wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Completed", "the end in the portal")
     shown = portal.get(f"/jobs/{job_id}")
     assert shown["waits"] == [] and shown["mini_batches"]["succeeded"] == 4

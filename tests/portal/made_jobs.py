@@ -248,6 +248,9 @@ class Job(Past):
             "job_file": "/work/job.yaml",
             "lineage": {
                 "continued": [self.start + 90_000] if self.state == "Completed" else [],
+                "reused": {"count": 3, "times": [self.start + 86_400_000]}
+                if self.state == "Completed"
+                else {"count": 0, "times": []},
                 "same": [{"job_id": f"{self.name}-20261101-080000-0f3c", "state": "Completed"}],
             },
             "commands": [

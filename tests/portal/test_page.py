@@ -279,6 +279,15 @@ def test_mini_batch_is_run_again(own_stand_in: StandIn, open_page: Callable[...,
     expect(page).to_have_url(f"{own_stand_in.address}#/jobs/{next(iter(own_stand_in.jobs))}")
 
 
+def test_lineage_says_how_often_the_result_was_reused(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{COMPLETED}")
+    history = page.locator(".panel").filter(has_text="Other jobs of this name")
+    expect(history).to_contain_text("reused by3 runs with the same inputs, script and settings, last")
+    show(page, f"jobs/{FAILED}")
+    expect(history).to_contain_text("started")
+    expect(history).not_to_contain_text("reused by")
+
+
 def test_report_needs_no_server(stand_in: StandIn, open_page: Callable[..., Page], tmp_path: Path) -> None:
     job = stand_in.jobs[FAILED]
     below = [

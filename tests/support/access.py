@@ -75,6 +75,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:PutObject", "jobs/*/control/priority"),  # by `priority`
         ("s3:PutObject", "jobs/*/control/turn"),  # with quotas
         ("s3:PutObject", "jobs/*/ledger/*"),  # by `retry`
+        ("s3:PutObject", "jobs/*/reused.json"),  # when a result is reused
         ("s3:PutObject", "turns/*"),  # with quotas
     },
     "portal": {

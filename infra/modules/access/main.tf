@@ -166,6 +166,7 @@ locals {
           "${local.job_arn}/plan/*",
           "${local.job_arn}/ledger/*",
           "${local.job_arn}/control/cancel",
+          "${local.job_arn}/reused.json",
           "${local.job_arn}/control/priority",
           "${local.job_arn}/control/turn",
           "${local.target_arn}/open/*",

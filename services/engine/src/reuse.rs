@@ -39,6 +39,13 @@ async fn kept(job: &JobStore) -> Option<Kept> {
     serde_json::from_slice(&job.identity().await.ok()??).ok()
 }
 
+/// Records that the result of a job is reused. This tells people only, so it may fail.
+pub(crate) async fn note_reuse(job: &JobStore) {
+    if let Err(error) = job.add_reuse().await {
+        tracing::debug!("cannot record that the result is reused: {error:#}");
+    }
+}
+
 impl Engine {
     /// Returns the result of a completed job of a target that is the same job, unless the job forbids it. Says why the
     /// newest completed job of the same name is another one.
@@ -56,7 +63,10 @@ impl Engine {
         while let Some(job) = found.next().await {
             let Some(job) = job.filter(FoundJob::has_finished) else { continue };
             match jobs.compared(parsed, &job, &mut digest).await {
-                Ok(result) => return Ok(Some(JobResult { reused: true, ..result })),
+                Ok(result) => {
+                    note_reuse(&job.store).await;
+                    return Ok(Some(JobResult { reused: true, ..result }));
+                }
                 Err(Some(reason)) if not_reused.is_none() => not_reused = Some((job.spec.job_id, reason)),
                 Err(_) => {}
             }

@@ -11,6 +11,7 @@ use reducer::clause;
 
 use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};
+use crate::reuse::note_reuse;
 use crate::{
     Busy, Check, Engine, Error, Event, Events, Fixable, For, FoundJob, Home, Jobs, Lock, NewJobReason, Notice,
     OutputLock, Removed, Result, StopRequest, new_job_id, same_job,
@@ -177,6 +178,7 @@ impl Engine {
                 digest = listings.digest(&spec).await.ok();
             }
             if digest.as_ref() == Some(&plan.inputs_digest) {
+                note_reuse(&job.store).await;
                 return Ok(Choice::Reuse(Box::new(JobResult { reused: true, ..result })));
             }
             let input = if let [input] = &spec.inputs[..] { Some(input.name.clone()) } else { None };

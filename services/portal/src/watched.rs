@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use engine::history::{History, SharedHistory};
 use engine::{FoundJob, Jobs, Look, State, Status, Summary};
 use protocol::JobSpec;
-use storage::JobStore;
+use storage::{JobStore, Reuses};
 
 use crate::error::{Answer, Refusal};
 use crate::measured::Measured;
@@ -64,6 +64,8 @@ pub struct Snapshot {
     pub ended_at: Option<u64>,
     /// Other jobs of the same name, newest first.
     pub same: Arc<Vec<Summary>>,
+    /// How often its result was reused.
+    pub reuses: Arc<Reuses>,
 }
 
 impl WatchedJobs {
@@ -164,11 +166,13 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
         (Some(_), Some(known)) => Some(known),
         (Some(_), None) => store.changed_at().await?.and_then(|at| u64::try_from(at.timestamp_millis()).ok()),
     };
-    let (same, listed) = match before {
-        Some((before, listed)) if listed.elapsed() < LIST_EVERY => (Arc::clone(&before.same), listed),
-        _ => (Arc::new(same(&jobs, spec).await?), Instant::now()),
+    let (same, reuses, listed) = match before {
+        Some((before, listed)) if listed.elapsed() < LIST_EVERY => {
+            (Arc::clone(&before.same), Arc::clone(&before.reuses), listed)
+        }
+        _ => (Arc::new(same(&jobs, spec).await?), Arc::new(store.reuses().await?), Instant::now()),
     };
-    let latest = Arc::new(Snapshot { store: store.clone(), spec: spec.clone(), status, ended_at, same });
+    let latest = Arc::new(Snapshot { store: store.clone(), spec: spec.clone(), status, ended_at, same, reuses });
     *looking = Some(Looked { look, at: Instant::now(), latest: Arc::clone(&latest), listed });
     Ok(latest)
 }
@@ -244,8 +248,8 @@ pub fn view_of(store: JobStore, spec: JobSpec, status: Status, history: History)
         history: Arc::new(RwLock::new(history)),
         measured: Mutex::default(),
     };
-    let (ended_at, same) = (None, Arc::default());
-    let snapshot = Snapshot { store, spec, status, ended_at, same };
+    let (ended_at, same, reuses) = Default::default();
+    let snapshot = Snapshot { store, spec, status, ended_at, same, reuses };
     View { snapshot: Arc::new(snapshot), watched: Arc::new(watched) }
 }
 

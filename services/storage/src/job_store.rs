@@ -5,6 +5,7 @@ mod checkpoints;
 mod copies;
 mod ledger;
 mod parts;
+mod reuses;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ use crate::upload::Upload;
 use crate::{Error, PlanComplete, Result, Stores};
 pub use checkpoints::CheckpointPiece;
 pub use parts::PartStream;
+pub use reuses::Reuses;
 
 /// The longest reason of a wait that is shown.
 const WAIT_REASON_BYTES_MAX: usize = 200;

@@ -18,6 +18,7 @@
 //! copies/settled       those of them that have succeeded                    overwritten, by reducers
 //! progress.json        progress of the job                                  overwritten
 //! result.json          how the job ended                                    created if absent
+//! reused.json          when the result was reused                           overwritten, by `run` and `enqueue`
 //! nodes/alive          the last sign of life of a worker                    overwritten, by one worker for all
 //! nodes/<seat>/<epoch> nodes that may work on the job, if limited           created if absent, by workers
 //! nodes/limits/<version> how the nodes divide `limits`, if there are any  created if absent, by workers
@@ -51,7 +52,7 @@ mod web;
 pub use beat::Beat;
 pub use create::Commit;
 pub use error::{Answer, Error, Source as ErrorSource, deepest_cause};
-pub use job_store::{CheckpointPiece, JobStore, PartStream};
+pub use job_store::{CheckpointPiece, JobStore, PartStream, Reuses};
 pub use limit_book::{LimitBook, LimitEntry};
 pub use logs::LogFile;
 pub use plan::{LeftOut, PlanComplete};

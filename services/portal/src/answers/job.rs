@@ -4,15 +4,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use engine::history::{History, Origin};
+use engine::history::{ATTEMPTS_MAX, History, Origin};
 use engine::targets::TargetRef;
 use engine::{State as JobState, StatusDocument};
 use protocol::{
     Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, OutputFormat, Progress, Waiting,
     milliseconds_since_epoch,
 };
-use reducer::Tally;
+use reducer::{Tally, counted};
 use serde::Serialize;
+use storage::Reuses;
 
 use super::settings::{Setting, settings};
 use super::{document, sentence};
@@ -101,6 +102,7 @@ struct Failure {
 struct Lineage {
     continued: Vec<u64>,
     same: Vec<Same>,
+    reused: Reuses,
 }
 
 #[derive(Debug, Serialize)]
@@ -187,6 +189,7 @@ impl Job {
         let mut notes = result.map_or_else(|| [&spec.notes, so_far].concat(), |result| result.notes.clone());
         let replayed = status.replayed_by.as_ref();
         notes.extend(replayed.map(|replay| format!("replayed: the output holds the rows of job {replay} as well")));
+        notes.extend(left_out(history.attempts_left_out()));
         let same = snapshot.same.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
         Self {
             revision: view.revision(history),
@@ -209,7 +212,7 @@ impl Job {
             settings: settings(spec),
             script: spec.source_directory.as_path().join(&spec.entry_script).display().to_string(),
             job_file: Some(spec.job_file.clone()).filter(|file| !file.is_empty()),
-            lineage: Lineage { continued: history.reopened().to_vec(), same },
+            lineage: Lineage { continued: history.reopened().to_vec(), same, reused: Reuses::clone(&snapshot.reuses) },
             commands: commands(spec, &(words.flags)(target), state, result),
             can_cancel: !is_read_only && state.is_open() && state != JobState::Canceling,
             can_retry: !is_read_only && can_retry,
@@ -236,7 +239,8 @@ impl Job {
         if let Some(Progress { processes, nodes, silent_since, step, trouble, .. }) = &self.status.progress {
             (processes, nodes, silent_since, step, trouble).hash(&mut others);
         }
-        (&self.status.hint, &self.warnings, &self.notes, self.output.downloadable).hash(&mut others);
+        (&self.status.hint, &self.warnings, &self.notes, self.output.downloadable, self.lineage.reused.count)
+            .hash(&mut others);
         Mark {
             revision: self.revision.clone(),
             state: self.status.state,
@@ -245,6 +249,12 @@ impl Job {
             others: others.finish(),
         }
     }
+}
+
+/// Says that attempts are missing wherever attempts are shown one by one.
+fn left_out(attempts: u64) -> Option<String> {
+    let missing = (attempts > 0).then(|| counted(attempts, "attempt"))?;
+    Some(format!("{missing} beyond the first {ATTEMPTS_MAX} are only counted: no page shows them one by one"))
 }
 
 /// What differs if a job has something new to show.

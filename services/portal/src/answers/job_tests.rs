@@ -87,6 +87,13 @@ fn gauges_show_how_near_each_limit_is() {
 }
 
 #[test]
+fn note_counts_attempts_that_are_left_out() {
+    assert_eq!(left_out(0), None);
+    let expected = "2 attempts beyond the first 3000000 are only counted: no page shows them one by one";
+    assert_eq!(left_out(2).as_deref(), Some(expected));
+}
+
+#[test]
 fn mark_changes_with_what_the_job_waits_for() {
     let waiting = Waiting {
         node: "0".to_owned(),

@@ -46,6 +46,8 @@ export interface Progress {
   planned: boolean; retries: number; retrying: number; processes: number; nodes: number; silent_since?: number;
   step?: string; trouble?: string;
 }
+/** How often the result was reused instead of running the job again; the latest times. */
+export interface Reuses { count: number; times: number[] }
 export interface Job {
   owner: string | null; priority: "low" | "normal" | "high"; replayed_by?: string; source_directory: string;
   job_id: string; state: State; hint: string | null; result: JobResult | null; progress: Progress | null; logs: string;
@@ -54,7 +56,7 @@ export interface Job {
   mini_batches: Counts; items: Counts; retrying: number; rate: number | null; eta_seconds: number | null;
   gauges: Gauge[]; waits: Wait[]; failures: Failure[]; first_failed: number | null; settings: Setting[];
   script: string; job_file: string | null;
-  lineage: { continued: number[]; same: { job_id: string; state: State }[] };
+  lineage: { continued: number[]; same: { job_id: string; state: State }[]; reused: Reuses };
   commands: Command[]; can_cancel: boolean; can_retry: boolean; warnings: string[]; notes: string[];
   output: { path: string; action: string; format: string; exists: boolean; downloadable: boolean };
   history: "ledger" | "report" | "none"; nodes: number; processes: number;
@@ -64,7 +66,10 @@ export interface RejectGroup {
   items: number; mini_batches: number; cause: string; exception: string; message: string;
   first: { mini_batch: number; detail: string; log: string };
 }
-export interface Rejects { items: number; mini_batches: number; groups: RejectGroup[]; tables: { csv: string } | null }
+export interface Rejects {
+  job_id: string; items: number; mini_batches: number; groups: RejectGroup[];
+  tables: { items: number; csv: string; parquet: string } | null;
+}
 
 export interface Series {
   revision: string; from: number; step_ms: number; succeeded: number[]; failed: number[]; items: number[];
