@@ -42,6 +42,8 @@ use processes::Running;
 const TICK: Duration = Duration::from_millis(50);
 /// Longest wait for the end of killed processes.
 const END_TIME: Duration = Duration::from_secs(2);
+/// The same on a machine with GPUs, whose driver may need a while; another job gets the GPU after that.
+const END_TIME_WITH_GPUS: Duration = Duration::from_secs(20);
 
 /// Time limits that do not depend on the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,7 +323,7 @@ impl Executor {
         let running = || self.running.iter().flatten();
         running().for_each(|running| running.process.kill());
         let all_ended = futures::future::join_all(running().map(|running| running.process.ended.cancelled()));
-        let _ = tokio::time::timeout(END_TIME, all_ended).await;
+        let _ = tokio::time::timeout(self.end_time(), all_ended).await;
     }
 
     /// Kills the remaining processes, and returns the mini-batches that the agent still holds, with their receipts.
@@ -331,12 +333,16 @@ impl Executor {
         self.execute().await;
         // The command may end with this agent, and then nothing kills the children of the processes.
         let all_ended = futures::future::join_all(ends.iter().map(CancellationToken::cancelled));
-        let _ = tokio::time::timeout(END_TIME, all_ended).await;
+        let _ = tokio::time::timeout(self.end_time(), all_ended).await;
         self.checkpoints.finish().await;
         if let Some(limits) = self.limits.take() {
             limits.leave().await;
         }
         self.leases.release(held)
+    }
+
+    fn end_time(&self) -> Duration {
+        if self.agent.gpu_count > 0 { END_TIME_WITH_GPUS } else { END_TIME }
     }
 
     /// Returns the process, unless it is forgotten.

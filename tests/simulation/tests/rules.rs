@@ -135,7 +135,8 @@ bugs! {
     SwallowsCauses: "every end has a named cause";
     WaitsForEver: "every job ends";
     KeepsWhatItShouldGiveBack: "a node that leaves returns what it holds";
-    RunsWhatIsRecalled: "a delivery is run once", "a later attempt looks for checkpoints";
+    RunsWhatIsRecalled:
+        "a delivery is run once", "a later attempt looks for checkpoints", "nothing waits behind a slow run";
     RunsMoreThanTheRange: "every row once, in order", "the final file appears whole", "every item has a result or is rejected";
     CountsFromTheMiniBatch: "every item has a result or is rejected";
     JoinsPieces: "every row once, in order", "the final file appears whole";

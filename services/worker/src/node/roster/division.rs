@@ -22,6 +22,8 @@ pub(super) const IDLE_AFTER: Duration = Duration::from_secs(10);
 /// How long a job has GPUs that others wait for, for each unit of its weight: two minutes for a job of normal priority.
 const TURN: Duration = Duration::from_secs(30);
 
+/// How often a node returns the messages of a job that waits for a GPU: they are in the way of other jobs.
+const RETURN_EVERY: Duration = Duration::from_secs(2);
 /// How long a job waits for a GPU while it has a seat that other nodes may want.
 const SEAT_WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -161,27 +163,37 @@ impl Roster {
         }
     }
 
-    /// Does what is due while a job waits for a GPU.
-    pub(super) fn tick_wait(&mut self, id: VisitId, now: Instant) {
+    /// Does what is due while a job waits for a GPU. Returns whether the wait has ended.
+    pub(super) fn tick_wait(&mut self, id: VisitId, now: Instant) -> bool {
         let (job_idle, gpus) = (self.config.periods.job_idle, self.config.capacity.gpus);
-        let Some(visit) = self.visit_in(id, Stage::WaitingForGpu) else { return };
+        let Some(visit) = self.visit_in(id, Stage::WaitingForGpu) else { return false };
         if std::mem::take(&mut visit.again) {
             visit.wait.heard_at = Some(now);
         }
-        let Wait { since, heard_at, tell_at, .. } = visit.wait;
+        let Wait { since, heard_at, tell_at, return_at, .. } = visit.wait;
         if visit.seat.is_some() && since.is_some_and(|since| now - since >= SEAT_WAIT_MAX) {
             // Another node may have a GPU for it.
             visit.memory.turn = visit.claim.map(|claim| claim.turn);
-            return self.turn_away(id, now);
+            self.turn_away(id, now);
+            return true;
         }
         if heard_at.is_some_and(|at| now - at >= job_idle) {
-            return self.leave(id, "no message of it has arrived for a while", Stop::Finish);
+            self.leave(id, "no message of it has arrived for a while", Stop::Finish);
+            return true;
         }
-        if let Some(since) = since.filter(|_| tell_at.is_some_and(|at| at <= now)) {
+        if return_at.is_none_or(|at| at <= now) {
+            visit.wait.return_at = Some(now + RETURN_EVERY);
+            let delay = self.turned_away_delay();
+            self.run(id, Errand::GiveBack { delay });
+        }
+        if let Some(since) = since.filter(|_| tell_at.is_some_and(|at| at <= now))
+            && let Some(visit) = self.visits.get_mut(&id)
+        {
             visit.wait.tell_at = Some(now + NOTICE_AGAIN);
             visit.wait.is_told = true;
             self.run(id, Errand::TellWait { waited: now - since, detail: waits_for(gpus) });
         }
+        false
     }
 
     /// Ends a wait for a GPU without one.

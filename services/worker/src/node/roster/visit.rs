@@ -96,8 +96,10 @@ pub(super) struct Wait {
     pub(super) since: Option<Instant>,
     /// When messages of the job last arrived.
     pub(super) heard_at: Option<Instant>,
-    /// When the reducer is told next; `None`: not yet known.
+    /// When the reducer is told next.
     pub(super) tell_at: Option<Instant>,
+    /// When the node returns the messages that it has received since.
+    pub(super) return_at: Option<Instant>,
     pub(super) is_logged: bool,
     pub(super) is_told: bool,
 }

@@ -25,12 +25,13 @@ impl Roster {
                 self.run(id, Errand::GiveBack { delay });
             }
             Stage::Provisioning | Stage::WaitingForGpu | Stage::Working => {
-                let is_for_others = visit.stage != Stage::Working;
-                if is_for_others && visit.pass_on_at.is_some_and(|at| at <= now) {
+                if visit.stage == Stage::Provisioning && visit.pass_on_at.is_some_and(|at| at <= now) {
                     visit.pass_on_at = Some(now + PASS_ON_PERIOD);
                     self.run(id, Errand::PassOn);
                 }
-                self.tick_wait(id, now);
+                if self.tick_wait(id, now) {
+                    return;
+                }
                 self.tick_seat(id, now);
                 self.look(id, now);
             }

@@ -87,6 +87,17 @@ fn job_waits_for_the_turn_of_another_to_end_and_the_reducer_knows() {
 }
 
 #[test]
+fn messages_of_a_job_that_waits_are_not_in_the_way_of_others() {
+    let mut played = node(1);
+    arrive(&mut played, "job", Priority::Normal);
+    arrive(&mut played, "second", Priority::Normal);
+    assert!(played.pass(1).contains("GiveBack { delay: 5s }"));
+    assert!(!played.pass(1).contains("GiveBack"));
+    assert!(played.pass(1).contains("GiveBack { delay: 5s }"));
+    assert_eq!(played.given_back(true), "", "it still waits");
+}
+
+#[test]
 fn idle_job_leaves_its_gpu_to_one_that_waits() {
     let mut played = node(1);
     let (first, _) = arrive(&mut played, "job", Priority::High);
@@ -116,7 +127,8 @@ fn job_does_not_wait_without_messages_nor_with_the_seat_of_another_node() {
     played.claimed(Ok(Commit::Committed));
     played.provisioned(Ok(()));
     tick(&mut played, 19);
-    assert_eq!(tick(&mut played, 1), "GiveBack { delay: 5s }", "another node may have a GPU");
+    assert_eq!(played.pass(1), "GiveBack { delay: 5s }", "another node may have a GPU");
+    assert!(played.given_back(false).starts_with("LeaveSeat"));
 }
 
 #[test]
