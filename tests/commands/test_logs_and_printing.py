@@ -144,7 +144,7 @@ def test_missing_descriptors_reach_no_file_of_the_job(workplace):
     job = workplace.job(RETURN)
     command = f"exec {workplace.executable} run {job.file} <&- >&- 2>&-"
     ended = subprocess.run(["sh", "-c", command], cwd=workplace.folder, env=workplace.environment)
-    assert ended.returncode == 0
+    assert ended.returncode == 1, "the summary could not be written"
     rows = (workplace.folder / "output/rows.txt").read_text().split()
     assert [Path(row).name for row in rows] == [f"{number:03}.txt" for number in range(4)]
     assert "4 of 4 succeeded" in workplace.command("status", "test").stdout

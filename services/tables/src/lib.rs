@@ -39,6 +39,7 @@ mod sketch;
 mod source;
 mod split;
 mod stream;
+mod wide;
 
 pub use blocks::{RangeSize, RowWindow, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges};
 pub use decode::{DecodeRequest, Decoded, Decoder, LocalBlock, decode};

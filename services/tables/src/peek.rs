@@ -2,15 +2,15 @@
 //!
 //! It decides nothing: the options determine how a file is read, and the notes point out where they seem wrong.
 
-use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
+use encoding_rs::{Encoding, UTF_8};
 use protocol::{HeaderMode, TableFormat, TableOptions};
 use serde::de::IgnoredAny;
 
-use crate::detect::MAGIC_BYTES;
 use crate::headers::has_header;
 use crate::scalar::{parse_float, trim};
 use crate::source::{encoding_of, is_splittable};
 use crate::split::{FirstRow, Rows, first_row, is_multi_line, splitter};
+use crate::wide::unmarked_utf16;
 
 /// Common delimiters.
 const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
@@ -85,30 +85,10 @@ pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
     peek
 }
 
-/// Returns why text with these first bytes cannot be UTF-8, as a sentence that continues the name of the file: it would
-/// be read without an error, with a NUL after every character. The survey of an input and each reader of a file check
-/// the same bytes.
-pub(crate) fn unmarked_utf16(head: &[u8]) -> Option<String> {
-    let found = wide(&head[..head.len().min(MAGIC_BYTES)])?.name();
-    let label = found.to_lowercase();
-    Some(format!("looks like {found} text without a byte order mark; set `encoding: {label}`, or convert it to UTF-8"))
-}
-
 /// Returns whether one byte in twenty is a control character that does not occur in text.
 fn is_binary(head: &[u8]) -> bool {
     let is_control = |byte: &&u8| matches!(**byte, 0..=8 | 14..=26 | 28..=31);
     head.iter().filter(is_control).count() * 20 > head.len()
-}
-
-/// Returns the kind of UTF-16 that a text resembles: nearly every other byte is zero.
-fn wide(head: &[u8]) -> Option<&'static Encoding> {
-    let zeros = |odd: usize| head.iter().skip(odd).step_by(2).filter(|&&byte| byte == 0).count();
-    let (even, odd, pairs) = (zeros(0), zeros(1), head.len() / 2);
-    match pairs >= 2 {
-        true if odd * 2 > pairs && even * 10 < pairs => Some(UTF_16LE),
-        true if even * 2 > pairs && odd * 10 < pairs => Some(UTF_16BE),
-        _ => None,
-    }
 }
 
 impl Peek {

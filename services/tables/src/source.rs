@@ -15,8 +15,8 @@ use protocol::TableOptions;
 
 use crate::detect::{Compression, Content, MAGIC_BYTES, content, named, refusal};
 use crate::error::{Error, Result, unreadable};
-use crate::peek::unmarked_utf16;
 use crate::split::{is_blank, is_multi_line};
+use crate::wide::unmarked_utf16;
 
 /// Longest piece of a line that is read after the end of its block. A longer line is more likely a binary file
 /// than a table, and would exhaust the memory of the node.

@@ -15,9 +15,9 @@ use protocol::TableOptions;
 
 use crate::detect::{Compression, Content, MAGIC_BYTES, content};
 use crate::error::{Error, Result, unreadable};
-use crate::peek::unmarked_utf16;
 use crate::source::{Identity, LINE_BYTES_MAX, Text, TextFile};
 use crate::split::is_multi_line;
+use crate::wide::unmarked_utf16;
 
 const PIECE_BYTES: usize = 64 * 1024;
 
