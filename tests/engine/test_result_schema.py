@@ -133,7 +133,8 @@ def test_isolation_finds_the_item_of_a_row(workplace):
     assert ended.items == (8, 3, 5) and "which item it belongs to is unknown" in ended.log("job_error.txt")
     ended = workplace.job(script, **settings).run(BAD="002.txt 006.txt")
     assert ended.items == (8, 5, 3)
-    assert [row["path"][-7:] for row in rejects(ended)] == ["002.txt", "006.txt"]
+    rows = [(row["path"][-7:], row["exception"]) for row in rejects(ended)]
+    assert rows == [("002.txt", "RowDoesNotFit"), ("", "NoResult"), ("006.txt", "RowDoesNotFit")]
 
 
 def test_schema_that_is_none_is_refused(workplace):

@@ -192,7 +192,7 @@ mod tests {
     use std::sync::{Arc, RwLock};
 
     use bytes::Bytes;
-    use protocol::{Durability, JobSpec, JobState, ResultEvent, encode_record};
+    use protocol::{Counts, Durability, JobSpec, JobState, ResultEvent, encode_record};
 
     use super::*;
     use crate::Home;
@@ -206,7 +206,8 @@ mod tests {
         let store = home.create_job(&spec.job_id, Durability::Process).expect("writable");
         store.put_spec(&spec).await.expect("writable");
         let result = JobResult::new(spec.job_id.clone(), JobState::Completed, String::new());
-        store.create_result(&JobResult { items_rejected, ..result }).await.expect("writable");
+        let items = Counts { failed: items_rejected, ..Counts::default() };
+        store.create_result(&JobResult { items_rejected, items, ..result }).await.expect("writable");
     }
 
     fn known(events: &[ResultEvent]) -> SharedHistory {

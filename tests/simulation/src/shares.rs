@@ -29,7 +29,10 @@ pub(crate) struct Shares {
 
 /// The processes of a node that may use GPUs, with their jobs.
 #[derive(Clone, Default)]
-pub(crate) struct GpusInUse(Arc<Mutex<BTreeMap<(String, ProcessId), Vec<u32>>>>);
+pub(crate) struct GpusInUse(Arc<Mutex<GpusOfProcesses>>);
+
+/// GPUs by job and process.
+type GpusOfProcesses = BTreeMap<(String, ProcessId), Vec<u32>>;
 
 impl GpusInUse {
     /// A process starts. Returns whether a process of another job may use one of its GPUs.

@@ -115,8 +115,9 @@ fn items_isolated_from_a_success_are_rejects() {
             error: ErrorReport { category: format!("Error{item}"), ..ErrorReport::default() },
             run: None,
         };
+        let failed: u64 = ranges.iter().map(|(_, items)| items).sum();
         let ranges = ranges.iter().map(rejected).collect();
-        let mini_batch = rejected_from(Attempt { rejected: ranges, ..succeeded(0, 3, 9, 5) }, work);
+        let mini_batch = rejected_from(Attempt { rejected: ranges, ..succeeded(0, 3, 9, 9 - failed) }, work);
         let shown = |reject: Reject<'_>| {
             let item = reject.item.expect("run() got it");
             (item, reject.items, reject.path, reject.row, reject.error.category.clone(), reject.status)
