@@ -1,11 +1,13 @@
 """What is drawn over time: resources of nodes, processes and GPUs."""
 
+import itertools
+import time
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from page_client import FAILED, eventually
+from page_client import FAILED
 from stand_in import StandIn
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -23,11 +25,14 @@ def test_cpu_and_memory_of_each_process_and_gpu_are_drawn(stand_in: StandIn, ope
     ):
         expect(node.get_by_role("img", name=label)).to_be_visible()
     chart = node.get_by_role("img", name=f"Memory of {names} over time")
-    eventually(page, "document.querySelectorAll('.chart canvas').length > 8")
-    chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
-    assert box
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tip = page.locator(".tip").filter(has_text="process000")
+    deadline = time.monotonic() + 10
+    # The charts move while those above them are filled.
+    for step in itertools.count():
+        chart.hover(position={"x": 300 + step % 50, "y": 40})
+        if tip.count():
+            break
+        assert time.monotonic() < deadline, "no note beside the pointer"
     for process in names.split(", "):
-        expect(page.locator(".tip")).to_contain_text(f"{process}: ")
-    expect(page.locator(".tip")).to_contain_text(" MB")
+        expect(tip).to_contain_text(f"{process}: ")
+    expect(tip).to_contain_text(" MB")

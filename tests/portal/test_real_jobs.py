@@ -222,6 +222,28 @@ def test_long_log_with_any_bytes_is_read_up_to_its_first_line(
         expect(page.locator(".log-line.marked a")).to_have_text(str(log.count(b"\n", 0, offset) + 1))
 
 
+@pytest.mark.parametrize("kind, name", [("csv", "CSV"), ("jsonl", "JSON lines"), ("parquet", "Parquet")])
+def test_output_of_each_format_is_a_table(
+    workplace: Workplace, portal: Portal, open_page: Callable[..., Page], kind: str, name: str
+) -> None:
+    workplace.data(1)
+    script = """
+        def run(files):
+            return [{"number": 7, "text": "<b>bold</b>"}, {"number": 8, "text": "ü"}]
+    """
+    job_id = workplace.job(script, append_row_file_name=f"rows.{kind}", output_format="native").run().job_id
+    page = open_page(portal.address)
+    show(page, f"jobs/{job_id}/output")
+    expect(page.locator(".pairs")).to_contain_text(name)
+    expect(page.locator(".pairs")).to_contain_text(f"rows.{kind}")
+    columns = page.locator(".sheet th").all_inner_texts()[1:]
+    assert sorted(columns) == ["number", "text"], columns
+    cells = page.locator(".sheet tbody tr").first.locator("td").all_inner_texts()[1:]
+    assert dict(zip(columns, cells, strict=True)) == {"number": "7", "text": "<b>bold</b>"}
+    expect(page.get_by_text("All rows")).to_be_visible()
+    expect(page.locator(".copied code").first).to_contain_text("pandas.read_")
+
+
 def test_job_of_a_target_is_shown_from_the_queue_to_its_output(
     workplace: Workplace, sqs: Target, open_page: Callable[..., Page]
 ) -> None:
