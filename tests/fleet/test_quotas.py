@@ -175,6 +175,34 @@ def test_table_of_jobs_shows_owners_and_shares(workplace, sqlite):
     sqlite.wait_for_end(running)
 
 
+def test_table_of_jobs_shows_the_time_that_is_left(workplace, sqlite):
+    """Half of the mini-batches end; the others hold the job while the table is read."""
+    workplace.data(8)
+    script = """
+        import os
+        from recorder import record, wait_for
+        def run(files):
+            name = os.path.basename(files[0])
+            record("began")
+            wait_for(lambda: name < "004" or os.path.exists(os.environ["RELEASE"]))
+            return [name]
+    """
+    sqlite.reducer()
+    sqlite.worker("--process-count", 1)
+    running = sqlite.enqueue(job(workplace, "half", script))
+
+    def place():
+        (row,) = jobs(sqlite).values()
+        return row if row["mini_batches"]["succeeded"] == 4 and row["remaining_seconds"] is not None else None
+
+    assert wait_until(place, "half of the job")["remaining_seconds"] >= 0
+    header, row = sqlite.command("jobs", expect=0).stdout.splitlines()[:2]
+    left = row[header.index("ETA") - 4 : header.index("ETA") + 3].split()
+    assert len(left) == 1 and re.fullmatch(r"\d[\d.smh]*[smh]", left[0]), row
+    (workplace.folder / "release").touch()
+    sqlite.wait_for_end(running)
+
+
 def test_owner_is_the_user(workplace, sqlite):
     workplace.data(1)
     sqlite.command("enqueue", job(workplace, "mine").file, expect=0, USER="ana")
@@ -214,3 +242,34 @@ def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, sqli
         facts = workplace.recorded(f"{name} began")
         assert len(facts) == 12
         assert len({fact["pid"] for fact in facts}) == processes
+
+
+def test_workers_divide_what_an_owner_may_have_in_flight(workplace, sqlite):
+    workplace.data(24)
+    quota(sqlite, "--each-owner", "--max-in-flight", 4)
+    names = ["a", "b", "c"]
+
+    def start():
+        return [sqlite.worker("--process-count", 4, "--node", name, NODE=name) for name in names]
+
+    first = start()
+    entries = workplace.folder / sqlite.prefix / "store/workers"
+    wait_until(lambda: all((entries / name).exists() for name in names), "the entries of the workers")
+    # They leave their entries, which the next ones read before they begin.
+    for worker in first:
+        worker.process.kill()
+    start()
+    script = """
+        import os
+        from recorder import record, recorded, wait_for
+        def run(files):
+            record("limited began", node=os.environ["NODE"])
+            wait_for(lambda: len({fact["pid"] for fact in recorded("limited began")}) >= 4)
+            return ["row"]
+    """
+    sqlite.reducer()
+    sqlite.wait_for_end(sqlite.enqueue(job(workplace, "limited", script)))
+    facts = workplace.recorded("limited began")
+    assert len(facts) == 24
+    processes = {(fact["node"], fact["pid"]) for fact in facts}
+    assert sorted(node for node, _ in processes) == ["a", "a", "b", "c"], "the first by name has one more"

@@ -29,9 +29,7 @@ fn told(played: &mut Played, event: Event) -> String {
         Action::Work(VisitId(visit)) => Some(format!("{visit} begins")),
         Action::StopAgent { visit: VisitId(visit), stop } => Some(format!("{visit} stops: {stop:?}")),
         Action::Log { message, .. } if message.starts_with("the job ") && message.contains("GPU") => Some(message),
-        Action::Run {
-            errand: errand @ (Errand::TellWait { .. } | Errand::TellEnd | Errand::GiveBack { .. }), ..
-        } => Some(format!("{errand:?}")),
+        Action::Run { errand: errand @ (Errand::TellWait { .. } | Errand::TellEnd), .. } => Some(format!("{errand:?}")),
         Action::Close(VisitId(visit)) => Some(format!("{visit} closes")),
         _ => None,
     });

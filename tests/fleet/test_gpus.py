@@ -1,0 +1,101 @@
+"""Jobs that share a worker with GPUs: a GPU belongs to one job at a time."""
+
+from __future__ import annotations
+
+import json
+
+from harness import wait_until
+
+HOLDS = """
+    import os
+    from recorder import record, wait_for
+    def run(files):
+        facts = {"job": os.environ["JOB"], "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        record("began", **facts)
+        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
+        record("ended", **facts)
+        return [os.path.basename(files[0])]
+"""
+
+
+def job(workplace, name: str, count: int, **settings):
+    workplace.data(count, name)
+    return workplace.job(
+        HOLDS,
+        file=f"{name}.yaml",
+        name=name,
+        entry_script=f"{name}.py",
+        inputs=[{"name": "data", "type": "file", "path": name}],
+        output=f"output/{name}",
+        environment_variables={"JOB": name, "RELEASE": str(workplace.folder / f"release-{name}")},
+        speculation=False,
+        **settings,
+    )
+
+
+def gpus_of(workplace, name: str) -> set[str]:
+    return {fact["gpus"] for fact in workplace.recorded("began") if fact["job"] == name}
+
+
+def release(workplace, name: str) -> None:
+    (workplace.folder / f"release-{name}").touch()
+
+
+def test_job_waits_for_the_gpu_of_another_and_says_so(workplace, sqlite):
+    sqlite.reducer()
+    worker = sqlite.worker("--node", "here", AZ_BATCHAI_GPU_COUNT_FOUND="1")
+    first = sqlite.enqueue(job(workplace, "first", 2))
+    worker.wait_for_record("began")
+    second = sqlite.enqueue(job(workplace, "second", 2))
+
+    def hint():
+        found = sqlite.status(second)["hint"]
+        return found if found and "GPU" in found else None
+
+    waits = wait_until(hint, "the wait of the second job")
+    assert waits.startswith("no process works on it yet; node here has it, and for "), waits
+    assert waits.endswith(" s: other jobs use the GPU of this node"), waits
+    assert gpus_of(workplace, "second") == set()
+    for name in ["second", "first"]:
+        release(workplace, name)
+    for job_id in [first, second]:
+        result = sqlite.wait_for_end(job_id)
+        assert result["mini_batches"] == {"total": 2, "succeeded": 2, "failed": 0}
+    facts = [json.loads(line) for line in workplace.record_file.read_text().splitlines()]
+    assert [fact["job"] for fact in facts] == ["first"] * 4 + ["second"] * 4, "one after the other"
+    assert {fact["gpus"] for fact in facts} == {"0"}
+    assert sqlite.status(second)["progress"]["waiting"] == [], "nothing is left of the wait"
+
+
+def test_job_gets_the_gpus_that_processes_of_another_have_left(workplace, sqlite):
+    """The second job has one GPU as soon as a process of the first has ended its run, and not before."""
+    sqlite.reducer()
+    worker = sqlite.worker(AZ_BATCHAI_GPU_COUNT_FOUND="2")
+    first = sqlite.enqueue(job(workplace, "first", 12, process_count_per_node=2))
+    worker.wait_for_record("began", 2)
+    assert gpus_of(workplace, "first") == {"0", "1"}
+    second = sqlite.enqueue(job(workplace, "second", 6, process_count_per_node=2))
+    release(workplace, "first")
+    wait_until(lambda: gpus_of(workplace, "second"), "the second job")
+    release(workplace, "second")
+    for job_id in [first, second]:
+        sqlite.wait_for_end(job_id)
+    facts = [json.loads(line) for line in workplace.record_file.read_text().splitlines()]
+    holders: dict[str, set[str]] = {"0": set(), "1": set()}
+    for fact in facts:
+        if fact["event"] == "began":
+            holders[fact["gpus"]].add(fact["job"])
+            assert len(holders[fact["gpus"]]) == 1, f"{fact} beside {holders}"
+        else:
+            holders[fact["gpus"]].discard(fact["job"])
+    assert len(workplace.recorded("began")) == 18, "no mini-batch ran twice"
+
+
+def test_processes_of_one_job_share_its_gpu(workplace, sqlite):
+    sqlite.reducer()
+    worker = sqlite.worker(AZ_BATCHAI_GPU_COUNT_FOUND="1")
+    only = sqlite.enqueue(job(workplace, "only", 6, process_count_per_node=3))
+    worker.wait_for_record("began", 3)
+    assert gpus_of(workplace, "only") == {"0"}
+    release(workplace, "only")
+    sqlite.wait_for_end(only)
