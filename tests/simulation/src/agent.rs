@@ -412,7 +412,7 @@ impl Executor {
     fn kill(&mut self, process: ProcessId) {
         let Some(killed) = self.processes.get_mut(&process) else { return };
         killed.kill();
-        self.gpus.leaves(process);
+        self.gpus.killed(process);
         let messages = self.messages.clone();
         self.errands.spawn(async move {
             sleep(Duration::from_millis(50)).await;

@@ -20,6 +20,8 @@ pub(crate) struct Gpus {
     of: BTreeMap<ProcessId, u32>,
     /// Processes that are about to end.
     leaving: BTreeSet<ProcessId>,
+    /// Processes whose answers the scheduler no longer takes, such as after a lost lease.
+    killed: BTreeSet<ProcessId>,
     /// The mini-batch of each hand-over.
     handed: BTreeMap<(ProcessId, u64), u64>,
     /// The GPU on which a mini-batch has failed.
@@ -42,8 +44,16 @@ impl Gpus {
         self.leaving.insert(process);
     }
 
+    pub fn killed(&mut self, process: ProcessId) {
+        self.leaves(process);
+        self.killed.insert(process);
+    }
+
     /// Notes a frame before the scheduler gets it.
     pub fn sent(&mut self, process: ProcessId, frame: &mut ProcessEvent) {
+        if self.killed.contains(&process) {
+            return;
+        }
         match frame {
             ProcessEvent::InitFailed { .. } => self.leaves(process),
             ProcessEvent::Answered(Ending { sequence, error: None, .. }) => {
