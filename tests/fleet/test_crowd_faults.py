@@ -1,0 +1,194 @@
+"""Faults that one team, or one machine, brings over all others: what is good goes on, and what is bad says why."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from components import Components
+from faulty_fleet import COUNT, SEED, Fleet, Process, undisturbed
+from harness import Workplace, wait_until
+from http_server import Request
+from proxy import SLOW_DOWN, AwsProxy, Fault
+from targets import Target
+
+pytestmark = pytest.mark.timeout(400)
+
+POISON = 20_000
+# Of a message that is visible now, see services/queue/src/sqlite/store.rs.
+VISIBLE_NOW = 1 << 40
+
+
+@pytest.fixture
+def fleet(request, workplace: Workplace, components: Components):
+    fleet = Fleet(request.param, workplace, components)
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> bytes:
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"), executable)
+
+
+def send_all(target: Target, bodies: Iterable[str]) -> None:
+    """Puts messages into the task queue, as a process could that has the rights of an enqueuer."""
+    with sqlite3.connect(target.folder / "queues/tasks.db", timeout=60) as database:
+        rows = ((VISIBLE_NOW, body.encode()) for body in bodies)
+        database.executemany("insert into message (visible_at, receive_count, body) values (?, 0, ?)", rows)
+    database.close()
+
+
+def letters_of(target: Target) -> list[dict]:
+    with sqlite3.connect(target.folder / "queues/dead-letters.db", timeout=60) as database:
+        bodies = [body for (body,) in database.execute("select body from message")]
+    database.close()
+    return [json.loads(body) for body in bodies]
+
+
+def test_good_job_goes_on_beside_poison_of_another_team(workplace, sqlite):
+    """Half of the messages are no mini-batches, the others invent mini-batches of an open job."""
+    workplace.data(20)
+    script = """
+        import os
+        from recorder import record
+        def run(files):
+            record("run", job=os.environ["JOB"])
+            return [os.path.basename(files[0])]
+    """
+
+    def job(name: str, **settings):
+        variables = {"JOB": name}
+        names = {"file": f"{name}.yaml", "name": name, "entry_script": f"{name}.py", "output": f"output/{name}"}
+        return workplace.job(script, owner=name, environment_variables=variables, **names, **settings)
+
+    sqlite.reducer()
+    bad = sqlite.enqueue(job("bad"))
+    work = {"kind": "planned", "chunk": 2**40, "line": 0}
+    numbers = range(10**6, 10**6 + POISON // 2)
+    invented = (json.dumps({"job_id": bad, "mini_batch": number, "work": work}) for number in numbers)
+    nonsense = (json.dumps({"job_id": bad, "poison": number}) for number in range(POISON // 2))
+    send_all(sqlite, itertools.chain.from_iterable(zip(invented, nonsense, strict=True)))
+    good = sqlite.enqueue(job("good", priority="high"))
+    command = [str(workplace.executable), "worker", "--target", sqlite.name, "--process-count", "2"]
+    environment = {**workplace.environment, "GRISTMILL_CONFIG": str(workplace.folder / "gristmill.toml")}
+    # They log each poison message.
+    workers = [Process(command, environment, workplace.folder / f"worker-{number}.log") for number in range(2)]
+    try:
+        result = sqlite.wait_for_end(good)
+        assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(20))
+        sqlite.wait_for_end(bad)
+        wait_until(lambda: sqlite.waiting("dead-letters") >= POISON, "every poison message put aside")
+    finally:
+        for worker in workers:
+            worker.kill()
+    letters = letters_of(sqlite)
+    assert len({letter["body"] for letter in letters}) == POISON, "none is lost"
+    assert all(letter["reason"] for letter in letters), "each says why"
+
+
+def test_deleted_task_queue_is_named_and_created_again(workplace, sqs):
+    """A worker that finds no queue ends, and says so in one line; the documented remedy loses nothing."""
+    workplace.data(40)
+    gate = workplace.folder / "gate"
+    script = """
+        import os
+        from recorder import record, wait_for
+        def run(files):
+            record("run")
+            wait_for(lambda: os.path.exists(os.environ["GATE"]))
+            return [os.path.basename(files[0])]
+    """
+    job_id = sqs.enqueue(workplace.job(script, environment_variables={"GATE": str(gate)}, speculation=False))
+    sqs.reducer()
+    worker = sqs.worker("--process-count", 2, "--grace", "2")
+    worker.wait_for_record("run", 2)
+    client = sqs.components.client("sqs")
+    client.delete_queue(QueueUrl=client.get_queue_url(QueueName=f"{sqs.prefix}-tasks")["QueueUrl"])
+    gate.touch()
+    ended = worker.wait()
+    assert ended.exit_status == 1, str(ended)
+    error = [line for line in ended.stderr.splitlines() if line.startswith("gristmill: ")]
+    assert len(error) == 1, str(ended)
+    assert f"{sqs.prefix}-tasks" in error[0] and "it does not exist in region us-east-1; create it" in error[0], error
+    sqs.command("doctor", "--create", expect=0)
+    sqs.worker("--process-count", 2)
+    sqs.command("retry", job_id, "--republish", expect=0)
+    result = sqs.wait_for_end(job_id)
+    assert sqs.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(40))
+
+
+class Cut:
+    """The way of one role to the store, which tests cut and restore."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+
+    def __call__(self, _: random.Random, __: Request) -> Fault | None:
+        return Fault("requests of a cut reducer", arrivals=0, answer=SLOW_DOWN) if self.is_cut else None
+
+
+@pytest.mark.parametrize("fleet", ["sqs", "rabbitmq"], indirect=True)
+def test_reducers_lose_the_store_in_turns(fleet, reference, record_property):
+    """Each of two reducers is alone with the store for a while, and each comes back to a ledger that has grown."""
+    _, reducer = fleet.start()
+    reducer.kill()
+    cuts = [Cut(), Cut()]
+    for cut in cuts:
+        fleet.proxies.append(AwsProxy(fleet.components.aws_endpoint, cut, SEED))
+        fleet.role("reducer", AWS_ENDPOINT_URL_S3=fleet.proxies[-1].url)
+    for turn in range(6):
+        cuts[turn % 2].is_cut, cuts[1 - turn % 2].is_cut = True, False
+        fleet.wait_for_runs(min(fleet.runs() + COUNT // 10, COUNT - 1))
+    for cut in cuts:
+        cut.is_cut = False
+    fleet.end(reference, record_property)
+
+
+NEEDS_ZONE_B = """
+    import os
+    from recorder import record, recorded, wait_for
+    def init():
+        if os.environ["ZONE"] != "b":
+            record("lied")
+            raise FileNotFoundError("/mnt/b/model is not there")
+    def run(files):
+        wait_for(lambda: recorded("lied"))
+        record("run", zone=os.environ["ZONE"])
+        return [os.path.basename(files[0])]
+"""
+
+
+def worker_that_says_b(target, name: str, zone: str):
+    return target.worker("--process-count", 2, "--label", "zone=b", "--node", name, ZONE=zone)
+
+
+def test_worker_whose_labels_lie_does_not_harm_the_job(workplace, sqlite):
+    """It takes the job, cannot start the script, and leaves the job to the worker that can."""
+    workplace.data(40)
+    sqlite.reducer()
+    worker_that_says_b(sqlite, "honest", "b")
+    job_id = sqlite.enqueue(workplace.job(NEEDS_ZONE_B, requires={"labels": {"zone": "b"}}, speculation=False))
+    wait_until(lambda: (sqlite.status(job_id)["progress"] or {}).get("processes"), "the processes of the honest worker")
+    worker_that_says_b(sqlite, "liar", "a")
+    result = sqlite.wait_for_end(job_id)
+    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(40))
+    assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
+    assert workplace.recorded("lied")
+
+
+def test_job_that_only_a_lying_worker_takes_says_why_it_fails(workplace, sqlite):
+    workplace.data(4)
+    sqlite.reducer()
+    worker_that_says_b(sqlite, "liar", "a")
+    result = sqlite.wait_for_end(
+        sqlite.enqueue(workplace.job(NEEDS_ZONE_B, requires={"labels": {"zone": "b"}})), "Failed"
+    )
+    assert result["cause"].startswith("Node liar stopped: the script cannot start: "), result
+    assert "/mnt/b/model is not there" in result["cause"], result
