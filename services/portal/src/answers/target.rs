@@ -29,7 +29,7 @@ const DEAD_LETTERS_EVERY: Duration = Duration::from_secs(30);
 const OPEN_JOBS_MAX: usize = 100;
 const READS_AT_ONCE: usize = 16;
 /// After this time without a report a reducer counts as silent.
-const SILENCE_MILLISECONDS: u64 = 70_000;
+const SILENCE_MILLISECONDS: u64 = 10_000;
 /// The longest job for which the retention of the queues is checked.
 const JOB_LENGTH: Duration = Duration::from_secs(24 * 3600);
 
