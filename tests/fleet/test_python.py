@@ -1,6 +1,7 @@
 """Jobs that Python submits to compute targets."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -140,12 +141,16 @@ def test_default_output_is_in_the_store_of_other_machines(rabbitmq, workplace, e
 
 
 def test_clean_removes_inputs_of_a_job_that_was_never_described(sqlite):
-    """`enqueue` was killed between the inputs and the description."""
-    inputs = sqlite.folder / "store/jobs/double-20200101-000000-0123456789abcdef/inputs/one.parquet"
-    inputs.parent.mkdir(parents=True)
-    inputs.touch()
+    """`enqueue` was killed between the inputs and the description, long ago; another one may still be at work."""
+    old, new = [
+        sqlite.folder / f"store/jobs/double-2020010{day}-000000-0123456789abcdef/inputs/one.parquet" for day in (1, 2)
+    ]
+    for inputs in (old, new):
+        inputs.parent.mkdir(parents=True)
+        inputs.touch()
+    os.utime(old, (0, 1_577_836_800))
     sqlite.command("clean", "--all", expect=0)
-    assert not inputs.exists()
+    assert not old.exists() and new.exists()
 
 
 def test_step_runs_on_the_target_that_its_configuration_names(target, workplace):
