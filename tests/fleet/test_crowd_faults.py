@@ -1,4 +1,4 @@
-"""Faults that one team, or one machine, brings over all others: what is good goes on, and what is bad says why."""
+"""Faults of one team or one machine that could harm the others: their work continues, and the fault is named."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 //! How many mini-batches travel in one message of the task queue.
 //!
-//! A message costs as much time as a quick mini-batch, so quick ones travel together. If the worker that has received them
-//! dies, those that have ended run again, so they must not take long together; and a job that may not run a mini-batch
-//! twice at a time (`speculation`) sends each alone. How long runs take is known once workers have begun, which the
-//! progress of the job says.
+//! A message costs as much time as a quick mini-batch, so quick mini-batches travel together. If their worker dies, the
+//! finished ones run again, so they must not take long together. A job without `speculation`, which may not run a
+//! mini-batch twice at a time, sends each alone. The progress of the job says how long runs take, once workers have
+//! begun.
 
 use std::time::Duration;
 

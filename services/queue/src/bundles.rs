@@ -1,11 +1,11 @@
 //! A decorator that sends several messages as one message of the service: a *bundle*.
 //!
 //! A service takes as long for a message of 100 bytes as for one of 10 KB, and costs as much, so quick mini-batches are
-//! cheaper together. The sender decides which messages may travel together ([`Message::bundle_max`]); a receiver gets each
-//! of them as a [`Delivery`] of its own, a *member*. The members of a bundle share its lease and its receive count, and the
-//! service forgets the bundle once all members are acknowledged. So if a receiver dies, the service delivers acknowledged
-//! members again, together with the others. The receiver of a redelivered bundle first sends its members again alone, because
-//! one of them may have ended the last receiver.
+//! cheaper together. The sender decides which messages may travel together ([`Message::bundle_max`]). A receiver gets
+//! each of them as a [`Delivery`] of its own, a *member*. The members of a bundle share its lease and receive count,
+//! and the service forgets the bundle once all members are acknowledged. If a receiver dies, the service therefore
+//! delivers acknowledged members again, together with the others. The receiver of a redelivered bundle first sends its
+//! members again alone, because one of them may have ended the last receiver.
 //!
 //! A bundle is the line `bundle GROUP-BYTES MEMBER-BYTES…`, the group, and the members.
 
@@ -262,7 +262,7 @@ fn write(group: &str, members: &[Message]) -> Bytes {
     body.into()
 }
 
-/// Returns group and members of a bundle; `None` if the message is none.
+/// Returns the group and the members of a bundle; `None` if the message is not a bundle.
 fn read(body: &Bytes) -> Option<(String, Vec<Bytes>)> {
     let line_end = body.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n')?;
     let sizes = std::str::from_utf8(body[..line_end].strip_prefix(MARKER)?).ok()?;

@@ -28,7 +28,7 @@ pub(crate) struct Clock(Arc<Inner>);
 struct Inner {
     /// The folder, if the store is one.
     folder: Option<PathBuf>,
-    /// The last date, and when it was told by the clock of this process.
+    /// The last date from the store, and when this process received it, by its own clock.
     told: Mutex<Option<(DateTime<Utc>, Instant)>>,
 }
 
@@ -62,7 +62,7 @@ impl Clock {
     }
 }
 
-/// Returns when a file was written that is new; `None`: none may be.
+/// Creates a file, removes it, and returns its date; `None` if this process cannot create files there.
 fn date_of_new_file(folder: &Path) -> Option<DateTime<Utc>> {
     let path = folder.join(format!(".clock-{}", random_name()));
     let date = std::fs::File::create_new(&path).and_then(|file| file.metadata()?.modified());

@@ -71,7 +71,7 @@ async fn bundle_is_removed_when_its_last_part_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn parts_that_are_delivered_again_travel_alone_and_carry_the_count() {
+async fn redelivered_members_travel_alone_and_carry_the_count() {
     let site = site();
     site.send(0..3, 3).await;
     let members = site.receive(1).await;
@@ -164,7 +164,7 @@ fn bundles_hold_neighbours_of_one_group_and_delay_up_to_the_limits() {
 }
 
 #[test]
-fn what_is_no_bundle_is_a_message() {
+fn body_that_is_not_a_bundle_is_a_message() {
     for body in ["", "bundle", "bundle \n", "bundle 0\n", "bundle 1 1\na", "bundle 0 1\nab", "bundle 0 -1\n", "{}"] {
         assert_eq!(read(&Bytes::from(body)), None, "{body:?}");
     }
