@@ -306,7 +306,7 @@ def waits_for(workplace, running: Running, expected: str) -> None:
 def test_signal_stops_a_job_whose_environment_is_being_installed(workplace):
     """The installation waits until a file exists, like that of a large environment."""
     workplace.data(1)
-    go = workplace.folder / "go"
+    go, builder = workplace.folder / "go", workplace.folder / "builder"
     workplace.write(
         {
             "package/pyproject.toml": """
@@ -318,6 +318,8 @@ def test_signal_stops_a_job_whose_environment_is_being_installed(workplace):
             "package/backend.py": f"""
                 import os, time
                 def build_wheel(*_, **__):
+                    with open({str(builder)!r}, "w") as file:
+                        file.write(str(os.getpid()))
                     while not os.path.exists({str(go)!r}):
                         time.sleep(0.05)
             """,
@@ -327,8 +329,10 @@ def test_signal_stops_a_job_whose_environment_is_being_installed(workplace):
     running = workplace.job(ECHOES, environment="requirements.txt").start()
     try:
         waits_for(workplace, running, "making the Python environment")
+        wait_until(lambda: builder.exists() and builder.read_text(), "pip builds the package")
         running.send(signal.SIGINT)
         assert running.wait().exit_status == CANCELED
+        wait_until(lambda: not is_alive(int(builder.read_text())), "pip and its children have ended")
     finally:
         go.touch()
 

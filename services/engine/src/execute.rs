@@ -127,22 +127,22 @@ impl Execution<'_> {
         }
 
         let mut agents = JoinSet::new();
-        let environment = spec.environment.clone();
-        let cache = self.home.caches();
-        let preparing = events.clone();
-        let interpreter = tokio::task::spawn_blocking(move || {
-            // The specification of a local job names its interpreter.
-            worker::interpreter(&environment, Path::new("python3"), &cache, |file, folder| {
-                preparing.notice(Notice::CreatingEnvironment { file: file.to_owned(), folder: folder.to_owned() });
-            })
-        });
+        let (environment, preparing) = (spec.environment.clone(), events.clone());
+        let creating = move |file: &Path, folder: &Path| {
+            preparing.notice(Notice::CreatingEnvironment { file: file.to_owned(), folder: folder.to_owned() });
+        };
         let (stores, cache) = (self.store.stores().clone(), self.home.caches());
+        // The specification of a local job names its interpreter.
+        let interpreter = worker::interpreter(environment, "python3".into(), cache.clone(), creating);
         let mut local_spec = self.spec.clone();
         let (waits, job_id) = (results.clone(), spec.job_id.clone());
         let provisioning = async move {
             let made_ready = async {
-                let copies = worker::fetch_side_inputs(&mut local_spec, &stores, &cache).await?;
-                let (python, environment) = interpreter.await.context("make the environment")??;
+                let copies = async {
+                    let copies = worker::fetch_side_inputs(&mut local_spec, &stores, &cache).await?;
+                    anyhow::Ok((local_spec, copies))
+                };
+                let ((local_spec, copies), (python, environment)) = tokio::try_join!(copies, interpreter)?;
                 anyhow::Ok((Arc::new(local_spec), python, (copies, environment)))
             };
             worker::report_provisioning(&*waits, &job_id, FIRST_NODE, made_ready).await

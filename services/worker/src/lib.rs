@@ -60,6 +60,7 @@ pub mod scheduler;
 mod scratch;
 mod side_inputs;
 mod stop;
+mod tools;
 
 pub use agent::{Agent, Timing, report_provisioning};
 pub use allocator::keep_freed_memory;

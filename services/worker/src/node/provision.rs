@@ -5,10 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use protocol::{Environment, JobSpec, Snapshot};
 use storage::Limit;
-use tokio::sync::oneshot;
 
 use super::work::Shared;
 use crate::cache::{Kind, Used, is_full};
@@ -48,7 +47,12 @@ impl Shared {
         }
         self.place_side_inputs(&mut spec, &mut used).await?;
         let environment = self.environment(&spec, &mut used).await?;
-        let (python, of_python) = self.interpreter(environment).await?;
+        let creating = |file: &Path, folder: &Path| {
+            let (file, folder) = (file.display(), folder.display());
+            tracing::info!("creating a Python environment from {file} (once; kept in {folder})");
+        };
+        let (default, cache) = (self.node.python.clone(), self.cache.clone());
+        let (python, of_python) = interpreter(environment, default, cache, creating).await?;
         used.extend(of_python);
         let outputs = spec.outputs.values().chain([&spec.output.folder]);
         for output in outputs.filter(|output| !output.is_url() && !output.as_bytes().is_empty()) {
@@ -102,20 +106,6 @@ impl Shared {
             ),
             (environment, _) => Ok(environment.clone()),
         }
-    }
-
-    async fn interpreter(&self, environment: Environment) -> Result<(PathBuf, Option<Used>)> {
-        let (default, cache) = (self.node.python.clone(), self.cache.clone());
-        let (sender, receiver) = oneshot::channel();
-        // In its own thread: a node that ends does not wait for an installer.
-        std::thread::spawn(move || {
-            let creating = |file: &Path, folder: &Path| {
-                let (file, folder) = (file.display(), folder.display());
-                tracing::info!("creating a Python environment from {file} (once; kept in {folder})");
-            };
-            let _ = sender.send(interpreter(&environment, &default, &cache, creating));
-        });
-        receiver.await.map_err(|_| anyhow!("making the environment panicked"))?
     }
 
     /// Returns the folder of an unpacked snapshot, after a download if it is not cached.

@@ -1,0 +1,135 @@
+//! Runs the programs that create environments (pip, conda), and kills them with their children when nobody waits for the
+//! environment any more.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, bail};
+use protocol::CONDA_TOOLS;
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+
+/// How many lines of a program that failed are quoted.
+const LINES: usize = 15;
+
+/// The programs of one environment, which run one after the other, each in a process group of its own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tools(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<Pid>,
+    is_stopped: bool,
+}
+
+/// Stops the programs when it is dropped.
+pub(crate) struct StopOnDrop(Tools);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        let mut state = self.0.0.lock().expect("no holder panics");
+        state.is_stopped = true;
+        if let Some(leader) = state.running {
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+    }
+}
+
+impl Tools {
+    pub(crate) fn stop_on_drop(&self) -> StopOnDrop {
+        StopOnDrop(self.clone())
+    }
+
+    /// Fails once the programs have been stopped.
+    pub(crate) fn check_not_stopped(&self) -> Result<()> {
+        match self.0.lock().expect("no holder panics").is_stopped {
+            true => bail!("nobody waits for the environment any more"),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs a program to its end and returns what it wrote to standard output. Blocks. If the program fails, the error quotes
+    /// its last lines.
+    pub(crate) fn run(&self, command: &mut Command) -> Result<String> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A killed node leaves no installer behind. The thread that waits lives as long as the program.
+        // SAFETY: `prctl` is async-signal-safe.
+        unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
+        let child = {
+            let mut state = self.0.lock().expect("no holder panics");
+            if state.is_stopped {
+                bail!("{program} was not started, because nobody waits for the environment any more");
+            }
+            let child = command.spawn().with_context(|| format!("start {program}"))?;
+            state.running = Some(Pid::from_child(&child));
+            child
+        };
+        let output = child.wait_with_output();
+        self.0.lock().expect("no holder panics").running = None;
+        let output = output.with_context(|| format!("wait for {program}"))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let last = lines[lines.len().saturating_sub(LINES)..].join("\n  ");
+        bail!("{program} ended with {}; its last lines:\n  {last}", output.status)
+    }
+
+    /// Returns the version of an interpreter, and where it is installed.
+    pub(crate) fn version(&self, python: &Path) -> Result<String> {
+        self.run(Command::new(python).args(["-c", "import sys; print(sys.version, sys.base_prefix)"]))
+            .with_context(|| format!("ask {} for its version", python.display()))
+    }
+
+    pub(crate) fn has_conda(&self) -> bool {
+        CONDA_TOOLS.iter().any(|tool| self.find(tool).is_some())
+    }
+
+    /// Returns a program if it is installed.
+    pub(crate) fn find(&self, program: &str) -> Option<PathBuf> {
+        self.run(Command::new(program).arg("--version")).ok().map(|_| PathBuf::from(program))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn stop_kills_the_children_of_a_program_too() {
+        let tools = Tools::default();
+        let stop = tools.stop_on_drop();
+        let (sender, pipe) = std::sync::mpsc::channel();
+        // The program ends only when its child has closed the pipe.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let running = tools.clone();
+        std::thread::spawn(move || {
+            let mut command = Command::new("sh");
+            command.args(["-c", "sleep 1000 & echo started >&3; wait"]);
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&writer);
+            // SAFETY: `dup2` is async-signal-safe.
+            unsafe {
+                command
+                    .pre_exec(move || if libc::dup2(fd, 3) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) })
+            };
+            let ended = running.run(&mut command);
+            drop(writer);
+            sender.send(ended.map_err(|error| format!("{error:#}"))).expect("somebody waits");
+        });
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(reader));
+        assert_eq!(lines.next().expect("a line").expect("readable"), "started");
+        drop(stop);
+        let error = pipe.recv_timeout(Duration::from_secs(60)).expect("the program has ended").expect_err("killed");
+        assert!(error.contains("signal: 9"), "{error}");
+        assert!(lines.next().is_none(), "the child holds the pipe as long as it lives");
+        let error = tools.run(&mut Command::new("true")).expect_err("stopped");
+        assert!(format!("{error:#}").contains("was not started"), "{error:#}");
+        assert!(tools.check_not_stopped().is_err());
+    }
+}
