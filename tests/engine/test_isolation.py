@@ -38,16 +38,20 @@ def rejects(ended):
     return rows
 
 
-@pytest.mark.parametrize("way", ["raise", "none", "die"])
-def test_only_the_bad_file_is_lost(workplace, way):
+@pytest.mark.parametrize(
+    ("way", "extra_runs"),
+    # A process may have died because of the number of files, so the second half is run as a whole.
+    [("raise", 3), ("none", 3), ("die", 4)],
+)
+def test_only_the_bad_file_is_lost(workplace, way, extra_runs):
     workplace.data(12)
     job = workplace.job(BAD_FILES, mini_batch_size=4, process_count_per_node=2)
     ended = job.run(BAD="006.txt", WAY=way)
     assert ended.lines == [f"{number:03}.txt" for number in range(12) if number != 6], "in the order of the input"
     assert (ended.items, ended.mini_batches) == ((12, 11, 1), (3, 3, 0))
-    assert (ended.result["extra_runs"], ended.result["items_rejected"]) == (4, 1)
+    assert (ended.result["extra_runs"], ended.result["items_rejected"]) == (extra_runs, 1)
     assert "1 of 12 items failed" in ended.result["headline"]
-    assert "4 extra runs, 1 item rejected" in ended.log("job_result.txt")
+    assert f"{extra_runs} extra runs, 1 item rejected" in ended.log("job_result.txt")
     cause = {"raise": "run_raised", "none": "illegal_result", "die": "process_died"}[way]
     (row,) = rejects(ended)
     assert (row["mini_batch"], row["item"], row["items"], row["cause"]) == ("1", "2", "1", cause)

@@ -5,13 +5,14 @@
 //! Nothing of this is announced: the mini-batch keeps its lease, ends with one attempt, and starts from its last try again
 //! on another node if this one dies.
 //!
-//! One bad item among `n` costs about `2 * log2(n)` runs of together twice the size of the mini-batch. Isolation ends
-//! early if it has no chance, takes too long, or has rejected as many ranges as one message can name, after items that
+//! One bad item among `n` costs at most `2 * log2(n)` runs of together twice the size of the mini-batch. A range is divided
+//! without a run of its own if it must hold a bad item, because what it is a part of has failed and the items before it have
+//! not; or if it probably does, by the distances between the last bad items. Isolation ends early if it has no chance, takes too long, or has rejected as many ranges as one message can name, after items that
 //! follow each other and fail with the same exception have become one range: no good item is lost for the sake of a list.
 //! It has no chance if the first items fail alone, and so do probes from the middle of the largest ranges that are left:
 //! the first items may be the only bad ones. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,6 +31,8 @@ const FIRST_ITEMS: u32 = 8;
 /// As many again, after which the mini-batch fails as a whole: the cause is probably the script, or something that it
 /// needs.
 const HOPELESS_ITEMS: u32 = 2 * FIRST_ITEMS;
+/// Distances between bad items that are remembered.
+const GAPS: usize = 8;
 /// Warnings that an attempt carries.
 const WARNINGS_MAX: usize = 10;
 
@@ -50,6 +53,7 @@ pub(super) struct Isolation {
     again: Option<Range<u64>>,
     good: Good,
     rejected: Vec<Failed>,
+    gaps: Gaps,
     /// Single items that have failed.
     items_failed: u32,
     runs: u32,
@@ -83,6 +87,31 @@ struct Good {
 struct Pending {
     items: Range<u64>,
     cause: Arc<Cause>,
+    /// Where the range begins whose end this is, if that range holds a bad item.
+    bad_from: Option<u64>,
+}
+
+/// The numbers of good items before each of the last bad ones.
+struct Gaps {
+    recent: VecDeque<u64>,
+    /// The item behind the last bad one.
+    next: u64,
+}
+
+impl Gaps {
+    fn found(&mut self, bad: u64) {
+        self.recent.truncate(GAPS - 1);
+        self.recent.push_front(bad.saturating_sub(self.next));
+        self.next = bad + 1;
+    }
+
+    /// Whether a range is longer than bad items are apart, and much longer than the distance since the last one.
+    fn expects_bad_in(&self, items: &Range<u64>) -> bool {
+        let count = self.recent.len() as u64;
+        let mean = self.recent.iter().sum::<u64>() / count.max(1);
+        let passed = items.start.saturating_sub(self.next);
+        count > 1 && items.end - items.start > mean.max(2 * passed)
+    }
 }
 
 /// A range that has failed and is not divided further.
@@ -100,6 +129,11 @@ struct Cause {
 impl Cause {
     fn of(ending: &Ending, run: FailedRun) -> Arc<Self> {
         Arc::new(Self { status: ending.status, error: ending.error.clone().unwrap_or_default(), run })
+    }
+
+    /// Whether an item is at fault, rather than the size of the range.
+    fn is_of_an_item(&self) -> bool {
+        matches!(self.status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult)
     }
 
     /// Whether the other one is an error of the same kind, whatever its text.
@@ -151,6 +185,7 @@ impl Isolation {
             again: None,
             good: Good::default(),
             rejected: Vec::new(),
+            gaps: Gaps { recent: VecDeque::new(), next: items.start },
             items_failed: 0,
             runs: 0,
             waited: Waited::default(),
@@ -163,7 +198,7 @@ impl Isolation {
         };
         let run = FailedRun { process: process.into(), started_at: began.milliseconds };
         let cause = Cause::of(&isolation.whole, run);
-        isolation.divide(items, &cause);
+        isolation.divide(items, &cause, cause.is_of_an_item());
         isolation
     }
 
@@ -198,16 +233,36 @@ impl Isolation {
         } else {
             let cause = Cause::of(&ending, run);
             let count = items.end - items.start;
-            self.items_failed += u32::from(count == 1);
+            if count == 1 {
+                self.items_failed += 1;
+                self.gaps.found(items.start);
+            }
             if count > 1 && self.division == Isolate::Items && self.makes_room() {
-                self.divide(items, &cause);
+                self.divide(items, &cause, cause.is_of_an_item());
             } else {
                 self.rejected.push(Failed { items, cause });
             }
             self.choose_probe();
         }
+        self.divide_bad();
         if now > self.until && self.next().is_some() {
             self.abandon("it took too long");
+        }
+    }
+
+    /// Divides the next range without a run of its own, as long as it must hold a bad item, or probably does.
+    fn divide_bad(&mut self) {
+        while self.probe.is_none() && self.division == Isolate::Items {
+            let Some(Pending { items, bad_from, .. }) = self.pending.last() else { return };
+            let is_certain = bad_from.is_some_and(|start| {
+                !self.rejected.iter().any(|failed| failed.items.start < items.start && start < failed.items.end)
+            });
+            let is_bad = is_certain || self.gaps.expects_bad_in(items);
+            if items.end - items.start < 2 || !is_bad || !self.makes_room() {
+                return;
+            }
+            let Some(Pending { items, cause, .. }) = self.pending.pop() else { return };
+            self.divide(items, &cause, is_certain);
         }
     }
 
@@ -240,12 +295,12 @@ impl Isolation {
         let Some(position) = (0..self.pending.len()).max_by_key(|position| size(&self.pending[*position])) else {
             return;
         };
-        let Pending { items: Range { start, end }, cause } = self.pending.remove(position);
+        let Pending { items: Range { start, end }, cause, .. } = self.pending.remove(position);
         let middle = start + (end - start) / 2;
         let pieces = [middle + 1..end, middle..middle + 1, start..middle];
         self.probe = Some(position + usize::from(middle + 1 < end));
         let pieces = pieces.into_iter().filter(|items| !items.is_empty());
-        let pieces = pieces.map(|items| Pending { items, cause: cause.clone() });
+        let pieces = pieces.map(|items| Pending { items, cause: cause.clone(), bad_from: None });
         self.pending.splice(position..position, pieces);
     }
 
@@ -310,11 +365,12 @@ impl Isolation {
         }
     }
 
-    fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>) {
+    /// `is_bad`: the range holds a bad item.
+    fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>, is_bad: bool) {
         let middle = items.start + (items.end - items.start) / 2;
-        for items in [middle..items.end, items.start..middle] {
-            self.pending.push(Pending { items, cause: cause.clone() });
-        }
+        let bad_from = is_bad.then_some(items.start);
+        self.pending.push(Pending { items: middle..items.end, cause: cause.clone(), bad_from });
+        self.pending.push(Pending { items: items.start..middle, cause: cause.clone(), bad_from: None });
     }
 
     /// Runs the next range again, because it has failed through no fault of its items. Returns whether it may: once.
@@ -341,7 +397,7 @@ impl Isolation {
         let message = format!("{left} items were rejected without a run of their own, because {reason}");
         self.warn(Warning { message });
         self.probe = None;
-        let rest = self.pending.drain(..).map(|Pending { items, cause }| Failed { items, cause });
+        let rest = self.pending.drain(..).map(|Pending { items, cause, .. }| Failed { items, cause });
         self.rejected.extend(rest);
     }
 
