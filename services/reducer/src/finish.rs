@@ -79,8 +79,9 @@ impl Reducer {
         if !self.spec.limits.is_empty() && !self.tally.asked_limits() && self.tally.mini_batches().succeeded > 0 {
             warnings.push(LIMITS_UNUSED.to_owned());
         }
-        let rejects = self.write_rejects().await.unwrap_or_else(|warning| {
-            warnings.push(warning);
+        let rejects = self.write_rejects().await.unwrap_or_else(|error| {
+            let job_id = &self.spec.job_id;
+            warnings.push(format!("{error:#}; `gristmill rejects {job_id}` still counts the rejects"));
             None
         });
         let Effort { extra_runs, items_kept, waited } = self.tally.effort();

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
@@ -58,19 +59,16 @@ pub async fn of(view: &View, wanted: &Wanted) -> Output {
     let path = written(view).map_or_else(|| output_path(spec), str::to_owned);
     let how_to_read = how_to_read(&path, format, spec.output.header);
     let whole = Output { path, format: format_word(format), how_to_read, ..Output::default() };
-    let refused = |reason: String| Output { reason: Some(reason), ..Output::default() };
     let read = async {
-        let file = opened(view).await.map_err(|refusal| refusal.to_string())?;
-        tokio::task::spawn_blocking(move || read(file, format, rows_max)).await.map_err(|error| error.to_string())?
+        let file = opened(view).await?;
+        let read = tokio::task::spawn_blocking(move || read(file, format, rows_max)).await?;
+        Answer::Ok(read.context("it cannot be shown")?)
     };
     match read.await {
         Ok((bytes, FirstRows { columns, cells, is_all })) => {
             Output { available: true, bytes, columns, cells, truncated: !is_all, ..whole }
         }
-        Err(reason) => {
-            let Output { reason, .. } = refused(reason);
-            Output { reason, ..whole }
-        }
+        Err(refusal) => Output { reason: Some(refusal.to_string()), ..whole },
     }
 }
 
@@ -79,16 +77,16 @@ fn written(view: &View) -> Option<&str> {
     view.snapshot.status.result.as_ref()?.output.as_deref()
 }
 
-fn read(mut file: File, format: OutputFormat, rows_max: usize) -> Result<(u64, FirstRows), String> {
-    let bytes = file.metadata().map_err(|error| error.to_string())?.len();
+fn read(mut file: File, format: OutputFormat, rows_max: usize) -> anyhow::Result<(u64, FirstRows)> {
+    let bytes = file.metadata()?.len();
     let rows = match format {
-        OutputFormat::Parquet => first_parquet_rows(file, rows_max),
+        OutputFormat::Parquet => first_parquet_rows(file, rows_max)?,
         _ => {
-            let beginning = beginning_of(&mut file, READ_BYTES_MAX).map_err(|error| error.to_string())?;
-            first_rows(&beginning, bytes <= READ_BYTES_MAX, format, None, rows_max)
+            let beginning = beginning_of(&mut file, READ_BYTES_MAX)?;
+            first_rows(&beginning, bytes <= READ_BYTES_MAX, format, None, rows_max)?
         }
     };
-    rows.map(|rows| (bytes, rows)).map_err(|error| format!("it cannot be shown: {error:#}"))
+    Ok((bytes, rows))
 }
 
 /// Returns the path or URL of the file that was written.

@@ -30,8 +30,8 @@ struct Folder {
 
 impl Reducer {
     /// Writes the tables of rejects. If no item is rejected any more, earlier tables become empty: a reducer may not remove
-    /// objects of the log tree. Returns a warning if that fails.
-    pub(crate) async fn write_rejects(&self) -> Result<Option<RejectTables>, String> {
+    /// objects of the log tree.
+    pub(crate) async fn write_rejects(&self) -> anyhow::Result<Option<RejectTables>> {
         if !self.options.reports {
             return Ok(None);
         }
@@ -43,17 +43,10 @@ impl Reducer {
         self.progress.send_modify(|progress| progress.step = Some("writing the table of rejects".to_owned()));
         let written = self.write_tables(Rejects::of(&self.store, records)).await;
         self.progress.send_modify(|progress| progress.step = None);
-        match written {
-            Ok((0, _)) => Ok(None),
-            Ok((items, without_place)) => {
-                let shown = |name: &str| self.store.shown(&format!("logs/{name}"));
-                Ok(Some(RejectTables { items, without_place, csv: shown(CSV), parquet: shown(PARQUET) }))
-            }
-            Err(error) => {
-                let (table, job) = (self.store.shown(&format!("logs/{CSV}")), &self.spec.job_id);
-                Err(format!("cannot write {table}: {error:#}; `gristmill rejects {job}` still counts the rejects"))
-            }
-        }
+        let shown = |name: &str| self.store.shown(&format!("logs/{name}"));
+        let (items, without_place) = written.with_context(|| format!("cannot write {}", shown(CSV)))?;
+        let tables = || RejectTables { items, without_place, csv: shown(CSV), parquet: shown(PARQUET) };
+        Ok((items > 0).then(tables))
     }
 
     async fn write_tables(&self, rejects: Rejects) -> anyhow::Result<(u64, u64)> {

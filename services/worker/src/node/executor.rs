@@ -293,7 +293,7 @@ impl<H: Host> Executor<H> {
 /// Returns how a node splits the task queue.
 fn demultiplexer_options(lease: Duration) -> DemultiplexerOptions {
     DemultiplexerOptions {
-        group_of: |body| job_of_task(body).map_err(Unreadable),
+        group_of: job_of_task,
         return_by: ReturnBy::Republish(unspent),
         lease,
         poll_wait: Duration::from_secs(20),
@@ -303,18 +303,18 @@ fn demultiplexer_options(lease: Duration) -> DemultiplexerOptions {
     }
 }
 
-/// Returns the job of a task message; in the error, why the message cannot be read.
-fn job_of_task(body: &Bytes) -> Result<String, String> {
+/// Returns the job of a task message.
+fn job_of_task(body: &Bytes) -> Result<String, Unreadable> {
     let error = match Descriptor::of_message(body) {
         Ok(descriptor) => return Ok(descriptor.job_id),
         Err(error) => error,
     };
     let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let job_id = value.as_ref().and_then(|value| value.get("job_id")?.as_str());
-    Err(match job_id {
+    Err(Unreadable(match job_id {
         Some(job_id) => format!("a mini-batch of job {job_id}, written by a newer version? {error:#}"),
         None => format!("no mini-batch: {error:#}"),
-    })
+    }))
 }
 
 /// Returns the message for a descriptor that returns to the queue. It is a new message, so it carries what the queue has
