@@ -412,6 +412,15 @@ class Job(Past):
                 }
                 if failed or at + 1 < row["tries"]
                 else None,
+                "printed": [
+                    {
+                        "path": "user/stdout/0/process001.stdout.txt",
+                        "from": 120,
+                        "to": 190,
+                        "text": f"reading {self.item(number)}\n{TERMINAL if self.hostile else ''}",
+                        "truncated": False,
+                    }
+                ],
                 "logs": [{"path": "user/stdout/0/process001.stdout.txt", "from": 120}],
                 "warnings": [],
             }

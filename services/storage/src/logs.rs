@@ -10,6 +10,11 @@ use object_store::ObjectStore;
 
 use crate::{Error, JobStore, Result, Upload};
 
+/// Of a larger log, a node uploads only the beginning and the end.
+pub const UPLOADED_LOG_BYTES_MAX: u64 = 16 << 20;
+/// Size of that beginning.
+pub const UPLOADED_LOG_BEGINNING_BYTES: u64 = 1 << 20;
+
 /// One file of the log tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogFile {

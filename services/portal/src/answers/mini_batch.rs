@@ -7,7 +7,7 @@ use protocol::{AttemptStatus, Descriptor, JobSpec, OutputFormat, Rows as RowsAt,
 use reducer::MiniBatchState;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use storage::JobStore;
+use storage::{JobStore, LogFile};
 use tables::first_rows::{FirstRows, first_rows};
 
 use super::frames::{Frame, frames};
@@ -25,6 +25,8 @@ const ROWS_MAX: usize = 100;
 /// Bytes of a part that are read to show its first rows.
 const PART_BYTES_MAX: usize = 4 << 20;
 const TEXT_BYTES_MAX: usize = 64 << 10;
+/// Bytes of what an attempt printed that are shown.
+const PRINTED_BYTES_MAX: u64 = 16 << 10;
 /// Files that a test case names at most.
 const TEST_FILES_MAX: usize = 1000;
 
@@ -80,6 +82,8 @@ struct Attempt {
     items: u64,
     succeeded: u64,
     error: Option<Error>,
+    /// What it printed from Python, the end of each part.
+    printed: Vec<Printed>,
     logs: Vec<Log>,
     warnings: Vec<String>,
 }
@@ -92,6 +96,16 @@ struct Error {
     frames: Vec<Frame>,
     log: String,
     printed: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Printed {
+    path: String,
+    from: u64,
+    to: u64,
+    text: String,
+    /// Whether `text` lacks the beginning.
+    truncated: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -170,13 +184,20 @@ pub async fn of(view: &View, number: u64) -> Answer<MiniBatch> {
     let progress = view.snapshot.status.progress.as_ref().filter(|_| super::job::is_at_work(view.state()));
     let waiting = progress.and_then(|progress| progress.waiting.iter().find(|wait| wait.mini_batch == Some(number)));
     let last = known.attempts.len().saturating_sub(1);
-    let attempts = known.attempts.iter().zip(&records).enumerate();
-    let attempts = attempts.filter_map(|(position, (attempted, record))| {
+    let mut printed = Vec::with_capacity(records.len());
+    for record in &records {
+        printed.push(match record {
+            Some(record) => printed_by(view, &record.attempt, &logs).await,
+            None => Vec::new(),
+        });
+    }
+    let attempts = known.attempts.iter().zip(&records).zip(printed).enumerate();
+    let attempts = attempts.filter_map(|(position, ((attempted, record), printed))| {
         let decides = known.state == MiniBatchState::Failed && position == last;
         let record = record.as_ref()?;
         let before = position.checked_sub(1).and_then(|before| records[before].as_ref());
         let phases = phases(&record.attempt, before.map(|before| &before.attempt), descriptor.as_ref());
-        Some(attempt(attempted, record, phases, decides, &logs))
+        Some(attempt(attempted, record, phases, decides, printed, &logs))
     });
     let detail = records.iter().flatten().next_back().map(|record| record.attempt.detail.as_str());
     Ok(MiniBatch {
@@ -228,7 +249,8 @@ fn attempt(
     record: &RecordedAttempt,
     phases: Vec<Phase>,
     decides: bool,
-    logs: &[storage::LogFile],
+    printed: Vec<Printed>,
+    logs: &[LogFile],
 ) -> Attempt {
     let recorded = &record.attempt;
     let (node, process) = (recorded.node.to_string(), recorded.process.to_string());
@@ -244,7 +266,8 @@ fn attempt(
     let mut own: Vec<Log> = Vec::new();
     for path in names {
         if !own.iter().any(|known| known.path == path) && logs.iter().any(|file| file.path == path && file.bytes > 0) {
-            own.push(Log { path, from: None });
+            let from = printed.iter().find(|part| part.path == path).map(|part| part.from);
+            own.push(Log { path, from });
         }
     }
     Attempt {
@@ -272,9 +295,28 @@ fn attempt(
             log: error.log.clone(),
             printed: error.printed.clone(),
         }),
+        printed,
         logs: own,
         warnings: recorded.warnings.iter().map(|warning| warning.message.clone()).collect(),
     }
+}
+
+/// Returns what an attempt printed. Logs are a help: if they cannot be read, the page shows the rest.
+async fn printed_by(view: &View, attempt: &protocol::Attempt, logs: &[LogFile]) -> Vec<Printed> {
+    let mut shown = Vec::new();
+    let parts = view.found().printed(attempt, logs).await.unwrap_or_default();
+    let bytes_max = PRINTED_BYTES_MAX / parts.len().max(1) as u64;
+    for engine::Printed { path, range } in parts {
+        let from = range.start.max(range.end.saturating_sub(bytes_max));
+        let Ok(read) = view.snapshot.store.log_range(&path, from..range.end).await else { continue };
+        let (truncated, text) = (from > range.start, String::from_utf8_lossy(&read));
+        let text = match text.split_once('\n') {
+            Some((_, whole_lines)) if truncated => whole_lines.to_owned(),
+            _ => text.into_owned(),
+        };
+        shown.push(Printed { path, from: range.start, to: range.end, text, truncated });
+    }
+    shown
 }
 
 fn status_text(status: AttemptStatus) -> &'static str {

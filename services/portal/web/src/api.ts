@@ -98,7 +98,9 @@ export interface Attempt {
   node: string; process: string; started_at: number; ended_at: number;
   phases: { name: string; seconds: number }[];
   elapsed_seconds: number; run_seconds: number; process_seconds: number; items: number; succeeded: number;
-  error: AttemptError | null; logs: { path: string; from: number | null }[]; warnings: string[];
+  error: AttemptError | null;
+  printed: { path: string; from: number; to: number; text: string; truncated: boolean }[];
+  logs: { path: string; from: number | null }[]; warnings: string[];
 }
 export interface ResultRows {
   available: boolean; reason: string | null; columns: string[] | null; cells: (string | null)[][]; text: string | null;

@@ -1,7 +1,8 @@
 """Output of user code: files below the job's ``logs`` folder, one of each kind per process.
 
 ``print`` and root ``logging`` go to ``user/stdout``, standard error to ``user/stderr``. The descriptors 1 and 2
-themselves belong to the agent, which stores output of child processes and native code separately.
+themselves belong to the agent, which stores output of child processes and native code separately. ``sys/printed`` says
+which part of these files each attempt has written.
 
 A full disk or a file at its limit loses log lines, but never fails a mini-batch.
 """
@@ -110,7 +111,9 @@ class UserStreams:
     """``sys.stdout`` and ``sys.stderr`` of the entry script.
 
     ``attempt`` is the hand-over that the process works on, 0 before the first. The first write of each attempt notes
-    in the status page where the output of the attempt begins.
+    in the status page where the output of the attempt begins. The end of an attempt that has written adds a line to
+    ``sys/printed/<node>/<process>.txt``: the time in milliseconds since the epoch, the mini-batch, and the beginning and
+    end of what it wrote in the file of each stream, in bytes. The lines are in the order of time.
     """
 
     def __init__(self, logs, node, process, bytes_max, status):
@@ -121,7 +124,10 @@ class UserStreams:
             "stdout": os.path.join(user, "stdout", node, f"{process}.stdout.txt"),
             "stderr": os.path.join(user, "stderr", node, f"{process}.stderr.txt"),
         }
+        self._places_path = os.path.join(logs, "sys", "printed", node, f"{process}.txt")
+        self._places = None
         self._bytes_max = bytes_max
+        self._has_written = False
         self.stdout = self._install("stdout")
         self.stderr = self._install("stderr")
         # Crash reports need a descriptor that stays open when user code closes `sys.stderr`.
@@ -133,6 +139,7 @@ class UserStreams:
 
         def note_beginning(size):
             self._status.note_printed(index, self.attempt, size)
+            self._has_written = True
 
         stream = open_text(self._paths[name], self._bytes_max, note_beginning)
         setattr(sys, name, stream)
@@ -149,6 +156,27 @@ class UserStreams:
             self.stderr.flush()
         except (ValueError, OSError):
             self.stderr = self._install("stderr")
+
+    def begin(self, attempt):
+        """Begins an attempt; what was written since the last one belongs to none."""
+        self.attempt = attempt
+        self._has_written = False
+
+    def end(self, mini_batch):
+        """Flushes both streams, and notes which part of them the attempt has written."""
+        self.flush()
+        if self._has_written:
+            self._has_written = False
+            try:
+                if self._places is None:
+                    self._places = CappedFile(self._places_path, self._bytes_max)
+                places = [time.time_ns() // 1_000_000, mini_batch]
+                for index, name in enumerate(STREAMS):
+                    beginning = self._status.printed_from(index, self.attempt)
+                    places += [0, 0] if beginning is None else [beginning, os.stat(self._paths[name]).st_size]
+                self._places.write((" ".join(map(str, places)) + "\n").encode())
+            except OSError:
+                pass
 
     def printed(self):
         """Returns the last lines that this attempt printed, bounded, with standard error last."""

@@ -209,7 +209,7 @@ class Process:
         and the end of one mini-batch is the start of the next."""
         sequence = mini_batch["sequence"]
         status = self._status
-        self._streams.attempt = sequence
+        self._streams.begin(sequence)
         load_started = status.begin(sequence, LOAD)
         if load_started is None:
             if mini_batch["payload"]["kind"] == "table":
@@ -277,7 +277,7 @@ class Process:
             process_ended = time.process_time()
             self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started], vain)
             return process_ended
-        self._streams.flush()
+        self._streams.end(mini_batch["mini_batch"])
         process_ended = time.process_time()
         header = (
             f'{{"frame":"answered","sequence":{sequence},"returned":{returned},"load_seconds":{load_seconds:.6f},'
@@ -426,7 +426,7 @@ class Process:
 
     def _send_failed(self, mini_batch, status, report, seconds, vain=None):
         load_seconds, run_seconds, process_seconds = seconds
-        self._streams.flush()
+        self._streams.end(mini_batch["mini_batch"])
         self._channel.send_event(
             {
                 "frame": "answered",

@@ -9,16 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use storage::JobStore;
+use storage::{JobStore, UPLOADED_LOG_BEGINNING_BYTES, UPLOADED_LOG_BYTES_MAX};
 use tokio::time::{Instant, sleep};
 
 /// The longest time between two uploads of a growing file.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
 /// Files in one round.
 const FILES_MAX: usize = 256;
-/// Of a larger file, only the beginning and the end are uploaded.
-const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-const BEGINNING_BYTES: u64 = 1024 * 1024;
 
 /// The log tree of one job on this node.
 pub(super) struct LogUpload {
@@ -104,13 +101,13 @@ fn read(path: &Path) -> std::io::Result<Bytes> {
     let mut file = std::fs::File::open(path)?;
     let bytes = file.metadata()?.len();
     let mut content = Vec::new();
-    if bytes <= FILE_BYTES_MAX {
+    if bytes <= UPLOADED_LOG_BYTES_MAX {
         file.read_to_end(&mut content)?;
         return Ok(content.into());
     }
-    file.by_ref().take(BEGINNING_BYTES).read_to_end(&mut content)?;
-    let end_bytes = FILE_BYTES_MAX - BEGINNING_BYTES;
-    let left_out = bytes - BEGINNING_BYTES - end_bytes;
+    file.by_ref().take(UPLOADED_LOG_BEGINNING_BYTES).read_to_end(&mut content)?;
+    let end_bytes = UPLOADED_LOG_BYTES_MAX - UPLOADED_LOG_BEGINNING_BYTES;
+    let left_out = bytes - UPLOADED_LOG_BEGINNING_BYTES - end_bytes;
     content.extend_from_slice(format!("\n[{left_out} bytes are left out here]\n").as_bytes());
     file.seek(SeekFrom::Start(bytes - end_bytes))?;
     file.take(end_bytes).read_to_end(&mut content)?;
@@ -155,7 +152,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("log.txt");
         let mut content = b"begin".to_vec();
-        content.resize(FILE_BYTES_MAX as usize + 1000, b'x');
+        content.resize(UPLOADED_LOG_BYTES_MAX as usize + 1000, b'x');
         content.extend_from_slice(b"end");
         std::fs::write(&path, &content).expect("writable");
         let read = read(&path).expect("readable");

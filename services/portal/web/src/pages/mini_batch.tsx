@@ -117,6 +117,7 @@ function AttemptPanel({ job, attempt, open }: { job: Job; attempt: Attempt; open
         </dl>
         <Phases attempt={attempt} />
         {attempt.error && <ErrorOf error={attempt.error} open={open} />}
+        {attempt.printed.map((part) => <PrintedPart job={job} part={part} />)}
         {attempt.warnings.length > 0 && <ul class="notes">{attempt.warnings.map((text) => <li class="anywhere"><Icon name="warn" />{text}</li>)}</ul>}
         {!report && attempt.logs.length > 0 && (
           <p class="links"><span class="muted">Logs of its process:</span>
@@ -154,9 +155,22 @@ function ErrorOf({ error, open }: { error: AttemptError; open: boolean }) {
         {/* The innermost frame of the user's code is where to look. */}
         {frames.length > 0 && <ol class="frames" aria-label="Where it was raised, innermost first">{[...frames].reverse().map((frame, at) => <FrameLine frame={frame} first={at === 0} />)}</ol>}
         {error.traceback && <details open={frames.length === 0}><summary class="muted">Whole traceback{error.frames.length > own.length && own.length > 0 && `, with ${counted(error.frames.length - own.length, "frame")} of libraries`}</summary><Terminal text={error.traceback} label="Traceback" /></details>}
-        {error.printed && <div><h3>It printed, at the end</h3><Terminal text={error.printed} label="What the attempt printed" /></div>}
+        {error.printed && <div><h3>It printed, at the end</h3><Terminal text={error.printed} label="The last lines that the attempt printed" /></div>}
       </div>
     </details>
+  );
+}
+
+/** What the attempt wrote to one stream. */
+function PrintedPart({ job, part }: { job: Job; part: Attempt["printed"][number] }) {
+  const stream = part.path.startsWith("user/stderr/") ? "standard error" : "standard output";
+  const more = part.truncated ? `The end of ${bytes(part.to - part.from)}.` : "";
+  return (
+    <div>
+      <h3>It printed to {stream}</h3>
+      <Terminal text={part.text} label={`What the attempt printed to ${stream}`} />
+      {!report && <p class="links muted">{more} <a href={address(["jobs", job.job_id, "logs"], { path: part.path, at: part.from })}>Show it in the log</a></p>}
+    </div>
   );
 }
 
