@@ -112,8 +112,8 @@ class UserStreams:
 
     ``attempt`` is the hand-over that the process works on, 0 before the first. The first write of each attempt notes
     in the status page where the output of the attempt begins. The end of an attempt that has written adds a line to
-    ``sys/printed/<node>/<process>.txt``: the time in milliseconds since the epoch, the mini-batch, and where its part of
-    the file of each stream begins and ends, in bytes. The lines are in the order of time.
+    ``sys/printed/<node>/<process>.txt``: the time in milliseconds since the epoch, the mini-batch, and where its part
+    of the file of each stream begins and ends, in bytes. The lines are in the order of time.
     """
 
     def __init__(self, logs, node, process, bytes_max, status):
