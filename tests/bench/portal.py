@@ -25,6 +25,7 @@ from report import commit, hardware
 PAGE = Path(__file__).parent / "PORTAL.md"
 PORTAL = "portal"
 ROUNDS = 5
+LOG = "user/stdout/node-0/process000.stdout.txt"
 LOOKS_EVERY_SECONDS = 0.45
 """The portal answers from memory until it looks at the job again."""
 
@@ -93,6 +94,8 @@ def measure(executable: str, synthetic: str, mini_batches: int, failures: int) -
                     ("timeline", f"{job}/timeline"),
                     ("nodes", f"{job}/nodes"),
                     ("logs", f"{job}/logs"),
+                    ("end of a log", f"{job}/logs/text?path={LOG}"),
+                    ("search in logs", f"{job}/logs/search?q=no%20such%20line"),
                     ("output", f"{job}/output"),
                 ]:
                     get(name, path)

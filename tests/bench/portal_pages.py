@@ -20,9 +20,10 @@ PAGES = [
     ("mini-batches, failed", "jobs/{job}/mini-batches?state=failed", ".batches tbody tr"),
     ("one mini-batch", "jobs/{job}/mini-batches/{middle}", ".phases"),
     ("timeline", "jobs/{job}/timeline", ".gantt canvas"),
-    ("nodes", "jobs/{job}/nodes", "main table, main .empty"),
-    ("logs", "jobs/{job}/logs", "main .panel, main .empty"),
-    ("output", "jobs/{job}/output", "main .panel, main .empty"),
+    ("nodes", "jobs/{job}/nodes", "main table"),
+    ("logs", "jobs/{job}/logs", "main .panel"),
+    ("a log", "jobs/{job}/logs?path=user/stdout/node-0/process000.stdout.txt", ".log-line"),
+    ("output", "jobs/{job}/output", "main .panel table"),
 ]
 WAIT_MS = 30_000
 BROWSER = "browser, all processes"
