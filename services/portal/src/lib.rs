@@ -118,6 +118,7 @@ struct Shared {
     streams: Arc<tokio::sync::Semaphore>,
     sent: Mutex<events::Sent>,
     connection: tokio::sync::Mutex<Connection>,
+    workers: tokio::sync::Mutex<Option<(tokio::time::Instant, Vec<storage::SeenWorker>)>>,
     /// Held by a check of the target.
     examining: tokio::sync::Mutex<()>,
 }
@@ -126,8 +127,8 @@ impl Portal {
     /// Creates a portal.
     pub fn new(options: Options) -> Self {
         let streams = Arc::new(tokio::sync::Semaphore::new(events::STREAMS_MAX));
-        let (watched, sent, connection, examining) = Default::default();
-        Self(Arc::new(Shared { options, watched, streams, sent, connection, examining }))
+        let (watched, sent, connection, workers, examining) = Default::default();
+        Self(Arc::new(Shared { options, watched, streams, sent, connection, workers, examining }))
     }
 
     /// Serves until `stop`.

@@ -26,6 +26,8 @@ const THIS_MACHINE: &str = "this machine";
 const QUEUE_TIME: Duration = Duration::from_secs(20);
 /// Reading the dead letters leases them for a moment, and costs requests.
 const DEAD_LETTERS_EVERY: Duration = Duration::from_secs(30);
+/// Reading the list of workers costs a request for each.
+const WORKERS_EVERY: Duration = Duration::from_secs(15);
 const OPEN_JOBS_MAX: usize = 100;
 const READS_AT_ONCE: usize = 16;
 /// After this time without a report a reducer counts as silent.
@@ -102,7 +104,7 @@ pub async fn targets(State(shared): Portal) -> Response {
 
 pub async fn target(State(shared): Portal) -> Answer<Response> {
     let options = &shared.options;
-    let (listed, workers_problem) = match options.jobs.workers().await {
+    let (listed, workers_problem) = match listed_workers(&shared).await {
         Ok(listed) => (listed, None),
         // The portal may not be allowed to read the list.
         Err(error) => (Vec::new(), Some((options.words.error)(&error))),
@@ -180,6 +182,17 @@ async fn depths(shared: &Shared) -> (Vec<Queue>, Letters) {
     };
     connection.letters = Some((Instant::now(), letters.clone()));
     (found, letters)
+}
+
+/// Returns the list of workers, as of a moment ago.
+async fn listed_workers(shared: &Shared) -> anyhow::Result<Vec<SeenWorker>> {
+    let mut known = shared.workers.lock().await;
+    if let Some((_, listed)) = known.as_ref().filter(|(at, _)| at.elapsed() < WORKERS_EVERY) {
+        return Ok(listed.clone());
+    }
+    let listed = shared.options.jobs.workers().await?;
+    *known = Some((Instant::now(), listed.clone()));
+    Ok(listed)
 }
 
 /// Returns the workers on the list with the jobs that they gave a sign of life, and workers that are not on the list.
