@@ -35,7 +35,7 @@ use self::leases::{LEASE_MAX, Leases, Waiting, seconds};
 use self::service::{BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches};
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Depth, Error, Fairness, LeaseClock, Limits, Message, Queue, Receipt, Receive};
 
 /// The limit of `WaitTimeSeconds`.
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -331,6 +331,7 @@ impl Queue for SqsQueue {
             delay_max: DELAY_MAX,
             timed_lease: true,
             bundle_max: 1,
+            fairness: Fairness::Groups,
         }
     }
 }
