@@ -112,7 +112,7 @@ pub struct Message {
     /// Any bytes.
     pub body: Bytes,
     /// The job of the message. A backend that can deliver fairly between groups does so, which keeps a large job from
-    /// delaying a small one; the others ignore it.
+    /// delaying a small one ([`Limits::fairness`]); the others ignore it.
     pub group: String,
     /// Time until the message becomes visible.
     pub delay: Duration,

@@ -39,7 +39,7 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Number of returns to the queue after which the broker removes a message. The engine gives up much earlier, by its
 /// own count; the default of RabbitMQ 4 is 20.
 const DELIVERY_LIMIT: u32 = 1000;
-/// Lanes of the task queue of a target. Each is a quorum queue, which costs the broker memory and threads even if empty.
+/// Lanes of the task queue of a target. Each is a quorum queue, which costs the broker memory even if it is empty.
 const LANES: usize = 8;
 /// Time within which a ready message arrives, unless it goes to another consumer.
 const ARRIVAL_MAX: Duration = Duration::from_secs(1);
@@ -53,8 +53,8 @@ pub struct RabbitOptions {
     pub url: String,
     /// The queue's name.
     pub name: String,
-    /// The number of queues that hold its messages, as lanes for their groups: NAME, NAME-2, NAME-3 …. With 1, groups wait
-    /// for each other. Every process that opens the queue must set the same value.
+    /// The number of queues that hold its messages, as lanes for their groups: NAME, NAME-2, NAME-3 …. With 1, groups
+    /// wait for each other. Every process that opens the queue must set the same value.
     pub lanes: usize,
     /// The queue for messages that the broker removes; it is created together with this queue.
     pub dead_letters: Option<String>,
@@ -104,6 +104,21 @@ impl RabbitOptions {
         [tasks, queue("results"), Self::new(url, dead_letters.clone())]
     }
 
+    /// Returns the limits of the queue.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            message_bytes_max: self.message_bytes_max,
+            lease_max: Some(self.consumer_timeout.unwrap_or(CONSUMER_TIMEOUT)),
+            delay_max: Duration::ZERO,
+            timed_lease: false,
+            bundle_max: 1,
+            fairness: match self.lanes {
+                1 => Fairness::None,
+                lanes => Fairness::Lanes(lanes),
+            },
+        }
+    }
+
     /// Returns the names of the queues that hold its messages.
     pub fn queue_names(&self) -> Vec<String> {
         Lanes::new(&self.name, self.lanes).names().to_vec()
@@ -118,13 +133,14 @@ impl Debug for RabbitOptions {
 
 /// A queue of RabbitMQ, in one quorum queue or several lanes, on one connection with a channel for each direction.
 ///
-/// - With several lanes, each group of messages is in one of them, and callers get messages of all lanes in turns. Groups
-///   wait for each other only in the same lane, first in, first out.
+/// - With several lanes, each group of messages is in one of them, and callers get messages of all lanes in turns.
+///   Groups wait for each other only in the same lane, first in, first out.
 /// - A lease is the connection, and [`Queue::extend`] only reports lost leases. The `visibility` of a receive and delays
 ///   of messages are ignored.
 /// - The broker sends as many messages as callers hold and request; messages that arrive early wait here. While no lane
-///   has any, each may send one, which is more than some calls request. They return to
-///   the queue after five seconds without a request, those of lanes beyond the request at once, or immediately after a receive with `messages_max` 0. They return
+///   has any, each may send one, which can be more than is requested.
+/// - Unclaimed messages return to the queue after five seconds without a request, those beyond a request at once, and
+///   all immediately after a receive with `messages_max` 0. They return
 ///   as new messages that carry their count, because the broker would count a delivery that no caller had; so they come
 ///   after the others.
 /// - Sending returns once the broker has confirmed, which for a quorum queue means on disk on most of its nodes. The
@@ -379,17 +395,7 @@ impl Queue for RabbitQueue {
     }
 
     fn limits(&self) -> Limits {
-        Limits {
-            message_bytes_max: self.options.message_bytes_max,
-            lease_max: Some(self.options.consumer_timeout.unwrap_or(CONSUMER_TIMEOUT)),
-            delay_max: Duration::ZERO,
-            timed_lease: false,
-            bundle_max: 1,
-            fairness: match self.options.lanes {
-                1 => Fairness::None,
-                lanes => Fairness::Lanes(lanes),
-            },
-        }
+        self.options.limits()
     }
 }
 

@@ -104,6 +104,18 @@ impl SqsQueue {
         persist(request).await.map(drop).map_err(|failure| self.inner.error(failure))
     }
 
+    /// Returns the limits of a queue that allows this size of a message.
+    pub fn limits_of(message_bytes_max: usize) -> Limits {
+        Limits {
+            message_bytes_max: body::bytes_max(message_bytes_max),
+            lease_max: Some(LEASE_MAX),
+            delay_max: DELAY_MAX,
+            timed_lease: true,
+            bundle_max: 1,
+            fairness: Fairness::Groups,
+        }
+    }
+
     /// Deletes the queue with its messages.
     pub async fn delete(&self) -> Result<(), Error> {
         let request = || {
@@ -325,14 +337,7 @@ impl Queue for SqsQueue {
     }
 
     fn limits(&self) -> Limits {
-        Limits {
-            message_bytes_max: body::bytes_max(self.inner.message_bytes_max),
-            lease_max: Some(LEASE_MAX),
-            delay_max: DELAY_MAX,
-            timed_lease: true,
-            bundle_max: 1,
-            fairness: Fairness::Groups,
-        }
+        Self::limits_of(self.inner.message_bytes_max)
     }
 }
 

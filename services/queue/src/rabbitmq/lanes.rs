@@ -90,7 +90,8 @@ pub(super) struct Change {
     pub add: usize,
 }
 
-/// Divides a request between lanes. `missing`: how many messages should still arrive. `replace`: end all consumers first.
+/// Divides a request between lanes. `missing`: how many messages should still arrive. `replace`: end all consumers
+/// first.
 ///
 /// Each message comes from the lane of which the connection holds the fewest. What no lane has ready is spread over all
 /// lanes, and while nothing is ready at all each lane may send at least one message, so that the next one arrives

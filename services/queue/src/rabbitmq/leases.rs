@@ -89,7 +89,7 @@ impl State {
         consumers.map(|consumer| consumer.prefetch.saturating_sub(consumer.unsettled)).sum()
     }
 
-    /// Returns the number of unsettled messages that the broker sends: the prefetch of the consumers of a lane, or of all.
+    /// Returns the number of unsettled messages that the broker sends: the prefetch of consumers, of one lane or of all.
     fn capacity(&self, lane: Option<usize>) -> usize {
         let consumers = self.consumers.values().filter(|consumer| lane.is_none_or(|lane| consumer.lane == lane));
         consumers.map(|consumer| consumer.prefetch).sum()
@@ -313,13 +313,12 @@ impl Leases {
     pub fn fit(&self) -> Fit {
         let state = self.state();
         let is_stopped = state.wanted == 0 && !state.consumers.is_empty();
+        let is_misfit = state.wanted > 0 && (state.missing() > state.free(None) || state.is_oversized());
         if state.ended.is_some() {
             Fit::Ended
         } else if is_stopped && (state.enough || state.listening && !state.arrived.is_empty()) {
             Fit::Stop
-        } else if state.wanted > 0 && (state.missing() > state.free(None) || state.is_oversized()) {
-            Fit::Divide
-        } else if state.is_due {
+        } else if is_misfit || state.is_due {
             Fit::Divide
         } else if state.wanted > 0 && state.is_hungry() {
             match state.divided.map(|divided| divided + LOOK_PAUSE) {

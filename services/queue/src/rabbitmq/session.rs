@@ -126,8 +126,8 @@ impl Session {
         Ok(channel.clone())
     }
 
-    /// Gives each group of these messages a lane, if it has none: that with the fewest ready messages, and of several the
-    /// first. So a lone job is in the first lane.
+    /// Gives each group of these messages a lane, if it has none: the first of those with the fewest ready messages. So a
+    /// lone job is in the first lane.
     pub async fn assign(&self, messages: &[Outgoing]) -> lapin::Result<()> {
         let lanes = &self.leases.lanes;
         let is_new = |message: &&Outgoing| lanes.of(&message.group).is_none();
