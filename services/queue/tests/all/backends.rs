@@ -59,7 +59,7 @@ async fn table_of_backends_has_the_limits_of_the_code() {
     row("largest body", &|limits| size(limits.message_bytes_max));
     assert_eq!(results.limits().fairness, Fairness::None, "outcomes need no turns: reducers keep up");
 
-    let bundled = Bundles::new(std::sync::Arc::new(sqlite), |_| None).limits().bundle_max;
+    let bundled = Bundles::new(std::sync::Arc::new(sqlite), |member| member.body.clone()).limits().bundle_max;
     let expected = ["1", &bundled.to_string(), "1", "1"].map(str::to_owned);
     assert_eq!(cells(&page, "mini-batches in a message"), expected);
 }
