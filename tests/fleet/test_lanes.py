@@ -86,7 +86,9 @@ def test_killed_worker_with_two_jobs_loses_nothing(workplace, rabbitmq, lanes):
     workplace.data(count, "large")
     workplace.data(count // 3, "small")
     both = [("large", LARGE_SCRIPT), ("small", SMALL_SCRIPT)]
-    jobs = {name: enqueue(rabbitmq, name, script) for name, script in (both if lanes.startswith("after") else both[::-1])}
+    jobs = {
+        name: enqueue(rabbitmq, name, script) for name, script in (both if lanes.startswith("after") else both[::-1])
+    }
     rabbitmq.reducer()
     variables = {"GATE": str(gate), "SLEEP": "0.01"}
     first = rabbitmq.worker("--process-count", 2, **variables)
