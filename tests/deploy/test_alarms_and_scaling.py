@@ -64,6 +64,21 @@ def test_scaling_follows_the_backlog_to_zero_and_back(made: Plan) -> None:
         assert counted == ["Delayed", "NotVisible", "Visible"]
 
 
+def test_scaling_and_alarms_add_up_the_lanes_of_a_rabbitmq_target(made: Plan) -> None:
+    alarms = alarms_of(made, "rabbitmq")
+    lanes = ["", *(f"-{number}" for number in range(2, 9))]
+    for name in ("worker-follow-backlog", "worker-rest", "no-progress"):
+        metrics = [query["metric"][0] for query in alarms[name]["metric_query"] if query["metric"]]
+        assert len(metrics) <= 10, "an alarm of CloudWatch takes ten"
+        counted = {
+            metric["dimensions"]["Queue"]: metric["metric_name"]
+            for metric in metrics
+            if "Queue" in metric["dimensions"]
+        }
+        assert sorted(queue.partition("-tasks")[2] for queue in counted) == lanes, name
+        assert set(counted.values()) == {"MessageCount"}, "ready and unacknowledged messages"
+
+
 def test_alarms_have_runbooks_and_configurable_thresholds(made: Plan, changed: Plan) -> None:
     alarms = alarms_of(made, "sqs")
     scaling = {"worker-follow-backlog", "worker-rest"}

@@ -160,6 +160,9 @@ def test_role_users_can_run_a_job_and_nothing_else(broker: Broker) -> None:
     tasks, results = f"{broker.prefix}-tasks", f"{broker.prefix}-results"
     for role, queue, is_allowed in [
         ("worker", tasks, True),
+        ("worker", f"{tasks}-8", True),
+        ("reducer", f"{tasks}-2", False),
+        ("operator", f"{tasks}-5", True),
         ("worker", results, False),
         ("reducer", tasks, False),
         ("reducer", results, True),
@@ -175,7 +178,8 @@ def test_role_users_can_run_a_job_and_nothing_else(broker: Broker) -> None:
         assert refused(address, lambda channel, q=queue: channel.queue_purge(q)) != is_allowed, (role, queue)
     for role in broker.value["secrets"]:
         address = broker.secret(role)["address"]
-        assert refused(address, lambda channel: channel.queue_declare("another")), role
+        for other in ("another", f"{tasks}-9"):
+            assert refused(address, lambda channel, q=other: channel.queue_declare(q)), (role, other)
         tags = broker.components.manage_rabbitmq(f"users/{broker.secret(role)['username']}")["tags"]
         assert tags in ([], "", "management", ["management"]) and (bool(tags) == (role == "operator"))
 

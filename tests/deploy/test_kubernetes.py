@@ -121,7 +121,18 @@ def test_workers_are_scaled_by_the_task_queue_of_the_target(manifests):
         backlog = metadata["queueLength"]
     else:
         assert scheme == "amqps" and trigger["type"] == "rabbitmq"
-        assert metadata["queueName"] == f"{prefix}-tasks" and metadata["mode"] == "QueueLength"
+        assert metadata["mode"] == "QueueLength" and (metadata["useRegex"], metadata["operation"]) == ("true", "sum")
+        lanes = [f"{prefix}-tasks", *(f"{prefix}-tasks-{number}" for number in range(2, 9))]
+        # RabbitMQ finds the expression anywhere in a name, in any case.
+        others = [
+            f"{prefix}-results",
+            f"{prefix}-dead-letters",
+            f"{prefix}-tasks-9",
+            f"{prefix}-tasks-22",
+            f"x{lanes[0]}",
+        ]
+        assert [bool(re.search(metadata["queueName"], name, re.IGNORECASE)) for name in lanes] == [True] * 8
+        assert not any(re.search(metadata["queueName"], name, re.IGNORECASE) for name in others)
         # AMQP does not count unacknowledged messages.
         assert metadata["protocol"] == "http" and metadata["excludeUnacknowledged"] == "false"
         assert "timeout" not in metadata, "versions of KEDA differ in its unit"

@@ -64,10 +64,11 @@ def test_both_brokers_start_with_the_queues_of_a_target_and_a_redrive_policy(com
     assert components.client("s3").head_bucket(Bucket="gristmill")
 
     queues = {queue["name"]: queue for queue in components.manage_rabbitmq("queues/%2f")}
-    for name in ("tasks", "results", "dead-letters"):
+    lanes = ["tasks", *(f"tasks-{number}" for number in range(2, 9))]
+    for name in (*lanes, "results", "dead-letters"):
         queue = queues[f"gristmill-{name}"]
         assert (queue["type"], queue["durable"]) == ("quorum", True)
-    for name in ("tasks", "results"):
+    for name in (*lanes, "results"):
         assert queues[f"gristmill-{name}"]["arguments"]["x-dead-letter-routing-key"] == "gristmill-dead-letters"
 
 

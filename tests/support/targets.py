@@ -126,11 +126,17 @@ class Target:
             sqs = self.components.client("sqs")
             sqs.purge_queue(QueueUrl=sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"])
         elif self.kind == "rabbitmq":
-            self.components.manage_rabbitmq(f"queues/%2f/{self.prefix}-{queue}/contents", "DELETE")
+            for name in self.lanes(queue):
+                self.components.manage_rabbitmq(f"queues/%2f/{name}/contents", "DELETE")
         else:
             with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:
                 database.execute("delete from message")
             database.close()
+
+    def lanes(self, queue: str) -> list[str]:
+        """Returns the queues of RabbitMQ that hold one queue of the target."""
+        name = f"{self.prefix}-{queue}"
+        return [name, *(f"{name}-{number}" for number in range(2, 9) if queue == "tasks")]
 
     def waiting(self, queue: str) -> int:
         """Returns the number of visible messages of a queue."""
@@ -143,7 +149,9 @@ class Target:
             # The broker itself, because the data of its management plugin is seconds old.
             connection = pika.BlockingConnection(pika.URLParameters(self.components.amqp_url))
             try:
-                return connection.channel().queue_declare(f"{self.prefix}-{queue}", passive=True).method.message_count
+                channel = connection.channel()
+                declared = [channel.queue_declare(name, passive=True) for name in self.lanes(queue)]
+                return sum(lane.method.message_count for lane in declared)
             finally:
                 connection.close()
         with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:

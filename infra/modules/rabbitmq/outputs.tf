@@ -30,14 +30,15 @@ output "security_group_id" {
 }
 
 output "metrics" {
-  description = "CloudWatch metrics: unfinished mini-batches (including unacknowledged messages), acknowledgements by reducers, and dead letters. RabbitMQ does not report the age of messages."
+  description = "CloudWatch metrics: unfinished mini-batches in the lanes of the task queue (including unacknowledged messages), acknowledgements by reducers, and dead letters. RabbitMQ does not report the age of messages."
   value = {
     backlog = [
-      for name in ["MessageReadyCount", "MessageUnacknowledgedCount"] : {
+      # An alarm adds up ten metrics at most. This one counts ready and unacknowledged messages.
+      for lane in ["", "-2", "-3", "-4", "-5", "-6", "-7", "-8"] : {
         namespace  = "AWS/AmazonMQ"
-        name       = name
+        name       = "MessageCount"
         statistic  = "Maximum"
-        dimensions = { Broker = var.name, VirtualHost = "/", Queue = "${var.prefix}-tasks" }
+        dimensions = { Broker = var.name, VirtualHost = "/", Queue = "${var.prefix}-tasks${lane}" }
       }
     ]
     committed = {

@@ -112,7 +112,7 @@ pub struct Message {
     /// Any bytes.
     pub body: Bytes,
     /// The job of the message. A backend that can deliver fairly between groups does so, which keeps a large job from
-    /// delaying a small one; the others ignore it.
+    /// delaying a small one ([`Limits::fairness`]); the others ignore it.
     pub group: String,
     /// Time until the message becomes visible.
     pub delay: Duration,
@@ -206,6 +206,20 @@ pub struct Limits {
     pub timed_lease: bool,
     /// The largest useful [`Message::bundle_max`]; 1: each message travels alone.
     pub bundle_max: usize,
+    /// How groups share deliveries.
+    pub fairness: Fairness,
+}
+
+/// How the groups of messages in a queue share its deliveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fairness {
+    /// They do not: a message may wait for all messages that were sent before.
+    None,
+    /// There are this many lanes, which take turns. A group is in one of them, alone while there are fewer groups than
+    /// lanes; groups in the same lane wait for each other.
+    Lanes(usize),
+    /// They take turns.
+    Groups,
 }
 
 /// The approximate number of messages in a queue.

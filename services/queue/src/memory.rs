@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Clock, Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt, Receive};
+use crate::{Clock, Delivery, Depth, Error, Fairness, LeaseClock, Limits, Message, Queue, Receipt, Receive};
 
 /// The behaviour of a [`MemoryQueue`] where services differ.
 #[derive(Clone, Debug)]
@@ -241,6 +241,7 @@ impl Queue for MemoryQueue {
             delay_max: Duration::MAX,
             timed_lease: true,
             bundle_max: 1,
+            fairness: Fairness::None,
         }
     }
 }

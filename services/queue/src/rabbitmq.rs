@@ -1,7 +1,7 @@
-//! RabbitMQ: a quorum queue whose leases last as long as their connection.
+//! RabbitMQ: quorum queues whose leases last as long as their connection.
 //!
 //! [`session`] is one connection, [`leases`] tracks the messages that it holds, [`subscription`] makes the broker send
-//! as many messages as receivers request, and [`failure`] explains errors.
+//! as many messages as receivers request, [`lanes`] divides them between groups, and [`failure`] explains errors.
 //!
 //! RabbitMQ has no lease that ends by time. A delivery belongs to a channel until it is settled, and returns to the
 //! queue when the channel closes: because its node died, the network failed, the broker restarted, or the broker's
@@ -10,6 +10,7 @@
 
 mod address;
 mod failure;
+mod lanes;
 mod leases;
 mod session;
 mod subscription;
@@ -21,15 +22,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
-use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use self::address::Address;
 use self::failure::{During, explain, no_permission};
-use self::session::{Session, Unsent};
+use self::lanes::Lanes;
+use self::session::{Outgoing, Session, Unsent};
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Depth, Error, Fairness, Limits, Message, Queue, Receipt, Receive};
 
 /// The largest body: the default `max_message_size` of RabbitMQ 4. RabbitMQ 3 allows 128 MiB.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -38,6 +39,8 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Number of returns to the queue after which the broker removes a message. The engine gives up much earlier, by its
 /// own count; the default of RabbitMQ 4 is 20.
 const DELIVERY_LIMIT: u32 = 1000;
+/// Lanes of the task queue of a target. Each is a quorum queue, which costs the broker memory even if it is empty.
+const LANES: usize = 8;
 /// Time within which a ready message arrives, unless it goes to another consumer.
 const ARRIVAL_MAX: Duration = Duration::from_secs(1);
 /// Number of connections on which one call tries to do its work.
@@ -50,6 +53,9 @@ pub struct RabbitOptions {
     pub url: String,
     /// The queue's name.
     pub name: String,
+    /// The number of queues that hold its messages, as lanes for their groups: NAME, NAME-2, NAME-3 …. With 1, groups
+    /// wait for each other. Every process that opens the queue must set the same value.
+    pub lanes: usize,
     /// The queue for messages that the broker removes; it is created together with this queue.
     pub dead_letters: Option<String>,
     /// A file of certificate authorities (PEM) to trust besides those of the system; takes precedence over
@@ -76,6 +82,7 @@ impl RabbitOptions {
         Self {
             url: url.into(),
             name: name.into(),
+            lanes: 1,
             dead_letters: None,
             ca_file: None,
             consumer_timeout: None,
@@ -93,7 +100,28 @@ impl RabbitOptions {
             dead_letters: Some(dead_letters.clone()),
             ..Self::new(url, format!("{prefix}-{name}"))
         };
-        [queue("tasks"), queue("results"), Self::new(url, dead_letters.clone())]
+        let tasks = Self { lanes: LANES, ..queue("tasks") };
+        [tasks, queue("results"), Self::new(url, dead_letters.clone())]
+    }
+
+    /// Returns the limits of the queue.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            message_bytes_max: self.message_bytes_max,
+            lease_max: Some(self.consumer_timeout.unwrap_or(CONSUMER_TIMEOUT)),
+            delay_max: Duration::ZERO,
+            timed_lease: false,
+            bundle_max: 1,
+            fairness: match self.lanes {
+                1 => Fairness::None,
+                lanes => Fairness::Lanes(lanes),
+            },
+        }
+    }
+
+    /// Returns the names of the queues that hold its messages.
+    pub fn queue_names(&self) -> Vec<String> {
+        Lanes::new(&self.name, self.lanes).names().to_vec()
     }
 }
 
@@ -103,12 +131,16 @@ impl Debug for RabbitOptions {
     }
 }
 
-/// A quorum queue of RabbitMQ on one connection with a channel for each direction.
+/// A queue of RabbitMQ, in one quorum queue or several lanes, on one connection with a channel for each direction.
 ///
+/// - With several lanes, each group of messages is in one of them, and callers get messages of all lanes in turns.
+///   Groups wait for each other only in the same lane, first in, first out.
 /// - A lease is the connection, and [`Queue::extend`] only reports lost leases. The `visibility` of a receive and delays
 ///   of messages are ignored.
-/// - The broker sends as many messages as callers hold and request; messages that arrive early wait here. They return to
-///   the queue after five seconds without a request, or immediately after a receive with `messages_max` 0. They return
+/// - The broker sends as many messages as callers hold and request; messages that arrive early wait here. While no lane
+///   has any, each may send one, which can be more than is requested.
+/// - Unclaimed messages return to the queue after five seconds without a request, those beyond a request at once, and
+///   all immediately after a receive with `messages_max` 0. They return
 ///   as new messages that carry their count, because the broker would count a delivery that no caller had; so they come
 ///   after the others.
 /// - Sending returns once the broker has confirmed, which for a quorum queue means on disk on most of its nodes. The
@@ -126,6 +158,7 @@ impl Debug for RabbitOptions {
 pub struct RabbitQueue {
     options: RabbitOptions,
     address: Address,
+    lanes: Arc<Lanes>,
     current: Mutex<Arc<Session>>,
     /// Held while connecting.
     connecting: tokio::sync::Mutex<Connecting>,
@@ -147,15 +180,16 @@ impl RabbitQueue {
     pub async fn open(options: RabbitOptions) -> Result<Self, Error> {
         let address = Address::new(&options)?;
         let until = Instant::now() + options.connect_wait_max;
-        let session = connect(&address, &options, 0, true, until).await?;
+        let lanes = Arc::new(Lanes::new(&options.name, options.lanes));
+        let session = connect(&address, &options, &lanes, 0, true, until).await?;
         let (current, connecting) = (Mutex::new(Arc::new(session)), tokio::sync::Mutex::default());
-        Ok(Self { options, address, current, connecting })
+        Ok(Self { options, address, lanes, current, connecting })
     }
 
     /// Deletes the messages that no consumer holds.
     pub async fn purge(&self) -> Result<(), Error> {
         let session = self.session().await?;
-        self.answer(session.purge(&self.options.name)).await
+        self.answer(session.purge()).await
     }
 
     /// Closes the connection properly, so that the broker gets every acknowledgement, and ends its leases. A later call
@@ -196,7 +230,7 @@ impl RabbitQueue {
             .with_max_delay(Duration::from_secs(2))
             .without_max_times();
         let (generation, until) = (connecting.breaks + 1, Instant::now() + self.options.connect_wait_max);
-        let session = (|| connect(&self.address, &self.options, generation, false, until))
+        let session = (|| connect(&self.address, &self.options, &self.lanes, generation, false, until))
             .retry(pauses)
             .when(|error| matches!(error, Error::Unavailable { .. }) && Instant::now() < until)
             .await
@@ -262,7 +296,8 @@ impl RabbitQueue {
             let Ok(ready) = self.answer(session.subscription.ready()).await else { continue };
             let deliveries = leases.take(messages_max);
             let arrival_by = *arrival_by.get_or_insert_with(|| Instant::now() + ARRIVAL_MAX);
-            if !deliveries.is_empty() || ready == 0 || Instant::now() >= arrival_by {
+            let is_empty = ready.iter().all(|ready| *ready == 0);
+            if !deliveries.is_empty() || is_empty || Instant::now() >= arrival_by {
                 return Ok(Some(deliveries));
             }
             tokio::select! { () = changed => {}, () = sleep(Duration::from_millis(10)) => {} }
@@ -274,16 +309,23 @@ impl RabbitQueue {
 impl Queue for RabbitQueue {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
         check_sizes(&messages, self.options.message_bytes_max, &self.address.to_string())?;
-        let mut bodies: Vec<Bytes> = messages.into_iter().map(|message| message.body).collect();
+        let outgoing = |Message { body, group, .. }: Message| Outgoing { body, group };
+        let mut messages: Vec<Outgoing> = messages.into_iter().map(outgoing).collect();
         for tries in 1.. {
-            if bodies.is_empty() {
+            if messages.is_empty() {
                 break;
             }
             let session = self.session().await?;
-            let sending = session.send(&self.options.name, bodies);
+            match timeout(self.options.answer_wait_max, session.assign(&messages)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) if tries < TRIES_MAX => continue,
+                Ok(Err(error)) => return Err(explain(&self.address, During::Looking, error)),
+                Err(_) => return Err(self.no_answer()),
+            }
+            let sending = session.send(messages);
             match timeout(self.options.answer_wait_max, sending).await {
                 Ok(Ok(())) => break,
-                Ok(Err(Unsent::Broken(unconfirmed, _))) if tries < TRIES_MAX => bodies = unconfirmed,
+                Ok(Err(Unsent::Broken(unconfirmed, _))) if tries < TRIES_MAX => messages = unconfirmed,
                 Ok(Err(Unsent::Broken(_, error))) => return Err(explain(&self.address, During::Working, error)),
                 Ok(Err(Unsent::Refused(reason))) => return Err(self.address.misconfigured(reason)),
                 Ok(Err(Unsent::NotNow)) => {
@@ -347,19 +389,13 @@ impl Queue for RabbitQueue {
 
     async fn depth(&self) -> Result<Depth, Error> {
         let session = self.session().await?;
-        let ready = self.answer(session.ready(&self.options.name)).await?;
+        let ready: usize = self.answer(session.ready()).await?.iter().sum();
         let (held, arrived) = session.leases.counts();
-        Ok(Depth { visible: ready + arrived as u64, in_flight: held as u64, delayed: 0 })
+        Ok(Depth { visible: (ready + arrived) as u64, in_flight: held as u64, delayed: 0 })
     }
 
     fn limits(&self) -> Limits {
-        Limits {
-            message_bytes_max: self.options.message_bytes_max,
-            lease_max: Some(self.options.consumer_timeout.unwrap_or(CONSUMER_TIMEOUT)),
-            delay_max: Duration::ZERO,
-            timed_lease: false,
-            bundle_max: 1,
-        }
+        self.options.limits()
     }
 }
 
@@ -373,11 +409,12 @@ impl Debug for RabbitQueue {
 async fn connect(
     address: &Address,
     options: &RabbitOptions,
+    lanes: &Arc<Lanes>,
     generation: u32,
     declare: bool,
     until: Instant,
 ) -> Result<Session, Error> {
-    let session = Session::connect(address, options, generation, declare);
+    let session = Session::connect(address, options, lanes, generation, declare);
     let silent = || address.unavailable("it does not answer on a new connection; is it the right port?");
     timeout_at(until, session).await.unwrap_or_else(|_| Err(silent()))
 }

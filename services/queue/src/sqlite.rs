@@ -22,7 +22,7 @@ use self::store::Store;
 use self::thread::{Call, Mailbox, QueueThread, Receiver};
 use crate::clock::deadline;
 use crate::error::{Cause, check_sizes};
-use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive, Visit};
+use crate::{Clock, Delivery, Depth, Error, Fairness, Limits, Message, Queue, Receipt, Receive, Visit};
 
 /// What a power cut may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,6 +167,7 @@ impl Queue for SqliteQueue {
             delay_max: Duration::MAX,
             timed_lease: true,
             bundle_max: 1,
+            fairness: Fairness::Groups,
         }
     }
 }

@@ -35,7 +35,7 @@ use self::leases::{LEASE_MAX, Leases, Waiting, seconds};
 use self::service::{BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches};
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Depth, Error, Fairness, LeaseClock, Limits, Message, Queue, Receipt, Receive};
 
 /// The limit of `WaitTimeSeconds`.
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -102,6 +102,18 @@ impl SqsQueue {
             answer("PurgeQueue", REQUEST_TIME, request.send())
         };
         persist(request).await.map(drop).map_err(|failure| self.inner.error(failure))
+    }
+
+    /// Returns the limits of a queue that allows this size of a message.
+    pub fn limits_of(message_bytes_max: usize) -> Limits {
+        Limits {
+            message_bytes_max: body::bytes_max(message_bytes_max),
+            lease_max: Some(LEASE_MAX),
+            delay_max: DELAY_MAX,
+            timed_lease: true,
+            bundle_max: 1,
+            fairness: Fairness::Groups,
+        }
     }
 
     /// Deletes the queue with its messages.
@@ -325,13 +337,7 @@ impl Queue for SqsQueue {
     }
 
     fn limits(&self) -> Limits {
-        Limits {
-            message_bytes_max: body::bytes_max(self.inner.message_bytes_max),
-            lease_max: Some(LEASE_MAX),
-            delay_max: DELAY_MAX,
-            timed_lease: true,
-            bundle_max: 1,
-        }
+        Self::limits_of(self.inner.message_bytes_max)
     }
 }
 

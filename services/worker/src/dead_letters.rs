@@ -1,21 +1,63 @@
 //! Messages that are not mini-batches: kept for people to inspect, and removed from the task queue.
 
 use protocol::DeadLetter;
-use queue::{Delivery, Message, Queue};
+use queue::{Delivery, Message, Queue, Receipt};
 
-/// Moves a delivery to the dead letters, with the reason, or removes it if nobody keeps dead letters. Acknowledges it last, so
-/// that the queue redelivers a message that could not be moved.
+/// Moves deliveries to the dead letters, with the reasons, or removes them if nobody keeps dead letters. Takes one call for all
+/// of them, because there may be many. Acknowledges them last, so that the queue redelivers what could not be moved.
 pub async fn bury(
     tasks: &dyn Queue,
     dead_letters: Option<&dyn Queue>,
     node: &str,
-    delivery: Delivery,
-    reason: &str,
+    buried: Vec<(Delivery, String)>,
 ) -> Result<(), queue::Error> {
+    if buried.is_empty() {
+        return Ok(());
+    }
     if let Some(dead_letters) = dead_letters {
         let bytes_max = dead_letters.limits().message_bytes_max;
-        let letter = DeadLetter::message(reason, node, "tasks", &delivery.body, bytes_max);
-        dead_letters.send(vec![Message::new(letter, "dead-letters")]).await?;
+        let letter = |(delivery, reason): &(Delivery, String)| {
+            let letter = DeadLetter::message(reason, node, "tasks", &delivery.body, bytes_max);
+            Message::new(letter, "dead-letters")
+        };
+        dead_letters.send(buried.iter().map(letter).collect()).await?;
     }
-    tasks.acknowledge(&[delivery.receipt]).await.map(drop)
+    let receipts: Vec<Receipt> = buried.into_iter().map(|(delivery, _)| delivery.receipt).collect();
+    tasks.acknowledge(&receipts).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use queue::{MemoryOptions, MemoryQueue, Receive};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn messages_are_buried_together_and_stay_in_the_queue_until_then() {
+        let [tasks, dead_letters] = [(); 2].map(|()| MemoryQueue::new(MemoryOptions::default()));
+        let poison = |number: usize| Message::new(format!("poison {number}"), "job");
+        tasks.send((0..3).map(poison).collect()).await.expect("sends");
+        let lease = Duration::from_secs(60);
+        let received = tasks.receive(Receive { messages_max: 3, visibility: lease, wait: Duration::ZERO }).await;
+        let buried: Vec<_> =
+            received.expect("receives").into_iter().map(|delivery| (delivery, "no task".to_owned())).collect();
+        let counts = async || {
+            let [tasks, letters] = [tasks.depth().await, dead_letters.depth().await];
+            (tasks.expect("answers").in_flight, letters.expect("answers").visible)
+        };
+
+        dead_letters.fail_next(1);
+        let failed = bury(&tasks, Some(&dead_letters), "node", buried.clone()).await;
+        assert!(failed.is_err());
+        assert_eq!(counts().await, (3, 0), "the queue redelivers what could not be moved");
+
+        // One call sends all letters, before one call acknowledges all messages.
+        tasks.fail_next(1);
+        assert!(bury(&tasks, Some(&dead_letters), "node", buried.clone()).await.is_err());
+        assert_eq!(counts().await, (3, 3));
+        bury(&tasks, None, "node", buried).await.expect("removes them");
+        assert_eq!(counts().await, (0, 3));
+    }
 }

@@ -203,8 +203,8 @@ impl Node {
                 event = executor.next() => match event {
                     Ok(event) => event,
                     Err(Trouble::Panicked(error)) => return Err(error).context("a task of the node panicked"),
-                    Err(Trouble::Unreadable { delivery, reason }) => {
-                        shared.bury(delivery, &reason).await;
+                    Err(Trouble::Unreadable(messages)) => {
+                        shared.bury(messages).await;
                         continue;
                     }
                     Err(Trouble::Failed(error)) => {

@@ -47,65 +47,107 @@ pub async fn check(
     };
     let mut tasks = QueueFacts::default();
     for role in Role::ALL {
-        let name = address.name(role);
-        let check = format!("queue {name}");
-        let mut facts = None;
-        if let Some((management, version)) = &known {
-            match management.queue(&name).await {
-                Ok(Some(found)) if found.kind != "quorum" => {
-                    let message = format!(
-                        "it is a {} queue, which counts no deliveries and loses messages with its server; delete it, then \
-                         create a quorum queue",
-                        found.kind
-                    );
-                    let remedy = Remedy::CreateQueues(target.reference());
-                    report.add(format!("{check}, type"), CheckState::Failed, message, remedy);
-                    continue;
-                }
-                Ok(Some(found)) => {
-                    judge(role, address, &found, version, needs, report);
-                    facts = Some(found);
-                }
-                Ok(None) if !create => {
-                    let remedy = Remedy::CreateQueues(target.reference());
-                    report.add(check, CheckState::Failed, "it does not exist", remedy);
-                    continue;
-                }
-                Ok(None) => {}
-                Err(error) => report.not_checked(check.clone(), error.to_string()),
-            }
+        let names = address.names(role);
+        let before = queues(known.as_ref(), &names, report).await;
+        let kinds = names.iter().zip(&before).filter_map(|(name, queue)| match queue {
+            Queue::Known(facts) if facts.kind != "quorum" => Some((name, &facts.kind)),
+            _ => None,
+        });
+        let mut are_quorum = true;
+        for (name, kind) in kinds {
+            let message = format!(
+                "it is a {kind} queue, which counts no deliveries and loses messages with its server; delete it, then \
+                 create a quorum queue"
+            );
+            let remedy = Remedy::CreateQueues(target.reference());
+            report.add(format!("queue {name}, type"), CheckState::Failed, message, remedy);
+            are_quorum = false;
         }
+        if !are_quorum {
+            continue;
+        }
+        let absent: Vec<_> = names
+            .iter()
+            .zip(&before)
+            .filter(|(_, queue)| matches!(queue, Queue::Absent))
+            .map(|(name, _)| name)
+            .collect();
+        if let (Some(name), false) = (absent.first(), create) {
+            let message = match absent.len() {
+                1 => "it does not exist".to_owned(),
+                count => format!("it does not exist, nor do {} other lanes of the queue", count - 1),
+            };
+            let remedy = Remedy::CreateQueues(target.reference());
+            report.add(format!("queue {name}"), CheckState::Failed, message, remedy);
+            continue;
+        }
+        let name = address.name(role);
         match target.open_queue(role).await {
             Ok(queue) => {
-                if let (None, Some((management, version))) = (&facts, &known) {
-                    report.ok(check.clone(), "created");
-                    match management.queue(&name).await {
-                        Ok(Some(found)) => {
-                            judge(role, address, &found, version, needs, report);
-                            facts = Some(found);
+                let after = if absent.is_empty() { before } else { queues(known.as_ref(), &names, report).await };
+                for (number, (name, queue)) in names.iter().zip(&after).enumerate() {
+                    let (lane, Some((_, version))) = (number > 0, &known) else { continue };
+                    match queue {
+                        Queue::Known(facts) => {
+                            let judged = judge(role, address, name, facts, version, needs);
+                            // A lane has the settings of the first, unless somebody has changed it.
+                            let told = judged.checks.into_iter().filter(|check| !lane || check.state != CheckState::Ok);
+                            told.for_each(|check| report.add(check.check, check.state, check.message, check.remedy));
                         }
-                        Ok(None) => report.not_checked(check, "the management API does not list it yet"),
-                        Err(error) => report.not_checked(check, error.to_string()),
+                        Queue::Absent => {
+                            report.not_checked(format!("queue {name}"), "the management API does not list it yet");
+                        }
+                        Queue::Unknown => {}
                     }
+                }
+                for name in absent {
+                    report.ok(format!("queue {name}"), "created");
+                }
+                if let (Role::Tasks, Some(Queue::Known(facts))) = (role, after.into_iter().next()) {
+                    tasks = facts;
                 }
                 traffic::check(role, &name, &*queue, report).await;
             }
-            Err(error) => report.failed_with(check, &error),
-        }
-        if role == Role::Tasks {
-            tasks = facts.unwrap_or_default();
+            Err(error) => report.failed_with(format!("queue {name}"), &error),
         }
     }
     let version = known.map_or_else(String::new, |(_, version)| version);
     judge_timeout(&tasks, &version, consumer_timeout_by_ctl().await, target.lease, needs, report);
 }
 
-fn judge(role: Role, address: &QueueAddress, facts: &QueueFacts, version: &str, needs: &Needs, report: &mut Report) {
-    let name = address.name(role);
+/// What the management API says of a queue.
+enum Queue {
+    Known(QueueFacts),
+    Absent,
+    Unknown,
+}
+
+async fn queues(known: Option<&(Management, String)>, names: &[String], report: &mut Report) -> Vec<Queue> {
+    let mut queues = Vec::with_capacity(names.len());
+    for name in names {
+        let Some((management, _)) = known else {
+            queues.push(Queue::Unknown);
+            continue;
+        };
+        queues.push(match management.queue(name).await {
+            Ok(Some(facts)) => Queue::Known(facts),
+            Ok(None) => Queue::Absent,
+            Err(error) => {
+                report.not_checked(format!("queue {name}"), error.to_string());
+                Queue::Unknown
+            }
+        });
+    }
+    queues
+}
+
+/// Judges the settings of a queue.
+fn judge(role: Role, address: &QueueAddress, name: &str, facts: &QueueFacts, version: &str, needs: &Needs) -> Report {
+    let mut report = Report::new(|_| ());
     let check = |what: &str| format!("queue {name}, {what}");
     report.ok(check("type"), "quorum");
     if role == Role::DeadLetters {
-        return;
+        return report;
     }
     let default = (release(version).0 >= LIMITED_SINCE).then_some(DELIVERY_LIMIT_DEFAULT);
     // A negative limit means no limit.
@@ -151,6 +193,7 @@ fn judge(role: Role, address: &QueueAddress, facts: &QueueFacts, version: &str, 
             format!("its length is limited ({length}), and the broker drops what exceeds it; remove the limit");
         report.failed(check("length"), message);
     }
+    report
 }
 
 /// Judges how long a consumer may hold a message before the broker closes its connection.
@@ -224,9 +267,7 @@ mod tests {
 
     fn judged(json: &str, version: &str) -> Vec<Check> {
         let address = QueueAddress::parse("amqp://host/?prefix=p", Path::new("/")).expect("valid");
-        let mut report = Report::silent();
-        judge(Role::Tasks, &address, &facts(json), version, &needs(None), &mut report);
-        report.checks
+        judge(Role::Tasks, &address, "p-tasks", &facts(json), version, &needs(None)).checks
     }
 
     fn timeout(json: &str, version: &str, server: Option<ServerTimeout>, held_seconds: u64) -> CheckState {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use queue::RabbitOptions;
 use url::Url;
 
 const ALLOWED: &str = "sqs://PREFIX, amqp://USER:PASSWORD@HOST/VHOST?prefix=PREFIX (or amqps://), or sqlite:FOLDER";
@@ -18,7 +19,8 @@ pub const LEASE_SECONDS_MIN: u64 = 60;
 /// SQS allows names of 80 characters, and `-dead-letters` and `.fifo` follow the prefix.
 const PREFIX_LENGTH_MAX: usize = 60;
 
-/// The three queues of a target. A prefix is that of `-tasks`, `-results` and `-dead-letters`.
+/// The three queues of a target. A prefix is that of `-tasks`, `-results` and `-dead-letters`. In RabbitMQ the tasks are
+/// in several queues, their lanes.
 #[derive(Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum QueueAddress {
@@ -113,6 +115,17 @@ impl QueueAddress {
             Self::Sqlite { folder } => folder.join(role.name()).with_extension("db").display().to_string(),
         }
     }
+
+    /// Returns the names of the queues of the service that hold one queue: several lanes, or one.
+    pub fn names(&self, role: Role) -> Vec<String> {
+        match self {
+            Self::Rabbit { url, prefix } if role == Role::Tasks => {
+                let [tasks, ..] = RabbitOptions::target(url.as_str(), prefix);
+                tasks.queue_names()
+            }
+            _ => vec![self.name(role)],
+        }
+    }
 }
 
 fn lease_seconds(text: &str) -> Option<u64> {
@@ -182,6 +195,8 @@ mod tests {
         assert_eq!(names("sqs://team-a"), ["team-a-tasks", "team-a-results", "team-a-dead-letters"]);
         assert_eq!(names("amqp://guest:guest@localhost/%2f?prefix=b")[0], "b-tasks");
         assert_eq!(names("amqps://broker.example/")[2], "gristmill-dead-letters");
+        let lanes = parse("amqps://broker.example/?prefix=b").expect("valid").names(Role::Tasks);
+        assert_eq!(lanes, ["", "-2", "-3", "-4", "-5", "-6", "-7", "-8"].map(|lane| format!("b-tasks{lane}")));
         assert_eq!(names("sqlite:queues")[0], "/project/queues/tasks.db");
         assert_eq!(names("sqlite:///var/queues")[1], "/var/queues/results.db");
     }

@@ -82,7 +82,7 @@ pub async fn new_messages_are_delivered_in_order(harness: &dyn Harness) {
 /// A group gets its turn however many messages of another one wait, where the backend promises it.
 pub async fn few_messages_do_not_wait_for_many_of_another_group(harness: &dyn Harness) {
     let test = Tester::new(harness);
-    if !test.capabilities.groups_take_turns {
+    if test.capabilities.fairness == Fairness::None {
         return;
     }
     let message = |group: &str, number: usize| Message::new(format!("{group}{number}"), group);
@@ -92,6 +92,28 @@ pub async fn few_messages_do_not_wait_for_many_of_another_group(harness: &dyn Ha
     let next = test.take(20).await;
     let few = next.iter().filter(|delivery| delivery.body.starts_with(b"few")).count();
     assert_eq!(few, 10, "{:?}", sorted_bodies(&next));
+}
+
+/// Every group gets its part of the deliveries, up to as many groups as there are lanes.
+pub async fn groups_get_equal_parts_of_deliveries(harness: &dyn Harness) {
+    let test = Tester::new(harness);
+    let groups = match test.capabilities.fairness {
+        Fairness::None => return,
+        Fairness::Lanes(lanes) => lanes,
+        Fairness::Groups => 20,
+    };
+    let group = |number: usize| format!("{number:02}");
+    let message = |number: usize| Message::new(group(number), group(number));
+    for number in 0..groups {
+        let count = if number + 1 < groups { 40 } else { 5 };
+        test.queue.send((0..count).map(|_| message(number)).collect()).await.expect("send");
+    }
+    // All messages of the last group are among the first five of each.
+    let bodies = sorted_bodies(&test.take(5 * groups).await);
+    for number in 0..groups {
+        let received = bodies.iter().filter(|body| *body == group(number).as_bytes()).count();
+        assert_eq!(received, 5, "group {number}: {bodies:?}");
+    }
 }
 
 /// A waiting receive returns when a message is sent.
@@ -189,6 +211,20 @@ pub async fn look_shows_leased_and_visible_messages(harness: &dyn Harness) {
         let expected = ["a", "b", &large].map(|body| body.as_bytes().to_vec());
         assert_eq!(*seen.lock().expect("no holder panics"), BTreeSet::from(expected));
         assert_eq!(test.take(2).await.len(), 2);
+    }
+}
+
+/// What the queue says of its limits is what the other tests hold it to.
+pub async fn limits_agree_with_capabilities(harness: &dyn Harness) {
+    let test = Tester::new(harness);
+    let limits = test.queue.limits();
+    assert_eq!(limits.timed_lease, test.capabilities.timed_lease);
+    assert_eq!(!limits.delay_max.is_zero(), test.capabilities.delay);
+    if let Some(bytes_max) = test.capabilities.message_bytes_max {
+        assert_eq!(limits.message_bytes_max, bytes_max);
+    }
+    if test.capabilities.fairness != Fairness::None {
+        assert_eq!(limits.fairness, test.capabilities.fairness);
     }
 }
 

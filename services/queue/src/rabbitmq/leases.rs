@@ -5,16 +5,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
+use super::lanes::{Change, Lane, Lanes, divide};
 use crate::{Delivery, LeaseClock, Receipt};
 
 /// The messages of one connection. All leases end with the connection.
 #[derive(Debug)]
 pub(super) struct Leases {
     generation: u32,
+    pub lanes: Arc<Lanes>,
     state: Mutex<State>,
     /// Wakes receivers: a message arrived, the subscription changed, or the connection ended.
     pub changed: Notify,
@@ -25,15 +29,39 @@ pub(super) struct Leases {
 #[derive(Debug, Default)]
 struct State {
     arrived: BTreeMap<u64, Arrived>,
-    handed_out: BTreeSet<u64>,
+    handed_out: BTreeMap<u64, Source>,
     settled: Settled,
+    /// The unsettled messages of each lane, and the tag of its last arrival.
+    lanes: Vec<(usize, u64)>,
+    consumers: BTreeMap<u32, Consumer>,
+    last_consumer: u32,
     /// Total number of messages that the current receives request.
     wanted: usize,
-    /// Number of unsettled messages that the broker sends: the prefetch of all consumers.
-    capacity: usize,
     /// A caller has stopped receiving.
     enough: bool,
+    /// The consumers may get more messages than are requested, because no lane had any.
+    listening: bool,
+    /// When the lanes were last divided, and whether a message has arrived since.
+    divided: Option<Instant>,
+    arrived_since: bool,
+    /// The lanes should be divided again, although the request is satisfied.
+    is_due: bool,
     ended: Option<Ended>,
+}
+
+/// Where a message came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub lane: usize,
+    pub consumer: u32,
+}
+
+/// A consumer to which the broker sends.
+#[derive(Debug)]
+struct Consumer {
+    lane: usize,
+    prefetch: usize,
+    unsettled: usize,
 }
 
 /// Why a connection ended.
@@ -49,12 +77,56 @@ impl State {
     fn held(&self) -> usize {
         self.handed_out.len().saturating_add(self.wanted).min(HELD_MAX)
     }
+
+    /// Returns how many messages should still arrive.
+    fn missing(&self) -> usize {
+        self.held().saturating_sub(self.handed_out.len() + self.arrived.len())
+    }
+
+    /// Returns how many more messages the broker sends, of one lane or of all.
+    fn free(&self, lane: Option<usize>) -> usize {
+        let consumers = self.consumers.values().filter(|consumer| lane.is_none_or(|lane| consumer.lane == lane));
+        consumers.map(|consumer| consumer.prefetch.saturating_sub(consumer.unsettled)).sum()
+    }
+
+    /// Returns the number of unsettled messages that the broker sends: the prefetch of consumers, of one lane or of all.
+    fn capacity(&self, lane: Option<usize>) -> usize {
+        let consumers = self.consumers.values().filter(|consumer| lane.is_none_or(|lane| consumer.lane == lane));
+        consumers.map(|consumer| consumer.prefetch).sum()
+    }
+
+    /// Returns whether far fewer messages are requested than the broker sends.
+    fn is_oversized(&self) -> bool {
+        !self.listening && self.held() < self.capacity(None) / 2
+    }
+
+    /// A receiver waits, and the broker sends nothing of some lane.
+    fn is_hungry(&self) -> bool {
+        self.lanes.len() > 1 && self.arrived.is_empty() && (0..self.lanes.len()).any(|lane| self.free(Some(lane)) == 0)
+    }
+
+    /// Counts a message as settled.
+    fn forget(&mut self, source: Source) {
+        self.lanes[source.lane].0 -= 1;
+        if let Some(consumer) = self.consumers.get_mut(&source.consumer) {
+            consumer.unsettled -= 1;
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Arrived {
-    body: Bytes,
-    receive_count: u32,
+    message: Incoming,
+    source: Source,
+}
+
+/// A message as the broker delivered it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Incoming {
+    pub body: Bytes,
+    pub receive_count: u32,
+    /// The group that it names.
+    pub group: Option<String>,
 }
 
 /// How a subscription should change.
@@ -62,12 +134,13 @@ struct Arrived {
 pub(super) enum Fit {
     /// No change.
     Right,
-    /// The broker should send this many more.
-    Grow(usize),
-    /// The broker should send this many in total, far fewer than it does.
-    Shrink(usize),
-    /// Messages have arrived, but no receive requests any: they should return to the queue if that lasts.
-    Idle,
+    /// The request should be divided between the lanes.
+    Divide,
+    /// The same, not before this moment.
+    DivideAt(Instant),
+    /// No receive requests any message, and messages that have arrived should return to the queue if that lasts; or the
+    /// broker might send some.
+    Idle(Duration),
     /// A caller has stopped receiving: messages that have arrived should return to the queue now.
     Stop,
     /// The connection has ended.
@@ -77,13 +150,23 @@ pub(super) enum Fit {
 /// The most messages that one connection holds.
 const HELD_MAX: usize = 1_000_000;
 
+/// Messages without a request return to the queue after this time.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+/// The same for consumers that may get more messages than were requested.
+const LISTEN_MAX: Duration = Duration::from_millis(100);
+/// The lanes are divided again at this interval while messages arrive.
+const DIVIDE_EVERY: Duration = Duration::from_secs(1);
+/// Time between two looks at the lanes while a receiver waits.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
 /// One frame that settles: the tag, and whether it includes all earlier tags.
 pub(super) type Step = (u64, bool);
 
 impl Leases {
-    pub fn new(generation: u32) -> Self {
+    pub fn new(generation: u32, lanes: Arc<Lanes>) -> Self {
         let (changed, misfit) = (Notify::new(), Notify::new());
-        Self { generation, state: Mutex::default(), changed, misfit }
+        let state = State { lanes: vec![(0, 0); lanes.names().len()], ..State::default() };
+        Self { generation, lanes, state: Mutex::new(state), changed, misfit }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -91,9 +174,18 @@ impl Leases {
     }
 
     /// Records the arrival of a message.
-    pub fn arrive(&self, tag: u64, body: Bytes, receive_count: u32) {
+    pub fn arrive(&self, tag: u64, source: Source, message: Incoming) {
+        if let Some(group) = &message.group {
+            self.lanes.assign(group, source.lane);
+        }
         let mut state = self.state();
-        state.arrived.insert(tag, Arrived { body, receive_count });
+        let (held, last_tag) = &mut state.lanes[source.lane];
+        (*held, *last_tag) = (*held + 1, tag);
+        if let Some(consumer) = state.consumers.get_mut(&source.consumer) {
+            consumer.unsettled += 1;
+        }
+        state.arrived.insert(tag, Arrived { message, source });
+        state.arrived_since = true;
         if state.wanted == 0 {
             self.misfit.notify_one();
         }
@@ -107,6 +199,8 @@ impl Leases {
         state.ended.get_or_insert_with(|| Ended { reason: reason.into(), refused });
         state.arrived.clear();
         state.handed_out.clear();
+        state.consumers.clear();
+        state.lanes.fill((0, 0));
         drop(state);
         self.changed.notify_waiters();
         self.misfit.notify_one();
@@ -121,6 +215,8 @@ impl Leases {
         let mut state = self.state();
         state.wanted = state.wanted.saturating_add(messages);
         state.enough = false;
+        let is_old = state.divided.is_none_or(|divided| divided.elapsed() >= DIVIDE_EVERY);
+        state.is_due |= state.lanes.len() > 1 && state.arrived_since && is_old;
         drop(state);
         self.misfit.notify_one();
         Wish { leases: self.clone(), messages }
@@ -137,13 +233,13 @@ impl Leases {
         let mut state = self.state();
         let mut deliveries = Vec::new();
         while deliveries.len() < messages_max
-            && let Some((tag, Arrived { body, receive_count })) = state.arrived.pop_first()
+            && let Some((tag, Arrived { message, source })) = state.arrived.pop_first()
         {
-            state.handed_out.insert(tag);
+            state.handed_out.insert(tag, source);
             deliveries.push(Delivery {
-                body,
+                body: message.body,
                 receipt: self.receipt(tag),
-                receive_count,
+                receive_count: message.receive_count,
                 leased_at: LeaseClock::System.now(),
             });
         }
@@ -160,7 +256,7 @@ impl Leases {
     pub fn lost<'a>(&self, receipts: impl Iterator<Item = &'a Receipt>) -> Vec<Receipt> {
         let state = self.state();
         receipts
-            .filter(|receipt| !self.tag(receipt).is_some_and(|tag| state.handed_out.contains(&tag)))
+            .filter(|receipt| !self.tag(receipt).is_some_and(|tag| state.handed_out.contains_key(&tag)))
             .cloned()
             .collect()
     }
@@ -170,12 +266,13 @@ impl Leases {
         let mut state = self.state();
         let (mut tags, mut lost, mut seen) = (BTreeSet::new(), Vec::new(), HashSet::new());
         for receipt in receipts {
-            match self.tag(receipt) {
-                Some(tag) if state.handed_out.remove(&tag) => {
+            match self.tag(receipt).map(|tag| (tag, state.handed_out.remove(&tag))) {
+                Some((tag, Some(source))) => {
+                    state.forget(source);
                     tags.insert(tag);
                     seen.insert(tag);
                 }
-                Some(tag) if seen.contains(&tag) => {}
+                Some((tag, None)) if seen.contains(&tag) => {}
                 _ => lost.push(receipt.clone()),
             }
         }
@@ -184,15 +281,16 @@ impl Leases {
 
     /// Settles all waiting messages. Returns the frames to send.
     pub fn settle_arrived(&self) -> Vec<Step> {
-        let mut state = self.state();
-        let tags = std::mem::take(&mut state.arrived).into_keys().collect();
-        state.settled.settle(&tags)
+        let tags = self.take_arrived().into_iter().map(|(tag, ..)| tag).collect();
+        self.settle_tags(&tags)
     }
 
-    /// Takes all waiting messages: tags, bodies and counts. The caller settles the tags.
-    pub fn take_arrived(&self) -> Vec<(u64, Bytes, u32)> {
-        let arrived = std::mem::take(&mut self.state().arrived);
-        arrived.into_iter().map(|(tag, Arrived { body, receive_count })| (tag, body, receive_count)).collect()
+    /// Takes all waiting messages: tags, lanes and messages. The caller settles the tags.
+    pub fn take_arrived(&self) -> Vec<(u64, usize, Incoming)> {
+        let mut state = self.state();
+        let arrived = std::mem::take(&mut state.arrived);
+        arrived.values().for_each(|arrived| state.forget(arrived.source));
+        arrived.into_iter().map(|(tag, Arrived { message, source })| (tag, source.lane, message)).collect()
     }
 
     /// Returns the frames that settle these tags.
@@ -208,33 +306,77 @@ impl Leases {
     /// Returns whether the broker sends as many messages as the current receives request.
     pub fn satisfied(&self) -> bool {
         let state = self.state();
-        state.held() <= state.capacity
+        state.missing() <= state.free(None)
     }
 
     /// Returns how the subscription should change.
     pub fn fit(&self) -> Fit {
         let state = self.state();
-        let held = state.held();
+        let is_stopped = state.wanted == 0 && !state.consumers.is_empty();
+        let is_misfit = state.wanted > 0 && (state.missing() > state.free(None) || state.is_oversized());
         if state.ended.is_some() {
             Fit::Ended
-        } else if state.wanted == 0 {
-            match (state.enough, state.arrived.is_empty()) {
-                (true, _) if state.capacity > 0 => Fit::Stop,
-                (_, false) => Fit::Idle,
-                _ => Fit::Right,
+        } else if is_stopped && (state.enough || state.listening && !state.arrived.is_empty()) {
+            Fit::Stop
+        } else if is_misfit || state.is_due {
+            Fit::Divide
+        } else if state.wanted > 0 && state.is_hungry() {
+            match state.divided.map(|divided| divided + LOOK_PAUSE) {
+                Some(moment) if moment > Instant::now() => Fit::DivideAt(moment),
+                _ => Fit::Divide,
             }
-        } else if held > state.capacity {
-            Fit::Grow(held - state.capacity)
-        } else if held < state.capacity / 2 {
-            Fit::Shrink(held)
+        } else if state.wanted == 0 && !state.arrived.is_empty() {
+            Fit::Idle(IDLE_MAX)
+        } else if is_stopped && state.listening {
+            Fit::Idle(LISTEN_MAX)
         } else {
             Fit::Right
         }
     }
 
-    pub fn set_capacity(&self, capacity: usize) {
-        self.state().capacity = capacity;
-        self.changed.notify_waiters();
+    /// Divides the current request between the lanes. `ready`: how many messages each lane could send.
+    pub fn divide(&self, ready: &[usize]) -> Vec<Change> {
+        let mut state = self.state();
+        let lanes: Vec<Lane> = (0..ready.len())
+            .map(|lane| Lane {
+                ready: ready[lane],
+                held: state.lanes[lane].0,
+                free: state.free(Some(lane)),
+                capacity: state.capacity(Some(lane)),
+                turn: state.lanes[lane].1,
+            })
+            .collect();
+        let missing = if state.wanted == 0 { 0 } else { state.missing() };
+        let changes = divide(&lanes, missing, state.wanted > 0 && state.is_oversized());
+        let sends = |(lane, change): (&Lane, &Change)| change.add + if change.cancel { 0 } else { lane.free };
+        let sent: usize = lanes.iter().zip(&changes).map(sends).sum();
+        if missing > 0 {
+            state.listening = lanes.len() > 1 && sent > missing;
+        }
+        (state.divided, state.arrived_since, state.is_due) = (Some(Instant::now()), false, false);
+        changes
+    }
+
+    /// Records a consumer to which the broker will send. Returns its number.
+    pub fn add_consumer(&self, lane: usize, prefetch: usize) -> u32 {
+        let mut state = self.state();
+        state.last_consumer += 1;
+        let number = state.last_consumer;
+        state.consumers.insert(number, Consumer { lane, prefetch, unsettled: 0 });
+        number
+    }
+
+    /// Records that the broker sends nothing more to a consumer. Its messages stay leased.
+    pub fn remove_consumer(&self, number: u32) {
+        let mut state = self.state();
+        state.consumers.remove(&number);
+        state.listening &= !state.consumers.is_empty();
+    }
+
+    /// Returns whether the broker could still send messages, given how many are ready in each lane.
+    pub fn may_arrive(&self, ready: &[usize]) -> bool {
+        let state = self.state();
+        ready.iter().enumerate().any(|(lane, ready)| *ready > 0 && state.free(Some(lane)) > 0)
     }
 
     fn receipt(&self, tag: u64) -> Receipt {
@@ -259,7 +401,7 @@ impl Drop for Wish {
     fn drop(&mut self) {
         let mut state = self.leases.state();
         state.wanted = state.wanted.saturating_sub(self.messages);
-        let unwanted = state.wanted == 0 && !state.arrived.is_empty();
+        let unwanted = state.wanted == 0 && (!state.arrived.is_empty() || state.listening);
         drop(state);
         if unwanted {
             self.leases.misfit.notify_one();
@@ -287,65 +429,4 @@ impl Settled {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn leases(arrived: u64) -> Arc<Leases> {
-        let leases = Arc::new(Leases::new(7));
-        (1..=arrived).for_each(|tag| leases.arrive(tag, Bytes::new(), 1));
-        leases
-    }
-
-    fn receipts(tags: impl IntoIterator<Item = i64>) -> Vec<Receipt> {
-        tags.into_iter().map(|tag| Receipt::numbered(tag, 7)).collect()
-    }
-
-    #[test]
-    fn one_frame_settles_all_tags_without_open_predecessors() {
-        let leases = leases(10);
-        leases.take(8);
-        assert_eq!(leases.settle(&receipts([2, 4])), (vec![(2, false), (4, false)], vec![]));
-        assert_eq!(leases.settle(&receipts([1, 3, 6])), (vec![(3, true), (6, false)], vec![]));
-        assert_eq!(leases.settle(&receipts([5])), (vec![(5, true)], vec![]));
-        assert_eq!(leases.settle(&receipts([8])), (vec![(8, false)], vec![]));
-        assert_eq!(leases.settle(&receipts([7])), (vec![(7, true)], vec![]));
-        assert_eq!(leases.settle_arrived(), [(10, true)]);
-    }
-
-    #[test]
-    fn receipt_is_valid_once_and_on_its_connection() {
-        let leases = leases(3);
-        leases.take(2);
-        let other = Receipt::numbered(1, 6);
-        let unseen = Receipt::numbered(3, 7);
-        let asked = [receipts([1, 1]), vec![other.clone(), unseen.clone()]].concat();
-        assert_eq!(leases.settle(&asked), (vec![(1, true)], vec![other, unseen]));
-        assert_eq!(leases.settle(&receipts([1])), (vec![], receipts([1])));
-        assert_eq!(leases.lost(receipts([1, 2]).iter()), receipts([1]));
-        leases.end("cut", false);
-        assert_eq!(leases.lost(receipts([2]).iter()), receipts([2]));
-    }
-
-    #[test]
-    fn subscription_fits_held_and_requested_messages() {
-        let leases = leases(0);
-        assert_eq!(leases.fit(), Fit::Right);
-        let wish = leases.want(8);
-        assert_eq!(leases.fit(), Fit::Grow(8));
-        leases.set_capacity(8);
-        (1..=8).for_each(|tag| leases.arrive(tag, Bytes::new(), 1));
-        assert_eq!(leases.take(8).len(), 8);
-        drop(wish);
-        assert_eq!(leases.fit(), Fit::Right);
-        let wish = leases.want(2);
-        assert_eq!(leases.fit(), Fit::Grow(2));
-        leases.set_capacity(10);
-        leases.settle(&receipts(1..=8));
-        assert_eq!(leases.fit(), Fit::Shrink(2));
-        drop(wish);
-        leases.arrive(9, Bytes::new(), 1);
-        assert_eq!(leases.fit(), Fit::Idle);
-        leases.want_no_more();
-        assert_eq!(leases.fit(), Fit::Stop);
-    }
-}
+mod tests;

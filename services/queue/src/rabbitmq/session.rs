@@ -1,5 +1,6 @@
 //! One connection to the broker: a channel that sends, and a channel that receives and holds the leases.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -13,8 +14,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::RabbitOptions;
 use super::address::Address;
 use super::failure::{During, explain, reply};
+use super::lanes::Lanes;
 use super::leases::Leases;
-use super::subscription::{Frame, Subscription, milliseconds, queued};
+use super::subscription::{self, Frame, Subscription, group_header, milliseconds, queued};
 use crate::Error;
 
 /// Written to disk before it is confirmed.
@@ -35,10 +37,17 @@ pub(super) struct Session {
     _keeper: AbortOnDropHandle<()>,
 }
 
+/// A message to send.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub body: Bytes,
+    pub group: String,
+}
+
 /// Why messages were not sent.
 pub(super) enum Unsent {
     /// The connection broke before these were confirmed; they may have arrived.
-    Broken(Vec<Bytes>, lapin::Error),
+    Broken(Vec<Outgoing>, lapin::Error),
     /// The broker rejects them.
     Refused(String),
     /// The broker cannot accept them now.
@@ -46,10 +55,11 @@ pub(super) enum Unsent {
 }
 
 impl Session {
-    /// Connects. With `declare`, creates the queue and its dead-letter queue; otherwise they must exist.
+    /// Connects. With `declare`, creates the lanes of the queue and its dead-letter queue; otherwise they must exist.
     pub async fn connect(
         address: &Address,
         options: &RabbitOptions,
+        lanes: &Arc<Lanes>,
         generation: u32,
         declare: bool,
     ) -> Result<Self, Error> {
@@ -63,13 +73,14 @@ impl Session {
             .await
             .map_err(|error| explain(address, During::Connecting, error))?;
         let during = if declare { During::Declaring } else { During::Looking };
-        let session = Self::open(connection, options, generation, declare).await;
+        let session = Self::open(connection, options, lanes, generation, declare).await;
         session.map_err(|error| explain(address, during, error))
     }
 
     async fn open(
         connection: Connection,
         options: &RabbitOptions,
+        lanes: &Arc<Lanes>,
         generation: u32,
         declare: bool,
     ) -> lapin::Result<Self> {
@@ -78,11 +89,12 @@ impl Session {
             declare_queue(&publishing, dead_letters, declare, arguments(options, None)).await?;
         }
         let arguments = arguments(options, options.dead_letters.as_deref());
-        declare_queue(&publishing, &options.name, declare, arguments).await?;
-        let leases = Arc::new(Leases::new(generation));
+        for lane in lanes.names() {
+            declare_queue(&publishing, lane, declare, arguments.clone()).await?;
+        }
+        let leases = Arc::new(Leases::new(generation, lanes.clone()));
         let receiving = connection.create_channel().await?;
-        let subscription = Subscription::new(receiving, leases.clone(), options.name.clone(), options.consumer_timeout);
-        let subscription = Arc::new(subscription);
+        let subscription = Arc::new(Subscription::new(receiving, leases.clone(), options.consumer_timeout));
         let keeper = AbortOnDropHandle::new(tokio::spawn(subscription.clone().keep()));
         let publishing = tokio::sync::Mutex::new(publishing);
         Ok(Self { leases, subscription, publishing, order: Mutex::default(), connection, _keeper: keeper })
@@ -114,15 +126,35 @@ impl Session {
         Ok(channel.clone())
     }
 
+    /// Gives each group of these messages a lane, if it has none: the first of those with the fewest ready messages. So a
+    /// lone job is in the first lane.
+    pub async fn assign(&self, messages: &[Outgoing]) -> lapin::Result<()> {
+        let lanes = &self.leases.lanes;
+        let is_new = |message: &&Outgoing| lanes.of(&message.group).is_none();
+        let mut new: BTreeMap<&str, usize> = BTreeMap::new();
+        messages.iter().filter(is_new).for_each(|message| *new.entry(&message.group).or_default() += 1);
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut ready = self.ready().await?;
+        for (group, count) in new {
+            let (lane, waiting) =
+                ready.iter_mut().enumerate().min_by_key(|(_, ready)| **ready).expect("there is a lane");
+            *waiting += count;
+            lanes.assign(group, lane);
+        }
+        Ok(())
+    }
+
     /// Sends messages, and returns when the broker has confirmed them all.
-    pub async fn send(&self, queue: &str, bodies: Vec<Bytes>) -> Result<(), Unsent> {
+    pub async fn send(&self, messages: Vec<Outgoing>) -> Result<(), Unsent> {
         let channel = match self.channel().await {
             Ok(channel) => channel,
-            Err(error) => return Err(Unsent::Broken(bodies, error)),
+            Err(error) => return Err(Unsent::Broken(messages, error)),
         };
-        let mut confirms = Vec::with_capacity(bodies.len());
-        for burst in bursts(&bodies) {
-            for result in join_all(self.publish(&channel, queue, burst)).await {
+        let mut confirms = Vec::with_capacity(messages.len());
+        for burst in bursts(&messages) {
+            for result in join_all(self.publish(&channel, burst)).await {
                 match result {
                     Ok(confirm) => confirms.push(Some(confirm)),
                     Err(error) => confirms.push(refused_size(&error)?),
@@ -130,9 +162,9 @@ impl Session {
             }
         }
         let (mut unconfirmed, mut broken) = (Vec::new(), None);
-        for (body, confirm) in bodies.into_iter().zip(confirms) {
+        for (message, confirm) in messages.into_iter().zip(confirms) {
             match confirm {
-                None => unconfirmed.push(body),
+                None => unconfirmed.push(message),
                 Some(confirm) => match confirm.await {
                     Ok(Confirmation::Ack(None) | Confirmation::NotRequested) => {}
                     Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) => {
@@ -141,7 +173,7 @@ impl Session {
                     Ok(Confirmation::Nack(None)) => return Err(Unsent::NotNow),
                     Err(error) => {
                         refused_size(&error)?;
-                        unconfirmed.push(body);
+                        unconfirmed.push(message);
                         broken = Some(error);
                     }
                 },
@@ -158,31 +190,37 @@ impl Session {
 
     /// Queues the frames of messages without other frames in between.
     fn publish<'a>(
-        &self,
+        &'a self,
         channel: &'a Channel,
-        queue: &'a str,
-        bodies: &'a [Bytes],
+        messages: &'a [Outgoing],
     ) -> Vec<Frame<'a, lapin::PublisherConfirm>> {
         let _order = self.order.lock().expect("no holder panics");
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
-        let mut frames: Vec<Frame<'a, _>> = Vec::with_capacity(bodies.len());
-        for body in bodies {
-            let call = channel.basic_publish("".into(), queue.into(), options, body, properties.clone());
-            frames.push(queued(Box::pin(call)));
+        let plain = BasicProperties::default().with_delivery_mode(PERSISTENT);
+        let lanes = &self.leases.lanes;
+        let mut frames: Vec<Frame<'a, _>> = Vec::with_capacity(messages.len());
+        for Outgoing { body, group } in messages {
+            let queue = lanes.names()[lanes.of(group).unwrap_or(0)].as_str().into();
+            let properties = match lanes.are_several() {
+                true => plain.clone().with_headers(group_header(group)),
+                false => plain.clone(),
+            };
+            frames.push(queued(Box::pin(channel.basic_publish("".into(), queue, options, body, properties))));
         }
         frames
     }
 
-    /// Returns the number of ready messages.
-    pub async fn ready(&self, queue: &str) -> lapin::Result<u64> {
-        let channel = self.channel().await?;
-        declare_queue(&channel, queue, false, FieldTable::default()).await
+    /// Returns the number of ready messages in each lane.
+    pub async fn ready(&self) -> lapin::Result<Vec<usize>> {
+        subscription::ready(&self.channel().await?, self.leases.lanes.names()).await
     }
 
     /// Deletes the messages that no consumer holds.
-    pub async fn purge(&self, queue: &str) -> lapin::Result<()> {
-        self.channel().await?.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
+    pub async fn purge(&self) -> lapin::Result<()> {
+        let channel = self.channel().await?;
+        for lane in self.leases.lanes.names() {
+            channel.queue_purge(lane.as_str().into(), QueuePurgeOptions::default()).await?;
+        }
         self.subscription.acknowledge_arrived().await
     }
 
@@ -210,10 +248,10 @@ async fn publishing_channel(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
-/// Creates the queue, or only checks that it exists. Returns the number of ready messages.
-async fn declare_queue(channel: &Channel, name: &str, declare: bool, arguments: FieldTable) -> lapin::Result<u64> {
+/// Creates the queue, or only checks that it exists.
+async fn declare_queue(channel: &Channel, name: &str, declare: bool, arguments: FieldTable) -> lapin::Result<()> {
     let options = QueueDeclareOptions { passive: !declare, durable: true, ..QueueDeclareOptions::default() };
-    Ok(channel.queue_declare(name.into(), options, arguments).await?.message_count().into())
+    channel.queue_declare(name.into(), options, arguments).await.map(drop)
 }
 
 fn arguments(options: &RabbitOptions, dead_letters: Option<&str>) -> FieldTable {
@@ -239,16 +277,16 @@ impl Drop for Session {
     }
 }
 
-/// Splits bodies into bursts, so that at most one burst is in memory twice.
-fn bursts(mut bodies: &[Bytes]) -> impl Iterator<Item = &[Bytes]> {
+/// Splits messages into bursts, so that at most one burst is in memory twice.
+fn bursts(mut messages: &[Outgoing]) -> impl Iterator<Item = &[Outgoing]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fitting = bodies.iter().take(BURST_MESSAGES_MAX).take_while(|body| {
-            bytes += body.len();
+        let fitting = messages.iter().take(BURST_MESSAGES_MAX).take_while(|message| {
+            bytes += message.body.len();
             bytes <= BURST_BYTES_MAX
         });
-        let (burst, rest) = bodies.split_at(fitting.count().max(1).min(bodies.len()));
-        bodies = rest;
+        let (burst, rest) = messages.split_at(fitting.count().max(1).min(messages.len()));
+        messages = rest;
         (!burst.is_empty()).then_some(burst)
     })
 }

@@ -1,8 +1,14 @@
-//! Makes the broker send exactly as many messages as the callers of the queue request.
+//! Makes the broker send as many messages as the callers of the queue request, in equal parts of each lane.
 //!
-//! A consumer of a quorum queue has a fixed prefetch, and a channel as a whole has none. So a larger request adds a
-//! consumer, and a much smaller one replaces all consumers; messages of a canceled consumer stay
+//! A consumer of a quorum queue has a fixed prefetch, and a channel as a whole has none. So a larger request adds
+//! consumers, and a much smaller one replaces all of them; messages of a canceled consumer stay
 //! leased. One task of the connection does all of this, so a dropped receive leaves nothing half done.
+//!
+//! With several lanes the task looks how many messages each has before it divides a request ([`divide`]), and again
+//! every second while messages arrive, or when a receiver waits and the broker sends nothing of some lane. It never
+//! looks while nothing is requested, or while each lane may send.
+//!
+//! [`divide`]: super::lanes::divide
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -12,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use lapin::message::{Delivery, DeliveryResult};
 use lapin::options::{
     BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions, BasicQosOptions,
@@ -23,13 +29,10 @@ use lapin::{BasicProperties, Channel, Confirmation, Consumer, ConsumerDelegate};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::failure::{is_refusal, said};
-use super::leases::{Fit, Leases, Step};
+use super::leases::{Fit, Incoming, Leases, Source, Step};
 use crate::Receipt;
 
-/// Messages without a request return to the queue after this time.
-const IDLE_MAX: Duration = Duration::from_secs(5);
-/// One consumer replaces more consumers than this. The broker sends too many messages until those of the old ones are
-/// settled.
+/// One consumer replaces more consumers of a lane than this.
 const CONSUMERS_MAX: usize = 16;
 
 /// How long the broker may take to fill the prefetch.
@@ -38,6 +41,8 @@ const SETTLE_MAX: Duration = Duration::from_millis(500);
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
 /// Deliveries of a message before it returned as a new one.
 const DELIVERIES_BEFORE: &str = "x-gristmill-deliveries";
+/// The group of a message, if the queue has several lanes.
+const GROUP: &str = "x-gristmill-group";
 /// Written to disk before it is confirmed.
 const PERSISTENT: u8 = 2;
 
@@ -46,7 +51,6 @@ const PERSISTENT: u8 = 2;
 pub(super) struct Subscription {
     pub channel: Channel,
     pub leases: Arc<Leases>,
-    queue: String,
     arguments: FieldTable,
     /// Held while frames that settle are queued: the broker must get them in the planned order,
     /// because one may include all tags before it.
@@ -57,7 +61,7 @@ pub(super) struct Subscription {
 
 struct Member {
     consumer: Consumer,
-    prefetch: u16,
+    source: Source,
 }
 
 /// How to settle messages.
@@ -68,12 +72,12 @@ enum Settle {
 }
 
 impl Subscription {
-    pub fn new(channel: Channel, leases: Arc<Leases>, queue: String, consumer_timeout: Option<Duration>) -> Self {
+    pub fn new(channel: Channel, leases: Arc<Leases>, consumer_timeout: Option<Duration>) -> Self {
         let mut arguments = FieldTable::default();
         if let Some(timeout) = consumer_timeout {
             arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
         }
-        Self { channel, leases, queue, arguments, order: Mutex::default(), stopping: Default::default() }
+        Self { channel, leases, arguments, order: Mutex::default(), stopping: Default::default() }
     }
 
     /// Adapts the consumers to the requests until the connection ends.
@@ -88,25 +92,19 @@ impl Subscription {
         let mut idle_since = None;
         loop {
             let fit = self.leases.fit();
-            if fit != Fit::Idle {
+            if !matches!(fit, Fit::Idle(_)) {
                 idle_since = None;
             }
             match fit {
                 Fit::Ended => return Ok(()),
                 Fit::Right => self.leases.misfit.notified().await,
-                Fit::Grow(more) if members.len() < CONSUMERS_MAX => self.add(&mut members, more).await?,
-                Fit::Grow(more) => {
-                    let total = more + capacity(&members);
-                    self.cancel(&mut members).await?;
-                    self.add(&mut members, total).await?;
-                }
-                Fit::Shrink(total) => {
-                    self.cancel(&mut members).await?;
-                    self.add(&mut members, total).await?;
+                Fit::Divide => self.divide(&mut members).await?,
+                Fit::DivideAt(moment) => {
+                    tokio::select! { () = self.leases.misfit.notified() => {}, () = sleep_until(moment) => {} }
                 }
                 Fit::Stop => self.stop(&mut members).await?,
-                Fit::Idle => {
-                    let until = *idle_since.get_or_insert_with(|| Instant::now() + IDLE_MAX);
+                Fit::Idle(idle_max) => {
+                    let until = *idle_since.get_or_insert_with(Instant::now) + idle_max;
                     tokio::select! {
                         () = self.leases.misfit.notified() => {}
                         () = sleep_until(until) => self.stop(&mut members).await?,
@@ -116,45 +114,72 @@ impl Subscription {
         }
     }
 
-    async fn add(&self, members: &mut Vec<Member>, messages: usize) -> lapin::Result<()> {
-        let prefetch = u16::try_from(messages).unwrap_or(u16::MAX);
-        self.channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
-        let (queue, arguments) = (self.queue.as_str().into(), self.arguments.clone());
-        let consumer = self.channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), arguments).await?;
-        consumer.set_delegate(Arrivals(self.leases.clone()));
-        members.push(Member { consumer, prefetch });
-        self.leases.set_capacity(capacity(members));
+    /// Divides the request between the lanes.
+    async fn divide(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
+        let ready = match self.leases.lanes.are_several() {
+            true => self.ready().await?,
+            false => vec![usize::MAX],
+        };
+        let mut added = Vec::new();
+        for (lane, change) in self.leases.divide(&ready).into_iter().enumerate() {
+            let is_of_lane = |member: &mut Member| member.source.lane == lane;
+            let count = members.iter().filter(|member| member.source.lane == lane).count();
+            if change.cancel || change.add > 0 && count >= CONSUMERS_MAX {
+                self.cancel(members.extract_if(.., is_of_lane).collect()).await?;
+            }
+            if change.add > 0 {
+                added.push((lane, u16::try_from(change.add).unwrap_or(u16::MAX)));
+            }
+        }
+        self.add(members, added).await
+    }
+
+    /// Adds consumers: lanes, and how many messages each may send.
+    async fn add(&self, members: &mut Vec<Member>, added: Vec<(usize, u16)>) -> lapin::Result<()> {
+        let mut frames = Vec::with_capacity(added.len());
+        for (lane, prefetch) in added {
+            let source = Source { lane, consumer: self.leases.add_consumer(lane, prefetch.into()) };
+            let (queue, arguments) = (self.leases.lanes.names()[lane].as_str().into(), self.arguments.clone());
+            // A prefetch is that of the consumers which follow it, so all frames are in this order.
+            let qos = queued(Box::pin(self.channel.basic_qos(prefetch, BasicQosOptions::default())));
+            let consume = self.channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), arguments);
+            frames.push((source, qos, queued(Box::pin(consume))));
+        }
+        for (source, qos, consume) in frames {
+            qos.await?;
+            let consumer = consume.await?;
+            consumer.set_delegate(Arrivals { leases: self.leases.clone(), source });
+            members.push(Member { consumer, source });
+        }
+        self.leases.changed.notify_waiters();
         Ok(())
     }
 
-    async fn cancel(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
-        for Member { mut consumer, .. } in members.drain(..) {
+    async fn cancel(&self, members: Vec<Member>) -> lapin::Result<()> {
+        for Member { mut consumer, source } in members {
+            self.leases.remove_consumer(source.consumer);
             self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await?;
             // Messages that arrive after the request bypass the delegate.
             while let Some(delivery) = consumer.next().await {
-                arrive(&self.leases, delivery?);
+                arrive(&self.leases, source, delivery?);
             }
         }
-        self.leases.set_capacity(0);
+        self.leases.changed.notify_waiters();
         Ok(())
     }
 
     async fn stop(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
         let _stopping = self.stopping.lock().await;
-        self.settle_down(members).await?;
-        self.cancel(members).await?;
+        self.settle_down().await?;
+        self.cancel(std::mem::take(members)).await?;
         self.send_back().await
     }
 
     /// Waits until the broker has nothing to send: the consumers are full, or the queue is empty. The broker itself
     /// would return, and count, a message that is still on its way when its consumer ends.
-    async fn settle_down(&self, members: &[Member]) -> lapin::Result<()> {
+    async fn settle_down(&self) -> lapin::Result<()> {
         let until = Instant::now() + SETTLE_MAX;
-        while self.ready().await? > 0 && Instant::now() < until {
-            let (handed_out, arrived) = self.leases.counts();
-            if handed_out + arrived >= capacity(members) {
-                break;
-            }
+        while self.leases.may_arrive(&self.ready().await?) && Instant::now() < until {
             sleep(Duration::from_millis(5)).await;
         }
         Ok(())
@@ -193,18 +218,18 @@ impl Subscription {
     }
 
     /// Sends copies. Returns for each whether the broker has it.
-    async fn sent_back(&self, arrived: &[(u64, Bytes, u32)]) -> Vec<bool> {
+    async fn sent_back(&self, arrived: &[(u64, usize, Incoming)]) -> Vec<bool> {
         let confirmed = async {
             self.channel.confirm_select(ConfirmSelectOptions::default()).await?;
             let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
             let mut confirms = Vec::with_capacity(arrived.len());
-            for (_, body, receive_count) in arrived {
-                let mut headers = FieldTable::default();
-                let before = receive_count.saturating_sub(1);
+            for (_, lane, message) in arrived {
+                let mut headers = message.group.as_deref().map(group_header).unwrap_or_default();
+                let before = message.receive_count.saturating_sub(1);
                 headers.insert(DELIVERIES_BEFORE.into(), AMQPValue::LongLongInt(before.into()));
                 let properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
-                let queue = self.queue.as_str().into();
-                confirms.push(self.channel.basic_publish("".into(), queue, options, body, properties).await?);
+                let queue = self.leases.lanes.names()[*lane].as_str().into();
+                confirms.push(self.channel.basic_publish("".into(), queue, options, &message.body, properties).await?);
             }
             let mut confirmed = Vec::with_capacity(confirms.len());
             for confirm in confirms {
@@ -248,21 +273,30 @@ impl Subscription {
         (frames, rest)
     }
 
-    /// Returns the number of ready messages in the queue. Messages that the broker sent meanwhile have arrived by then:
+    /// Returns the number of ready messages in each lane. Messages that the broker sent meanwhile have arrived by then:
     /// it answers the second question after everything that it had to send when it answered the first.
-    pub async fn ready(&self) -> lapin::Result<usize> {
-        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let mut ready = 0;
-        for _ in 0..2 {
-            let queue = self.channel.queue_declare(self.queue.as_str().into(), options, FieldTable::default()).await?;
-            ready = queue.message_count() as usize;
-        }
-        Ok(ready)
+    pub async fn ready(&self) -> lapin::Result<Vec<usize>> {
+        self.look().await?;
+        self.look().await
+    }
+
+    async fn look(&self) -> lapin::Result<Vec<usize>> {
+        ready(&self.channel, self.leases.lanes.names()).await
     }
 }
 
-fn capacity(members: &[Member]) -> usize {
-    members.iter().map(|member| usize::from(member.prefetch)).sum()
+/// Returns the number of ready messages in each queue.
+pub(super) async fn ready(channel: &Channel, queues: &[String]) -> lapin::Result<Vec<usize>> {
+    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let asked = queues.iter().map(|queue| channel.queue_declare(queue.as_str().into(), options, FieldTable::default()));
+    Ok(try_join_all(asked).await?.iter().map(|queue| queue.message_count() as usize).collect())
+}
+
+/// Returns the headers of a message that names its group.
+pub(super) fn group_header(group: &str) -> FieldTable {
+    let mut headers = FieldTable::default();
+    headers.insert(GROUP.into(), AMQPValue::LongString(group.into()));
+    headers
 }
 
 /// Returns whole milliseconds, the unit of the broker.
@@ -286,24 +320,36 @@ async fn written(frames: Vec<Frame<'_>>) -> lapin::Result<()> {
 }
 
 /// Records the deliveries of a consumer in the order of arrival.
-struct Arrivals(Arc<Leases>);
+struct Arrivals {
+    leases: Arc<Leases>,
+    source: Source,
+}
 
 impl ConsumerDelegate for Arrivals {
     fn on_new_delivery(&self, delivery: DeliveryResult) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         match delivery {
-            Ok(Some(delivery)) => arrive(&self.0, delivery),
-            Ok(None) => {
-                self.0.end("the broker canceled the consumer: a lease was too long, or the queue was deleted", false)
-            }
-            Err(error) => end(&self.0, &error),
+            Ok(Some(delivery)) => arrive(&self.leases, self.source, delivery),
+            Ok(None) => self
+                .leases
+                .end("the broker canceled the consumer: a lease was too long, or the queue was deleted", false),
+            Err(error) => end(&self.leases, &error),
         }
         Box::pin(std::future::ready(()))
     }
 }
 
-fn arrive(leases: &Leases, delivery: Delivery) {
+fn arrive(leases: &Leases, source: Source, delivery: Delivery) {
     let receive_count = receive_count(&delivery);
-    leases.arrive(delivery.delivery_tag, Bytes::from(delivery.data), receive_count);
+    let group = leases.lanes.are_several().then(|| group(&delivery)).flatten();
+    let message = Incoming { body: Bytes::from(delivery.data), receive_count, group };
+    leases.arrive(delivery.delivery_tag, source, message);
+}
+
+fn group(delivery: &Delivery) -> Option<String> {
+    match delivery.properties.headers().as_ref()?.inner().get(GROUP)? {
+        AMQPValue::LongString(group) => std::str::from_utf8(group.as_bytes()).ok().map(str::to_owned),
+        _ => None,
+    }
 }
 
 fn end(leases: &Leases, error: &lapin::Error) {

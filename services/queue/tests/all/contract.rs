@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use queue::contract::{Capabilities, Harness, OldReceipt};
 use queue::{
-    Clock, Demultiplexer, DemultiplexerOptions, ManualClock, MemoryOptions, MemoryQueue, Queue, ReturnBy,
+    Clock, Demultiplexer, DemultiplexerOptions, Fairness, ManualClock, MemoryOptions, MemoryQueue, Queue, ReturnBy,
     SqliteOptions, SqliteQueue,
 };
 use tempfile::TempDir;
@@ -43,7 +43,7 @@ fn capabilities() -> Capabilities {
         delay: true,
         exact_counts: true,
         first_in_first_out: true,
-        groups_take_turns: false,
+        fairness: Fairness::None,
         dropped_receive_returns: true,
         message_bytes_max: None,
     }
@@ -54,7 +54,7 @@ fn sqlite() -> Local {
     let folder = tempfile::tempdir().expect("a folder");
     let options = SqliteOptions { clock: Clock::Manual(clock.clone()), ..SqliteOptions::default() };
     let queue = SqliteQueue::open(folder.path().join("queue.db"), options).expect("opens");
-    let capabilities = Capabilities { groups_take_turns: true, ..capabilities() };
+    let capabilities = Capabilities { fairness: Fairness::Groups, ..capabilities() };
     Local { queue: Arc::new(queue), clock, capabilities, _folder: Some(folder), _demultiplexer: None }
 }
 

@@ -5,20 +5,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use queue::contract::{Capabilities, Harness, OldReceipt};
-use queue::{Queue, RabbitQueue};
+use queue::{Fairness, Queue, RabbitOptions, RabbitQueue};
 
 use crate::{Deleted, PATIENCE, unused_queue};
 
 struct Rabbit {
     queue: Arc<RabbitQueue>,
+    lanes: usize,
     _deleted: Deleted,
 }
 
 impl Rabbit {
-    async fn new() -> Self {
+    async fn new(lanes: usize) -> Self {
         let (options, deleted) = unused_queue();
+        let options = RabbitOptions { lanes, ..options };
         let queue = Arc::new(RabbitQueue::open(options).await.expect("opens"));
-        Self { queue, _deleted: deleted }
+        Self { queue, lanes, _deleted: deleted }
     }
 }
 
@@ -37,7 +39,10 @@ impl Harness for Rabbit {
             delay: false,
             exact_counts: false,
             first_in_first_out: true,
-            groups_take_turns: false,
+            fairness: match self.lanes {
+                1 => Fairness::None,
+                lanes => Fairness::Lanes(lanes),
+            },
             dropped_receive_returns: true,
             message_bytes_max: Some(16 << 20),
         }
@@ -51,5 +56,11 @@ impl Harness for Rabbit {
 mod rabbit_queue {
     use super::Rabbit;
 
-    queue::queue_contract!(Rabbit::new().await);
+    queue::queue_contract!(Rabbit::new(1).await);
+}
+
+mod rabbit_queue_with_lanes {
+    use super::Rabbit;
+
+    queue::queue_contract!(Rabbit::new(8).await);
 }

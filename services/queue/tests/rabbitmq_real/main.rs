@@ -3,6 +3,7 @@
 mod broker;
 mod contract;
 mod faults;
+mod lanes;
 mod prefetch;
 mod proxy;
 mod refusals;
@@ -30,7 +31,7 @@ fn unused_name() -> String {
     format!("test-{}-{now}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Deletes a queue of the shared broker when dropped.
+/// Deletes a queue of the shared broker with its lanes when dropped.
 struct Deleted(String);
 
 impl Drop for Deleted {
@@ -38,7 +39,10 @@ impl Drop for Deleted {
         let delete = async {
             let connection = lapin::Connection::connect(&shared_url(), lapin::ConnectionProperties::default()).await?;
             let channel = connection.create_channel().await?;
-            channel.queue_delete(self.0.as_str().into(), QueueDeleteOptions::default()).await
+            for name in (RabbitOptions { lanes: 8, ..options("", &self.0) }).queue_names() {
+                channel.queue_delete(name.into(), QueueDeleteOptions::default()).await?;
+            }
+            Ok::<_, lapin::Error>(())
         };
         let deleted = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(delete));
         if !std::thread::panicking() {

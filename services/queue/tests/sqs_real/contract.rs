@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use queue::Queue;
 use queue::contract::{Capabilities, Harness, OldReceipt};
+use queue::{Fairness, Queue};
 
 use crate::{Deleted, localstack, moto, unused_queue};
 
@@ -29,7 +29,8 @@ impl Harness for Aws {
             delay: true,
             exact_counts: false,
             first_in_first_out: false,
-            groups_take_turns: false,
+            // LocalStack has no fair queues.
+            fairness: Fairness::None,
             dropped_receive_returns: true,
             message_bytes_max: Some(self.queue.limits().message_bytes_max),
         }

@@ -92,7 +92,7 @@ impl Executor {
         if !deliveries.is_empty() {
             (self.agent.crash)(CrashPoint::AfterReceive);
         }
-        let mut delivered = Vec::with_capacity(deliveries.len());
+        let (mut delivered, mut buried) = (Vec::with_capacity(deliveries.len()), Vec::new());
         for delivery in deliveries {
             let descriptor = match self.read(&delivery) {
                 Ok(descriptor) => descriptor,
@@ -100,9 +100,7 @@ impl Executor {
                     let reason = format!("{error:#}");
                     self.log
                         .main("ERROR", &format!("removing a message that is not a mini-batch of the job: {reason}"));
-                    let Agent { tasks, node, dead_letters, .. } = &self.agent;
-                    let buried = bury(tasks.as_ref(), dead_letters.as_deref(), node, delivery, &reason).await;
-                    buried.context("remove a message")?;
+                    buried.push((delivery, reason));
                     continue;
                 }
             };
@@ -114,7 +112,8 @@ impl Executor {
             });
         }
         self.handle(Event::Received(delivered)).await;
-        Ok(())
+        let Agent { tasks, node, dead_letters, .. } = &self.agent;
+        bury(tasks.as_ref(), dead_letters.as_deref(), node, buried).await.context("remove messages")
     }
 
     fn read(&self, delivery: &Delivery) -> Result<Descriptor> {

@@ -82,6 +82,8 @@ pub struct Executor<H: Host> {
     patience: Duration,
     demultiplexer: Arc<Demultiplexer>,
     arrivals: mpsc::Receiver<Arrival>,
+    /// An arrival that was read together with earlier ones.
+    next_arrival: Option<Arrival>,
     tasks: JoinSet<Report<H>>,
     /// What agents say about GPUs.
     reports: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
@@ -91,8 +93,8 @@ pub struct Executor<H: Host> {
 /// What the loop of a node has to handle besides events.
 #[derive(Debug)]
 pub enum Trouble {
-    /// A message that no worker can read.
-    Unreadable { delivery: Delivery, reason: String },
+    /// Messages that no worker can read, and why.
+    Unreadable(Vec<(Delivery, String)>),
     /// The task queue cannot be used.
     Failed(queue::Error),
     /// A task of the node has panicked.
@@ -117,6 +119,7 @@ impl<H: Host> Executor<H> {
             patience: timing.patience,
             demultiplexer: Arc::new(demultiplexer),
             arrivals,
+            next_arrival: None,
             tasks: JoinSet::new(),
             reports: mpsc::unbounded_channel(),
             visits: BTreeMap::new(),
@@ -127,6 +130,9 @@ impl<H: Host> Executor<H> {
 
     /// Waits for the next event. Losing this future loses nothing.
     pub async fn next(&mut self) -> Result<Event, Trouble> {
+        if let Some(arrival) = self.next_arrival.take() {
+            return self.arrived(arrival);
+        }
         loop {
             tokio::select! {
                 biased;
@@ -137,14 +143,28 @@ impl<H: Host> Executor<H> {
                     Err(_) => {}
                 },
                 Some(event) = self.reports.1.recv() => return Ok(event),
-                Some(arrival) = self.arrivals.recv() => return match arrival {
-                    Arrival::NewGroup(job_id) => Ok(Event::Arrived(job_id)),
-                    Arrival::Unreadable { delivery, reason } => Err(Trouble::Unreadable { delivery, reason }),
-                    Arrival::Failed(error) => Err(Trouble::Failed(error)),
-                },
+                Some(arrival) = self.arrivals.recv() => return self.arrived(arrival),
                 else => std::future::pending().await,
             }
         }
+    }
+
+    fn arrived(&mut self, arrival: Arrival) -> Result<Event, Trouble> {
+        let mut unreadable = match arrival {
+            Arrival::NewGroup(job_id) => return Ok(Event::Arrived(job_id)),
+            Arrival::Failed(error) => return Err(Trouble::Failed(error)),
+            Arrival::Unreadable { delivery, reason } => vec![(delivery, reason)],
+        };
+        // There may be many.
+        while self.next_arrival.is_none()
+            && let Ok(arrival) = self.arrivals.try_recv()
+        {
+            match arrival {
+                Arrival::Unreadable { delivery, reason } => unreadable.push((delivery, reason)),
+                other => self.next_arrival = Some(other),
+            }
+        }
+        Err(Trouble::Unreadable(unreadable))
     }
 
     /// Reports an event to the roster, and executes what follows.

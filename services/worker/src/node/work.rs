@@ -165,12 +165,14 @@ impl Shared {
         leftovers::leave(&self.folder());
     }
 
-    /// Moves a message that cannot be read to the dead letters.
-    pub(super) async fn bury(&self, delivery: Delivery, reason: &str) {
+    /// Moves messages that cannot be read to the dead letters.
+    pub(super) async fn bury(&self, unreadable: Vec<(Delivery, String)>) {
         let node = &self.node;
-        tracing::warn!("a message of the task queue goes to the dead letters: {reason}");
-        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, delivery, reason).await {
-            tracing::warn!("the message stays in the task queue for now: {error:#}");
+        for (_, reason) in &unreadable {
+            tracing::warn!("a message of the task queue goes to the dead letters: {reason}");
+        }
+        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, unreadable).await {
+            tracing::warn!("messages stay in the task queue for now: {error:#}");
         }
     }
 }

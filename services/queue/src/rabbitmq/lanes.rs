@@ -1,0 +1,223 @@
+//! The lanes of a queue: several queues of the broker hold its messages, so that groups do not wait for each other.
+//!
+//! A queue of RabbitMQ delivers first in, first out. So a publisher gives each group a lane, the one with the fewest
+//! ready messages when it first sends for the group, and keeps to it. A consumer divides what it requests between the
+//! lanes, so that it holds as many messages of one lane as of another. Nothing else depends on the lane of a message:
+//! a message in the wrong lane is delivered all the same, only sooner or later.
+//!
+//! Messages carry the name of their group. A process that has received a message of a group sends to the same lane.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
+
+/// How many groups a process remembers.
+const GROUPS_MAX: usize = 1024;
+
+/// The names of the lanes, and the lanes of groups.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    names: Vec<String>,
+    assigned: Mutex<Assigned>,
+}
+
+#[derive(Debug, Default)]
+struct Assigned {
+    lanes: HashMap<String, usize>,
+    /// The oldest assignment is the first.
+    order: VecDeque<String>,
+}
+
+impl Lanes {
+    /// Names `count` lanes. The first has the name of the queue, so that a queue of an earlier build is its first lane.
+    pub fn new(queue: &str, count: usize) -> Self {
+        let others = (2..=count).map(|number| format!("{queue}-{number}"));
+        Self { names: std::iter::once(queue.to_owned()).chain(others).collect(), assigned: Mutex::default() }
+    }
+
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    pub fn are_several(&self) -> bool {
+        self.names.len() > 1
+    }
+
+    /// Returns the lane of a group, if it has one.
+    pub fn of(&self, group: &str) -> Option<usize> {
+        match self.are_several() {
+            true => self.assigned.lock().expect("no holder panics").lanes.get(group).copied(),
+            false => Some(0),
+        }
+    }
+
+    /// Gives a group this lane, unless it has one.
+    pub fn assign(&self, group: &str, lane: usize) {
+        let mut assigned = self.assigned.lock().expect("no holder panics");
+        if assigned.lanes.contains_key(group) {
+            return;
+        }
+        assigned.lanes.insert(group.to_owned(), lane);
+        assigned.order.push_back(group.to_owned());
+        if assigned.order.len() > GROUPS_MAX
+            && let Some(oldest) = assigned.order.pop_front()
+        {
+            assigned.lanes.remove(&oldest);
+        }
+    }
+}
+
+/// What a consumer of all lanes knows about one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lane {
+    /// Messages that the broker could send.
+    pub ready: usize,
+    /// Messages that arrived and are not settled.
+    pub held: usize,
+    /// How many more the broker sends without being asked.
+    pub free: usize,
+    /// The prefetch of its consumers: as messages are settled, the broker sends others up to this number.
+    pub capacity: usize,
+    /// Grows with each arrival: the lane with the smallest has waited longest for its turn.
+    pub turn: u64,
+}
+
+/// How the consumers of a lane should change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    /// End its consumers first.
+    pub cancel: bool,
+    /// Request this many more messages.
+    pub add: usize,
+}
+
+/// Divides a request between lanes. `missing`: how many messages should still arrive. `replace`: end all consumers
+/// first.
+///
+/// Each message comes from the lane of which the connection holds the fewest. What no lane has ready is spread over all
+/// lanes, and while nothing is ready at all each lane may send at least one message, so that the next one arrives
+/// without another look. Consumers end in lanes that would send more than their part while another lane waits.
+pub(super) fn divide(lanes: &[Lane], missing: usize, replace: bool) -> Vec<Change> {
+    let ready = |lane: &Lane| lane.ready;
+    let mut wanted = match lanes {
+        [_] => vec![missing],
+        lanes => fill(lanes, |lane| lane.held, ready, missing),
+    };
+    let left = missing - wanted.iter().sum::<usize>();
+    let is_nothing_ready = left > 0 && left == missing;
+    for (number, wanted) in wanted.iter_mut().enumerate() {
+        let part = left / lanes.len() + usize::from(number < left % lanes.len());
+        *wanted += if is_nothing_ready { part.max(1) } else { part };
+    }
+    let sent: usize = lanes.iter().zip(&wanted).map(|(lane, wanted)| lane.free.max(*wanted)).sum();
+    let is_excess = missing > 0 && sent > missing + if is_nothing_ready { lanes.len() } else { 0 };
+    let is_over = over_their_part(lanes, missing);
+    lanes
+        .iter()
+        .zip(&wanted)
+        .zip(is_over)
+        .map(|((lane, wanted), is_over)| {
+            let cancel = lane.capacity > 0 && (replace || is_over || is_excess && lane.free > *wanted);
+            Change { cancel, add: if cancel { *wanted } else { wanted.saturating_sub(lane.free) } }
+        })
+        .collect()
+}
+
+/// Returns for each lane whether its consumers take more than its part, while another lane waits for its own.
+fn over_their_part(lanes: &[Lane], missing: usize) -> Vec<bool> {
+    let occupied = |lane: &Lane| lane.held + lane.free;
+    let capacity = lanes.iter().map(|lane| lane.capacity).sum::<usize>();
+    let total = capacity.max(lanes.iter().map(|lane| lane.held).sum::<usize>() + missing);
+    let parts = match lanes {
+        [_] => return vec![false],
+        lanes => fill(lanes, |_| 0, |lane| lane.held.saturating_add(lane.ready), total),
+    };
+    // A quarter less is no reason to end consumers.
+    let waits = |(lane, part): (&Lane, &usize)| lane.ready > 0 && occupied(lane) * 4 < part * 3;
+    let one_waits = lanes.iter().zip(&parts).any(waits);
+    lanes.iter().zip(&parts).map(|(lane, part)| one_waits && lane.capacity > *part).collect()
+}
+
+/// Gives out `total` units, each to the lane that has the fewest, up to the limit of each lane.
+fn fill(lanes: &[Lane], has: impl Fn(&Lane) -> usize, limit: impl Fn(&Lane) -> usize, total: usize) -> Vec<usize> {
+    let mut given = vec![0; lanes.len()];
+    for _ in 0..total {
+        let open = lanes.iter().enumerate().filter(|(number, lane)| given[*number] < limit(lane));
+        let Some((number, _)) = open.min_by_key(|(number, lane)| (has(lane) + given[*number], lane.turn)) else {
+            break;
+        };
+        given[number] += 1;
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(ready: usize, held: usize, free: usize, capacity: usize) -> Lane {
+        Lane { ready, held, free, capacity, turn: 0 }
+    }
+
+    fn adds(lanes: &[Lane], missing: usize) -> Vec<usize> {
+        divide(lanes, missing, false).iter().map(|change| change.add).collect()
+    }
+
+    #[test]
+    fn group_keeps_its_lane_and_the_oldest_is_forgotten() {
+        let lanes = Lanes::new("tasks", 3);
+        assert_eq!(lanes.names(), ["tasks", "tasks-2", "tasks-3"]);
+        lanes.assign("a", 1);
+        lanes.assign("a", 2);
+        assert_eq!((lanes.of("a"), lanes.of("b")), (Some(1), None));
+        (0..GROUPS_MAX).for_each(|number| lanes.assign(&number.to_string(), 0));
+        assert_eq!((lanes.of("a"), lanes.of("0")), (None, Some(0)));
+        assert_eq!(Lanes::new("results", 1).of("b"), Some(0));
+    }
+
+    #[test]
+    fn request_is_divided_between_lanes_with_messages() {
+        let [many, few, none] = [lane(1000, 0, 0, 0), lane(3, 0, 0, 0), lane(0, 0, 0, 0)];
+        assert_eq!(adds(&[many, few, none], 12), [9, 3, 0]);
+        assert_eq!(adds(&[many, many, many], 12), [4, 4, 4]);
+        assert_eq!(adds(&[lane(1000, 10, 0, 10), many], 12), [1, 11]);
+    }
+
+    #[test]
+    fn single_message_comes_from_the_lane_that_waited_longest() {
+        let waited = |turn| Lane { turn, ..lane(5, 0, 0, 0) };
+        assert_eq!(adds(&[waited(3), waited(1), waited(2)], 1), [0, 1, 0]);
+    }
+
+    #[test]
+    fn empty_lanes_listen() {
+        let empty = [lane(0, 0, 0, 0); 4];
+        assert_eq!(adds(&empty, 1), [1, 1, 1, 1]);
+        assert_eq!(adds(&empty, 10), [3, 3, 2, 2]);
+        let listening = [lane(0, 0, 1, 1); 4];
+        assert!(divide(&listening, 1, false).iter().all(|change| *change == Change::default()));
+    }
+
+    #[test]
+    fn request_ends_where_no_message_comes() {
+        // The second lane has been emptied, and holds what the request could have.
+        let lanes = [lane(1000, 8, 0, 8), lane(0, 0, 8, 8)];
+        assert_eq!(divide(&lanes, 8, false), [Change { cancel: false, add: 8 }, Change { cancel: true, add: 0 }]);
+    }
+
+    #[test]
+    fn lane_beyond_its_part_gets_no_more_of_itself() {
+        // Another group has begun to send.
+        let lanes = [lane(1000, 16, 0, 16), lane(10, 0, 0, 0)];
+        assert_eq!(divide(&lanes, 0, false), [Change { cancel: true, add: 0 }, Change::default()]);
+        assert_eq!(divide(&lanes, 1, false), [Change { cancel: true, add: 0 }, Change { cancel: false, add: 1 }]);
+        let fair = [lane(1000, 8, 0, 8), lane(1000, 8, 0, 8)];
+        assert!(divide(&fair, 0, false).iter().all(|change| *change == Change::default()));
+    }
+
+    #[test]
+    fn only_lane_gets_the_whole_request() {
+        let one = lane(usize::MAX, 5, 2, 7);
+        assert_eq!(divide(&[one], 6, false), [Change { cancel: false, add: 4 }]);
+        assert_eq!(divide(&[one], 6, true), [Change { cancel: true, add: 6 }]);
+    }
+}

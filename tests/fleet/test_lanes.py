@@ -1,0 +1,117 @@
+"""Jobs of a RabbitMQ target do not wait for each other: each has a lane of the task queue."""
+
+import json
+
+import pytest
+
+from harness import wait_until
+
+LARGE, QUICK, SMALL = 2000, 200, 10
+
+LARGE_SCRIPT = f"""
+    import os, time
+    from recorder import record, wait_for
+    def run(files):
+        name = os.path.basename(files[0])
+        record("large", file=name)
+        time.sleep(0.01)
+        if int(name.partition(".")[0]) >= {QUICK}:
+            wait_for(lambda: os.path.exists(os.environ["GATE"]))
+        return [name]
+"""
+SMALL_SCRIPT = """
+    import os, time
+    from recorder import record
+    def run(files):
+        record("small")
+        time.sleep(float(os.environ.get("SLEEP", "0")))
+        return [os.path.basename(files[0])]
+"""
+
+
+def enqueue(target, name, script):
+    inputs = [{"name": "data", "type": "file", "path": name}]
+    names = {"name": f"the-{name}", "entry_script": f"{name}.py", "output": f"output/{name}"}
+    job = target.workplace.job(script, file=f"{name}.yaml", inputs=inputs, speculation=False, **names)
+    return target.enqueue(job)
+
+
+def names_of(workplace, folder):
+    names = sorted(path.name for path in (workplace.folder / folder).iterdir())
+    return "".join(f"{name}\n" for name in names)
+
+
+def test_small_job_does_not_wait_for_a_large_one(workplace, rabbitmq):
+    """The large job cannot end before the small one, all of whose messages were published behind its own."""
+    gate = workplace.folder / "gate"
+    workplace.data(LARGE, "large")
+    workplace.data(SMALL, "small")
+    large = enqueue(rabbitmq, "large", LARGE_SCRIPT)
+    small = enqueue(rabbitmq, "small", SMALL_SCRIPT)
+    rabbitmq.reducer()
+    rabbitmq.worker("--process-count", 2, GATE=str(gate))
+    result = rabbitmq.wait_for_end(small)
+    assert rabbitmq.output(result).decode() == names_of(workplace, "small")
+    assert len(workplace.recorded("large")) < LARGE // 2, "the large job has most of its work left"
+    assert rabbitmq.status(large)["result"] is None
+    gate.touch()
+    result = rabbitmq.wait_for_end(large)
+    assert rabbitmq.output(result).decode() == names_of(workplace, "large")
+    assert len(workplace.recorded("large")) == LARGE, "no mini-batch ran twice"
+    assert len(workplace.recorded("small")) == SMALL
+
+
+def test_small_job_begins_on_a_busy_worker(workplace, rabbitmq):
+    """The worker has received messages of the large job only, and holds as many as it needs."""
+    gate = workplace.folder / "gate"
+    workplace.data(LARGE, "large")
+    workplace.data(SMALL, "small")
+    large = enqueue(rabbitmq, "large", LARGE_SCRIPT)
+    rabbitmq.reducer()
+    rabbitmq.worker("--process-count", 2, GATE=str(gate))
+    wait_until(lambda: len(workplace.recorded("large")) >= QUICK // 4, "runs of the large job")
+    small = enqueue(rabbitmq, "small", SMALL_SCRIPT)
+    rabbitmq.wait_for_end(small)
+    assert len(workplace.recorded("large")) < LARGE // 2
+    gate.touch()
+    rabbitmq.wait_for_end(large)
+    assert len(workplace.recorded("large")) == LARGE, "no mini-batch ran twice"
+
+
+@pytest.mark.parametrize("lanes", ["after the large job", "before it"])
+def test_killed_worker_with_two_jobs_loses_nothing(workplace, rabbitmq, lanes):
+    gate = workplace.folder / "gate"
+    gate.touch()
+    count = 300
+    workplace.data(count, "large")
+    workplace.data(count // 3, "small")
+    both = [("large", LARGE_SCRIPT), ("small", SMALL_SCRIPT)]
+    jobs = {
+        name: enqueue(rabbitmq, name, script) for name, script in (both if lanes.startswith("after") else both[::-1])
+    }
+    rabbitmq.reducer()
+    variables = {"GATE": str(gate), "SLEEP": "0.01"}
+    first = rabbitmq.worker("--process-count", 2, **variables)
+    wait_until(lambda: workplace.recorded("large") and workplace.recorded("small"), "runs of both jobs")
+    first.process.kill()
+    first.process.wait()
+    rabbitmq.worker("--process-count", 2, **variables)
+    for name, job in jobs.items():
+        result = rabbitmq.wait_for_end(job)
+        assert rabbitmq.output(result).decode() == names_of(workplace, name)
+        assert result["mini_batches"]["failed"] == 0, json.dumps(result)
+
+
+def test_messages_of_an_earlier_build_are_in_the_first_lane(workplace, rabbitmq):
+    """A lone job uses no other lane, so its worker may be of an earlier build."""
+    workplace.data(SMALL, "small")
+    small = enqueue(rabbitmq, "small", SMALL_SCRIPT)
+    lanes = [rabbitmq.components.manage_rabbitmq(f"queues/%2f/{name}") for name in rabbitmq.lanes("tasks")]
+    assert len(lanes) == 8 and rabbitmq.waiting("tasks") == SMALL
+    wait_until(
+        lambda: rabbitmq.components.manage_rabbitmq(f"queues/%2f/{rabbitmq.prefix}-tasks").get("messages") == SMALL,
+        "the count of the first lane",
+    )
+    rabbitmq.reducer()
+    rabbitmq.worker()
+    rabbitmq.wait_for_end(small)
