@@ -1,14 +1,15 @@
 """Measures jobs of growing size, up to ten million mini-batches and a hundred million items, with a script that does
 nothing; and counts the requests of a fleet of a thousand nodes in virtual time.
 
-Each job is killed when its last mini-batch has ended, before it writes its output, and `retry` completes it: so each size
-shows a whole job, its ledger, `status`, and a restart of its reducer.
+Each job is killed when its last mini-batch has ended, before it writes its output, and `retry` completes it: so each
+size shows a whole job, its ledger, `status`, and a restart of its reducer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
@@ -83,10 +84,14 @@ class Job:
         (objects,) = self.folder.glob("home/jobs/*")
         return objects
 
-    def measure(self, *arguments: str, status: int = 0, **environment: str) -> Ran:
-        """Runs a command to its end, and returns its time and the peak memory of its process."""
-        printed = self.folder / "printed"
-        with printed.open("wb") as file:
+    @property
+    def printed(self) -> Path:
+        return self.folder / "printed"
+
+    def measure(self, *arguments: str, status: int | None = 0, **environment: str) -> Ran:
+        """Runs a command to its end, and returns its time and the peak memory of its process. `status`: the exit status
+        that it must have."""
+        with self.printed.open("wb") as file:
             began = time.perf_counter()
             command = [os.environ["GRISTMILL"], *arguments]
             process = subprocess.Popen(
@@ -98,20 +103,10 @@ class Job:
                 peak = max(peak, status_kib(process.pid))
                 time.sleep(LOOK_SECONDS)
             seconds = time.perf_counter() - began
-        if process.returncode != status:
-            end = printed.read_text(errors="replace")[-4000:]
+        if status is not None and process.returncode != status:
+            end = self.printed.read_text(errors="replace")[-4000:]
             sys.exit(f"{' '.join(command)} ended with status {process.returncode}:\n{end}")
         return Ran(seconds, peak / 1024)
-
-    def status(self) -> dict:
-        printed = subprocess.run(
-            [os.environ["GRISTMILL"], "status", self.objects.name, "--json"],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return json.loads(printed.stdout)
 
 
 def main() -> None:
@@ -180,9 +175,9 @@ def job_of(data: Path, items_each: int, mini_batches: int) -> Measured:
         plan_bytes, _ = occupied(job.objects / "plan")
         ledger_bytes, segments = occupied(job.objects / "ledger")
         queue_bytes = sum(file.stat().st_size for file in job.objects.glob("*.db*"))
-        status = job.measure("status", job.objects.name, status=status_of(job))
+        status = job.measure("status", job.objects.name, "--json", status=None)
         say(f"  status: {status.seconds:.2f} s")
-        done = job.status()["progress"]["mini_batches"]["succeeded"]
+        done = json.loads(job.printed.read_text())["progress"]["mini_batches"]["succeeded"]
         if done != mini_batches:
             sys.exit(f"{done} of {mini_batches} mini-batches had succeeded when the job was killed")
         with Watch(job.objects / "progress.json") as watch:
@@ -204,12 +199,6 @@ def job_of(data: Path, items_each: int, mini_batches: int) -> Measured:
         retry,
         ended.seconds,
     )
-
-
-def status_of(job: Job) -> int:
-    """Returns the exit status of `status` for the job as it is."""
-    command = [os.environ["GRISTMILL"], "status", job.objects.name]
-    return subprocess.run(command, env=job.environment, capture_output=True, check=False).returncode
 
 
 class Watch:
@@ -261,6 +250,7 @@ HEADS = (
     "items",
     "time",
     "mini-batches / s",
+    "growth",
     "memory",
     "plan",
     "queues",
@@ -275,12 +265,15 @@ HEADS = (
 
 
 def rows(measured: list[Measured]) -> Iterator[list[str]]:
+    before: dict[int, Measured] = {}
     for one in measured:
+        smaller, before[one.items_each] = before.get(one.items_each), one
         yield [
             f"{one.mini_batches:,}",
             f"{one.mini_batches * one.items_each:,}",
             seconds(one.run.seconds),
             f"{one.mini_batches / one.run.seconds:,.0f}",
+            f"{growth(smaller, one):.2f}" if smaller else "",
             f"{one.run.peak_mib:,.0f} MiB",
             megabytes(one.plan_bytes),
             megabytes(one.queue_bytes),
@@ -292,6 +285,11 @@ def rows(measured: list[Measured]) -> Iterator[list[str]]:
             f"{one.retry.peak_mib:,.0f} MiB",
             seconds(one.ended_seconds),
         ]
+
+
+def growth(smaller: Measured, larger: Measured) -> float:
+    """Returns the exponent of time by size: at 1, time grows in proportion."""
+    return math.log(larger.run.seconds / smaller.run.seconds) / math.log(larger.mini_batches / smaller.mini_batches)
 
 
 def seconds(time: float) -> str:
@@ -336,7 +334,7 @@ def fleet_rows(fleets: list[dict]) -> Iterator[list[str]]:
             f"{one['restart_gets']:,}",
             f"{one['retry_requests']:,}",
             f"{one['in_flight_max']:,}",
-            f"{one['message_bytes_max'] / 1024:.0f} KiB",
+            f"{one['message_bytes_max']:,} bytes",
             f"{one['puts_a_second_max']:,}",
             f"{one['gets_a_second_max']:,}",
         ]
@@ -361,14 +359,16 @@ def curves(measured: list[Measured]) -> str:
 def report(measured: list[Measured], simulated: list[dict]) -> str:
     page = f"""# How large jobs may be
 
-`scripts/bench size` writes this page. A script that does nothing runs on the rows of a table, one or a hundred rows in a
-mini-batch. Each job is killed (SIGKILL) when its last mini-batch has ended, and `gristmill retry` completes it.
+`scripts/bench size` writes this page. A script that does nothing runs on the rows of a table, one or a hundred rows in
+a mini-batch. Each job is killed (SIGKILL) when its last mini-batch has ended, and `gristmill retry` completes it.
 
 - *time* is that of `gristmill run` until every mini-batch has ended, *memory* the peak of its process without Python's
-  processes. *plan*, *queues* and *ledger* are files at that moment; *segments* is the number of files of the ledger.
+  processes: all roles run in it. *Growth* is the exponent of the time from one size to the next: at 1 time grows in
+  proportion, below 1 more slowly. *plan*, *queues* and *ledger* are files at that moment; *segments* is the number of
+  files of the ledger.
 - *`status`, killed* reads the whole ledger of the killed job; *`status`, ended* reads the result.
-- *restart* is the time from the start of `retry` until its reducer has read the ledger. *`retry`* is the time until it has
-  written the output and removed what is no longer needed.
+- *restart* is the time from the start of `retry` until its reducer has read the ledger. *`retry`* is the time until it
+  has written the output and removed what is no longer needed.
 
 ![Time by number of mini-batches](size.svg)
 
@@ -381,14 +381,16 @@ mini-batch. Each job is killed (SIGKILL) when its last mini-batch has ended, and
 
 FLEET = """## A fleet of {nodes:,} nodes
 
-Partitioner, nodes and reducer run their own code in virtual time (`tests/simulation`), with two processes on each node, runs
-of {run_seconds:g} s, and requests that take 1 to 20 ms. Queues and store are simulated: requests to SQS are counted as the
-SQS backend would send them, ten messages at a time, and dollars follow from them with the list prices of
-`services/engine/src/cost.rs`. Limits that AWS publishes: 120 000 messages of a standard queue in flight, 256 KiB a message,
-3 500 PUT and 5 500 GET a second for each prefix. RabbitMQ has no prices; its messages may have 16 MiB.
+Partitioner, nodes and reducer run their own code in virtual time (`tests/simulation`), with two processes on each node,
+runs of {run_seconds:g} s, and requests that take 1 to 20 ms. Queues and store are simulated: requests to SQS are
+counted as the SQS backend would send them, ten messages at a time, and dollars follow from them with the list prices of
+`services/engine/src/cost.rs`. The plan is published at once. Logs, reports and the list of workers are left out, whose
+requests grow with time and nodes, not with mini-batches. Limits that AWS publishes: 120 000 messages of a standard
+queue in flight, 256 KiB a message, 3 500 PUT and 5 500 GET a second for each prefix. RabbitMQ has no prices; its
+messages may have 16 MiB.
 
-*restart* counts the reads of a reducer that opens the complete ledger. *`retry`* counts the requests of publishing every
-mini-batch of the stored plan again. Nothing in this table is extrapolated.
+*restart* counts the reads of a reducer that opens the complete ledger. *`retry`* counts the requests of publishing
+every mini-batch of the stored plan again. Nothing in this table is extrapolated.
 
 {table}"""
 

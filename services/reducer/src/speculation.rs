@@ -259,7 +259,7 @@ mod tests {
                     _ => attempt(succeeded(mini_batch, 1, 1, 1)),
                 });
                 if number == 5 {
-                    tally.apply(&ResultEvent::Planned(Planned { mini_batches: 18, items: None }));
+                    tally.apply(&ResultEvent::Planned(Planned { mini_batches: 20, items: None }));
                 }
                 speculation.look(&tally);
                 let planned = tally.planned().map_or(0, |planned| planned.mini_batches);
