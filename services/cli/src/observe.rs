@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use queue::{Observed, Queue};
 use telemetry::metrics::{DEAD_LETTERS, DESTINATION, RESULTS, STATE, TASKS};
 use telemetry::{Health, Role, Scrape, metrics};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -31,6 +31,8 @@ use server::RoleState;
 
 /// Between two observations of the queues by a reducer, of three requests each.
 const DEPTH_PERIOD: Duration = Duration::from_secs(15);
+/// Pause between two of them, as a multiple of the time that one takes.
+const DEPTH_PAUSE_MIN: u32 = 100;
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ListenFlag {
@@ -111,16 +113,16 @@ impl Watched {
     }
 }
 
-/// Updates the metrics of the queues' depths, if their service reports them.
+/// Updates the metrics of the queues' depths, if their service reports them. SQLite counts millions of messages one by
+/// one, and does nothing else meanwhile, so the pauses grow with the time that this takes.
 async fn observe_depths(queues: Queues) {
     let queues = [(TASKS, queues.tasks), (RESULTS, queues.results), (DEAD_LETTERS, queues.dead_letters)];
-    let mut tick = interval(DEPTH_PERIOD);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tick.tick().await;
+        let began = Instant::now();
         for (name, queue) in &queues {
             show_depth(name, &**queue).await;
         }
+        sleep(DEPTH_PERIOD.max(DEPTH_PAUSE_MIN * began.elapsed())).await;
     }
 }
 

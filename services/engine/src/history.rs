@@ -10,7 +10,7 @@ mod read;
 mod report;
 mod segment;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -66,6 +66,7 @@ mod job_id;
 mod jobs;
 mod list;
 mod logs;
+mod mini_batches;
 mod printed;
 mod priority;
 mod rejects;

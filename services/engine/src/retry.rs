@@ -4,12 +4,12 @@
 //! message: those whose rows are lost, those that an interrupted `enqueue` has not reached (the last chunk of its plan may
 //! get a second message), and those that a queue in SQLite has lost. Other queues do not show what they hold.
 
-use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use futures::StreamExt;
 use partitioner::Inputs;
 use protocol::{Descriptor, JobResult, PLAN_CHUNK_MINI_BATCHES, Record, ResultEvent, decode_records, job_of_message};
 use reducer::Reducer;
@@ -17,6 +17,8 @@ use storage::JobStore;
 use tokio::time::sleep;
 
 use crate::ended::has_completed;
+use crate::list::in_order;
+use crate::mini_batches::MiniBatches;
 use crate::run::nothing_to_do;
 use crate::submit::PUBLISHING_EVERY;
 use crate::turns::{self, Entry};
@@ -89,7 +91,7 @@ impl Engine {
             jobs.check_may_run_again(&found).await?;
             // Before the ledger is read: what ends in between counts as in flight.
             let in_queue = in_queue(&queues, &found.spec.job_id).await?;
-            let options = reducer::Options::shared();
+            let options = reducer::Options { reports: false, ..reducer::Options::shared() };
             let reducer = Reducer::open(found.store.clone(), queues.results.clone(), options).await?;
             let is_ending = found.result.is_none() && reducer.tally().ended_as().is_some();
             if !is_ending || looks == LOOKS_MAX {
@@ -137,8 +139,8 @@ impl Engine {
                     unfinished.publish_only(needed);
                 }
                 Messages::Complete(_) if !lost.is_empty() => {
-                    let needed = Needed { from: u64::MAX, others: lost.into_iter().collect(), except: HashSet::new() };
-                    unfinished.publish_only(needed);
+                    let others = lost.into_iter().collect();
+                    unfinished.publish_only(Needed { from: u64::MAX, others, ..Needed::default() });
                 }
                 Messages::Complete(state) => {
                     let (unended, failed) = (unfinished.count(), mini_batches.failed);
@@ -164,21 +166,28 @@ impl Engine {
 /// Whether a power cut has damaged the plan. It is then made again, and what has not ended is published again.
 async fn plan_is_damaged(job: &JobStore) -> Result<bool> {
     let Some(plan) = job.plan_complete().await? else { return Ok(false) };
-    for chunk in 0..plan.chunks() {
-        let lines = match job.plan_chunk(chunk).await {
-            Err(storage::Error::NotFound { .. }) => return Ok(true),
-            read => read?.iter().filter(|byte| **byte == b'\n').count() as u64,
-        };
-        if lines != (plan.mini_batches - chunk * PLAN_CHUNK_MINI_BATCHES).min(PLAN_CHUNK_MINI_BATCHES) {
+    let mini_batches = plan.mini_batches;
+    let mut looks = in_order((0..plan.chunks()).map(|chunk| is_damaged(job.clone(), chunk, mini_batches)));
+    while let Some(is_damaged) = looks.next().await {
+        if is_damaged? {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
+/// Whether a chunk of a plan of this many mini-batches is missing or truncated.
+async fn is_damaged(job: JobStore, chunk: u64, mini_batches: u64) -> Result<bool> {
+    let lines = match job.plan_chunk(chunk).await {
+        Err(storage::Error::NotFound { .. }) => return Ok(true),
+        read => read?.iter().filter(|byte| **byte == b'\n').count() as u64,
+    };
+    Ok(lines != (mini_batches - chunk * PLAN_CHUNK_MINI_BATCHES).min(PLAN_CHUNK_MINI_BATCHES))
+}
+
 /// Returns the mini-batches of a job that have a message, if the queue can tell and no outcome of the job waits.
-async fn in_queue(queues: &Queues, job_id: &str) -> Result<Option<HashSet<u64>>> {
-    let found: Arc<Mutex<(HashSet<u64>, bool)>> = Arc::default();
+async fn in_queue(queues: &Queues, job_id: &str) -> Result<Option<MiniBatches>> {
+    let found: Arc<Mutex<(MiniBatches, bool)>> = Arc::default();
     let (tasks, id) = (found.clone(), job_id.to_owned());
     let task = move |body: &[u8]| {
         // A second start costs nothing when it is lost.
@@ -214,15 +223,15 @@ async fn messages(
     unfinished: &Unfinished,
     is_published: bool,
     is_derived: bool,
-    in_queue: Option<HashSet<u64>>,
+    in_queue: Option<MiniBatches>,
 ) -> Result<Messages> {
     let published = Messages::Complete(InFlight::Published { is_counted: in_queue.is_some() });
     let sign = job.publishing().await?;
     let elsewhere = sign.as_deref().and_then(|sign| std::str::from_utf8(sign).ok()?.split_once(' '));
-    let missing: BTreeSet<u64> = match &in_queue {
-        Some(in_queue) => unfinished.unended().filter(|mini_batch| !in_queue.contains(mini_batch)).collect(),
+    let missing: MiniBatches = match &in_queue {
+        Some(in_queue) => unfinished.unended().filter(|mini_batch| !in_queue.contains(*mini_batch)).collect(),
         None if elsewhere.is_some_and(|(_, other)| other != queue) => unfinished.unended().collect(),
-        None => BTreeSet::new(),
+        None => MiniBatches::default(),
     };
     if missing.is_empty() && (is_published || is_derived && in_queue.is_some()) {
         return Ok(published);
@@ -270,6 +279,8 @@ async fn chunks(job: &JobStore) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use storage::{LeftOut, PlanComplete};
+
     use super::*;
 
     /// Returns the numbers of a job of ten mini-batches that need a message.
@@ -318,6 +329,36 @@ mod tests {
         };
         let (needed, ()) = tokio::join!(needed(&job, false, false, None), publisher);
         assert_eq!(needed, None);
+    }
+
+    #[tokio::test]
+    async fn every_chunk_of_a_plan_is_checked() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let job = JobStore::local(folder.path()).expect("it is there");
+        assert!(!plan_is_damaged(&job).await.expect("readable"), "it is not complete");
+        let (chunks, of_last) = (40, 7);
+        let plan = PlanComplete {
+            mini_batches: (chunks - 1) * PLAN_CHUNK_MINI_BATCHES + of_last,
+            items: None,
+            files: 0,
+            inputs_digest: String::new(),
+            left_out: LeftOut::default(),
+        };
+        let lines = |count: u64| Bytes::from("{}\n".repeat(count as usize));
+        let whole = |chunk| lines(if chunk == chunks - 1 { of_last } else { PLAN_CHUNK_MINI_BATCHES });
+        for chunk in 0..chunks {
+            job.create_plan_chunk(chunk, whole(chunk)).await.expect("writable");
+        }
+        job.put_plan_complete(&plan).await.expect("writable");
+        assert!(!plan_is_damaged(&job).await.expect("readable"));
+        for chunk in [0, 1, 16, 38, 39] {
+            job.replace_plan_chunk(chunk, lines(6)).await.expect("writable");
+            assert!(plan_is_damaged(&job).await.expect("readable"), "chunk {chunk} is truncated");
+            std::fs::remove_file(folder.path().join(format!("plan/{chunk:010}"))).expect("it is there");
+            assert!(plan_is_damaged(&job).await.expect("readable"), "chunk {chunk} is missing");
+            job.replace_plan_chunk(chunk, whole(chunk)).await.expect("writable");
+        }
+        assert!(!plan_is_damaged(&job).await.expect("readable"));
     }
 
     #[tokio::test]

@@ -1,16 +1,20 @@
 //! The mini-batches of a job that must still be published, and why.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use partitioner::Pending;
 use protocol::JobSpec;
 use reducer::{MiniBatchState, Tally};
 
+use crate::mini_batches::MiniBatches;
+
 /// Mini-batches that must still be published, with the tries that they have used.
 #[derive(Debug)]
 pub struct Unfinished {
-    /// Mini-batches that are not simply pending; `None`: needs no message.
-    known: BTreeMap<u64, Option<Pending>>,
+    /// Mini-batches that need no message.
+    ended: MiniBatches,
+    /// Others that have used tries or lost deliveries.
+    spent: BTreeMap<u64, Pending>,
     interrupted: usize,
     retrying: usize,
     /// Mini-batches of the whole job; `None`: not all are known.
@@ -25,15 +29,16 @@ pub struct Needed {
     /// This one and all later ones
     pub from: u64,
     /// except for these,
-    pub except: HashSet<u64>,
+    pub except: MiniBatches,
     /// and these.
-    pub others: BTreeSet<u64>,
+    pub others: MiniBatches,
 }
 
 impl Unfinished {
     /// Returns everything, for a new job.
     pub fn all() -> Self {
-        Self { known: BTreeMap::new(), interrupted: 0, retrying: 0, planned: None, needed: None }
+        let (ended, spent) = (MiniBatches::default(), BTreeMap::new());
+        Self { ended, spent, interrupted: 0, retrying: 0, planned: None, needed: None }
     }
 
     /// Returns nothing, for a job without mini-batches that need a message.
@@ -53,56 +58,62 @@ impl Unfinished {
 
     /// Returns the mini-batches that have not ended, as far as they are known.
     pub fn unended(&self) -> impl Iterator<Item = u64> {
-        let ended = |mini_batch: &u64| self.known.get(mini_batch).is_some_and(Option::is_none);
-        (0..self.planned.unwrap_or(0)).filter(move |mini_batch| !ended(mini_batch))
+        (0..self.planned.unwrap_or(0)).filter(|mini_batch| !self.ended.contains(*mini_batch))
     }
 
     /// Returns the number of mini-batches that have not ended, if it is known.
     pub fn count(&self) -> Option<u64> {
-        self.planned.map(|_| self.unended().count() as u64)
+        self.planned.map(|planned| planned - self.ended.before(planned))
     }
 
     /// Returns the mini-batches that have not ended by the tally. `interrupted`: those that lost nodes were running, with
     /// their lost deliveries.
     pub fn new(tally: &Tally, interrupted: HashMap<u64, u32>) -> Self {
         let mut unfinished = Self { planned: tally.planned().map(|planned| planned.mini_batches), ..Self::all() };
-        let seen = unfinished.planned.unwrap_or(0);
-        let seen = seen.max(tally.seen()).max(interrupted.keys().max().map_or(0, |last| last + 1));
+        let seen = tally.seen();
         for mini_batch in 0..seen {
-            let pending = match tally.state(mini_batch) {
-                MiniBatchState::Succeeded | MiniBatchState::Failed => None,
+            match tally.state(mini_batch) {
+                MiniBatchState::Succeeded | MiniBatchState::Failed => unfinished.ended.insert(mini_batch),
                 MiniBatchState::Pending | MiniBatchState::Retrying => {
-                    let lost = interrupted.get(&mini_batch).copied();
-                    let pending = Pending {
-                        tries_spent: tally.tries_spent(mini_batch),
-                        deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(mini_batch)),
-                    };
-                    if pending == Pending::default() {
-                        continue;
-                    }
-                    unfinished.interrupted += usize::from(lost.is_some());
-                    unfinished.retrying += usize::from(lost.is_none());
-                    Some(pending)
+                    unfinished.spend(tally, mini_batch, interrupted.get(&mini_batch).copied());
                 }
-            };
-            unfinished.known.insert(mini_batch, pending);
+            }
+        }
+        for (mini_batch, lost) in interrupted.into_iter().filter(|(mini_batch, _)| *mini_batch >= seen) {
+            unfinished.spend(tally, mini_batch, Some(lost));
         }
         unfinished
     }
 
+    /// Adds a mini-batch that has not ended, unless it has used nothing. `lost`: its lost deliveries if a lost node was
+    /// running it.
+    fn spend(&mut self, tally: &Tally, mini_batch: u64, lost: Option<u32>) {
+        let pending = Pending {
+            tries_spent: tally.tries_spent(mini_batch),
+            deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(mini_batch)),
+        };
+        if pending != Pending::default() {
+            self.interrupted += usize::from(lost.is_some());
+            self.retrying += usize::from(lost.is_none());
+            self.spent.insert(mini_batch, pending);
+        }
+    }
+
+    /// Returns what a mini-batch has used; `None`: it needs no message.
     pub fn pending(&self, mini_batch: u64) -> Option<Pending> {
         if let Some(Needed { from, except, others }) = &self.needed
-            && !others.contains(&mini_batch)
-            && (mini_batch < *from || except.contains(&mini_batch))
+            && !others.contains(mini_batch)
+            && (mini_batch < *from || except.contains(mini_batch))
         {
             return None;
         }
-        self.known.get(&mini_batch).copied().unwrap_or(Some(Pending::default()))
+        let needs_message = !self.ended.contains(mini_batch);
+        needs_message.then(|| self.spent.get(&mini_batch).copied().unwrap_or_default())
     }
 
     /// Counts the mini-batches of an earlier run that are kept, and those that run again.
     pub fn explain(&self, spec: &JobSpec, committed: u64, announced: u64, failed: u64, reopened: bool) -> Continuation {
-        let named = self.known.len() as u64 + if reopened { failed } else { 0 };
+        let named = self.ended.len() + self.spent.len() as u64 + if reopened { failed } else { 0 };
         Continuation {
             job_id: spec.job_id.clone(),
             committed,
@@ -151,5 +162,82 @@ impl Continuation {
     pub(crate) fn with_incomplete(self, incomplete: u64) -> Self {
         let untried = self.untried.map(|untried| untried.saturating_sub(incomplete));
         Self { incomplete, untried, none_tried: self.none_tried && incomplete == 0, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use protocol::{AttemptStatus, Planned, ResultEvent};
+
+    use super::*;
+    use crate::history::tests::attempt;
+
+    /// Mini-batches of the jobs of these tests: more than a chunk of the plan has.
+    const MINI_BATCHES: u64 = 600;
+
+    /// An attempt of a mini-batch: its number, the number of the try, lost deliveries, and whether it succeeds.
+    fn attempts() -> impl Strategy<Value = Vec<(u64, u32, u32, bool)>> {
+        proptest::collection::vec((0..MINI_BATCHES, 1u32..4, 0u32..3, any::<bool>()), 0..60)
+    }
+
+    fn tally(attempts: &[(u64, u32, u32, bool)], planned: bool) -> Tally {
+        let mut tally = Tally::default();
+        for &(mini_batch, try_number, deliveries_lost, succeeds) in attempts {
+            let status = if succeeds { AttemptStatus::Succeeded } else { AttemptStatus::RunRaised };
+            let is_final = succeeds || try_number == 3;
+            let attempt = attempt(mini_batch, try_number, status, is_final);
+            tally.apply(&ResultEvent::Attempt(Box::new(protocol::Attempt { deliveries_lost, ..attempt })));
+        }
+        if planned {
+            tally.apply(&ResultEvent::Planned(Planned { mini_batches: MINI_BATCHES, items: None }));
+        }
+        tally
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_has_not_ended_needs_a_message(
+            attempts in attempts(),
+            planned in any::<bool>(),
+            interrupted in proptest::collection::hash_map(0..MINI_BATCHES, 1u32..4, 0..10),
+            needed in proptest::option::of((0..MINI_BATCHES, 0..MINI_BATCHES, 0..MINI_BATCHES)),
+        ) {
+            let tally = tally(&attempts, planned);
+            let mut unfinished = Unfinished::new(&tally, interrupted.clone());
+            let has_ended =
+                |one: u64| matches!(tally.state(one), MiniBatchState::Succeeded | MiniBatchState::Failed);
+            let model = |one: u64| {
+                let lost = interrupted.get(&one).copied();
+                let pending = Pending {
+                    tries_spent: tally.tries_spent(one),
+                    deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(one)),
+                };
+                (!has_ended(one)).then_some(pending)
+            };
+            let all = 0..MINI_BATCHES + 2;
+            for one in all.clone() {
+                prop_assert_eq!(unfinished.pending(one), model(one), "mini-batch {}", one);
+            }
+            let known = planned.then(|| all.clone().filter(|one| *one < MINI_BATCHES && !has_ended(*one)).count() as u64);
+            prop_assert_eq!(unfinished.count(), known);
+            let spec = JobSpec::example();
+            let told = unfinished.explain(&spec, 0, 0, 0, false);
+            let has_used = |one: &u64| model(*one).is_some_and(|pending| pending != Pending::default());
+            let is_interrupted = |one: &u64| has_used(one) && interrupted.contains_key(one);
+            prop_assert_eq!(told.interrupted, all.clone().filter(is_interrupted).count() as u64);
+            prop_assert_eq!(told.interrupted + told.retrying, all.clone().filter(has_used).count() as u64);
+            unfinished.expect(MINI_BATCHES);
+            let unended: Vec<u64> = (0..MINI_BATCHES).filter(|one| !has_ended(*one)).collect();
+            prop_assert_eq!(unfinished.count(), Some(unended.len() as u64));
+            prop_assert_eq!(unfinished.unended().collect::<Vec<_>>(), unended);
+            let Some((from, except, other)) = needed else { return Ok(()) };
+            let only = Needed { from, except: [except].into_iter().collect(), others: [other].into_iter().collect() };
+            unfinished.publish_only(only);
+            for one in all {
+                let is_needed = one == other || one >= from && one != except;
+                prop_assert_eq!(unfinished.pending(one), model(one).filter(|_| is_needed), "mini-batch {}", one);
+            }
+        }
     }
 }

@@ -12,6 +12,7 @@
 //! If a partitioner stops between two of these steps, [`Partitioner::resume`] repeats them and compares existing
 //! objects instead of writing them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -23,6 +24,7 @@ use protocol::{
 use queue::{Message, Queue};
 use storage::{Commit, JobStore, PlanComplete};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
 use crate::chunk::Chunk;
@@ -38,6 +40,9 @@ const CHUNKS_AHEAD: usize = 1;
 /// Calls to a queue that does not answer, with pauses of 100 ms, 200 ms, … about two minutes in total.
 const SEND_TRIES_MAX: usize = 11;
 
+/// Chunks of a stored plan that are read while others are published: about 2 MB.
+const READS_AHEAD: usize = 16;
+
 /// Plans one job and publishes its mini-batches.
 #[derive(Debug)]
 pub struct Partitioner {
@@ -52,6 +57,35 @@ pub struct Partitioner {
 enum Step {
     Schemas(Vec<Option<TableSchema>>),
     Chunk { chunk: Chunk, files: u64 },
+}
+
+/// Chunks of a stored plan that are being read, in order. A store answers many requests at a time as fast as one.
+#[derive(Default)]
+struct Reading(VecDeque<(u64, JoinHandle<storage::Result<Bytes>>)>);
+
+impl Reading {
+    /// Returns the lines of this chunk; `None`: it is not among the `needed` ones, of which this reads the next.
+    async fn next(
+        &mut self,
+        chunk: u64,
+        needed: &mut impl Iterator<Item = u64>,
+        store: &JobStore,
+    ) -> Option<storage::Result<Bytes>> {
+        while self.0.len() < READS_AHEAD
+            && let Some(number) = needed.next()
+        {
+            let store = store.clone();
+            self.0.push_back((number, tokio::spawn(async move { store.plan_chunk(number).await })));
+        }
+        let (_, read) = self.0.pop_front_if(|(number, _)| *number == chunk)?;
+        Some(read.await.expect("reading does not panic"))
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(_, read)| read.abort());
+    }
 }
 
 impl Partitioner {
@@ -167,11 +201,15 @@ impl Partitioner {
     ) -> anyhow::Result<(u64, bool)> {
         let mut published = 0;
         let mut pace = Pace::new(&self.spec, &*self.tasks);
+        let span =
+            |number| PlanPosition::first_of(number)..complete.mini_batches.min(PlanPosition::first_of(number + 1));
+        let mut needed =
+            (0..complete.chunks()).filter(|&number| span(number).any(|mini_batch| pending(mini_batch).is_some()));
+        let mut reading = Reading::default();
         for number in 0..complete.chunks() {
-            let first = PlanPosition::first_of(number);
-            let end = complete.mini_batches.min(PlanPosition::first_of(number + 1));
-            if (first..end).any(|mini_batch| pending(mini_batch).is_some()) {
-                let chunk = match self.store.plan_chunk(number).await {
+            let (first, end) = (span(number).start, span(number).end);
+            if let Some(read) = reading.next(number, &mut needed, &self.store).await {
+                let chunk = match read {
                     Ok(lines) => Chunk::stored(number, lines),
                     Err(storage::Error::NotFound { .. }) => Chunk::stored(number, Bytes::new()),
                     Err(error) => return Err(error).context("read the plan"),

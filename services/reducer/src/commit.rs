@@ -30,8 +30,10 @@ use crate::{CrashPoint, Reducer, Tally};
 /// Size from which a segment does not wait for more messages. Unless messages are large, one receive is smaller than
 /// the rest of [`SEGMENT_BYTES_MAX`].
 const SEGMENT_BYTES_MIN: usize = SEGMENT_BYTES_MAX / 2;
-/// Segments that are read concurrently.
-const SEGMENTS_AHEAD_MAX: usize = 16;
+/// Segments that are read concurrently, and their size. A job of many days has hundreds of thousands of small ones, and
+/// a request for a small one takes a store as long as one for a large one.
+const SEGMENTS_AHEAD_MAX: usize = 64;
+const SEGMENT_BYTES_AHEAD_MAX: usize = 16 * SEGMENT_BYTES_MAX;
 
 /// The result of appending a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,8 +223,8 @@ impl Reducer {
         let mut ahead = 1;
         while let Some(segment) = self.ledger.read_next(ahead).await? {
             self.compare_with_plan(&segment).await?;
+            ahead = (2 * ahead).min(ahead_max(segment.bytes()));
             self.apply_segment(segment, is_new).await;
-            ahead = (2 * ahead).min(SEGMENTS_AHEAD_MAX);
         }
         Ok(ahead > 1)
     }
@@ -271,6 +273,11 @@ impl Reducer {
         }
         true
     }
+}
+
+/// Returns how many segments of about this size are read concurrently.
+fn ahead_max(bytes: usize) -> usize {
+    (SEGMENT_BYTES_AHEAD_MAX / bytes.max(1)).clamp(2, SEGMENTS_AHEAD_MAX)
 }
 
 /// Removes the events that change nothing: the ledger has them, they come too late, or the batch holds them twice. Returns
@@ -350,5 +357,17 @@ fn log(event: &ResultEvent) {
             tracing::warn!(node.id = node, "the node stopped: {cause}")
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_segments_are_read_at_a_time_if_they_are_small() {
+        assert_eq!(ahead_max(SEGMENT_BYTES_MAX), 16);
+        assert_eq!((ahead_max(0), ahead_max(1000)), (SEGMENTS_AHEAD_MAX, SEGMENTS_AHEAD_MAX));
+        assert_eq!(ahead_max(usize::MAX), 2, "a message may be larger than a segment should be");
     }
 }

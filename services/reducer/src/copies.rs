@@ -108,7 +108,7 @@ impl Reducer {
     }
 
     /// Returns open mini-batches that take too long, at most this many.
-    async fn slow(&self, idle_for: Duration, most: u64) -> anyhow::Result<Vec<Slow>> {
+    async fn slow(&mut self, idle_for: Duration, most: u64) -> anyhow::Result<Vec<Slow>> {
         let mut slow = Vec::new();
         let mut plan: Option<(u64, Bytes)> = None;
         let Some(least) = self.speculation.run_times.slow_after(None) else { return Ok(slow) };
@@ -124,7 +124,8 @@ impl Reducer {
         if idle_for <= least && reported.values().all(|reported| *reported <= least) {
             return Ok(slow);
         }
-        for mini_batch in self.tally.pending() {
+        self.speculation.look(&self.tally);
+        for &mini_batch in &self.speculation.open {
             if slow.len() as u64 >= most {
                 break;
             }

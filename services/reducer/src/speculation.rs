@@ -94,6 +94,8 @@ pub(crate) struct Speculation {
     idle_since: Option<Instant>,
     /// The mini-batches that were started a second time; until when their copy may still succeed.
     copies: BTreeMap<u64, Option<Instant>>,
+    /// The mini-batches of which no attempt had ended at the last look.
+    pub open: Vec<u64>,
     /// Records of copies that it has read or written.
     pub epochs: u64,
     /// Copied mini-batches that nodes were last told to be over.
@@ -106,6 +108,18 @@ impl Speculation {
         let is_idle = open > 0 && open <= processes && processes > 1;
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
         self.idle_since.map(|since| now - since)
+    }
+
+    /// Looks which mini-batches of the complete plan no attempt has ended. Searches the whole job only if it has to: these
+    /// looks follow each other every few seconds, and a large job has millions of mini-batches that have ended.
+    pub fn look(&mut self, tally: &Tally) {
+        let planned = tally.planned().map_or(0, |planned| planned.mini_batches);
+        let is_pending = |mini_batch: &u64| tally.state(*mini_batch) == MiniBatchState::Pending;
+        self.open.retain(is_pending);
+        // At the first look, or because rows were lost since the last one.
+        if self.open.len() as u64 != planned.saturating_sub(tally.ended() + tally.retrying()) {
+            self.open = (0..planned).filter(is_pending).collect();
+        }
     }
 
     /// Returns the number of mini-batches that may still be started a second time.
@@ -233,6 +247,27 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn every_look_finds_what_is_open(events in proptest::collection::vec((0u64..20, 0u32..5), 0..60)) {
+            let (mut speculation, mut tally) = (Speculation::default(), Tally::default());
+            for (number, (mini_batch, kind)) in events.into_iter().enumerate() {
+                let attempt = |attempt| ResultEvent::Attempt(Box::new(attempt));
+                tally.apply(&match kind {
+                    0 => attempt(failed(mini_batch, 1, false, 1)),
+                    1 => attempt(failed(mini_batch, 3, true, 1)),
+                    2 => ResultEvent::RowsLost { mini_batches: vec![mini_batch] },
+                    _ => attempt(succeeded(mini_batch, 1, 1, 1)),
+                });
+                if number == 5 {
+                    tally.apply(&ResultEvent::Planned(Planned { mini_batches: 20, items: None }));
+                }
+                speculation.look(&tally);
+                let planned = tally.planned().map_or(0, |planned| planned.mini_batches);
+                let open = (0..planned).filter(|one| tally.state(*one) == MiniBatchState::Pending);
+                prop_assert_eq!(&speculation.open, &open.collect::<Vec<_>>());
+            }
+        }
+
         #[test]
         fn copies_are_few(mini_batches in 1u64..100_000, rounds in 1u64..50) {
             let mut speculation = Speculation::default();

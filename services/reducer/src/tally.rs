@@ -448,12 +448,6 @@ impl Tally {
         self.asked_limits
     }
 
-    /// Returns the mini-batches of the complete plan of which no attempt has ended.
-    pub(crate) fn pending(&self) -> impl Iterator<Item = u64> + '_ {
-        let planned = self.planned.as_ref().map_or(0, |planned| planned.mini_batches);
-        (0..planned).filter(|&mini_batch| self.state(mini_batch) == MiniBatchState::Pending)
-    }
-
     /// Returns the number of items that were rejected from mini-batches that succeeded.
     pub fn items_rejected(&self) -> u64 {
         self.items_rejected.values().sum()

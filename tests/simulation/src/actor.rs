@@ -124,7 +124,9 @@ impl Actor {
     pub async fn call<T, E>(&self, failed: impl Fn() -> E, work: impl AsyncFnOnce() -> Result<T, E>) -> Result<T, E> {
         self.alive().await;
         // A call takes some time even in good weather, so that other calls come in between.
-        sleep(Duration::from_millis(1 + self.dice().below(20))).await;
+        if !self.weather().instant_calls {
+            sleep(Duration::from_millis(1 + self.dice().below(20))).await;
+        }
         self.delay().await;
         let fails = self.happens(|weather| weather.fail);
         if fails && self.dice().happens(0.5) {

@@ -35,6 +35,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Longer than in production: looking around is most of the work of the simulation.
 const TICK: Duration = Duration::from_secs(4);
 const STACKS_TICK: Duration = Duration::from_millis(100);
+const PREPARATION_MAX: Duration = Duration::from_secs(20);
 /// Failed starts, and deaths between two mini-batches, of one agent: fewer than make it give up.
 const ACCIDENTS_MAX: u32 = 2;
 /// How long a mini-batch may wait behind a slow run while another process waits for one.
@@ -381,12 +382,14 @@ impl Executor {
 
     fn prepare(&mut self, lease: LeaseId, descriptor: Descriptor) {
         let (actor, messages) = (self.agent.actor.clone(), self.messages.clone());
-        let ends = self.agent.witness.job.ends(descriptor.mini_batch, descriptor.tries_spent + 1);
+        let job = &self.agent.witness.job;
+        let ends = job.ends(descriptor.mini_batch, descriptor.tries_spent + 1);
+        let longest = if job.run_time.is_some() { Duration::ZERO } else { PREPARATION_MAX };
         self.errands.spawn(async move {
             if ends == AttemptStatus::LoadTimedOut {
                 return std::future::pending().await;
             }
-            sleep(actor.dice().time(Duration::from_secs(20))).await;
+            sleep(actor.dice().time(longest)).await;
             let descriptor = Descriptor { work: Work::Rank, ..descriptor };
             let _ = messages.send(Message::Prepared(lease, Box::new(descriptor)));
         });

@@ -1,6 +1,7 @@
 //! One seed, from the first job to the end of the last.
 
 mod replay;
+mod size;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use worker::unspent;
 
 use crate::actor::{Actor, Told};
+use crate::counts::{CountedQueue, Counts};
 use crate::job::Job;
 use crate::node::Node;
 use crate::queue_layer::{QueueLayer, Side};
@@ -29,10 +31,10 @@ use crate::store_layer::StoreLayer;
 use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
 
+pub use size::{Size, Sized, run_size};
+
 /// No job takes longer, whatever the weather.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
-/// Longer than in production: looking around is most of the work of the simulation.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 const VISIBILITY: Duration = Duration::from_secs(60);
 /// How long the roles go on after the last job has ended: late reducers and messages change nothing.
 const AFTERMATH: Duration = Duration::from_secs(10);
@@ -59,34 +61,8 @@ pub struct Played {
 /// Plays one seed. The error is the first broken rule.
 pub fn run(scenario: Scenario) -> Result<Played, Violation> {
     let folder = folder();
-    // Pauses before retries are drawn from this generator.
-    fastrand::seed(scenario.seed);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a thread can have a runtime");
-    let played = runtime.block_on(async {
-        let weather = Weather::of(scenario.seed);
-        let witnesses = Job::of_seed(scenario.seed).into_iter().map(|job| {
-            let spec = job.spec(&folder.path().join(job.id()), scenario.bug);
-            std::fs::create_dir(spec.output.folder.as_path()).expect("the temporary folder is writable");
-            let output = spec.output.folder.as_path().join(&spec.output.file_name);
-            JobWitness::new(job, spec, output)
-        });
-        let world = World {
-            memory: Arc::new(InMemory::new()),
-            tasks: queue(&weather),
-            results: queue(&weather),
-            dead_letters: queue(&weather),
-            witness: Arc::new(Witness::new(witnesses)),
-            calm_from: Instant::now() + weather.ends,
-            thread: std::thread::current().id(),
-            scenario,
-            weather,
-            play: 0,
-            lives: Arc::default(),
-        };
+    in_virtual_time(scenario.seed, async {
+        let world = World::new(Job::of_seed(scenario.seed), Weather::of(scenario.seed), scenario, folder.path());
         let mut played = world.clone().play().await?;
         if let Some(replays) = world.of_replays().await {
             let more = replays.play().await?;
@@ -97,9 +73,20 @@ pub fn run(scenario: Scenario) -> Result<Played, Violation> {
             played.retried += more.retried;
         }
         Ok(played)
-    });
+    })
+}
+
+fn in_virtual_time<T>(seed: u64, work: impl Future<Output = T>) -> T {
+    // Pauses before retries are drawn from this generator.
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a thread can have a runtime");
+    let done = runtime.block_on(work);
     runtime.shutdown_background();
-    played
+    done
 }
 
 /// Makes a temporary folder, in memory where the system allows that.
@@ -113,7 +100,7 @@ fn queue(weather: &Weather) -> Arc<MemoryQueue> {
     Arc::new(MemoryQueue::new(MemoryOptions {
         clock: Clock::tokio(),
         old_receipt_deletes: weather.old_receipt_deletes,
-        message_bytes_max: 32 * 1024,
+        message_bytes_max: weather.message_bytes_max,
     }))
 }
 
@@ -124,6 +111,7 @@ struct World {
     results: Arc<MemoryQueue>,
     dead_letters: Arc<MemoryQueue>,
     witness: Arc<Witness>,
+    counts: Counts,
     calm_from: Instant,
     thread: ThreadId,
     scenario: Scenario,
@@ -142,6 +130,29 @@ enum Role {
 }
 
 impl World {
+    fn new(jobs: Vec<Job>, weather: Weather, scenario: Scenario, folder: &Path) -> Self {
+        let witnesses = jobs.into_iter().map(|job| {
+            let spec = job.spec(&folder.join(job.id()), scenario.bug);
+            std::fs::create_dir(spec.output.folder.as_path()).expect("the temporary folder is writable");
+            let output = spec.output.folder.as_path().join(&spec.output.file_name);
+            JobWitness::new(job, spec, output)
+        });
+        Self {
+            memory: Arc::new(InMemory::new()),
+            tasks: queue(&weather),
+            results: queue(&weather),
+            dead_letters: queue(&weather),
+            witness: Arc::new(Witness::new(witnesses)),
+            counts: Counts::default(),
+            calm_from: Instant::now() + weather.ends,
+            thread: std::thread::current().id(),
+            scenario,
+            weather,
+            play: 0,
+            lives: Arc::default(),
+        }
+    }
+
     async fn play(mut self) -> Result<Played, Violation> {
         let began = Instant::now();
         let mut jobs: Vec<_> = self.witness.jobs().cloned().collect();
@@ -279,7 +290,9 @@ impl World {
         for life in 0u64.. {
             self.lives.fetch_add(1, Ordering::SeqCst);
             let name = format!("{name}-{number}-{}-{life}", self.play);
-            let actor = Actor::new(name, self.scenario.seed, self.weather.clone(), self.calm_from);
+            let mut weather = self.weather.clone();
+            weather.instant_calls &= matches!(role, Role::Partitioner(_));
+            let actor = Actor::new(name, self.scenario.seed, weather, self.calm_from);
             let (world, own, own_role) = (self.clone(), actor.clone(), role.clone());
             let mut living = JoinSet::new();
             living.spawn(async move {
@@ -345,12 +358,10 @@ impl World {
     }
 
     fn layer(&self, actor: &Actor, side: Side, tasks: Option<Arc<QueueLayer>>) -> Arc<QueueLayer> {
-        let (service, inner): (_, Arc<dyn Queue>) = match side {
-            Side::PartitionerTasks | Side::NodeTasks | Side::ReducerTasks => {
-                (self.tasks.clone(), Arc::new(Bundles::new(self.tasks.clone(), unspent)))
-            }
-            Side::Results | Side::ReducerResults => (self.results.clone(), self.results.clone()),
-        };
+        let is_of_tasks = !matches!(side, Side::Results | Side::ReducerResults);
+        let service = if is_of_tasks { self.tasks.clone() } else { self.results.clone() };
+        let counted = Arc::new(CountedQueue { inner: service.clone(), counts: self.counts.clone() });
+        let inner: Arc<dyn Queue> = if is_of_tasks { Arc::new(Bundles::new(counted, unspent)) } else { counted };
         let (actor, witness, bug) = (actor.clone(), self.witness.clone(), self.scenario.bug);
         Arc::new(QueueLayer { inner, service, actor, witness, side, bug, tasks, held: Default::default() })
     }
@@ -360,6 +371,7 @@ impl World {
             inner: self.memory.clone(),
             actor: actor.clone(),
             witness: self.witness.clone(),
+            counts: self.counts.clone(),
             bug: self.scenario.bug,
             thread: self.thread,
         };
@@ -419,8 +431,8 @@ impl World {
             writer: actor.name().to_owned(),
             visibility: VISIBILITY,
             reports: false,
-            progress_interval: PROGRESS_INTERVAL,
-            silence: Duration::from_secs(300),
+            progress_interval: self.weather.pace.progress,
+            silence: self.weather.pace.silence,
             tasks: Some(self.layer(actor, Side::ReducerTasks, None)),
             crash: Arc::new(move |at| {
                 for job in witness.jobs() {
@@ -443,7 +455,7 @@ impl World {
                 dead_letters: self.dead_letters.clone(),
                 options: ServiceOptions {
                     reducer: self.reducer_options(actor),
-                    look_interval: PROGRESS_INTERVAL,
+                    look_interval: self.weather.pace.look,
                     ..ServiceOptions::default()
                 },
             };

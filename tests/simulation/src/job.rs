@@ -50,6 +50,8 @@ pub(crate) struct Job {
     slow: BTreeSet<u64>,
     /// Most runs take a millisecond, so that a process gets many mini-batches at a time.
     pub quick: bool,
+    /// Time of every run, in a fleet that is otherwise as fast as it can be; `None`: drawn for each.
+    pub run_time: Option<Duration>,
     /// Mini-batches that have to be looked up in the plan.
     planned: BTreeSet<u64>,
     pub lost_delivery_max: u32,
@@ -192,6 +194,12 @@ impl Job {
             lost_delivery_max: if poison.is_some() { 3 } else { 1000 },
             ..Self::default()
         }
+    }
+
+    /// Returns a job of this many mini-batches, of which each succeeds.
+    pub fn sized(mini_batches: u64, run_time: Duration) -> Self {
+        let run_time = Some(run_time);
+        Self { mini_batches, run_time, speculation: true, lost_delivery_max: 10, ..Self::default() }
     }
 
     /// Returns the job that runs the rejects of this one again. A user has corrected its script, which may still fail a

@@ -22,12 +22,14 @@
 //! | `process` | a Python process |
 //! | `gpus`, `shares` | what the jobs of a node have of its GPUs and processes |
 //! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
+//! | `counts` | what roles ask of queues and store, for one large job on many nodes ([`run_size`]) |
 //! | `queue_layer`, `store_layer` | queue and store as one role sees them |
 //! | `job` | the jobs, and what their scripts do |
 //! | `witness`, `rules` | the rules |
 
 mod actor;
 mod agent;
+mod counts;
 mod fleet;
 mod gpus;
 mod job;
@@ -40,6 +42,7 @@ mod store_layer;
 mod weather;
 mod witness;
 
-pub use fleet::{Played, run};
+pub use counts::Requests;
+pub use fleet::{Played, Size, Sized, run, run_size};
 pub use weather::{Bug, Scenario};
 pub use witness::Violation;

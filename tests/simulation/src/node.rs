@@ -23,9 +23,6 @@ use crate::witness::Witness;
 
 /// Longer than in production: looking around is most of the work of the simulation.
 const TICK: Duration = Duration::from_secs(4);
-const WATCH_PERIOD: Duration = Duration::from_secs(10);
-/// Longer than in production, as reducers here are more patient.
-const BEAT_PERIOD: Duration = Duration::from_secs(30);
 /// Each job wants two processes, so that two jobs cannot both have what they want.
 const PROCESS_COUNT: u32 = 3;
 /// Failures to provision a job in one life of a node: fewer than it reports to the job.
@@ -58,7 +55,7 @@ impl Node {
             capacity: Capacity { process_count: None, process_count_default: PROCESS_COUNT, gpus },
             delay_max: tasks.limits().delay_max,
             notice_time: weather.spot_time.saturating_sub(Duration::from_secs(20)),
-            periods: Periods { idle_exit, job_idle: weather.job_idle, watch: WATCH_PERIOD, ..Periods::default() },
+            periods: Periods { idle_exit, job_idle: weather.job_idle, watch: weather.pace.watch, ..Periods::default() },
         };
         let timing = Timing { patience: PATIENCE, ..Timing::default() };
         let queues: [Arc<dyn Queue>; 2] = [tasks.clone(), results.clone()];
@@ -166,7 +163,7 @@ impl Host for Node {
     ) -> Result<Self::Ready, Unprovisioned> {
         let has_accident = self.has_accident();
         let time = self.actor.dice().time(self.actor.weather().provision_max);
-        attended(&store, self.actor.name(), BEAT_PERIOD, sleep(time)).await;
+        attended(&store, self.actor.name(), self.actor.weather().pace.beat, sleep(time)).await;
         if self.witness.of(&job_id).job.is_broken {
             return Err(Unprovisioned { reason: BROKEN.to_owned(), may_pass: false });
         }
@@ -188,9 +185,10 @@ impl Host for Node {
         let priority = self.witness.of(&job_id).job.priority;
         shares.begin(&job_id, priority, tasks.clone(), stop.clone(), allotment.watched());
         let (witness, node) = (self.witness.of(&job_id).clone(), actor.name().to_owned());
+        let beat = actor.weather().pace.beat;
         let gpus = shares.gpus.clone();
         let agent = Agent { actor, witness: witness.clone(), store: store.clone(), tasks, results, spec, bug, gpus };
-        let held = attended(&store, &node, BEAT_PERIOD, agent.work(stop, allotment)).await;
+        let held = attended(&store, &node, beat, agent.work(stop, allotment)).await;
         shares.end(&job_id);
         held.iter().flatten().for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));
         (held, ())

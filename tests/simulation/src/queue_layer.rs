@@ -95,8 +95,9 @@ impl Queue for QueueLayer {
                 Side::ReducerResults => {}
             }
             for message in &mut messages {
-                if self.side == Side::PartitionerTasks {
-                    message.bundle_max = self.actor.weather().bundle_max;
+                let bundle_max = self.actor.weather().bundle_max;
+                if self.side == Side::PartitionerTasks && bundle_max > 0 {
+                    message.bundle_max = bundle_max;
                 }
                 if self.actor.happens(|weather| weather.reorder) {
                     message.delay = self.actor.dice().time(Duration::from_secs(30));

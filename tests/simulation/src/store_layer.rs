@@ -17,6 +17,7 @@ use object_store::{
 use protocol::JobResult;
 
 use crate::actor::Actor;
+use crate::counts::{Asked, Counts};
 use crate::weather::Bug;
 use crate::witness::Witness;
 
@@ -29,6 +30,7 @@ pub(crate) struct StoreLayer {
     pub inner: Arc<InMemory>,
     pub actor: Actor,
     pub witness: Arc<Witness>,
+    pub counts: Counts,
     pub bug: Option<Bug>,
     /// Time stands still while another thread works, so only this thread can wait.
     pub thread: ThreadId,
@@ -63,6 +65,9 @@ impl StoreLayer {
         let bytes = Bytes::from(payload.clone());
         let written = self.inner.put_opts(location, payload, options).await?;
         self.witness.written(location.as_ref(), &bytes);
+        if in_job(location) == "result.json" {
+            self.counts.stop();
+        }
         Ok(written)
     }
 
@@ -86,6 +91,7 @@ impl StoreLayer {
 #[async_trait]
 impl ObjectStore for StoreLayer {
     async fn put_opts(&self, location: &Path, mut payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
+        self.counts.asked(Asked::Put);
         let path = in_job(location);
         let is_late = match self.bug {
             Some(Bug::AnnouncesBeforeWriting) => path.starts_with("parts/"),
@@ -125,6 +131,7 @@ impl ObjectStore for StoreLayer {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.counts.asked(Asked::Get);
         let answer = self.call(async || self.inner.get_opts(location, options).await).await;
         match answer {
             Err(object_store::Error::Generic { source, .. }) if self.takes_failure_for_absence(location) => {
@@ -139,10 +146,12 @@ impl ObjectStore for StoreLayer {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.counts.asked(Asked::List);
         self.inner.list(prefix)
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.counts.asked(Asked::List);
         self.call(async || self.inner.list_with_delimiter(prefix).await).await
     }
 

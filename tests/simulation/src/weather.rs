@@ -140,6 +140,43 @@ impl Dice {
     }
 }
 
+/// How often roles look around.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Between two looks of a node at a job of it, and between two signs of life.
+    pub watch: Duration,
+    pub beat: Duration,
+    /// Between two looks of a reducer at a job, and at the open jobs.
+    pub progress: Duration,
+    pub look: Duration,
+    /// After which nodes count as absent.
+    pub silence: Duration,
+}
+
+impl Pace {
+    /// The pace of the real roles.
+    pub const PRODUCTION: Self = Self {
+        watch: Duration::from_secs(2),
+        beat: Duration::from_secs(2),
+        progress: Duration::from_secs(3),
+        look: Duration::from_secs(5),
+        silence: Duration::from_secs(5),
+    };
+}
+
+impl Default for Pace {
+    /// Slower than in production: looking around is most of the work of the simulation.
+    fn default() -> Self {
+        Self {
+            watch: Duration::from_secs(10),
+            beat: Duration::from_secs(30),
+            progress: Duration::from_secs(30),
+            look: Duration::from_secs(30),
+            silence: Duration::from_secs(300),
+        }
+    }
+}
+
 /// The weather of one seed. It ends: afterwards everything works, and every job must end. By default nothing goes wrong.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Weather {
@@ -181,8 +218,14 @@ pub(crate) struct Weather {
     pub idle_exit: Option<Duration>,
     /// The longest time that provisioning takes.
     pub provision_max: Duration,
-    /// Mini-batches that a partitioner sends in one message.
+    /// Mini-batches that a partitioner sends in one message; 0: as many as it decides.
     pub bundle_max: usize,
+    /// The largest message of a queue.
+    pub message_bytes_max: usize,
+    /// Calls of a partitioner take no time. Time stands still while its listing waits for room for another chunk of the
+    /// plan, so a call that took time would never end.
+    pub instant_calls: bool,
+    pub pace: Pace,
     /// How long the weather lasts.
     pub ends: Duration,
 }
@@ -218,6 +261,9 @@ impl Weather {
             provision_max: seconds([1, 10, 60][dice.below(3) as usize]),
             idle_exit: dice.happens(0.4).then(|| seconds(15 + dice.below(185))),
             bundle_max: if dice.happens(0.5) { 2 + dice.below(7) as usize } else { 1 },
+            message_bytes_max: 32 * 1024,
+            instant_calls: false,
+            pace: Pace::default(),
         }
     }
 }

@@ -11,7 +11,7 @@ use storage::JobStore;
 use super::*;
 use crate::FoundJob;
 
-fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bool) -> Attempt {
+pub(crate) fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bool) -> Attempt {
     let has_failed = status != AttemptStatus::Succeeded;
     Attempt {
         mini_batch,

@@ -201,6 +201,25 @@ async fn only_pending_mini_batches_are_published_with_their_spent_tries() {
 }
 
 #[tokio::test]
+async fn pending_mini_batches_of_many_chunks_are_published_in_order() {
+    // More chunks than are read ahead; most of them are not read at all.
+    let chunks = 60;
+    let rank_mini_batch_count = chunks * PLAN_CHUNK_MINI_BATCHES - 5;
+    let site = Site::powered(&JobSpec { rank_mini_batch_count, ..crate::fixtures::job(MiniBatchSize::Files(1)) });
+    site.publish().await.expect("planned");
+    assert_eq!(site.published().await.len() as u64, rank_mini_batch_count);
+    let is_pending = |mini_batch: &u64| mini_batch % 700 == 3 || *mini_batch > 55 * PLAN_CHUNK_MINI_BATCHES;
+    let (pending, seen) = (|one: u64| is_pending(&one).then(Pending::default), std::cell::RefCell::new(Vec::new()));
+    let note = |progress: PlanProgress| seen.borrow_mut().push((progress.mini_batches, progress.published));
+    site.partitioner.resume(pending, note).await.expect("the plan is complete");
+    let again: Vec<u64> = site.published().await.iter().map(|one| one.mini_batch).collect();
+    assert_eq!(again, (0..rank_mini_batch_count).filter(is_pending).collect::<Vec<_>>());
+    let seen = seen.into_inner();
+    assert_eq!((seen.len() as u64, seen[0].0), (chunks, PLAN_CHUNK_MINI_BATCHES));
+    assert_eq!(seen.last(), Some(&(rank_mini_batch_count, again.len() as u64)));
+}
+
+#[tokio::test]
 async fn large_descriptor_stays_in_the_plan() {
     let root = folder();
     write(root.path(), "small/1", "");

@@ -1,5 +1,6 @@
 //! Parts: the rows of one attempt, if they are too large for a message.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -55,21 +56,31 @@ impl JobStore {
 
     /// Returns the numbers of the parts that are missing or truncated. Each part has a number, a name and a size.
     pub async fn lost_parts<'a>(&self, parts: impl Iterator<Item = (u64, &'a str, u64)>) -> Result<Vec<u64>> {
-        let mut parts = parts.peekable();
-        let numbers = |lost: &mut dyn Iterator<Item = (u64, &'a str, u64)>| lost.map(|(number, ..)| number).collect();
-        if parts.peek().is_none() {
-            return Ok(Vec::new());
-        }
         if self.folder.is_some() {
             let file_bytes = |file: &Path| file.metadata().ok().map(|found| found.len());
             let is_lost =
                 |name: &str, bytes: u64| self.part_file(name).is_none_or(|file| file_bytes(&file) != Some(bytes));
-            return Ok(numbers(&mut parts.filter(|(_, name, bytes)| is_lost(name, *bytes))));
+            return Ok(parts.filter(|(_, name, bytes)| is_lost(name, *bytes)).map(|(number, ..)| number).collect());
         }
-        let listed = self.store.list(Some(&self.path("parts"))).map_ok(|meta| (meta.location, meta.size));
-        let listed: HashMap<ObjectPath, u64> =
-            listed.try_collect().await.map_err(|error| Error::from_store(&self.name("parts"), error))?;
-        Ok(numbers(&mut parts.filter(|(_, name, bytes)| listed.get(&self.path(&part(name))) != Some(bytes))))
+        // Those that the listing has not shown yet. There may be millions of them, so it is not kept.
+        let mut sought: HashMap<Cow<'a, str>, (u64, u64)> =
+            parts.map(|(number, name, bytes)| (stored(name), (number, bytes))).collect();
+        if sought.is_empty() {
+            return Ok(Vec::new());
+        }
+        let folder = self.path("parts");
+        let below = format!("{folder}/");
+        let mut listed = self.store.list(Some(&folder));
+        let unlisted = |error| Error::from_store(&self.name("parts"), error);
+        while let Some(meta) = listed.try_next().await.map_err(unlisted)? {
+            let name = meta.location.as_ref().strip_prefix(&below).unwrap_or_default();
+            if sought.get(name).is_some_and(|(_, bytes)| *bytes == meta.size) {
+                sought.remove(name);
+            }
+        }
+        let mut lost: Vec<u64> = sought.into_values().map(|(number, _)| number).collect();
+        lost.sort_unstable();
+        Ok(lost)
     }
 
     /// Returns the file of a part of a local job.
@@ -136,4 +147,13 @@ impl Upload {
 
 fn part(name: &str) -> String {
     format!("parts/{name}")
+}
+
+/// Returns the name of a part as stores write it: without the characters that they do not allow.
+fn stored(name: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    match name.bytes().all(is_plain) && ![".", ".."].contains(&name) {
+        true => Cow::Borrowed(name),
+        false => Cow::Owned(ObjectPath::from(name).into()),
+    }
 }

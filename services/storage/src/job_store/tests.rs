@@ -68,6 +68,10 @@ async fn missing_and_truncated_parts_are_lost() {
         store.commit_parts().await.expect("writable");
         let parts = [(0, "0-1", 4), (1, "1-1", 4), (2, "2-1", 4)];
         assert_eq!(lost(parts).await.expect("readable"), [1, 2]);
+        let odd = "3-a b%~*?\u{e9}";
+        store.put_part(odd, Bytes::from_static(b"rows")).await.expect("writable");
+        let parts = [(9, "9-1", 4), (3, odd, 4), (0, "0-1", 4)];
+        assert_eq!(lost(parts).await.expect("readable"), [9], "any name can be stored");
         assert!(store.lost_parts([].into_iter()).await.expect("readable").is_empty());
     }
 }

@@ -1,0 +1,50 @@
+//! Requests and objects of a job grow no faster than its mini-batches.
+
+use std::time::Duration;
+
+use simulation::{Size, Sized, run_size};
+
+const NODES: u64 = 20;
+/// What AWS publishes: messages of a standard queue in flight, bytes of a message, and requests to S3 a second for each
+/// prefix.
+const IN_FLIGHT_MAX: u64 = 120_000;
+const MESSAGE_BYTES_MAX: u64 = 256 << 10;
+const PUTS_A_SECOND_MAX: u64 = 3_500;
+const GETS_A_SECOND_MAX: u64 = 5_500;
+
+type Count = fn(&Sized) -> u64;
+
+fn play(mini_batches: u64) -> Sized {
+    let run_time = Duration::from_millis(200);
+    run_size(Size { nodes: NODES, mini_batches, run_time }).unwrap_or_else(|violation| panic!("{violation}"))
+}
+
+#[test]
+fn requests_and_objects_grow_no_faster_than_a_job() {
+    let (few, many) = (1_000, 10_000);
+    let (small, large) = (play(few), play(many));
+    let counts: [(&str, Count); 11] = [
+        ("sends", |one| one.requests.sends),
+        ("receives", |one| one.requests.receives),
+        ("deletes", |one| one.requests.deletes),
+        ("extensions", |one| one.requests.extensions),
+        ("writes of the store", |one| one.requests.puts),
+        ("reads of the store", |one| one.requests.gets),
+        ("listings of the store", |one| one.requests.lists),
+        ("segments of the ledger", |one| one.segments),
+        ("objects of the plan", |one| one.plan_objects),
+        ("requests of a restart", |one| one.restart.all()),
+        ("requests of a retry", |one| one.retry.all()),
+    ];
+    for (name, of) in counts {
+        // A tenth more: where messages meet in one request depends on chance.
+        let most = (of(&small) * many / few * 11 / 10).max(NODES);
+        assert!(of(&large) <= most, "{name}: {} of {few} mini-batches, {} of {many}", of(&small), of(&large));
+    }
+    for sized in [small, large] {
+        assert!(sized.in_flight_max <= IN_FLIGHT_MAX, "{sized:?}");
+        assert!(sized.requests.message_bytes_max <= MESSAGE_BYTES_MAX, "{sized:?}");
+        assert!(sized.requests.puts_a_second_max <= PUTS_A_SECOND_MAX, "{sized:?}");
+        assert!(sized.requests.gets_a_second_max <= GETS_A_SECOND_MAX, "{sized:?}");
+    }
+}
