@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import crowd
 from data import small_files
 from report import machine_table
 from workloads import count_lines, files_at, write_job
@@ -244,6 +245,7 @@ def main() -> None:
     lines += ["", "| requests per 1 000 mini-batches of one file (SQS and S3) | |", "|---|---|"]
     counted = requests(lambda url: new_target("SQS", url), endpoint, data, count)
     lines += [f"| {kind} | {number:.1f} |" for kind, number in counted.items()]
+    lines += ["", crowd.section(new_target, options.data, options.scale)]
     shutil.rmtree(work, ignore_errors=True)
 
     table = "\n".join(lines)
