@@ -1,7 +1,7 @@
 """Measures ten jobs of very different sizes that share one worker: how long each waits, and when it ends.
 
-Under equal shares, each job gets the same part of the worker until it ends. The ideal end of a job is when it would then
-end, by the rate at which the worker finished the mini-batches of all jobs.
+Under equal shares, each job gets the same part of the worker until it ends. The ideal end of a job is when it would
+then end, by the rate at which the worker finished the mini-batches of all jobs.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def section(new_target: Callable[[str], Target], data: Path, scale: float) -> st
             [f"{end:.1f} s" for end in ideal],
         ]
     rows = [list(row) for row in zip(*columns, strict=True)]
-    return f"""Ten jobs are published, the largest first, and then one worker with {PROCESSES} processes starts. *Began* is
-the first run of a job, *ended* its output, *ideal* the end under equal shares of the rate at which the worker finished
+    return f"""Ten jobs are published, the largest first, and then one worker with {PROCESSES} processes starts. *Began*
+is the first run of a job, *ended* its output, *ideal* the end under equal shares of the rate at which the worker finished
 all of them.
 
 {table(heads, rows)}"""
