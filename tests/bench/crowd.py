@@ -93,7 +93,7 @@ def section(new_target: Callable[[str], Target], data: Path, scale: float) -> st
         ]
     rows = [list(row) for row in zip(*columns, strict=True)]
     return f"""Ten jobs are published, the largest first, and then one worker with {PROCESSES} processes starts. *Began*
-is the first run of a job, *ended* its output, *ideal* the end under equal shares of the rate at which the worker finished
-all of them.
+is the first run of a job, *ended* its output, *ideal* the end under equal shares of the rate at which the worker
+finished all of them.
 
 {table(heads, rows)}"""
