@@ -1,4 +1,4 @@
-"""Documents: every link resolves, and the page of commands lists every command and environment variable."""
+"""Documents: every link resolves, no line of text stands twice, and the page of commands lists every command and environment variable."""
 
 import re
 import subprocess
@@ -38,6 +38,14 @@ def test_links_resolve(document):
         page = (ROOT / document).parent / path if path else ROOT / document
         assert page.exists(), f"{document} links to {link}, which does not exist"
         assert not anchor or anchor in anchors(page), f"{document} links to {link}, which has no such heading"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_no_line_of_text_stands_twice(document):
+    """A merge has put lines of one paragraph over those of another."""
+    lines = re.sub(r"```.*?```", "", (ROOT / document).read_text(), flags=re.DOTALL).splitlines()
+    long = [line for line in lines if len(line) > 60 and not line.startswith("|")]
+    assert not {line for line in long if long.count(line) > 1}
 
 
 def test_commands_page_lists_every_command(workplace):
