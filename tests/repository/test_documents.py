@@ -1,4 +1,6 @@
-"""Documents: every link resolves, no line of text stands twice, and the page of commands lists every command and environment variable."""
+"""Documents: every link resolves, no line of text stands twice, and the page of commands lists every command and
+environment variable.
+"""
 
 import re
 import subprocess
