@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.cookiejar
 import json
 import re
@@ -54,6 +55,10 @@ def test_ended_job_shows_the_same_as_status(workplace, portal):
     assert "reading <b>" in error["printed"], error
     assert mini_batch["items"]["shown"][0]["path"].endswith("data/003.txt")
     assert any("user/stdout" in log["path"] for log in mini_batch["attempts"][0]["logs"]), mini_batch["attempts"]
+    for number, tries in ((0, 1), (3, 2)):
+        attempts = portal.get(f"/jobs/{job_id}/mini-batches/{number}")["attempts"]
+        printed = [[part["text"] for part in attempt["printed"]] for attempt in attempts]
+        assert printed == [[f"reading <b> {workplace.folder}/data/{number:03}.txt\n"]] * tries
 
     case = mini_batch["test_case"]
     workplace.write({case["file_name"]: case["job_file"]})
@@ -89,6 +94,20 @@ def test_completed_job_shows_rows_and_output(workplace, portal):
     with portal.open("/") as page:
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert "script-src 'self'" in page.headers["content-security-policy"]
+        script = re.search(rb'src="([^"]+\.js)"', page.read()).group(1).decode()
+    with (
+        portal.open("/" + script.lstrip("./"), accept_encoding="gzip") as compressed,
+        portal.open("/" + script.lstrip("./")) as plain,
+    ):
+        assert compressed.headers["content-encoding"] == "gzip"
+        assert gzip.decompress(compressed.read()) == plain.read()
+
+
+def test_mini_batch_shows_its_first_hundred_rows(workplace, portal):
+    workplace.data(150)
+    ended = workplace.job("def run(files): return list(range(len(files)))", mini_batch_size=150).run()
+    rows = portal.get(f"/jobs/{ended.job_id}/mini-batches/0")["rows"]
+    assert rows["truncated"] and rows["text"].splitlines() == [str(row) for row in range(100)]
 
 
 def test_reuse_of_a_result_is_part_of_its_lineage(workplace, portal):
