@@ -54,7 +54,7 @@ impl Tools {
     pub(crate) fn run(&self, command: &mut Command) -> Result<String> {
         let program = command.get_program().to_string_lossy().into_owned();
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A killed node leaves no installer behind. The thread that waits lives as long as the program.
+        // The program of a killed node dies too, though not what it has started. The thread that waits lives as long as it.
         // SAFETY: `prctl` is async-signal-safe.
         unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
         let child = {
