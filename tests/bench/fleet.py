@@ -259,7 +259,7 @@ def report(table: str, options: argparse.Namespace) -> str:
 
 `scripts/bench fleet` writes this page. Both brokers, the store and all roles share one small machine, so look at the
 ratios: a real fleet has other times. RabbitMQ is Debian's, with quorum queues; SQS and S3 are LocalStack. Each figure
-is the median of {options.rounds} rounds of release builds, with {PROCESSES} Python processes. *The whole command*
+is a median of release builds (rounds: {options.rounds}) with {PROCESSES} Python processes. *The whole command*
 starts, plans, publishes, runs and writes the one ordered file; *once they are published* is from the start of a worker
 and a reducer to that file. Celery acknowledges late and returns results, and its worker starts before its clock; the
 boto3 loop only receives and deletes existing messages. *Ratio*: above 1, gristmill is faster.
