@@ -1,5 +1,5 @@
-//! Runs the programs that create environments (pip, conda), and kills them with their children when nobody waits for the
-//! environment any more.
+//! Runs the programs that create environments (pip, conda), and kills them with their children when the
+//! environment is no longer needed.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ impl Tools {
     /// Fails once the programs have been stopped.
     pub(crate) fn check_not_stopped(&self) -> Result<()> {
         match self.0.lock().expect("no holder panics").is_stopped {
-            true => bail!("nobody waits for the environment any more"),
+            true => bail!("the environment is no longer needed"),
             false => Ok(()),
         }
     }
@@ -60,7 +60,7 @@ impl Tools {
         let child = {
             let mut state = self.0.lock().expect("no holder panics");
             if state.is_stopped {
-                bail!("{program} was not started, because nobody waits for the environment any more");
+                bail!("{program} was not started, because the environment is no longer needed");
             }
             let child = command.spawn().with_context(|| format!("start {program}"))?;
             state.running = Some(Pid::from_child(&child));
