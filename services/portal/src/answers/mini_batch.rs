@@ -311,7 +311,8 @@ async fn printed_by(view: &View, attempt: &protocol::Attempt, logs: &[LogFile]) 
         let Ok(read) = view.snapshot.store.log_range(&path, from..range.end).await else { continue };
         let (truncated, text) = (from > range.start, String::from_utf8_lossy(&read));
         let text = match text.split_once('\n') {
-            Some((_, whole_lines)) if truncated => whole_lines.to_owned(),
+            // The end of one long line is better than nothing.
+            Some((_, whole_lines)) if truncated && !whole_lines.is_empty() => whole_lines.to_owned(),
             _ => text.into_owned(),
         };
         shown.push(Printed { path, from: range.start, to: range.end, text, truncated });
