@@ -3,8 +3,8 @@
 use protocol::DeadLetter;
 use queue::{Delivery, Message, Queue, Receipt};
 
-/// Moves deliveries to the dead letters, with the reasons, or removes them if nobody keeps dead letters. Takes one call for all
-/// of them, because there may be many. Acknowledges them last, so that the queue redelivers what could not be moved.
+/// Moves deliveries to the dead letters, with the reasons, or removes them if the target has no such queue. Sends all of them
+/// in one call, because there may be many. Acknowledges them last, so that the queue redelivers what it could not move.
 pub async fn bury(
     tasks: &dyn Queue,
     dead_letters: Option<&dyn Queue>,
