@@ -16,7 +16,6 @@ use storage::{LeftOut, StoreOptions};
 
 use crate::error::Result;
 use crate::listing::{Listed, Listing, Tally};
-use crate::plan::Plan;
 use crate::remote::Remote;
 use crate::walk::Outputs;
 
@@ -54,11 +53,6 @@ impl Inputs {
 
     pub(crate) fn over(remote: Arc<Remote>) -> Self {
         Self { remote, begun: Arc::default() }
-    }
-
-    /// Plans a job, without writing or publishing anything.
-    pub fn plan(&self, spec: &JobSpec) -> Plan {
-        Plan::new(spec.clone(), self.clone())
     }
 
     /// Returns the digest that [`storage::PlanComplete::inputs_digest`] has while the inputs are unchanged. Lists, but

@@ -48,7 +48,7 @@ pub async fn inputs_digest(spec: &JobSpec) -> anyhow::Result<String> {
 }
 
 impl Plan {
-    pub(crate) fn new(spec: JobSpec, inputs: Inputs) -> Self {
+    fn new(spec: JobSpec, inputs: Inputs) -> Self {
         let works: Works = Box::new((0..spec.rank_mini_batch_count).map(|_| Ok(Work::Rank)));
         Self {
             // A job with ranks has no inputs to list.
@@ -208,6 +208,11 @@ impl Iterator for Counted {
 }
 
 impl Inputs {
+    /// Plans a job, without writing or publishing anything.
+    pub fn plan(&self, spec: &JobSpec) -> Plan {
+        Plan::new(spec.clone(), self.clone())
+    }
+
     /// Returns the names that `columns` lists and the files do not have. Skips an input that cannot be listed or read:
     /// planning it reports why.
     pub fn missing_columns(&self, spec: &JobSpec) -> Vec<MissingColumn> {
