@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use protocol::{FileVersion, Input, InputKind, ItemPath};
+use rustix::fs::Stat;
 use storage::LeftOut;
 use url::Url;
 
@@ -144,7 +144,7 @@ impl Listing {
                     Some(Err(unreadable)) => return Err(unreadable_folder(&self.input, unreadable)),
                     Some(Ok(found)) => {
                         self.group += u64::from(found.first_of_folder);
-                        Some(self.local(found.path))
+                        Some(self.local(found.path, found.stat))
                     }
                 },
                 Source::Glob { pattern, walk, files } => match walk.next() {
@@ -162,7 +162,7 @@ impl Listing {
                     Some(Err(unreadable)) => return Err(unreadable_folder(&self.input, unreadable)),
                     Some(Ok(found)) => {
                         *files += 1;
-                        Some(self.local(found.path))
+                        Some(self.local(found.path, found.stat))
                     }
                 },
                 Source::Prefix { objects, base, parent } => match objects.next() {
@@ -255,7 +255,7 @@ impl Listing {
             }
             Ok(metadata) if metadata.is_file() => {
                 self.begin(false);
-                Ok(Some(self.local(path.as_path().to_owned())))
+                Ok(Some(self.local(path.as_path().to_owned(), rustix::fs::stat(path.as_path()).ok())))
             }
             Ok(_) => Err(self.bad_path(&path, "is neither a file nor a folder; name one of these")),
             Err(error) if error.kind() == io::ErrorKind::NotFound && is_glob(path.as_bytes()) => {
@@ -322,13 +322,13 @@ impl Listing {
         self.after_folder = folder;
     }
 
-    fn local(&mut self, path: PathBuf) -> Listed {
-        let metadata = fs::metadata(&path).ok();
-        let path = ItemPath::from(path);
-        let size = metadata.as_ref().map(fs::Metadata::len);
-        let version = metadata.as_ref().map(FileVersion::of_file);
-        let stamp = metadata.map_or(Stamp::Unknown, |found| Stamp::Modified(found.mtime(), found.mtime_nsec()));
-        self.listed(path, size, version, stamp)
+    fn local(&mut self, path: PathBuf, stat: Option<Stat>) -> Listed {
+        // The types of the fields differ between platforms.
+        let known = stat.map(|stat| (stat.st_size as u64, stat.st_mtime as i64, stat.st_mtime_nsec as i64));
+        let size = known.map(|(bytes, ..)| bytes);
+        let version = known.map(|(bytes, seconds, nanoseconds)| FileVersion::modified(bytes, seconds, nanoseconds));
+        let stamp = known.map_or(Stamp::Unknown, |(_, seconds, nanoseconds)| Stamp::Modified(seconds, nanoseconds));
+        self.listed(path.into(), size, version, stamp)
     }
 
     fn object(&mut self, object: &Object) -> Listed {

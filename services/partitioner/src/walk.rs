@@ -3,11 +3,13 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use protocol::{ItemPath, JobSpec};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use storage::LeftOut;
 use tracing::debug;
 
@@ -15,6 +17,9 @@ use crate::glob::{Glob, States};
 
 /// The file beside the data of a table of Azure ML that describes it.
 const MLTABLE: &[u8] = b"MLTable";
+/// Folders on the way to a file that stay open, so that the kernel finds a file by its name alone. Deeper ones are found
+/// by their paths: the process may have few descriptors.
+const OPEN_FOLDERS_MAX: usize = 32;
 
 /// Names that are not part of an input, unless a pattern names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +95,8 @@ pub(crate) struct Walk {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) path: PathBuf,
+    /// What a link leads to; `None` if nothing is there, or it cannot be known.
+    pub(crate) stat: Option<Stat>,
     /// Whether it is the first file of its folder.
     pub(crate) first_of_folder: bool,
 }
@@ -103,6 +110,7 @@ pub(crate) struct Unreadable {
 
 struct Folder {
     path: PathBuf,
+    descriptor: Option<OwnedFd>,
     /// Device and inode, so that a folder that contains itself through a link is not entered again.
     identity: (u64, u64),
     /// A link leads to it, or to a folder above it.
@@ -160,7 +168,11 @@ impl Walk {
         };
         match read() {
             Ok(Some((identity, entries))) => {
-                self.open.push(Folder { path, identity, is_linked, states, entries, position: 0, found_any: false });
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let open = || rustix::fs::open(&path, flags, Mode::empty()).ok();
+                let descriptor = (self.open.len() < OPEN_FOLDERS_MAX).then(open).flatten();
+                let (position, found_any) = (0, false);
+                self.open.push(Folder { path, descriptor, identity, is_linked, states, entries, position, found_any });
                 Ok(())
             }
             Ok(None) => Ok(()),
@@ -216,14 +228,18 @@ impl Iterator for Walk {
                 self.next = leads_on.then(|| (path(), states, is_link || folder.is_linked));
             } else if matched {
                 let path = path();
-                if is_link
-                    && let Ok(metadata) = fs::metadata(&path)
-                    && let Err(error) = self.outputs.contain((metadata.dev(), metadata.ino()))
+                let stat = match &folder.descriptor {
+                    Some(descriptor) => rustix::fs::statat(descriptor, name, AtFlags::empty()),
+                    None => rustix::fs::stat(&path),
+                };
+                let stat = stat.ok();
+                if let Some(stat) = stat.as_ref().filter(|_| is_link)
+                    && let Err(error) = self.outputs.contain((stat.st_dev, stat.st_ino))
                 {
                     self.open.clear();
                     return Some(Err(Unreadable { path, error }));
                 }
-                let found = Found { path, first_of_folder: !folder.found_any };
+                let found = Found { path, stat, first_of_folder: !folder.found_any };
                 folder.found_any = true;
                 return Some(Ok(found));
             }

@@ -113,8 +113,13 @@ pub struct FileVersion {
 impl FileVersion {
     /// Returns the version of a local file.
     pub fn of_file(metadata: &Metadata) -> Self {
-        let modified = metadata.mtime().wrapping_mul(1_000_000_000).wrapping_add(metadata.mtime_nsec());
-        Self { bytes: metadata.len(), etag: None, modified: Some(modified) }
+        Self::modified(metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+    }
+
+    /// Returns the version of a local file of this size, modified at this time since the epoch.
+    pub fn modified(bytes: u64, seconds: i64, nanoseconds: i64) -> Self {
+        let modified = seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
+        Self { bytes, etag: None, modified: Some(modified) }
     }
 
     /// Returns a short digest of size and time, which reveals a change. Never 0, which means an unknown version.

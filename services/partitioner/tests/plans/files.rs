@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use protocol::{InputKind, MiniBatchSize, Work};
+use protocol::{FileVersion, InputKind, MiniBatchSize, Work};
 
 use crate::fixtures::{descriptors, file_batches, file_job, files_of, folder, input, job, refusal, write};
 
@@ -96,6 +96,28 @@ fn links_are_followed_except_in_circles() {
     let batches = file_batches(root.path(), &file_job(10, &[root.path()]));
     let expected: [&[&str]; 3] = [&["broken", "to-file"], &["a/file"], &["a/outside/far"]];
     assert_eq!(batches, expected);
+}
+
+#[test]
+fn plan_has_the_version_of_every_file_in_any_depth() {
+    let root = folder();
+    // More folders than stay open.
+    for depth in 0..40 {
+        write(root.path(), format!("{}file", "d/".repeat(depth)), "x".repeat(depth));
+    }
+    let target = Path::new("d/d/d/file");
+    symlink(target, root.path().join("link")).expect("linkable");
+    symlink("nowhere", root.path().join("broken")).expect("linkable");
+    let mut versions = 0;
+    for path in [root.path().to_owned(), root.path().join("**")] {
+        for descriptor in descriptors(&file_job(1, &[&path])) {
+            let Work::Files { paths, stamps, .. } = &descriptor.work else { panic!("{descriptor:?} has no files") };
+            let version = fs::metadata(paths[0].as_path()).ok().map(|metadata| FileVersion::of_file(&metadata));
+            assert_eq!(stamps.first().copied().unwrap_or(0), version.map_or(0, |version| version.stamp()));
+            versions += 1;
+        }
+    }
+    assert_eq!(versions, 2 * 42);
 }
 
 #[test]
