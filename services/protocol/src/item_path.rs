@@ -29,14 +29,15 @@ impl ItemPath {
 
     /// Returns the path for people: invalid bytes as U+FFFD, control characters escaped.
     pub fn display(&self) -> String {
-        String::from_utf8_lossy(&self.0)
-            .chars()
-            .flat_map(|character| {
-                let escaped: Vec<char> =
-                    if character.is_control() { character.escape_default().collect() } else { vec![character] };
-                escaped
-            })
-            .collect()
+        let text = String::from_utf8_lossy(&self.0);
+        if !text.contains(char::is_control) {
+            return text.into_owned();
+        }
+        let mut shown = String::with_capacity(text.len());
+        for character in text.chars() {
+            if character.is_control() { shown.extend(character.escape_default()) } else { shown.push(character) }
+        }
+        shown
     }
 
     /// Whether this names an object by URL (`s3://…`, `https://…`) rather than a local file.

@@ -3,6 +3,7 @@
 //!
 //! Lines have the form `time|LEVEL|pid|thread|message`, time in UTC. A failure to write a log never stops the work.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -140,8 +141,11 @@ pub fn append_to(path: &Path) -> std::io::Result<File> {
 }
 
 /// Joins lines, so that text of scripts and queues cannot imitate a line of the engine.
-fn on_one_line(message: &str) -> String {
-    message.replace(['\n', '\r'], " ")
+fn on_one_line(message: &str) -> Cow<'_, str> {
+    if message.bytes().any(|byte| matches!(byte, b'\n' | b'\r')) {
+        return message.replace(['\n', '\r'], " ").into();
+    }
+    message.into()
 }
 
 #[cfg(test)]
