@@ -253,6 +253,8 @@ pub struct Scheduler {
     ready: VecDeque<LeaseId>,
     /// Second starts that wait for a process without work.
     copies: Vec<LeaseId>,
+    /// Second starts that the node has received; some may be gone.
+    copies_held: Vec<LeaseId>,
     /// When a slow preparation was last reported.
     preparing_noticed: Option<Instant>,
     slots: Vec<Slot>,
@@ -301,6 +303,7 @@ impl Scheduler {
             preparing: Vec::new(),
             ready: VecDeque::new(),
             copies: Vec::new(),
+            copies_held: Vec::new(),
             preparing_noticed: None,
             starts: Starts::default(),
             isolations: Isolations::default(),

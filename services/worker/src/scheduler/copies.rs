@@ -56,7 +56,7 @@ impl Scheduler {
     /// Hands copies to idle processes, never to one that runs the first start. Takes the others from those that are
     /// ready, and returns them.
     pub(super) fn hand_over_copies(&mut self, now: Moment) -> Vec<LeaseId> {
-        if !self.config.spec.speculation {
+        if !self.holds_copies() {
             return Vec::new();
         }
         let is_copy = |lease: &LeaseId| self.mini_batches.get(lease).is_some_and(|held| held.descriptor.copy);
@@ -89,6 +89,13 @@ impl Scheduler {
         kept
     }
 
+    /// Whether the node may hold copies. Without them, nothing looks through the mini-batches of the node for one.
+    fn holds_copies(&mut self) -> bool {
+        let held = &self.mini_batches;
+        self.copies_held.retain(|lease| held.contains_key(lease));
+        !self.copies_held.is_empty()
+    }
+
     /// Drops every delivery of mini-batches that were started twice and have succeeded.
     pub(super) fn settled(&mut self, mini_batches: &[u64]) {
         self.drop_where(|descriptor| mini_batches.contains(&descriptor.mini_batch));
@@ -96,7 +103,7 @@ impl Scheduler {
 
     /// Drops the copies of a mini-batch that has just succeeded on this node.
     pub(super) fn drop_copies_of(&mut self, mini_batch: u64) {
-        if self.config.spec.speculation {
+        if self.holds_copies() {
             self.drop_where(|descriptor| descriptor.copy && descriptor.mini_batch == mini_batch);
         }
     }

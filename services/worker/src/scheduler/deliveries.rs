@@ -63,6 +63,7 @@ impl Scheduler {
                 false => (lost > limit).then(|| lost_too_often(&descriptor, lost, limit, &self.config.node)),
             };
             let is_copy = descriptor.copy;
+            self.copies_held.extend(is_copy.then_some(lease));
             let mini_batch = MiniBatch {
                 received: self.waits_since(&descriptor).unwrap_or(now.instant),
                 descriptor,
