@@ -47,6 +47,11 @@ const FILES_PER_SEND_MAX: usize = 64;
 /// Longest wait for the end of the output, after the process and its children have ended.
 const LAST_OUTPUT_TIME: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 256 * 1024;
+/// A process that answers more often than this is read once in this time: reading, scheduling and announcing many
+/// answers together costs little more than one, and the process has its next mini-batches already.
+const ANSWERS_TOGETHER: Duration = Duration::from_millis(1);
+/// Most bytes of such answers: the socket must hold those of the next pause, too.
+const ANSWERS_BYTES_MAX: usize = 64 * 1024;
 
 /// How to start a process.
 pub struct Start {
@@ -227,12 +232,16 @@ async fn read_frames(
     exit: &AsyncFd<OwnedFd>,
 ) -> Result<()> {
     let mut frames = FrameReader::default();
+    let mut answered: Option<Instant> = None;
     loop {
         let exited = tokio::select! {
             biased;
             ready = socket.readable() => { ready?; false }
             exited = exit.readable() => { exited?.retain_ready(); true }
         };
+        if answered.is_some_and(|answered| answered.elapsed() < ANSWERS_TOGETHER) {
+            tokio::time::sleep(ANSWERS_TOGETHER).await;
+        }
         // Results that the process sent before its exit still count.
         loop {
             let buffer = frames.buffer();
@@ -242,8 +251,9 @@ async fn read_frames(
                     exit.readable().await?.retain_ready();
                     return Ok(());
                 }
-                Ok(_) => {
-                    report_frames(&mut frames, report)?;
+                Ok(bytes) => {
+                    let are_answers = report_frames(&mut frames, report)?;
+                    answered = (are_answers && bytes <= ANSWERS_BYTES_MAX).then(Instant::now);
                     *incomplete.lock().expect("no holder panics") = frames.is_in_a_frame().then(Instant::now);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
@@ -260,7 +270,8 @@ async fn read_frames(
     }
 }
 
-fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<()> {
+/// Reports the frames that have arrived. Returns whether they are answers and whole: the process waits for nothing.
+fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<bool> {
     let mut events = Vec::new();
     let broken = loop {
         match frames.next_frame::<ProcessEvent>() {
@@ -269,10 +280,12 @@ fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<(
             Err(error) => break Some(error),
         }
     };
+    let is_answer = |(event, _): &(ProcessEvent, Bytes)| matches!(event, ProcessEvent::Answered(_));
+    let are_answers = !events.is_empty() && !frames.is_in_a_frame() && events.iter().all(is_answer);
     if !events.is_empty() {
         report(Report::Events(events));
     }
-    broken.map_or(Ok(()), |error| Err(error.into()))
+    broken.map_or(Ok(are_answers), |error| Err(error.into()))
 }
 
 async fn write_frames(socket: Arc<UnixStream>, mut to_send: mpsc::UnboundedReceiver<Outgoing>) {
