@@ -124,10 +124,12 @@ impl Announcer {
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
                     let Outcome { lease, mut attempt, rows, next_try, has_checkpoints, .. } = *outcome;
                     let rows = self.write(&mut attempt, rows).await?;
-                    has_parts |= matches!(attempt.rows, Rows::Part { .. });
-                    // Writing may take long.
-                    if self.leases.receipt(lease).is_none() {
-                        continue;
+                    if matches!(attempt.rows, Rows::Part { .. }) {
+                        has_parts = true;
+                        // Writing may take long.
+                        if self.leases.receipt(lease).is_none() {
+                            continue;
+                        }
                     }
                     counts.add(&attempt, rows.len() as u64);
                     superfluous.extend(Some(attempt.mini_batch).filter(|_| has_checkpoints));
