@@ -80,8 +80,8 @@ pub mod parts {
     pub use crate::lease::{LEASE_STEP, LeaseId, Leases};
     pub use crate::node::allotment::Allotment;
     pub use crate::node::beat::attended;
-    pub use crate::node::errands::Errands;
-    pub use crate::node::executor::{Executor, Held, Host, Trouble};
+    pub use crate::node::errands::{Errands, Held};
+    pub use crate::node::executor::{Executor, Host, Trouble};
     pub use crate::prepare::{Preparation, Prepared};
 }
 

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use protocol::{JobSpec, Priority, ResultEvent, milliseconds_since_epoch};
+use protocol::{Descriptor, JobSpec, Priority, ResultEvent, milliseconds_since_epoch};
 use queue::{Demultiplexer, Queue, Receipt, Refusal, View};
 use storage::JobStore;
 use tokio::time::{Instant, timeout};
 
-use super::executor::Held;
 use super::roster::{Answer, Errand, Event, Found, Standing, Step, Unanswered, VisitId};
 use crate::announce::{give_back, tell};
 use crate::scheduler::wait_of_node;
 
 /// How long the end of a visit waits for a store that does not answer.
 pub const STORE_WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// Mini-batches that an agent still held when it stopped.
+pub type Held = Vec<(Receipt, Descriptor)>;
 
 /// What the errands of a visit need.
 #[derive(Clone, Debug)]

@@ -10,21 +10,18 @@ use std::time::Duration;
 use anyhow::Result;
 use bytes::Bytes;
 use protocol::{Descriptor, JobSpec};
-use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Queue, Receipt, ReturnBy, Unreadable, View};
+use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Queue, ReturnBy, Unreadable, View};
 use storage::TargetStore;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::allotment::Allotment;
-use super::errands::{Errands, let_go};
+use super::errands::{Errands, Held, let_go};
 use super::roster::{Action, Config, Errand, Event, Roster, Share, Step, Unprovisioned, VisitId};
 use crate::agent::Timing;
 use crate::scheduler::deliveries_lost;
 use crate::stop::{Stop, StopSender};
-
-/// Mini-batches that an agent still held when it stopped.
-pub type Held = Vec<(Receipt, Descriptor)>;
 
 /// Provisions jobs and runs their agents.
 pub trait Host: Clone + Send + 'static {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use protocol::{Environment, JobSpec, Snapshot};
 use storage::Limit;
 
-use super::work::Shared;
-use crate::cache::{Kind, Used, is_full};
+use super::Node;
+use crate::cache::{Cache, Kind, Used, is_full};
 use crate::environment::interpreter;
 use crate::side_inputs;
 
@@ -23,7 +23,13 @@ pub(super) struct Provisioned {
     pub(super) used: Vec<Used>,
 }
 
-impl Shared {
+/// Provisions jobs on a node.
+pub(super) struct Provisioner<'node> {
+    pub(super) node: &'node Node,
+    pub(super) cache: &'node Cache,
+}
+
+impl Provisioner<'_> {
     /// Fetches and builds what is missing, which may take minutes. If the disk is full, empties the caches first.
     pub(super) async fn provisioned(&self, spec: JobSpec) -> Result<Provisioned> {
         match self.provision(spec.clone()).await {
@@ -74,7 +80,7 @@ impl Shared {
             used.push(copy);
         }
         side_inputs::place(spec, copies)?;
-        used.extend(side_inputs::fetch_side_inputs(spec, self.node.target.stores(), &self.cache).await?);
+        used.extend(side_inputs::fetch_side_inputs(spec, self.node.target.stores(), self.cache).await?);
         Ok(())
     }
 

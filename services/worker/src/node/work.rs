@@ -14,11 +14,11 @@ use tracing::Instrument;
 
 use super::allotment::Allotment;
 use super::beat::attended;
-use super::errands::{Errands, STORE_WAIT_MAX};
-use super::executor::{Held, Host};
+use super::errands::{Errands, Held, STORE_WAIT_MAX};
+use super::executor::Host;
 use super::logs::LogUpload;
 use super::protection::{Hold, Protection};
-use super::provision::Provisioned;
+use super::provision::{Provisioned, Provisioner};
 use super::roster::Unprovisioned;
 use super::{Node, capacity, leftovers};
 use crate::agent::{Agent, report_provisioning};
@@ -50,7 +50,8 @@ impl Host for Arc<Shared> {
 
     async fn provision(self, errands: Errands, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
         let (node, protection) = (&self.node, self.protection.hold());
-        let provisioning = self.provisioned(spec);
+        let provisioner = Provisioner { node, cache: &self.cache };
+        let provisioning = provisioner.provisioned(spec);
         let reported = report_provisioning(&*node.results, &errands.job_id, &node.name, provisioning);
         match attended(&errands.store, &node.name, node.options.periods.watch, reported).await {
             Ok(provisioned) => Ok((provisioned, protection)),
