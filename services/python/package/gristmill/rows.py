@@ -61,28 +61,26 @@ class Csv(Text):
     separator = ","
 
     def of_list(self, result):
-        names = ["value"]
-        rows = self._single
-        if result and all(isinstance(element, dict) for element in result):
+        names, rows = ["value"], zip
+        types = {*map(type, result)}
+        if types and all(issubclass(kind, dict) for kind in types):
             keys = list(dict.fromkeys(name for element in result for name in element))
             names = [valid_text(str(name)) for name in keys]
 
             def rows(result):
                 return ([element.get(name) for name in keys] for element in result)
 
-        elif result and all(isinstance(element, (list, tuple)) for element in result):
+        elif types and all(issubclass(kind, (list, tuple)) for kind in types):
             names, rows = None, iter
         text = _csv_text(rows(result))
         # Most results have no missing value, and a look at each value would cost more than this.
-        if any(word in text for word in MISSING_WORDS) and MISSING_FIELDS.search(text):
+        if not types <= NEVER_MISSING and any(word in text for word in MISSING_WORDS) and MISSING_FIELDS.search(text):
             text = _csv_text(map(without_missing, rows(result)))
         return encode(text), names
 
-    @staticmethod
-    def _single(result):
-        return ([element] for element in result)
 
-
+NEVER_MISSING = {str, int, bool}
+"""Types whose values are never missing values."""
 MISSING_WORDS = ("nan", "NaN", "NaT", "<NA>")
 """Texts of missing values, as ``csv`` writes them."""
 MISSING_FIELDS = re.compile(rf"(?:^|,)[-(]?s?(?:{'|'.join(MISSING_WORDS)})", re.MULTILINE)
