@@ -388,9 +388,9 @@ FLEET = """## A fleet of {nodes:,} nodes
 Partitioner, nodes and reducer run their own code in virtual time (`tests/simulation`), with two processes on each node,
 runs of {run_seconds:g} s, and requests that take 1 to 20 ms. Queues and store are simulated: requests to SQS are
 counted as the SQS backend would send them, ten messages at a time, and dollars follow from them with the list prices of
-`services/engine/src/cost.rs`. The partitioner publishes with 16 requests at a time. Logs, reports and the list of workers are left out, whose
-requests grow with time and nodes, not with mini-batches. Limits that AWS publishes: 120 000 messages of a standard
-queue in flight, 256 KiB a message, 3 500 PUT and 5 500 GET a second for each prefix.
+`services/engine/src/cost.rs`. The partitioner publishes with 16 requests at a time. Logs, reports and the list of
+workers are left out, whose requests grow with time and nodes, not with mini-batches. Limits that AWS publishes: 120 000
+messages of a standard queue in flight, 256 KiB a message, 3 500 PUT and 5 500 GET a second for each prefix.
 
 *RabbitMQ: messages* and *bytes* are those of the same job where each descriptor has a message of its own, without AMQP
 frames and without time: the simulation has no broker, and RabbitMQ no prices. A message may have 16 MiB
