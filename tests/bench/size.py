@@ -308,6 +308,8 @@ FLEET_HEADS = (
     "S3 GET",
     "requests a mini-batch",
     "dollars",
+    "RabbitMQ: messages",
+    "bytes",
     "ledger",
     "segments",
     "restart: GET",
@@ -329,6 +331,8 @@ def fleet_rows(fleets: list[dict]) -> Iterator[list[str]]:
             f"{one['gets']:,}",
             f"{(one['sqs'] + one['puts'] + one['gets']) / one['mini_batches']:.2f}",
             f"{one['dollars']:.2f}",
+            f"{one['messages']:,}",
+            megabytes(one["message_bytes"]),
             megabytes(one["ledger_bytes"]),
             f"{one['segments']:,}",
             f"{one['restart_gets']:,}",
@@ -384,10 +388,14 @@ FLEET = """## A fleet of {nodes:,} nodes
 Partitioner, nodes and reducer run their own code in virtual time (`tests/simulation`), with two processes on each node,
 runs of {run_seconds:g} s, and requests that take 1 to 20 ms. Queues and store are simulated: requests to SQS are
 counted as the SQS backend would send them, ten messages at a time, and dollars follow from them with the list prices of
-`services/engine/src/cost.rs`. The plan is published at once. Logs, reports and the list of workers are left out, whose
-requests grow with time and nodes, not with mini-batches. Limits that AWS publishes: 120 000 messages of a standard
-queue in flight, 256 KiB a message, 3 500 PUT and 5 500 GET a second for each prefix. RabbitMQ has no prices; its
-messages may have 16 MiB.
+`services/engine/src/cost.rs`. The partitioner publishes with 16 requests at a time. Logs, reports and the list of
+workers are left out, whose requests grow with time and nodes, not with mini-batches. Limits that AWS publishes: 120 000
+messages of a standard queue in flight, 256 KiB a message, 3 500 PUT and 5 500 GET a second for each prefix.
+
+*RabbitMQ: messages* and *bytes* are those of the same job where each descriptor has a message of its own, without AMQP
+frames and without time: the simulation has no broker, and RabbitMQ no prices. A message may have 16 MiB
+([limits](https://www.rabbitmq.com/docs/limits)); a quorum queue keeps at least 32 bytes of memory for each message that
+waits, and its body on disk ([quorum queues](https://www.rabbitmq.com/docs/quorum-queues)).
 
 *restart* counts the reads of a reducer that opens the complete ledger. *`retry`* counts the requests of publishing
 every mini-batch of the stored plan again. Nothing in this table is extrapolated.

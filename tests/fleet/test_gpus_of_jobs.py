@@ -18,10 +18,10 @@ HOLDS = """
 """
 
 
-def job(workplace, name: str, count: int, **settings):
+def job(workplace, name: str, count: int, script: str = HOLDS, **settings):
     workplace.data(count, name)
     return workplace.job(
-        HOLDS,
+        script,
         file=f"{name}.yaml",
         name=name,
         entry_script=f"{name}.py",
@@ -99,3 +99,42 @@ def test_processes_of_one_job_share_its_gpu(workplace, sqlite):
     assert gpus_of(workplace, "only") == {"0"}
     release(workplace, "only")
     sqlite.wait_for_end(only)
+
+
+FIRST_HOLDS = """
+    import os
+    from recorder import record, wait_for
+    def run(files):
+        facts = {"job": os.environ["JOB"], "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        record("began", **facts)
+        wait_for(lambda: not files[0].endswith("000.txt") or os.path.exists(os.environ["RELEASE"]))
+        record("ended", **facts)
+        return [os.path.basename(files[0])]
+    def shutdown():
+        record("left", job=os.environ["JOB"])
+"""
+
+
+def test_warm_process_of_an_idle_job_leaves_its_gpu_to_a_job_that_waits(workplace, sqlite):
+    """A worker without work for the first job keeps its process, until the second job needs the GPU."""
+    sqlite.reducer()
+    worker = sqlite.worker(AZ_BATCHAI_GPU_COUNT_FOUND="1")
+    first = sqlite.enqueue(job(workplace, "first", 12, FIRST_HOLDS))
+    (busy,) = {fact["pid"] for fact in worker.wait_for_record("began")}
+    sqlite.worker(AZ_BATCHAI_GPU_COUNT_FOUND="1")
+
+    def warm():
+        return {fact["pid"] for fact in workplace.recorded("ended") if fact["job"] == "first"} - {busy}
+
+    wait_until(warm, "a mini-batch on the other worker")
+    assert workplace.recorded("left") == [], "both processes of the first job stay"
+    second = sqlite.enqueue(job(workplace, "second", 1, FIRST_HOLDS))
+    wait_until(lambda: gpus_of(workplace, "second"), "the second job, while the first one goes on")
+    (left,) = workplace.recorded("left")
+    assert (left["job"], {left["pid"]}) == ("first", warm())
+    for name in ["second", "first"]:
+        release(workplace, name)
+    for job_id in [second, first]:
+        sqlite.wait_for_end(job_id)
+    began = [fact for fact in workplace.recorded("began") if fact["job"] == "first"]
+    assert len(began) == 12, "no mini-batch ran twice"

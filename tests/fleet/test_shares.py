@@ -190,3 +190,22 @@ def test_job_of_this_machine_has_no_priority(workplace):
     assert refused.exit_status == 1, str(refused)
     assert "runs on this machine, where a job has its own workers" in refused.stderr
     assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_job_has_no_more_nodes_than_its_node_count(workplace, sqlite):
+    workplace.data(12)
+    script = """
+        import time
+        from recorder import record
+        def run(files):
+            record("run")
+            time.sleep(0.2)
+            return ["row"]
+    """
+    sqlite.reducer()
+    for node in ["a", "b", "c"]:
+        sqlite.worker("--node", node)
+    sqlite.wait_for_end(sqlite.enqueue(workplace.job(script, node_count=1, speculation=False)))
+    assert len(pids(workplace.recorded("run"))) == 1, "each node has one process of it"
+    sqlite.wait_for_end(sqlite.enqueue(workplace.job(script, name="wide", output="output/wide", speculation=False)))
+    assert len(pids(workplace.recorded("run"))) > 2, "the others were free"

@@ -70,6 +70,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     node.options.periods.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     node.options.process_count = arguments.process_count;
     node.options.cache = folders.cache_limits(arguments.cache_size, arguments.cache_age);
+    node.options.limits_memory = true;
     node.options.labels = settings.labels()?;
     node.options.labels.extend(arguments.labels);
     node.options.health = watched.health.clone();

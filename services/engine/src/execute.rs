@@ -157,6 +157,7 @@ impl Execution<'_> {
             node: String::new(),
             process_count,
             allotment: None,
+            memory_group: None,
             gpu_count,
             python: PathBuf::new(),
             package: self.settings.package(&folder)?,

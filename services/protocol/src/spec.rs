@@ -64,6 +64,9 @@ pub struct JobSpec {
     /// Largest part of the processes of a node, in percent; `None`: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_share: Option<u32>,
+    /// Bytes of memory of its processes on one node together; 0: any amount.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub max_memory: u64,
     /// Limit of one `run()` call.
     pub run_invocation_timeout_seconds: u64,
     /// Additional time for loading the mini-batch and reporting.

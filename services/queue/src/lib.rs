@@ -41,7 +41,7 @@ pub use bundles::Bundles;
 pub use clock::{Clock, LeaseClock, ManualClock, ManualSleep};
 pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, Unreadable, View};
 pub use error::{Cause, Error};
-pub use memory::{MemoryOptions, MemoryQueue};
+pub use memory::{MemoryLanes, MemoryOptions, MemoryQueue};
 pub use observed::Observed;
 pub use rabbitmq::{RabbitOptions, RabbitQueue};
 pub use sqlite::{Durability, SqliteOptions, SqliteQueue};

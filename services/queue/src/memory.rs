@@ -1,5 +1,7 @@
 //! A queue in memory, for tests: it keeps the contract, and produces on demand the rare behaviour of real services.
 
+mod lanes;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,6 +14,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::clock::deadline;
 use crate::error::check_sizes;
 use crate::{Clock, Delivery, Depth, Error, Fairness, LeaseClock, Limits, Message, Queue, Receipt, Receive};
+
+pub use lanes::MemoryLanes;
 
 /// The behaviour of a [`MemoryQueue`] where services differ.
 #[derive(Clone, Debug)]
@@ -55,6 +59,7 @@ struct State {
 #[derive(Debug)]
 struct Stored {
     body: Bytes,
+    group: String,
     visible_at: i64,
     receive_count: u32,
 }
@@ -72,6 +77,40 @@ impl MemoryQueue {
     /// Creates an empty queue.
     pub fn new(options: MemoryOptions) -> Self {
         Self { options, state: Mutex::default(), became_visible: Notify::new() }
+    }
+
+    /// Creates one of several queues that [`MemoryLanes`] takes for one; `number` counts from 0.
+    pub fn lane(options: MemoryOptions, number: u32) -> Self {
+        let state = State { last_id: i64::from(number) << lanes::LANE_BITS, ..State::default() };
+        Self { state: Mutex::new(state), ..Self::new(options) }
+    }
+
+    /// Returns the number of messages that could be received now.
+    fn visible_now(&self) -> usize {
+        let now = self.options.clock.now_milliseconds();
+        let state = self.state();
+        state.duplicates.len() + state.order.range(..=(now, i64::MAX)).count()
+    }
+
+    /// Waits until a message could be received, or until the deadline.
+    async fn visible_by(&self, deadline: Instant) {
+        loop {
+            let mut became_visible = std::pin::pin!(self.became_visible.notified());
+            became_visible.as_mut().enable();
+            if self.visible_now() > 0 || Instant::now() >= deadline {
+                return;
+            }
+            let next = self.next_look(self.options.clock.now_milliseconds());
+            tokio::select! {
+                () = became_visible => {}
+                () = sleep_until(deadline.min(next)) => {}
+            }
+        }
+    }
+
+    /// Returns the group of a message that was delivered.
+    fn group_of(&self, receipt: &Receipt) -> Option<String> {
+        self.state().messages.get(&receipt.numbers().0).map(|stored| stored.group.clone())
     }
 
     /// Makes the next `calls` calls fail with [`Error::Unavailable`], without effect.
@@ -153,7 +192,9 @@ impl Queue for MemoryQueue {
             let visible_at = if delayed { self.options.clock.after(message.delay) } else { VISIBLE_NOW };
             state.last_id += 1;
             let id = state.last_id;
-            state.messages.insert(id, Stored { body: message.body, visible_at, receive_count: 0 });
+            state
+                .messages
+                .insert(id, Stored { body: message.body, group: message.group, visible_at, receive_count: 0 });
             state.order.insert((visible_at, id));
         }
         drop(state);

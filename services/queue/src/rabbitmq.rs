@@ -10,7 +10,7 @@
 
 mod address;
 mod failure;
-mod lanes;
+pub(crate) mod lanes;
 mod leases;
 mod session;
 mod subscription;

@@ -42,7 +42,8 @@ pub(crate) enum Appended {
     Committed,
     /// The ledger held all of it already.
     Known,
-    /// It was not committed, because another reducer has ended the job.
+    /// It was not committed, because another reducer has ended the job, or mini-batches are pending again since it was
+    /// received.
     TooLate,
 }
 
@@ -140,7 +141,7 @@ impl Reducer {
 
     /// Commits the events that are new.
     pub(crate) async fn append(&mut self, mut batch: Batch) -> anyhow::Result<Appended> {
-        let has_ended = self.tally.ended_as().is_some();
+        let (has_ended, times_reverted) = (self.tally.ended_as().is_some(), self.tally.times_reverted());
         loop {
             let mut failed_copies = Vec::new();
             if self.spec.speculation {
@@ -157,7 +158,10 @@ impl Reducer {
             self.duplicates += known;
             metrics().duplicates_dropped.inc_by(known);
             if batch.is_empty() {
-                return Ok(Appended::Known);
+                // An outcome of a reopened job may look like one of its first run: only the end of the ledger tells.
+                self.catch_up().await?;
+                let is_current = self.tally.times_reverted() == times_reverted;
+                return Ok(if is_current { Appended::Known } else { Appended::TooLate });
             }
             if self.duplicates > 0 {
                 batch.add_event(&ResultEvent::Duplicates { count: self.duplicates });
@@ -177,7 +181,9 @@ impl Reducer {
                 Committed::Lost(lost) => {
                     let segments = self.ledger.segments();
                     self.read_ledger(true).await?;
-                    if !has_ended && self.tally.ended_as().is_some() {
+                    // An end that was decided before the job was reopened must not end it again.
+                    let is_reverted = self.tally.times_reverted() != times_reverted;
+                    if is_reverted || !has_ended && self.tally.ended_as().is_some() {
                         return Ok(Appended::TooLate);
                     }
                     let job = &self.spec.job_id;

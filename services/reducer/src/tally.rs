@@ -90,6 +90,8 @@ pub struct Tally {
     asked_limits: bool,
     ended_as: Option<(JobState, Option<String>)>,
     times_reopened: u64,
+    /// How often rows were lost, so that successes count no more.
+    times_rows_lost: u64,
     failures: Failures,
     nodes: Nodes,
 }
@@ -120,6 +122,7 @@ impl Tally {
                 Effect::Counted
             }
             ResultEvent::RowsLost { mini_batches } => {
+                self.times_rows_lost += 1;
                 mini_batches.iter().for_each(|&mini_batch| self.lose(mini_batch));
                 Effect::Counted
             }

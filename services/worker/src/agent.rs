@@ -27,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::announce::{Announcements, Announcer, give_back, tell};
 use crate::checkpoints::Checkpoints;
 use crate::lease::{LEASE_STEP, LeaseId, Leases};
+use crate::memory_groups::MemoryGroup;
 use crate::node::allotment::Allotment;
 use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
@@ -115,6 +116,8 @@ pub struct Agent {
     pub package: PathBuf,
     /// Folder of this node for working directories and downloaded inputs.
     pub work_folder: PathBuf,
+    /// Limits the memory of the Python processes; `None`: this machine, or its caller, does not limit it.
+    pub memory_group: Option<Arc<MemoryGroup>>,
     /// Bytes of tables and downloads that may be ready at once.
     pub prefetch_bytes_max: u64,
     /// Whether no other node works on the job.

@@ -62,6 +62,7 @@ use tokio::sync::watch;
 
 use crate::agent::Timing;
 use crate::cache::{Cache, Limits};
+use crate::memory_groups::{MemoryGroups, plan as plan_memory_groups};
 use crate::stop::Stop;
 use crate::{Crash, default_process_count, offer, pressure};
 use executor::{Executor, Trouble};
@@ -122,6 +123,8 @@ pub struct NodeOptions {
     pub cache: Limits,
     /// Labels that jobs may require.
     pub labels: BTreeMap<String, String>,
+    /// Whether to limit the memory of jobs by control groups, where this machine allows it.
+    pub limits_memory: bool,
     /// How often the node uploads changed log files.
     pub log_period: Duration,
     /// Where to look for spot notices.
@@ -141,6 +144,7 @@ impl Default for NodeOptions {
             process_count: None,
             cache: Limits::default(),
             labels: BTreeMap::new(),
+            limits_memory: false,
             log_period: seconds(5),
             spot_notice: None,
             health: Health::default(),
@@ -166,6 +170,20 @@ impl Node {
         offer(self.gpu_count, self.options.labels.clone())
     }
 
+    /// Creates the control group of jobs; `None`: the memory of jobs is not limited.
+    fn memory_groups(&self) -> Option<MemoryGroups> {
+        if !self.options.limits_memory {
+            return None;
+        }
+        let made = plan_memory_groups().and_then(|plan| {
+            let shown = plan.to_string();
+            let groups = plan.carry_out(self.offer().memory).map_err(|error| format!("{shown}: {error}"))?;
+            tracing::info!("jobs may have {} of memory together ({shown})", protocol::memory(groups.limit()));
+            Ok(groups)
+        });
+        made.inspect_err(|reason| tracing::info!("this worker cannot limit the memory of jobs: {reason}")).ok()
+    }
+
     /// Works until the caller stops it, there is no work, or the machine is taken away. Returns everything it holds
     /// to the queue. An error means that a queue cannot be used.
     pub async fn run(self, mut stop: watch::Receiver<Stop>) -> Result<Ended> {
@@ -174,7 +192,8 @@ impl Node {
         let mut spot = std::pin::pin!(spot);
         let protection = Protection::start(self.options.task_protection.clone());
         let cache = Cache::new(self.work_folder.clone(), self.options.cache);
-        let shared = Arc::new(Shared { node: self, cache, protection });
+        let memory_groups = self.memory_groups();
+        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups });
         let node = &shared.node;
         let folder = shared.folder();
         let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;

@@ -7,6 +7,7 @@ use std::path::Path;
 use protocol::Offer;
 
 use crate::gpu::cores;
+use crate::memory_groups::path_of_version_1;
 
 /// Returns the offer of a worker on this machine, or in this container.
 pub fn offer(gpus: u32, labels: BTreeMap<String, String>) -> Offer {
@@ -25,11 +26,15 @@ fn memory(root: &Path) -> u64 {
 fn limits(root: &Path) -> Vec<u64> {
     let groups = root.join("sys/fs/cgroup");
     let own = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    // Of version 2; version 1 has a file of its own.
-    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    let files = Path::new(own).ancestors().map(|group| groups.join(group).join("memory.max"));
-    let files = files.chain([groups.join("memory/memory.limit_in_bytes")]);
-    files.filter_map(|file| read_to_string(file).ok()?.trim().parse().ok()).collect()
+    let [first, second] =
+        [own.lines().find_map(path_of_version_1), own.lines().find_map(|line| line.strip_prefix("0::/"))];
+    let within = |own: Option<&str>, root: &str, file: &str| {
+        let root = groups.join(root);
+        let groups = Path::new(own.unwrap_or_default()).ancestors().map(|group| root.join(group).join(file));
+        groups.collect::<Vec<_>>()
+    };
+    let files = [within(second, "", "memory.max"), within(first, "memory", "memory.limit_in_bytes")].concat();
+    files.into_iter().filter_map(|file| read_to_string(file).ok()?.trim().parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -55,6 +60,9 @@ mod tests {
         assert_eq!(memory(root.path()), 1 << 30);
         write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(memory(root.path()), 1 << 30, "version 1 without a limit");
+        write("proc/self/cgroup", "9:memory:/box/inner\n0::/system.slice/worker.service\n");
+        write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "536870912\n");
+        assert_eq!(memory(root.path()), 1 << 29, "a group of version 1 around that of the process");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use storage::JobStore;
 use tables::{DecodeRequest, Decoder, IpcStream, LocalBlock};
 use tokio::sync::{Mutex, OnceCell};
 
+use crate::cache::is_full;
 use crate::memory_files::{MemoryFile, MemoryFiles};
 
 /// Prepares the mini-batches of one job on one node.
@@ -90,7 +91,8 @@ impl Preparer {
         let number = descriptor.mini_batch;
         let failed = |error: anyhow::Error| {
             let message = format!("mini-batch {number} cannot be read: {error:#}");
-            Preparation::Failed(ErrorReport { category: "LoadFailed".into(), message, ..ErrorReport::default() })
+            let report = ErrorReport { category: "LoadFailed".into(), message, ..ErrorReport::default() };
+            if is_full(&error) { Preparation::NoRoom(report) } else { Preparation::Failed(report) }
         };
         let descriptor = match self.resolve(descriptor.clone()).await {
             Ok(resolved) => resolved,

@@ -64,6 +64,8 @@ pub struct Start {
     pub environment: Vec<(OsString, OsString)>,
     /// Scheduling priority, 0 to 20.
     pub nice: u32,
+    /// Where the process enters a control group.
+    pub group: Option<std::fs::File>,
     /// Value that identifies the process on this machine. Its children inherit it.
     pub marker: String,
     /// Files for the output of the process and its children on descriptors 1 and 2, and the limit of each.
@@ -117,10 +119,14 @@ impl PythonProcess {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let (socket, status, nice) = (socket_fd.as_raw_fd(), status_fd.as_raw_fd(), start.nice as libc::c_int);
+        let group = start.group.as_ref().map(AsRawFd::as_raw_fd);
         // SAFETY: between fork and exec the closure makes only async-signal-safe calls, on descriptors that this
         // function keeps open until the child has started.
         unsafe {
             command.pre_exec(move || {
+                if group.is_some_and(|group| libc::write(group, c"0".as_ptr().cast(), 1) < 0) {
+                    return Err(std::io::Error::last_os_error());
+                }
                 if libc::setsid() < 0 || libc::dup2(socket, SOCKET_FD) < 0 || libc::dup2(status, STATUS_FD) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }

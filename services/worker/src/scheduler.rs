@@ -32,6 +32,7 @@ mod attempt;
 mod copies;
 mod deadlines;
 mod deliveries;
+mod disk;
 mod fit;
 mod gpus;
 mod isolate;
@@ -65,6 +66,7 @@ pub use crate::stop::Stop;
 pub use attempt::Outcome;
 pub(crate) use attempt::{Attempted, conclude};
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
+use disk::Room;
 pub use fit::{InUse, Share};
 use gpus::Gpus;
 use isolate::Isolations;
@@ -160,6 +162,8 @@ pub enum Event {
     LeasesLost { leases: Vec<LeaseId>, sightings: Vec<Sighting> },
     /// [`Action::Start`] failed; with the chance that another start succeeds.
     NotStarted { process: ProcessId, message: String, chance: Chance },
+    /// [`Action::Start`] failed because the disk of the node is full.
+    NoRoom { process: ProcessId, message: String },
     /// The resident memory of a process that has sent frames, reported before them, if the job limits it.
     Measured { process: ProcessId, bytes: u64 },
     /// Processing of a mini-batch waited for the limits of the job for this long.
@@ -269,6 +273,7 @@ pub struct Scheduler {
     /// Users know that the limit of memory is too low.
     has_told_memory: bool,
     isolations: Isolations,
+    room: Room,
     /// The tries spent on mini-batches of which another try follows, and when the last one ended.
     tried: FxHashMap<u64, (u32, Instant)>,
     /// When the reducer was last told that a mini-batch goes on; at first, when there was something to tell.
@@ -307,6 +312,7 @@ impl Scheduler {
             preparing_noticed: None,
             starts: Starts::default(),
             isolations: Isolations::default(),
+            room: Room::default(),
             tried: FxHashMap::default(),
             progress_told: None,
         };
@@ -330,6 +336,14 @@ impl Scheduler {
                 let gpu = self.empty(process.slot);
                 self.not_started(process, gpu, message, (chance, String::new()), now);
             }
+            Event::NoRoom { process, message } if self.shares_disk() => {
+                self.empty(process.slot);
+                self.no_room_to_start(process, message, now);
+            }
+            Event::NoRoom { process, message } => {
+                let gpu = self.empty(process.slot);
+                self.not_started(process, gpu, message, (Chance::Likely, String::new()), now);
+            }
             Event::Measured { process, bytes } => self.measured(process, bytes),
             Event::Limited { process, time } => self.limited(process, time, now),
             Event::Frame { process, frame, rows } => self.frame(process, frame, rows, now),
@@ -348,9 +362,14 @@ impl Scheduler {
         self.return_waiting();
         self.return_excess();
         self.tend_copies(now);
-        self.prepare_next(now);
+        let may_take = !self.waits_for_room(now);
+        if may_take {
+            self.prepare_next(now);
+        }
         self.hand_over(now);
-        self.receive();
+        if may_take {
+            self.receive();
+        }
     }
 
     /// Returns the next action to execute, oldest first.

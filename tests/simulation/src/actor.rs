@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, advance, sleep, sleep_until};
 
 use crate::weather::{Dice, Weather};
 
@@ -124,9 +124,7 @@ impl Actor {
     pub async fn call<T, E>(&self, failed: impl Fn() -> E, work: impl AsyncFnOnce() -> Result<T, E>) -> Result<T, E> {
         self.alive().await;
         // A call takes some time even in good weather, so that other calls come in between.
-        if !self.weather().instant_calls {
-            sleep(Duration::from_millis(1 + self.dice().below(20))).await;
-        }
+        self.wait_for_answer().await;
         self.delay().await;
         let fails = self.happens(|weather| weather.fail);
         if fails && self.dice().happens(0.5) {
@@ -135,6 +133,17 @@ impl Actor {
         let done = work().await;
         self.delay().await;
         if fails { Err(failed()) } else { done }
+    }
+
+    /// Waits for the answer to a request.
+    pub async fn wait_for_answer(&self) {
+        let milliseconds = 1 + self.dice().below(20);
+        if !self.weather().drives_time {
+            return sleep(Duration::from_millis(milliseconds)).await;
+        }
+        for _ in 0..milliseconds {
+            advance(Duration::from_millis(1)).await;
+        }
     }
 
     async fn delay(&self) {

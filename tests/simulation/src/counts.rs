@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use queue::{Delivery, Depth, Error, Limits, MemoryQueue, Message, Queue, Receipt, Receive, Visit};
+use queue::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive, Visit};
 use tokio::time::Instant;
 
 /// Messages and bytes of one request to SQS, requests at a time, and the bytes that it bills as one request.
@@ -31,6 +31,10 @@ pub struct Requests {
     pub lists: u64,
     /// Bytes of the largest message.
     pub message_bytes_max: u64,
+    /// Messages where each travels alone, as on RabbitMQ, and their bytes.
+    pub messages: u64,
+    pub message_bytes: u64,
+    pub deliveries: u64,
     /// Requests to the store in its busiest second.
     pub puts_a_second_max: u64,
     pub gets_a_second_max: u64,
@@ -100,6 +104,20 @@ impl Counts {
         requests.gets_a_second_max = requests.gets_a_second_max.max(gets);
     }
 
+    /// Counts messages that a role sends, before they are joined.
+    pub fn sent(&self, messages: &[Message]) {
+        let bytes: usize = messages.iter().map(|message| message.body.len()).sum();
+        self.add(|requests| {
+            requests.messages += messages.len() as u64;
+            requests.message_bytes += bytes as u64;
+        });
+    }
+
+    /// Counts messages that a role receives.
+    pub fn received(&self, deliveries: usize) {
+        self.add(|requests| requests.deliveries += deliveries as u64);
+    }
+
     /// Counts no more: the first job has ended.
     pub fn stop(&self) {
         self.state().stopped_at.get_or_insert_with(Instant::now);
@@ -119,7 +137,7 @@ impl Counts {
 /// A queue that counts what the SQS backend would ask.
 #[derive(Debug)]
 pub(crate) struct CountedQueue {
-    pub inner: Arc<MemoryQueue>,
+    pub inner: Arc<dyn Queue>,
     pub counts: Counts,
 }
 
@@ -144,6 +162,12 @@ fn sends(sizes: impl Iterator<Item = usize>) -> u64 {
         bytes += size;
     }
     if messages > 0 { requests + billed(bytes) } else { requests }
+}
+
+/// Returns how often a sender of messages of these sizes waits for answers, with as many requests at a time as the
+/// backend.
+pub(crate) fn rounds(sizes: impl Iterator<Item = usize>) -> u64 {
+    sends(sizes).div_ceil(REQUESTS_AT_ONCE as u64)
 }
 
 /// Returns the requests after the first one that receive this many messages. Each round shows whether the next, larger

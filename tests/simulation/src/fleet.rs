@@ -1,5 +1,6 @@
 //! One seed, from the first job to the end of the last.
 
+mod lanes;
 mod replay;
 mod size;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use object_store::memory::InMemory;
 use partitioner::{Partitioner, Pending};
 use protocol::{JobResult, JobSpec};
-use queue::{Bundles, Clock, Depth, MemoryOptions, MemoryQueue, Queue};
+use queue::{Bundles, Clock, Depth, MemoryLanes, MemoryOptions, MemoryQueue, Queue};
 use reducer::{CrashPoint, MiniBatchState, Options, Reducer, Service, ServiceOptions, Tally};
 use storage::TargetStore;
 use tokio::task::JoinSet;
@@ -31,6 +32,7 @@ use crate::store_layer::StoreLayer;
 use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
 
+pub use lanes::{Queued, run_lanes};
 pub use size::{Size, Sized, run_size};
 
 /// No job takes longer, whatever the weather.
@@ -96,18 +98,20 @@ fn folder() -> tempfile::TempDir {
     made.expect("a temporary folder can be made")
 }
 
-fn queue(weather: &Weather) -> Arc<MemoryQueue> {
-    Arc::new(MemoryQueue::new(MemoryOptions {
+fn queue(weather: &Weather, lane: u32) -> Arc<MemoryQueue> {
+    let options = MemoryOptions {
         clock: Clock::tokio(),
         old_receipt_deletes: weather.old_receipt_deletes,
         message_bytes_max: weather.message_bytes_max,
-    }))
+    };
+    Arc::new(MemoryQueue::lane(options, lane))
 }
 
 #[derive(Clone)]
 struct World {
     memory: Arc<InMemory>,
-    tasks: Arc<MemoryQueue>,
+    /// The lanes of the task queue.
+    tasks: Vec<Arc<MemoryQueue>>,
     results: Arc<MemoryQueue>,
     dead_letters: Arc<MemoryQueue>,
     witness: Arc<Witness>,
@@ -139,9 +143,9 @@ impl World {
         });
         Self {
             memory: Arc::new(InMemory::new()),
-            tasks: queue(&weather),
-            results: queue(&weather),
-            dead_letters: queue(&weather),
+            tasks: (0..weather.lanes.max(1)).map(|lane| queue(&weather, lane)).collect(),
+            results: queue(&weather, 0),
+            dead_letters: queue(&weather, 0),
             witness: Arc::new(Witness::new(witnesses)),
             counts: Counts::default(),
             calm_from: Instant::now() + weather.ends,
@@ -240,8 +244,8 @@ impl World {
     }
 
     async fn leftovers(&self) -> Option<String> {
-        for (name, queue) in [("tasks", &self.tasks), ("results", &self.results), ("dead letters", &self.dead_letters)]
-        {
+        let tasks = self.tasks.iter().map(|lane| ("tasks", lane));
+        for (name, queue) in tasks.chain([("results", &self.results), ("dead letters", &self.dead_letters)]) {
             let depth = queue.depth().await.expect("memory answers");
             if depth != Depth::default() {
                 return Some(format!("the queue of {name} has {depth:?}"));
@@ -291,7 +295,7 @@ impl World {
             self.lives.fetch_add(1, Ordering::SeqCst);
             let name = format!("{name}-{number}-{}-{life}", self.play);
             let mut weather = self.weather.clone();
-            weather.instant_calls &= matches!(role, Role::Partitioner(_));
+            weather.drives_time &= matches!(role, Role::Partitioner(_));
             let actor = Actor::new(name, self.scenario.seed, weather, self.calm_from);
             let (world, own, own_role) = (self.clone(), actor.clone(), role.clone());
             let mut living = JoinSet::new();
@@ -359,11 +363,20 @@ impl World {
 
     fn layer(&self, actor: &Actor, side: Side, tasks: Option<Arc<QueueLayer>>) -> Arc<QueueLayer> {
         let is_of_tasks = !matches!(side, Side::Results | Side::ReducerResults);
-        let service = if is_of_tasks { self.tasks.clone() } else { self.results.clone() };
-        let counted = Arc::new(CountedQueue { inner: service.clone(), counts: self.counts.clone() });
+        let service = if is_of_tasks { self.tasks.clone() } else { vec![self.results.clone()] };
+        let inner: Arc<dyn Queue> = match &service[..] {
+            [only] => only.clone(),
+            [first, ..] if side == Side::PartitionerTasks && self.scenario.bug == Some(Bug::FillsOneLane) => {
+                first.clone()
+            }
+            // Each role has a connection of its own.
+            lanes => Arc::new(MemoryLanes::new(lanes.to_vec())),
+        };
+        let counted = Arc::new(CountedQueue { inner, counts: self.counts.clone() });
         let inner: Arc<dyn Queue> = if is_of_tasks { Arc::new(Bundles::new(counted, unspent)) } else { counted };
         let (actor, witness, bug) = (actor.clone(), self.witness.clone(), self.scenario.bug);
-        Arc::new(QueueLayer { inner, service, actor, witness, side, bug, tasks, held: Default::default() })
+        let counts = self.counts.clone();
+        Arc::new(QueueLayer { inner, service, counts, actor, witness, side, bug, tasks, held: Default::default() })
     }
 
     fn target(&self, actor: &Actor) -> TargetStore {

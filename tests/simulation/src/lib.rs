@@ -22,6 +22,7 @@
 //! | `process` | a Python process |
 //! | `gpus`, `shares` | what the jobs of a node have of its GPUs and processes |
 //! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
+//! | `fleet/lanes` | a small job beside large ones, in a task queue with lanes ([`run_lanes`]) |
 //! | `counts` | what roles ask of queues and store, for one large job on many nodes ([`run_size`]) |
 //! | `queue_layer`, `store_layer` | queue and store as one role sees them |
 //! | `job` | the jobs, and what their scripts do |
@@ -43,6 +44,6 @@ mod weather;
 mod witness;
 
 pub use counts::Requests;
-pub use fleet::{Played, Size, Sized, run, run_size};
+pub use fleet::{Played, Queued, Size, Sized, run, run_lanes, run_size};
 pub use weather::{Bug, Scenario};
 pub use witness::Violation;

@@ -9,6 +9,7 @@ use protocol::{AttemptStatus, Descriptor, ResultEvent, decode_records, encode_re
 use queue::{Delivery, Depth, Error, Limits, MemoryQueue, Message, Queue, Receipt, Receive};
 
 use crate::actor::Actor;
+use crate::counts::{Counts, rounds};
 use crate::weather::Bug;
 use crate::witness::{JobWitness, Witness, descriptor, events};
 
@@ -31,7 +32,9 @@ pub(crate) enum Side {
 pub(crate) struct QueueLayer {
     /// The queue of the role: for tasks, bundles of the service's messages.
     pub inner: Arc<dyn Queue>,
-    pub service: Arc<MemoryQueue>,
+    /// The queue of the service, or its lanes.
+    pub service: Vec<Arc<MemoryQueue>>,
+    pub counts: Counts,
     pub actor: Actor,
     pub witness: Arc<Witness>,
     pub side: Side,
@@ -106,6 +109,12 @@ impl Queue for QueueLayer {
             // A reducer expects progress only after it has heard of processes.
             let may_vanish = |message: &Message| self.side != Side::Results || has_attempts(&message.body);
             messages.retain(|message| !may_vanish(message) || !self.actor.happens(|weather| weather.vanish));
+            if self.actor.weather().drives_time {
+                for _ in 1..rounds(messages.iter().map(|message| message.body.len())) {
+                    self.actor.wait_for_answer().await;
+                }
+            }
+            self.counts.sent(&messages);
             self.inner.send(messages.clone()).await
         })
         .await
@@ -117,9 +126,10 @@ impl Queue for QueueLayer {
         }
         let receive = async || {
             if self.actor.happens(|weather| weather.duplicate) {
-                self.service.duplicate_next(1);
+                self.service.iter().for_each(|lane| lane.duplicate_next(1));
             }
             let mut deliveries = self.inner.receive(request).await?;
+            self.counts.received(deliveries.len());
             self.actor.dice().shuffle(&mut deliveries);
             if self.side == Side::NodeTasks {
                 self.witness.delivered(&deliveries);

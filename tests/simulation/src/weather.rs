@@ -18,6 +18,8 @@ pub enum Bug {
     EndsBundlesEarly,
     /// Publishes the next try with no try spent.
     ForgetsTries,
+    /// Publishes every job into the first lane.
+    FillsOneLane,
     ForgetsLostDeliveries,
     /// Keeps mini-batches that it has not begun when it drains.
     KeepsWhatItShouldGiveBack,
@@ -140,6 +142,9 @@ impl Dice {
     }
 }
 
+/// As many as a task queue of RabbitMQ has.
+pub(crate) const LANES: u32 = 8;
+
 /// How often roles look around.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -218,13 +223,15 @@ pub(crate) struct Weather {
     pub idle_exit: Option<Duration>,
     /// The longest time that provisioning takes.
     pub provision_max: Duration,
+    /// Lanes of the task queue; 1: it is one queue.
+    pub lanes: u32,
     /// Mini-batches that a partitioner sends in one message; 0: as many as it decides.
     pub bundle_max: usize,
     /// The largest message of a queue.
     pub message_bytes_max: usize,
-    /// Calls of a partitioner take no time. Time stands still while its listing waits for room for another chunk of the
-    /// plan, so a call that took time would never end.
-    pub instant_calls: bool,
+    /// A partitioner moves time on while it waits for an answer. Time stands still while its listing waits for room for
+    /// another chunk of the plan, so a wait for time to pass would never end.
+    pub drives_time: bool,
     pub pace: Pace,
     /// How long the weather lasts.
     pub ends: Duration,
@@ -260,9 +267,10 @@ impl Weather {
             job_idle: if dice.happens(0.6) { seconds(30) } else { seconds(24 * 3600) },
             provision_max: seconds([1, 10, 60][dice.below(3) as usize]),
             idle_exit: dice.happens(0.4).then(|| seconds(15 + dice.below(185))),
+            lanes: if Dice::new(seed, "lanes").happens(0.5) { LANES } else { 1 },
             bundle_max: if dice.happens(0.5) { 2 + dice.below(7) as usize } else { 1 },
             message_bytes_max: 32 * 1024,
-            instant_calls: false,
+            drives_time: false,
             pace: Pace::default(),
         }
     }

@@ -3,13 +3,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use simulation::{Bug, Played, Scenario, Violation, run};
+use simulation::{Bug, Played, Scenario, Violation, run, run_lanes};
 use tokio::time::Instant;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
 /// Seeds of each run; `GRISTMILL_SEEDS` asks for more.
 const SEEDS: u64 = 600;
+/// Seeds of a small job beside large ones.
+const SEEDS_OF_LANES: u64 = 14;
 /// A bug must show within this many seeds.
 const SEEDS_FOR_A_BUG: u64 = 1_000;
 
@@ -93,6 +95,32 @@ fn equal_seeds_play_equally() {
         let again = run(Scenario { seed, bug: None }).map(|played| format!("{played:?}"));
         assert_eq!(once, again, "seed {seed}");
     }
+}
+
+/// Large jobs, of which each fleet has up to as many as there are lanes without the one of the small job.
+#[test]
+fn small_job_begins_while_large_ones_wait() {
+    for seed in 0..SEEDS_OF_LANES {
+        let large = 1 + seed % 7;
+        let queued = run_lanes(Scenario { seed, bug: None }, large);
+        let queued = queued.unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        assert_eq!(queued.lanes_before, large as usize, "each job has a lane: {queued:?}");
+    }
+}
+
+#[test]
+fn small_job_beside_more_large_ones_than_lanes_waits_for_the_shortest_lane() {
+    for large in [8, 9, 12] {
+        let queued = run_lanes(Scenario { seed: large, bug: None }, large);
+        let queued = queued.unwrap_or_else(|violation| panic!("{large} large jobs: {violation}"));
+        assert!(queued.lanes_before == 8 && queued.lanes < 8, "{large} large jobs: {queued:?}");
+    }
+}
+
+#[test]
+fn finds_jobs_that_share_a_lane() {
+    let broken = run_lanes(Scenario { seed: 0, bug: Some(Bug::FillsOneLane) }, 1).expect_err("the small job waits");
+    assert_eq!(broken.rule, "a small job begins while a large one waits", "{broken}");
 }
 
 fn found(bug: Bug, rules: &[&str]) {

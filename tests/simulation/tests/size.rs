@@ -9,6 +9,8 @@ const NODES: u64 = 20;
 /// prefix.
 const IN_FLIGHT_MAX: u64 = 120_000;
 const MESSAGE_BYTES_MAX: u64 = 256 << 10;
+/// Messages of RabbitMQ for each mini-batch: a descriptor, and an outcome that may share its message.
+const MESSAGES_MAX: u64 = 2;
 const PUTS_A_SECOND_MAX: u64 = 3_500;
 const GETS_A_SECOND_MAX: u64 = 5_500;
 
@@ -23,11 +25,13 @@ fn play(mini_batches: u64) -> Sized {
 fn requests_and_objects_grow_no_faster_than_a_job() {
     let (few, many) = (1_000, 10_000);
     let (small, large) = (play(few), play(many));
-    let counts: [(&str, Count); 11] = [
+    let counts: [(&str, Count); 13] = [
         ("sends", |one| one.requests.sends),
         ("receives", |one| one.requests.receives),
         ("deletes", |one| one.requests.deletes),
         ("extensions", |one| one.requests.extensions),
+        ("messages of RabbitMQ", |one| one.requests.messages),
+        ("bytes of these messages", |one| one.requests.message_bytes),
         ("writes of the store", |one| one.requests.puts),
         ("reads of the store", |one| one.requests.gets),
         ("listings of the store", |one| one.requests.lists),
@@ -41,7 +45,9 @@ fn requests_and_objects_grow_no_faster_than_a_job() {
         let most = (of(&small) * many / few * 11 / 10).max(NODES);
         assert!(of(&large) <= most, "{name}: {} of {few} mini-batches, {} of {many}", of(&small), of(&large));
     }
-    for sized in [small, large] {
+    for (mini_batches, sized) in [(few, small), (many, large)] {
+        // Processes that start and end are announced too.
+        assert!(sized.requests.messages <= MESSAGES_MAX * mini_batches + 100 * NODES, "{sized:?}");
         assert!(sized.in_flight_max <= IN_FLIGHT_MAX, "{sized:?}");
         assert!(sized.requests.message_bytes_max <= MESSAGE_BYTES_MAX, "{sized:?}");
         assert!(sized.requests.puts_a_second_max <= PUTS_A_SECOND_MAX, "{sized:?}");

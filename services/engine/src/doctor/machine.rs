@@ -74,6 +74,7 @@ impl Engine {
         check_limit("processes", Resource::Nproc, threads, "ulimit -u", report);
         check_shared_memory(report);
         check_memory(processes, report);
+        check_memory_groups(report);
         check_clock(report);
         match settings.gpu_count.unwrap_or_else(worker::count_by_driver) {
             0 => report.ok("processors", format!("{processes} cores, no GPU: {processes} Python processes by default")),
@@ -217,6 +218,15 @@ fn check_memory(processes: u64, report: &mut Report) {
     } else {
         report.ok(check, message);
     }
+}
+
+/// Checks whether a worker in the control group of this process could limit the memory of jobs.
+fn check_memory_groups(report: &mut Report) {
+    let message = match worker::plan_memory_groups() {
+        Ok(plan) => format!("a worker started here limits it ({plan})"),
+        Err(reason) => format!("a worker started here cannot limit it, and ignores max_memory: {reason}"),
+    };
+    report.ok("memory of jobs", message);
 }
 
 /// Returns the memory that is available to the machine or the container.

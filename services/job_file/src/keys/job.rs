@@ -281,6 +281,13 @@ const NODES: &[Key] = &[
         )
         .job(|job, node| integer(node, 1, 100).map(|percent| job.max_share = Some(percent)))
         .leave_out(|job| job.max_share = None),
+    key("max_memory", "size: `500MB`, `16GB`", "what the node has for jobs")
+        .meaning(
+            "On a compute target: memory of the job's processes on one node together, in multiples of 1024, child processes \
+             included. The kernel kills a process that would exceed it. See [Memory of jobs](#memory-of-jobs).",
+        )
+        .job(|job, node| memory(node).map(|bytes| job.max_memory = bytes))
+        .leave_out(|job| job.max_memory = 0),
     key("process_max_runs", "integer from 1", "any number")
         .meaning(
             "Runs after which a process is replaced by a new one, between two mini-batches. See \

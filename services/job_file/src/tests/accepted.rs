@@ -377,6 +377,7 @@ fn command_line_replaces_values_of_the_file() {
         ("owner", "team-a"),
         ("priority", "high"),
         ("max_share", "25"),
+        ("max_memory", "1.5GB"),
         ("run_invocation_timeout", "100"),
         ("run_max_try", "4"),
         ("run_max_try", "5"),
@@ -386,6 +387,7 @@ fn command_line_replaces_values_of_the_file() {
     assert_eq!(spec.mini_batch_size, MiniBatchSize::Files(20));
     assert_eq!((spec.node_count, spec.process_count_per_node), (Some(2), Some(3)));
     assert_eq!((spec.owner.as_str(), spec.priority, spec.max_share), ("team-a", Priority::High, Some(25)));
+    assert_eq!(spec.max_memory, 3 << 29);
     assert_eq!((spec.run_invocation_timeout_seconds, spec.progress_update_timeout_seconds), (100, 390));
     assert_eq!((spec.run_max_try, spec.logging_level.as_str()), (5, "DEBUG"));
 

@@ -72,6 +72,7 @@ fn settings_of_operation_keep_the_fingerprint() {
         "owner: team-a",
         "priority: high",
         "max_share: 50",
+        "max_memory: 16GB",
         "logging_level: DEBUG",
         "compute_target: prod",
         "allow_reuse: false",

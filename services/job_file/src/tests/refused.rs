@@ -163,6 +163,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("owner: ana and bo", "owner: found \"ana and bo\" … 1 to 63 letters, digits"),
     ("priority: urgent", "priority: found \"urgent\" … low, normal, high"),
     ("max_share: 0", "max_share: must be 1 to 100 (found \"0\""),
+    ("max_memory: 16", "max_memory: found \"16\" … a size with its unit"),
     ("process_count_per_node: many", "process_count_per_node: must be an integer greater than 0."),
     ("logging_level: LOUD", "logging_level: debug, info, warning, error, critical"),
     // environment

@@ -127,7 +127,7 @@ fn every_setting_of_a_job_has_a_key() {
     let spec = workplace.spec(
         "outputs: {images: images}\nfail_fast: 3\nmodel: labels.txt\nprocess_max_runs: 9\nprocess_max_memory: 1GB\n\
          concurrency: 9\nlimits: {concurrent: 9}\nisolate: items\nisolate_items_max: 9\nspeculation: true\n\
-         owner: ana\npriority: high\nmax_share: 50\nresult_schema: {columns: {a: any}}\nrequires: {gpus: 1}",
+         owner: ana\npriority: high\nmax_share: 50\nmax_memory: 1GB\nresult_schema: {columns: {a: any}}\nrequires: {gpus: 1}",
     );
     let json = serde_json::to_value(&spec).expect("plain data");
     let known: Vec<&str> = keys::of_job().map(|key| key.setting).collect();

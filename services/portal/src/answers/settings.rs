@@ -60,6 +60,9 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     if let Some(percent) = spec.max_share {
         add("processes", "max_share", format!("{percent} % of a node"));
     }
+    if spec.max_memory > 0 {
+        add("processes", "max_memory", engine::size(spec.max_memory));
+    }
     if !spec.requires.is_empty() {
         add("processes", "requires", spec.requires.to_string());
     }

@@ -31,11 +31,15 @@ class CappedFile(io.FileIO):
     """
 
     def __init__(self, path, bytes_max, before_write=None):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        super().__init__(path, "ab")
+        self._is_full = False
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            super().__init__(path, "ab")
+        except OSError:
+            self._is_full = True
+            super().__init__(os.devnull, "ab")
         self._path = path
         self._bytes_max = bytes_max
-        self._is_full = False
         self._before_write = before_write
 
     def write(self, data):
@@ -258,7 +262,11 @@ def configure_root_logging(streams, level_name):
 def register_stack_dump(logs, node, process):
     """Lets the agent request the stacks of all threads. Returns the file, which must stay open."""
     folder = os.path.join(logs, "sys", "node", node)
-    os.makedirs(folder, exist_ok=True)
-    file = io.FileIO(os.path.join(folder, f"{process}.stack.txt"), "ab")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        file = io.FileIO(os.path.join(folder, f"{process}.stack.txt"), "ab")
+    except OSError:
+        # Without the file, a report of a hanging run lacks its stacks.
+        file = io.FileIO(os.devnull, "ab")
     faulthandler.register(contract.STACK_DUMP_SIGNAL, file=file, all_threads=True, chain=False)
     return file

@@ -7,7 +7,7 @@
 //!
 //! Messages carry the name of their group. A process that has received a message of a group sends to the same lane.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Mutex;
 
 /// How many groups a process remembers.
@@ -15,7 +15,7 @@ const GROUPS_MAX: usize = 1024;
 
 /// The names of the lanes, and the lanes of groups.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     names: Vec<String>,
     assigned: Mutex<Assigned>,
 }
@@ -64,11 +64,29 @@ impl Lanes {
             assigned.lanes.remove(&oldest);
         }
     }
+
+    /// Returns the groups without a lane, each with the number of its messages.
+    pub fn without_lane<'a>(&self, groups: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {
+        let mut new: BTreeMap<&str, usize> = BTreeMap::new();
+        groups.filter(|group| self.of(group).is_none()).for_each(|group| *new.entry(group).or_default() += 1);
+        new
+    }
+
+    /// Gives each of these groups a lane: the first of those with the fewest ready messages, which may be those of groups
+    /// before it. So a lone job is in the first lane.
+    pub fn choose(&self, groups: BTreeMap<&str, usize>, mut ready: Vec<usize>) {
+        for (group, count) in groups {
+            let (lane, waiting) =
+                ready.iter_mut().enumerate().min_by_key(|(_, ready)| **ready).expect("there is a lane");
+            *waiting += count;
+            self.assign(group, lane);
+        }
+    }
 }
 
 /// What a consumer of all lanes knows about one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lane {
+pub(crate) struct Lane {
     /// Messages that the broker could send.
     pub ready: usize,
     /// Messages that arrived and are not settled.
@@ -83,7 +101,7 @@ pub(super) struct Lane {
 
 /// How the consumers of a lane should change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Change {
+pub(crate) struct Change {
     /// End its consumers first.
     pub cancel: bool,
     /// Request this many more messages.
@@ -96,7 +114,7 @@ pub(super) struct Change {
 /// Each message comes from the lane of which the connection holds the fewest. What no lane has ready is spread over all
 /// lanes, and while nothing is ready at all each lane may send at least one message, so that the next one arrives
 /// without another look. Consumers end in lanes that would send more than their part while another lane waits.
-pub(super) fn divide(lanes: &[Lane], missing: usize, replace: bool) -> Vec<Change> {
+pub(crate) fn divide(lanes: &[Lane], missing: usize, replace: bool) -> Vec<Change> {
     let ready = |lane: &Lane| lane.ready;
     let mut wanted = match lanes {
         [_] => vec![missing],

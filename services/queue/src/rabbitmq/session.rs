@@ -1,6 +1,5 @@
 //! One connection to the broker: a channel that sends, and a channel that receives and holds the leases.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -126,22 +125,12 @@ impl Session {
         Ok(channel.clone())
     }
 
-    /// Gives each group of these messages a lane, if it has none: the first of those with the fewest ready messages. So a
-    /// lone job is in the first lane.
+    /// Gives each group of these messages a lane, if it has none.
     pub async fn assign(&self, messages: &[Outgoing]) -> lapin::Result<()> {
         let lanes = &self.leases.lanes;
-        let is_new = |message: &&Outgoing| lanes.of(&message.group).is_none();
-        let mut new: BTreeMap<&str, usize> = BTreeMap::new();
-        messages.iter().filter(is_new).for_each(|message| *new.entry(&message.group).or_default() += 1);
-        if new.is_empty() {
-            return Ok(());
-        }
-        let mut ready = self.ready().await?;
-        for (group, count) in new {
-            let (lane, waiting) =
-                ready.iter_mut().enumerate().min_by_key(|(_, ready)| **ready).expect("there is a lane");
-            *waiting += count;
-            lanes.assign(group, lane);
+        let new = lanes.without_lane(messages.iter().map(|message| message.group.as_str()));
+        if !new.is_empty() {
+            lanes.choose(new, self.ready().await?);
         }
         Ok(())
     }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use queue::contract::{Capabilities, Harness, OldReceipt};
 use queue::{
-    Clock, Demultiplexer, DemultiplexerOptions, Fairness, ManualClock, MemoryOptions, MemoryQueue, Queue, ReturnBy,
-    SqliteOptions, SqliteQueue,
+    Clock, Demultiplexer, DemultiplexerOptions, Fairness, ManualClock, MemoryLanes, MemoryOptions, MemoryQueue, Queue,
+    ReturnBy, SqliteOptions, SqliteQueue,
 };
 use tempfile::TempDir;
+
+const LANES: u32 = 8;
 
 struct Local {
     queue: Arc<dyn Queue>,
@@ -67,6 +69,14 @@ fn memory(old_receipt_deletes: bool) -> Local {
     Local { queue: Arc::new(MemoryQueue::new(options)), clock, capabilities, _folder: None, _demultiplexer: None }
 }
 
+fn memory_with_lanes() -> Local {
+    let clock = ManualClock::new();
+    let options = MemoryOptions { clock: Clock::Manual(clock.clone()), ..MemoryOptions::default() };
+    let queues = (0..LANES).map(|lane| Arc::new(MemoryQueue::lane(options.clone(), lane))).collect();
+    let capabilities = Capabilities { fairness: Fairness::Lanes(LANES as usize), ..capabilities() };
+    Local { queue: Arc::new(MemoryLanes::new(queues)), clock, capabilities, _folder: None, _demultiplexer: None }
+}
+
 /// Wraps a shared queue in the view of its only group.
 fn view(shared: Local) -> Local {
     let lease = shared.capabilities.time_unit * 20;
@@ -94,6 +104,10 @@ mod memory_queue {
 
 mod memory_queue_with_deleting_old_receipts {
     queue::queue_contract!(super::memory(true));
+}
+
+mod memory_queue_with_lanes {
+    queue::queue_contract!(super::memory_with_lanes());
 }
 
 mod view_of_a_sqlite_queue {

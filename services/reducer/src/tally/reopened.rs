@@ -36,6 +36,11 @@ impl Tally {
         self.times_reopened
     }
 
+    /// Returns how often ended mini-batches became pending again: outcomes that were known before may be new since.
+    pub(crate) fn times_reverted(&self) -> u64 {
+        self.times_reopened + self.times_rows_lost
+    }
+
     /// Returns the mini-batches that succeeded without some of their items, if these items alone would fail the reopened job
     /// again at once: nothing could continue it otherwise, however its script was corrected. `collects_rows`: a job without
     /// rows fails.

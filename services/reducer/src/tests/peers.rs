@@ -226,6 +226,44 @@ async fn stopped_reducer_commits_its_messages_and_leaves_the_job_open() {
 }
 
 #[tokio::test]
+async fn end_decided_before_a_retry_does_not_end_the_reopened_job() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    job.spec.thresholds.allowed_failed_count = 0;
+    let mut behind = job.open().await;
+    job.send_event(event(failed(0, 3, true, 1))).await;
+    job.planned(1).await;
+    behind.drain().await.expect("committed");
+    assert_eq!(job.run().await.state, JobState::Failed);
+    job.open().await.reopen().await.expect("writable");
+    let end = End::Failed("decided before the retry".to_owned());
+    let finished = behind.finish(end, &CancellationToken::new()).await.expect("readable");
+    assert_eq!(finished, None);
+    assert_eq!(job.store.result().await.expect("readable"), None, "the job is open");
+    assert_eq!(job.open().await.tally().ended_as(), None);
+    job.send_rows(0, "zero\n").await;
+    let result = behind.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!((result.state, job.output().as_str()), (JobState::Completed, "zero\n"));
+}
+
+#[tokio::test]
+async fn failure_in_a_reopened_job_is_not_taken_for_one_of_its_first_run() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    job.spec.thresholds.allowed_failed_count = 0;
+    let mut behind = job.open().await;
+    job.send_event(event(failed(0, 3, true, 1))).await;
+    job.planned(1).await;
+    behind.drain().await.expect("committed");
+    assert_eq!(job.run().await.state, JobState::Failed);
+    job.open().await.reopen().await.expect("writable");
+    job.send_event(event(failed(0, 3, true, 1))).await;
+    behind.drain().await.expect("committed");
+    assert_eq!(job.open().await.tally().state(0), MiniBatchState::Failed);
+    assert_eq!(behind.run(CancellationToken::new()).await.expect("the job ends").state, JobState::Failed);
+}
+
+#[tokio::test]
 async fn ledger_that_contradicts_the_plan_is_rejected() {
     let mut job = Job::new();
     job.options.peers = Peers::Many;

@@ -8,7 +8,6 @@ use protocol::{Chance, ErrorReport, SlotPhase};
 use super::Executor;
 use super::processes::Running;
 use crate::node_log::{NodeLog, user_error_name};
-use crate::oom;
 use crate::printed::{Pipes, crash_stack, last_lines, quote, without_crash};
 use crate::scheduler::{Findings, ProcessId};
 
@@ -49,15 +48,15 @@ impl Executor {
             EXIT_AGENT_GONE => format!("the connection to the process was cut {place}"),
             0.. => format!("the script ended its own process {place}, with exit status {code} (os._exit)"),
             _ if -code == libc::SIGKILL => {
-                let kills = (running.oom_kills, oom::kills());
-                let why = match kills {
-                    (Some(before), Some(now)) if now > before => "by the kernel, because memory ran out",
-                    _ => "possibly by the kernel because memory ran out (OOM)",
+                let kills = (running.oom_kills, self.oom_kills());
+                let is_out_of_memory = matches!(kills, (Some(before), Some(now)) if now > before);
+                let remedy = "use smaller mini-batches or fewer processes (process_count_per_node)";
+                let why = match &self.agent.memory_group {
+                    Some(group) if is_out_of_memory => format!("by the kernel, {}", group.why()),
+                    _ if is_out_of_memory => format!("by the kernel, because memory ran out: {remedy}"),
+                    _ => format!("possibly by the kernel because memory ran out (OOM): {remedy}"),
                 };
-                format!(
-                    "the process was killed (SIGKILL) {place}, {why}: use smaller mini-batches or fewer processes \
-                     (process_count_per_node)"
-                )
+                format!("the process was killed (SIGKILL) {place}, {why}")
             }
             _ => format!("the process crashed ({}) {place}", signal_name(-code)),
         };

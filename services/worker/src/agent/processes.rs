@@ -11,6 +11,7 @@ use protocol::{
 
 use super::stacks::StackDump;
 use super::{Executor, Message};
+use crate::cache::is_full;
 use crate::gpu::threads_each;
 use crate::node_log::LogFile;
 use crate::python_process::{PythonProcess, Start};
@@ -52,6 +53,7 @@ impl Executor {
                 scratch: scratch.clone(),
                 environment: self.environment(gpu, sees),
                 nice: self.agent.spec.nice,
+                group: self.group(),
                 logs: ["stdout.txt", "stderr.txt"].map(|stream| self.log.system_file(&name, stream)),
                 log_bytes_max: LOG_BYTES_MAX,
             };
@@ -62,6 +64,9 @@ impl Executor {
         });
         let python = match started {
             Ok(python) => python,
+            Err(error) if is_full(&error) => {
+                return Some(Event::NoRoom { process, message: format!("{name} cannot start: {error:#}") });
+            }
             Err(error) => {
                 let may_heal = error.downcast_ref::<std::io::Error>().is_none_or(|error| {
                     use std::io::ErrorKind::{NotFound, PermissionDenied};
@@ -81,7 +86,7 @@ impl Executor {
             scratch,
             started: Instant::now(),
             measured: None,
-            oom_kills: oom::kills(),
+            oom_kills: self.oom_kills(),
         });
         self.send(process, &configure, Vec::new());
         let seen = gpu.map_or(String::new(), |index| format!(", sees GPU {index}"));
@@ -90,6 +95,19 @@ impl Executor {
         let event = ResultEvent::ProcessStarted { node, process: name, pid, gpu, at };
         self.announce(Announcement::Event(event)).await;
         None
+    }
+
+    /// Returns the entrance to the control group of the job.
+    fn group(&self) -> Option<std::fs::File> {
+        let entrance = self.agent.memory_group.as_ref()?.entrance();
+        entrance.inspect_err(|error| tracing::warn!("the memory of this process is not limited: {error}")).ok()
+    }
+
+    /// Returns how many processes the kernel has killed because memory ran out: of the job, if it has a group, else of
+    /// the container or machine.
+    pub(super) fn oom_kills(&self) -> Option<u64> {
+        let of_job = self.agent.memory_group.as_ref().and_then(|group| group.kills());
+        of_job.or_else(oom::kills)
     }
 
     /// The folder that holds the model under its own name.

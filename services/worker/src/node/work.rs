@@ -24,6 +24,7 @@ use super::{Node, capacity, leftovers};
 use crate::agent::{Agent, report_provisioning};
 use crate::cache::{Cache, Used, is_full};
 use crate::dead_letters::bury;
+use crate::memory_groups::{MemoryGroup, MemoryGroups};
 use crate::stop::Stop;
 
 /// How often the node looks whether its caches are too large, and how much of the disk is free.
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     pub(super) node: Node,
     pub(super) cache: Cache,
     pub(super) protection: Protection,
+    pub(super) memory_groups: Option<MemoryGroups>,
 }
 
 /// Logs and folders of a job whose agent has ended.
@@ -128,6 +130,7 @@ impl Shared {
             python,
             package: node.package.clone(),
             work_folder: self.folder().join(&spec.job_id),
+            memory_group: self.memory_group(&spec).map(Arc::new),
             prefetch_bytes_max: node.prefetch_bytes_max,
             is_alone: false,
             timing: node.options.timing,
@@ -135,6 +138,18 @@ impl Shared {
             crash: node.crash,
             spec: Arc::new(spec),
         }
+    }
+
+    /// Creates the control group of a job, if this node limits the memory of jobs.
+    fn memory_group(&self, spec: &JobSpec) -> Option<MemoryGroup> {
+        let made = match &self.memory_groups {
+            Some(groups) => groups.of_job(&spec.job_id, spec.max_memory).map_err(|error| error.to_string()),
+            None if spec.max_memory > 0 => Err("this machine does not allow it; see `gristmill doctor`".to_owned()),
+            None => return None,
+        };
+        let unlimited =
+            |why: &String| tracing::warn!(job.id = spec.job_id, "the memory of the job is not limited: {why}");
+        made.inspect_err(unlimited).ok()
     }
 
     /// Keeps the caches within their limits, until the handle is dropped.

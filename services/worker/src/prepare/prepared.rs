@@ -16,6 +16,8 @@ pub enum Preparation {
     Empty(Box<Prepared>),
     /// It cannot be read.
     Failed(ErrorReport),
+    /// It cannot be read because the disk of this node is full.
+    NoRoom(ErrorReport),
 }
 
 impl Preparation {
@@ -24,7 +26,7 @@ impl Preparation {
         let Some(Replayed { rows: Some((first, end)), .. }) = descriptor.replays else { return self };
         let found = match &self {
             Self::Ready(prepared) | Self::Empty(prepared) => prepared.passed,
-            Self::Failed(_) => return self,
+            Self::Failed(_) | Self::NoRoom(_) => return self,
         };
         match self {
             Self::Ready(mut prepared) if first < end && end <= found => {

@@ -132,13 +132,19 @@ impl Scheduler {
         mini_batch.descriptor = descriptor;
         mini_batch.preparation = mini_batch.preparing_for(now.instant);
         match preparation.of_replay(&mini_batch.descriptor) {
+            Preparation::NoRoom(error) if self.config.share.is_some() => {
+                self.no_room_for(lease, error.message, now);
+            }
             Preparation::Ready(prepared) => {
                 mini_batch.stage = Stage::Ready(prepared);
                 self.ready.push_back(lease);
+                self.has_room();
             }
             // All its records failed before `run()`, so the mini-batch is done.
             Preparation::Empty(prepared) => self.conclude_unrun(lease, *prepared, Ending::empty(), now),
-            Preparation::Failed(error) => self.fail_unrun(lease, AttemptStatus::LoadFailed, error, now),
+            Preparation::Failed(error) | Preparation::NoRoom(error) => {
+                self.fail_unrun(lease, AttemptStatus::LoadFailed, error, now)
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of each decision, as events and the resulting actions.
 
 mod copies;
+mod disk;
 mod ends;
 mod fit;
 mod gpus;

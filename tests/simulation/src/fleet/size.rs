@@ -63,7 +63,7 @@ pub fn run_size(size: Size) -> Result<Sized, Violation> {
         job_idle: Duration::from_secs(24 * 3600),
         provision_max: Duration::from_secs(1),
         message_bytes_max: MESSAGE_BYTES_MAX,
-        instant_calls: true,
+        drives_time: true,
         pace: Pace::PRODUCTION,
         ..Weather::default()
     };
@@ -81,7 +81,8 @@ impl World {
         let in_flight = async {
             let mut most = 0;
             while self.counts.stopped_at().is_none() && self.witness.violation().is_none() {
-                most = most.max(self.tasks.depth().await.expect("memory answers").in_flight);
+                let [tasks] = &self.tasks[..] else { unreachable!("SQS has no lanes") };
+                most = most.max(tasks.depth().await.expect("memory answers").in_flight);
                 sleep(LOOK).await;
             }
             most

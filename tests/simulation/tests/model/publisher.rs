@@ -2,9 +2,9 @@
 //! decides what it publishes ([`view`](crate::decisions::view)). By hand: the order of its steps.
 
 use crate::Action;
-use crate::decisions::{End, Record, view};
+use crate::decisions::{End, Record, Task, view};
 use crate::reducer::truth;
-use crate::state::{Bug, Publisher, State, Summary, World};
+use crate::state::{Bug, Parcel, Publisher, State, Summary, World};
 
 /// Whether `retry` would do anything.
 fn can_retry(world: &World, state: &State) -> bool {
@@ -48,8 +48,10 @@ pub fn publish(world: &World, state: &mut State, is_unanswered: bool) {
             }
             // One call, unless the publisher may die in the middle of it.
             let count = if world.faults.publisher_crashes > 0 { 1 } else { tasks.len() };
-            for task in tasks.iter_mut().filter(|task| task.is_some()).take(count).filter_map(Option::take) {
-                state.tasks.send(task);
+            let sent: Vec<Task> =
+                tasks.iter_mut().filter(|task| task.is_some()).take(count).filter_map(Option::take).collect();
+            for together in sent.chunks(if world.bundles { 2 } else { 1 }) {
+                state.tasks.send(Parcel { first: together[0], second: together.get(1).copied() });
             }
             match tasks.iter().any(Option::is_some) {
                 true => Publisher::Publishing(tasks),

@@ -87,7 +87,7 @@ pub fn collect(world: &World, state: &mut State, reducer: usize, id: u8, is_laps
 enum Appended {
     Committed,
     Known,
-    /// Another reducer has ended the job.
+    /// Another reducer has ended the job, which may be open again meanwhile.
     TooLate,
     /// The commit was lost, and what the other reducer has committed is read: the caller tries again.
     Again,
@@ -104,8 +104,13 @@ fn append(world: &World, state: &mut State, reducer: usize, records: &[Record]) 
         }
         _ => next_segment(&state.ledger[..known], records),
     };
+    let is_outdated = reopened(&state.ledger) != reopened(&state.ledger[..known]);
     if segment.is_empty() {
-        return Appended::Known;
+        if world.has(Bug::BelievesThatItKnowsAll) {
+            return Appended::Known;
+        }
+        state.reducers[reducer].known = state.ledger.len();
+        return if is_outdated { Appended::TooLate } else { Appended::Known };
     }
     let had_ended = sees(world, state, reducer).ended.is_some();
     if known == state.ledger.len() {
@@ -120,7 +125,14 @@ fn append(world: &World, state: &mut State, reducer: usize, records: &[Record]) 
         return Appended::Committed;
     }
     state.reducers[reducer].known = state.ledger.len();
-    if !had_ended && sees(world, state, reducer).ended.is_some() { Appended::TooLate } else { Appended::Again }
+    let is_reopened = is_outdated && !world.has(Bug::EndsReopenedJobs);
+    let is_too_late = is_reopened || !had_ended && sees(world, state, reducer).ended.is_some();
+    if is_too_late { Appended::TooLate } else { Appended::Again }
+}
+
+/// Returns how often the job was reopened.
+fn reopened(ledger: &[Vec<Record>]) -> usize {
+    ledger.iter().flatten().filter(|record| **record == Record::Reopened).count()
 }
 
 /// Commits what it holds. Unanswered: the store has the segment, and the reducer will try again.
@@ -156,7 +168,9 @@ pub fn acknowledge(world: &World, state: &mut State, reducer: usize, old_too: bo
     let (committed, others): (Vec<_>, Vec<_>) = held.into_iter().partition(|held| held.is_committed);
     state.reducers[reducer].held = others;
     for HeldResult { record, receipt, .. } in committed {
-        let is_in_ledger = next_segment(&state.ledger, &[record]).is_empty();
+        // After a retry, a failure of the run before it would count as new.
+        let is_there = state.ledger.iter().flatten().any(|committed| *committed == record);
+        let is_in_ledger = is_there || next_segment(&state.ledger, &[record]).is_empty();
         if !is_in_ledger && truth(world, state).ended.is_none() {
             state.breaks("commit, then acknowledge");
         }

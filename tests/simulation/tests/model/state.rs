@@ -29,6 +29,12 @@ pub enum Bug {
     EndsAlone,
     /// Writes the final file in place.
     WritesInPlace,
+    /// Ends a job by a decision that precedes a retry.
+    EndsReopenedJobs,
+    /// Takes an outcome of a reopened job for one of its first run, of which it knows.
+    BelievesThatItKnowsAll,
+    /// Acknowledges a bundle together with its first member.
+    EndsBundlesEarly,
 }
 
 /// How a try of a mini-batch ends.
@@ -68,6 +74,8 @@ pub struct World {
     /// Messages that a reducer holds at a time.
     pub batch: usize,
     pub faults: Faults,
+    /// Mini-batches that are published together travel in one message.
+    pub bundles: bool,
     /// An old receipt may delete a message that was delivered again.
     pub old_receipt_deletes: bool,
     /// `retry` begins only when no reducer is between its agreement on an end and its last write.
@@ -82,6 +90,23 @@ impl World {
 
     pub fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
+    }
+}
+
+/// The body of a message of the task queue: a mini-batch, or a bundle of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Parcel {
+    pub first: Task,
+    pub second: Option<Task>,
+}
+
+impl Parcel {
+    pub fn alone(first: Task) -> Self {
+        Self { first, second: None }
+    }
+
+    pub fn members(self) -> impl Iterator<Item = Task> {
+        std::iter::once(self.first).chain(self.second)
     }
 }
 
@@ -146,6 +171,8 @@ pub struct HeldTask {
     pub is_acknowledged: bool,
     /// The worker knows that it has lost the lease.
     pub knows_lost: bool,
+    /// The other member of its bundle has not ended in this delivery, so the service must not forget the bundle.
+    pub keeps_bundle: bool,
     pub receipt: Receipt,
 }
 
@@ -218,7 +245,7 @@ pub enum Publisher {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    pub tasks: Queue<Task>,
+    pub tasks: Queue<Parcel>,
     pub results: Queue<Record>,
     pub workers: Vec<Worker>,
     pub reducers: Vec<Reducer>,

@@ -1,9 +1,11 @@
 //! A worker. The scheduler of the worker decides what a delivery becomes ([`answer`]). By hand: the order of what the
-//! announcer does, leases, crashes, and the look of a node whether a job is over.
+//! announcer does, leases, crashes, the look of a node whether a job is over, and bundles (`queue/src/bundles.rs`): the
+//! members of a bundle share a lease, the bundle is acknowledged with the last of them, and the members of a bundle that
+//! was delivered before are sent again alone.
 
 use crate::Action;
 use crate::decisions::{Answer, Fate, LOST_MAX, Record, TRIES_MAX, Task, answer, lost_before};
-use crate::state::{Bug, GONE, HeldTask, Receipt, Script, State, World};
+use crate::state::{Bug, GONE, HeldTask, Parcel, Receipt, Script, State, World};
 
 /// What an announcer does for a mini-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,16 +92,31 @@ pub fn actions(world: &World, state: &State, worker: usize, actions: &mut Vec<Ac
 pub fn receive(world: &World, state: &mut State, worker: usize, id: u8, is_lapse: bool) {
     state.faults.task_lapses -= u8::from(is_lapse);
     let message = state.tasks.deliver(id);
-    let mut held = HeldTask {
-        task: message.body,
-        answer: None,
-        is_announced: false,
-        is_published: false,
-        is_acknowledged: false,
-        knows_lost: false,
-        receipt: Receipt { count: message.count, id },
+    let is_bundle = message.body.second.is_some();
+    for task in message.body.members() {
+        let held = HeldTask {
+            task,
+            answer: None,
+            is_announced: false,
+            is_published: false,
+            is_acknowledged: false,
+            knows_lost: false,
+            keeps_bundle: is_bundle,
+            receipt: Receipt { count: message.count, id },
+        };
+        begin(world, state, worker, held, is_bundle && message.count > 1);
+    }
+}
+
+/// Takes a mini-batch. `again_alone`: it goes back to the queue, in a message of its own.
+fn begin(world: &World, state: &mut State, worker: usize, mut held: HeldTask, again_alone: bool) {
+    held.answer = match again_alone {
+        true => {
+            let next = Task { lost: lost_before(held.task, held.receipt.count), ..held.task };
+            Some(Answer { tried: None, next: Some(next) })
+        }
+        false => answers(world, held, Fate::Waits),
     };
-    held.answer = answers(world, held, Fate::Waits);
     state.workers[worker].held.push(held);
     // Where nothing looks at a mini-batch that waits, its run is no step of its own: fewer states, the same histories.
     let is_watched = world.faults.drains + world.faults.retries > 0 || world.has(Bug::NodeDropsOpenJobs);
@@ -157,7 +174,7 @@ pub fn send(world: &World, state: &mut State, worker: usize, slot: usize, is_una
             if next.tries_spent != held.task.tries_spent + u8::from(tried.is_some()) {
                 state.breaks("every try counts");
             }
-            state.tasks.send(next);
+            state.tasks.send(Parcel::alone(next));
             held.is_published = !is_unanswered;
         }
         Some(Duty::Acknowledge) => {
@@ -169,7 +186,10 @@ pub fn send(world: &World, state: &mut State, worker: usize, slot: usize, is_una
                 let rules = ["publish again, then acknowledge", "publish the next try, then acknowledge"];
                 state.breaks(rules[usize::from(is_try)]);
             }
-            state.tasks.acknowledge(held.receipt, old_too);
+            if !held.keeps_bundle || world.has(Bug::EndsBundlesEarly) {
+                state.tasks.acknowledge(held.receipt, old_too);
+            }
+            end_member(state, worker, held.receipt);
             (held.is_acknowledged, held.receipt) = (true, Receipt { count: 0, id: GONE });
         }
         None => unreachable!("everything is done"),
@@ -178,6 +198,12 @@ pub fn send(world: &World, state: &mut State, worker: usize, slot: usize, is_una
     if held.next_duty(world).is_none() {
         state.workers[worker].held.remove(slot);
     }
+}
+
+/// A member of a bundle has ended: the other one acknowledges the bundle.
+fn end_member(state: &mut State, worker: usize, receipt: Receipt) {
+    let others = state.workers[worker].held.iter_mut().filter(|other| other.receipt == receipt);
+    others.for_each(|other| other.keeps_bundle = false);
 }
 
 /// The node learns that it has lost a lease, and stops the work.
@@ -191,7 +217,10 @@ pub fn notice_loss(world: &World, state: &mut State, worker: usize, slot: usize)
 /// The node has seen that the job is over, and acknowledges a message that is of no use.
 pub fn drop_message(state: &mut State, worker: usize, slot: usize) {
     let held = state.workers[worker].held.remove(slot);
-    state.tasks.acknowledge(held.receipt, false);
+    if !held.keeps_bundle {
+        state.tasks.acknowledge(held.receipt, false);
+    }
+    end_member(state, worker, held.receipt);
 }
 
 /// The node returns what it has not begun, and receives nothing more.

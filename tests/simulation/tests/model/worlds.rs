@@ -33,6 +33,7 @@ fn calm() -> World {
         capacity: 1,
         reducers: 1,
         batch: 1,
+        bundles: false,
         faults: Faults::default(),
         old_receipt_deletes: true,
         retry_waits: true,
@@ -61,6 +62,13 @@ fn drains() -> World {
     World { scripts, capacity: 2, ..with(Faults { drains: 1, ..Faults::default() }) }
 }
 
+/// Two mini-batches in one message.
+fn bundles() -> World {
+    let scripts = vec![Script::Succeeds, Script::Succeeds];
+    let faults = Faults { worker_crashes: 1, ..Faults::default() };
+    World { scripts, capacity: 2, bundles: true, ..with(faults) }
+}
+
 fn two_reducers() -> World {
     let faults = Faults { result_lapses: 1, reducer_crashes: 1, ..Faults::default() };
     World { reducers: 2, ..with(faults) }
@@ -87,6 +95,11 @@ fn crashed_publishers() {
 }
 
 #[test]
+fn bundled_mini_batches() {
+    every_rule_holds("bundled mini-batches", bundles());
+}
+
+#[test]
 fn several_reducers() {
     every_rule_holds("several reducers", two_reducers());
 }
@@ -102,10 +115,19 @@ fn lost_answers() {
     every_rule_holds("lost answers", with(Faults { unanswered: 1, ..Faults::default() }));
 }
 
-/// One reducer: with a second one that has not read the end, the rules do not hold yet (`GUARANTEES.md`).
+/// A job that fails, and fails again, with two reducers.
+fn retries() -> World {
+    World { scripts: vec![Script::Raises], reducers: 2, ..with(Faults { retries: 1, ..Faults::default() }) }
+}
+
 #[test]
 fn retried_jobs() {
     every_rule_holds("retried jobs", with(Faults { retries: 1, ..Faults::default() }));
+}
+
+#[test]
+fn retried_jobs_of_two_reducers() {
+    every_rule_holds("retried jobs of two reducers", retries());
 }
 
 fn finds(bug: Bug, world: World, rules: &[&str]) {
@@ -144,5 +166,8 @@ bugs! {
     CommitsTwice in two_reducers() => "an attempt is committed at most once";
     FailureBeatsSuccess in lapses() => "commit, then acknowledge", "every job ends";
     EndsAlone in calm() => "every mini-batch counts once";
+    EndsBundlesEarly in bundles() => "every job ends";
+    BelievesThatItKnowsAll in retries() => "every job ends", "commit, then acknowledge";
+    EndsReopenedJobs in retries() => "every job ends", "every mini-batch counts once";
     WritesInPlace in calm() => "the final file appears whole", "every row once, in order";
 }
