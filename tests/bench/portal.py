@@ -1,5 +1,6 @@
 """Measures the portal on a synthetic job of a million mini-batches: the time of every answer and every page, and the
-memory of the portal and of a browser; and how fast jobs run while the portal shows them.
+memory of the portal and of a browser; of a compute target with many jobs; and how fast jobs run while the portal shows
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from portal_pages import BROWSER, browse
+from portal_pages import BROWSER, browse, pages_of
+from portal_target import TargetLooks, look_at_target, row
 from portal_watched import Watched, compare
 from report import commit, hardware
 
@@ -99,7 +101,7 @@ def measure(executable: str, synthetic: str, mini_batches: int, failures: int) -
                     ("output", f"{job}/output"),
                 ]:
                     get(name, path)
-            pages, memory = browse(printed, job_id, mini_batches)
+            pages, memory = browse(printed, pages_of(job_id, mini_batches))
             status = Path(f"/proc/{portal.pid}/status").read_text()
             peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
             return Looks(times, sizes, pages, {PORTAL: int(peak.split()[1]) / 1024, **memory})
@@ -114,6 +116,7 @@ def main() -> None:
     parser.add_argument("--failures", type=int, default=1_000)
     parser.add_argument("--synthetic", required=True, help="the program that writes the job")
     parser.add_argument("--watched-mini-batches", type=int, default=200_000, help="size of the jobs that run")
+    parser.add_argument("--target-jobs", type=int, default=200, help="open jobs of the compute target")
     parser.add_argument("--watched-only", action="store_true", help="only compare jobs with and without a portal")
     parser.add_argument("--keep-results", action="store_true", help=f"print only, leave {PAGE.name} as it is")
     options = parser.parse_args()
@@ -122,16 +125,18 @@ def main() -> None:
         print(watched().table())
         return
     looks = measure(os.environ["GRISTMILL"], options.synthetic, options.mini_batches, options.failures)
-    page = report(options.mini_batches, options.failures, looks, watched())
+    target = look_at_target(os.environ["GRISTMILL"], sys.executable, options.target_jobs)
+    page = report(options.mini_batches, options.failures, looks, target, watched())
     print(page)
     if not options.keep_results:
         PAGE.write_text(page)
 
 
-def report(mini_batches: int, failures: int, looks: Looks, watched: Watched) -> str:
-    slowest_answer = max(looks.answers, key=lambda name: max(looks.answers[name]))
-    slowest_page = max(looks.pages, key=looks.pages.__getitem__)
-    answer, page = max(looks.answers[slowest_answer]), looks.pages[slowest_page]
+def report(mini_batches: int, failures: int, looks: Looks, target: TargetLooks, watched: Watched) -> str:
+    answers, pages = {**looks.answers, "target": target.answers}, {**looks.pages, **target.pages}
+    slowest_answer = max(answers, key=lambda name: max(answers[name]))
+    slowest_page = max(pages, key=pages.__getitem__)
+    answer, page = max(answers[slowest_answer]), pages[slowest_page]
     goals = [
         (f"slowest answer ({slowest_answer})", f"{answer:.2f} s", "1 s", answer <= 1),
         (f"slowest page ({slowest_page})", f"{page:.2f} s", "1 s", page <= 1),
@@ -162,12 +167,13 @@ def report(mini_batches: int, failures: int, looks: Looks, watched: Watched) -> 
             f"| {name} | {statistics.median(seconds):.3f} s | {max(seconds):.3f} s | {looks.sizes[name]:,} |"
             for name, seconds in looks.answers.items()
         ),
+        row(target),
         "",
         "## Pages in Chromium, until they are complete",
         "",
         "| | seconds |",
         "|---|---:|",
-        *(f"| {name} | {seconds:.3f} |" for name, seconds in looks.pages.items()),
+        *(f"| {name} | {seconds:.3f} |" for name, seconds in pages.items()),
         "",
         "## Most memory",
         "",

@@ -25,6 +25,7 @@ PAGES = [
     ("a log", "jobs/{job}/logs?path=user/stdout/node-0/process000.stdout.txt", ".log-line"),
     ("output", "jobs/{job}/output", "main .panel table"),
 ]
+REST = ("#/target", "main h1:has-text('this machine')")
 WAIT_MS = 30_000
 BROWSER = "browser, all processes"
 EMPTY = "browser, before the first page"
@@ -53,8 +54,17 @@ def browser_megabytes() -> float:
     return total / 1024
 
 
-def browse(address: str, job_id: str, mini_batches: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the time of each page until it is complete, and the most memory of the browser without garbage."""
+def pages_of(job_id: str, mini_batches: int) -> list[tuple[str, str, str]]:
+    """The pages of a job, and the list."""
+    return [(name, place.format(job=job_id, middle=mini_batches // 2), complete) for name, place, complete in PAGES]
+
+
+def browse(
+    address: str, pages: list[tuple[str, str, str]], rest: tuple[str, str] = REST
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns the time of each page until it is complete, and the most memory of the browser without garbage. Before
+    each page, the browser shows the page `rest`: its place, and something that only it has.
+    """
     times: dict[str, float] = {}
     most = {EMPTY: 0.0, BROWSER: 0.0, "browser, objects of the page": 0.0}
     with sync_playwright() as playwright:
@@ -65,13 +75,12 @@ def browse(address: str, job_id: str, mini_batches: int) -> tuple[dict[str, floa
         page.locator("table.jobs a.name").first.wait_for(timeout=WAIT_MS)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
-        for name, place, complete in PAGES:
-            hash_ = "#/" + place.format(job=job_id, middle=mini_batches // 2)
+        for name, place, complete in pages:
             # Elements of the previous page must not count as those of this one.
-            page.evaluate("location.hash = '#/target'")
-            page.locator("main h1").filter(has_text="this machine").wait_for(timeout=WAIT_MS)
+            page.evaluate("hash => { location.hash = hash; }", rest[0])
+            page.locator(rest[1]).first.wait_for(timeout=WAIT_MS)
             began = time.perf_counter()
-            page.evaluate("hash => { location.hash = hash; }", hash_)
+            page.evaluate("hash => { location.hash = hash; }", f"#/{place}")
             page.locator(complete).first.wait_for(timeout=WAIT_MS)
             if "mini-batches" in name and "one" not in name:
                 drawn = "(document.querySelector('.map canvas')?.width ?? 0) > 300"

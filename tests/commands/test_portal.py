@@ -60,12 +60,6 @@ def test_ended_job_shows_the_same_as_status(workplace, portal):
         printed = [[part["text"] for part in attempt["printed"]] for attempt in attempts]
         assert printed == [[f"reading <b> {workplace.folder}/data/{number:03}.txt\n"]] * tries
 
-    case = mini_batch["test_case"]
-    workplace.write({case["file_name"]: case["job_file"]})
-    alone = workplace.command(*case["command"].split()[1:], "--json")
-    assert alone.exit_status == FAILED, alone
-    assert alone.result["mini_batches"] == {"total": 1, "succeeded": 0, "failed": 1}, alone
-
     first = portal.get(f"/jobs/{job_id}/logs")["first_error"]
     assert "three is <b>bad</b>" in first["text"]
     text = portal.get(f"/jobs/{job_id}/logs/text?path={first['path']}&from={first['offset']}")["text"]

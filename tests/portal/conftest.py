@@ -1,6 +1,7 @@
 """A real browser for the tests of the portal's page."""
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from stand_in import StandIn
 
-WEB = Path(__file__).resolve().parents[2] / "services" / "portal" / "web"
+ROOT = Path(__file__).resolve().parents[2]
+AXE = ROOT / "services" / "portal" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +62,15 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         context.close()
     problems = [problem for problem in problems if "ERR_" not in problem]
     assert problems == []
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, which is installed with the packages of the page."""
+    if not AXE.exists():
+        folder = tmp_path_factory.mktemp("page")
+        subprocess.run([ROOT / "scripts" / "build-page", folder], check=True, capture_output=True)
+    return AXE.read_text()
 
 
 @pytest.fixture(scope="session")

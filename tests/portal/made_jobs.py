@@ -82,8 +82,12 @@ class Job(Past):
         )
 
     def cause(self) -> str:
+        number = self.failed[0] if self.failed else 0
+        first = f"The first failed mini-batch is {number} ({self.item(number)} and 3 more)"
+        count = len(self.failed) * 4
         return (
-            f"The number of failed items is {len(self.failed) * 4}, which exceeds error threshold 10. {self.error()}."
+            f"The number of failed items is {count}, which exceeds error threshold 10. {first}, "
+            f"open logs/user/error/0/process001.txt. {self.error()}."
         )
 
     def counts(self) -> dict:
@@ -459,9 +463,13 @@ class Job(Past):
             "next_failed": min((other for other in near if other > number), default=None),
             "can_run_again": True,
             "test_case": {
-                "file_name": f"mini-batch-{number}.yaml",
-                "job_file": f"name: {self.name}\nentry_script: score.py\ninputs:\n  - path: {self.item(number)}\n",
-                "command": f"gristmill run mini-batch-{number}.yaml",
+                "command": f"gristmill replay {self.id} --mini-batch {number}",
+                "rows": None,
+                "job_file": {
+                    "name": f"{self.name}-{number}.yaml",
+                    "text": f"name: {self.name}\nentry_script: score.py\ninputs:\n  - path: {self.item(number)}\n",
+                    "command": f"gristmill run {self.name}-{number}.yaml",
+                },
             },
         }
 

@@ -25,6 +25,14 @@ def eventually(page: Page, condition: str) -> None:
         time.sleep(0.02)
 
 
+def violations(page: Page, axe: str) -> list[str]:
+    """What axe-core finds; `axe` is its source."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"][:3]]
+
+
 def scroll_up(page: Page) -> None:
     """Scrolls a log up, as long as there is more before what is loaded."""
     for _ in range(60):

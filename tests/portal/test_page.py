@@ -3,7 +3,6 @@
 import datetime
 import json
 import re
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +11,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from made_past import MARKUP
-from page_client import COMPLETED, FAILED, HOSTILE, MILLION, RUNNING, eventually, scroll_up, show
+from page_client import COMPLETED, FAILED, HOSTILE, MILLION, RUNNING, eventually, scroll_up, show, violations
 from stand_in import DIST, StandIn
 
 pytestmark = pytest.mark.xdist_group("page")
-
-ROOT = Path(__file__).resolve().parents[2]
-AXE = ROOT / "services" / "portal" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 # Every page with a text that appears once it is complete.
 PAGES = {
@@ -35,24 +31,6 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The source of axe-core, which is installed with the packages of the page."""
-    if not AXE.exists():
-        subprocess.run(
-            [ROOT / "scripts" / "build-page", tmp_path_factory.mktemp("page")], check=True, capture_output=True
-        )
-    return AXE.read_text()
-
-
-def violations(page: Page, axe: str) -> list[str]:
-    """What axe-core finds."""
-    if not page.evaluate("'axe' in window"):
-        page.evaluate(axe)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"][:3]]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 768, 1440])
 def test_every_page_fits_and_is_accessible(
@@ -66,8 +44,37 @@ def test_every_page_fits_and_is_accessible(
         if page.evaluate("document.documentElement.scrollWidth") > width:
             problems.append(f"{place} is wider than the window")
         # Colours differ by theme, the structure by width.
-        if (width, scheme) in ((1440, "light"), (360, "dark")):
+        if (width, scheme) in ((1440, "light"), (768, "light"), (360, "dark")):
             problems += [f"{place}: {problem}" for problem in violations(page, axe)]
+    assert problems == []
+
+
+# Each page with the button that opens a dialog.
+DIALOGS = {
+    f"jobs/{RUNNING}": ("Cancel", "Commands"),
+    f"jobs/{FAILED}": ("Retry",),
+    f"jobs/{FAILED}/mini-batches/30": ("Run it again",),
+}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (768, "dark"), (360, "light")])
+def test_every_dialog_fits_and_is_accessible(
+    width: int, scheme: str, axe: str, stand_in: StandIn, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(stand_in.address, width=width, scheme=scheme, bypass_csp=True)
+    problems = []
+    for place, buttons in DIALOGS.items():
+        for button in buttons:
+            show(page, place)
+            page.get_by_role("button", name=button, exact=True).click()
+            dialog = page.get_by_role("dialog")
+            expect(dialog).to_be_visible()
+            box = dialog.bounding_box()
+            if not box or box["x"] < 0 or box["x"] + box["width"] > width:
+                problems.append(f"{button} is wider than the window")
+            problems += [f"{place}, {button}: {problem}" for problem in violations(page, axe)]
+            page.keyboard.press("Escape")
+            expect(dialog).to_be_hidden()
     assert problems == []
 
 

@@ -34,7 +34,7 @@ def test_job_shows_its_rate_its_limits_and_its_settings(stand_in: StandIn, open_
     show(page, f"jobs/{FAILED}")
     expect(panel(page, "Attempts that ended, by time").locator("canvas").first).to_be_visible()
     gauges = panel(page, "How near each limit is")
-    expect(gauges.get_by_role("img").first).to_have_attribute("aria-label", re.compile(r"\d+(\.\d)? of \d+"))
+    expect(gauges.get_by_role("img").first).to_have_attribute("aria-label", re.compile(r"\d items?, limit \d+$"))
     expect(gauges.locator(".gauge .num.bad").first).to_be_visible()
     settings = panel(page, "Settings")
     expect(settings).to_contain_text(re.compile(r"script\S*\.py"))

@@ -288,6 +288,42 @@ def test_job_of_a_target_is_shown_from_the_queue_to_its_output(
     assert page.locator(".check .badge.bad").all_inner_texts() == []
 
 
+def test_target_shows_what_is_in_flight_and_who_serves(
+    workplace: Workplace, sqlite: Target, open_page: Callable[..., Page]
+) -> None:
+    workplace.data(3)
+    job_id = sqlite.enqueue(workplace.job(SCRIPT))
+    reducer = sqlite.reducer()
+    sqlite.worker("--node", "first", HOLD="000.txt")
+    wait_until(lambda: workplace.recorded("held"), "a mini-batch is held")
+    portal = Portal(workplace, "--target", sqlite.name)
+
+    def tasks() -> dict[str, int]:
+        return next(queue for queue in portal.get("/target")["queues"] if queue["name"] == "tasks")
+
+    def reducers() -> list[tuple[str, bool]]:
+        return [(one["job_id"], one["silent"]) for one in portal.get("/target")["reducers"]]
+
+    wait_until(lambda: reducers() == [(job_id, False)], "the reducer is seen")
+    queue = tasks()
+    assert queue["in_flight"] >= 1 and queue["visible"] + queue["in_flight"] == 3, queue
+    page = open_page(portal.address)
+    show(page, "target")
+    row = page.get_by_role("row").filter(has=page.get_by_role("cell", name="tasks", exact=True))
+    expect(row.get_by_role("cell")).to_have_text(["tasks", str(queue["visible"]), str(queue["in_flight"]), "0"])
+    roles = page.locator(".panel").filter(has_text="Workers and reducers")
+    served = roles.get_by_role("row").filter(has_text="reducer")
+    expect(served.get_by_role("link", name=job_id)).to_be_visible()
+    reducer.send(signal.SIGKILL)
+    wait_until(lambda: reducers() == [(job_id, True)], "its silence is noticed")
+    expect(served).to_contain_text("silent since")
+    go(workplace)
+    sqlite.reducer()
+    sqlite.wait_for_end(job_id)
+    wait_until(lambda: (tasks()["in_flight"], reducers()) == (0, []), "nothing is left")
+    expect(served).to_have_count(0)
+
+
 def test_report_is_one_file_that_needs_no_portal(workplace: Workplace, open_page: Callable[..., Page]) -> None:
     workplace.data(8)
     job_id = workplace.job(SCRIPT, error_threshold=0).run(expect=FAILED).job_id

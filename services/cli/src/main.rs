@@ -90,7 +90,10 @@ const REPLAY_EXAMPLES: &str = "Examples:
   gristmill rejects score                         show what was rejected, and why
   gristmill replay score                          after the script is corrected: complete the output
   gristmill replay score --separate               write the rows to a file of their own
-  gristmill replay score --source-directory new   with the script of another folder";
+  gristmill replay score --source-directory new   with the script of another folder
+  gristmill replay score --mini-batch 73          run one mini-batch alone, in a job of its own
+  gristmill replay score --mini-batch 73 --rows rows.parquet
+                                                  write its rows of a table to a file, and run nothing";
 
 const PORTAL_EXAMPLES: &str = "Examples:
   gristmill portal                                all jobs of this machine; prints the address and opens a browser
@@ -150,7 +153,8 @@ enum Command {
     Logs(logs::LogsArguments),
     /// Show the rejected items of a job, grouped by cause.
     Rejects(rejects::RejectsArguments),
-    /// Run the rejected items of an ended job again, with the script as it is now, and put their rows into its output.
+    /// Run the rejected items of an ended job again, with the script as it is now, and put their rows into its output; or
+    /// run one mini-batch alone.
     #[command(after_help = REPLAY_EXAMPLES)]
     Replay(replay::ReplayArguments),
     /// Serve a page that shows jobs in a browser, while they run and after they ended.

@@ -1,18 +1,82 @@
-//! Runs one mini-batch of a job again, as a job of its own: the same items, script and settings, another output. The first
-//! job does not change.
+//! Runs one mini-batch of a job again, as a job of its own: the same items and settings, the same script or that of
+//! another folder, another output. The first job does not change.
+
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use protocol::{
-    Descriptor, Durability, ErrorThresholds, ItemPath, JobSpec, PLAN_CHUNK_MINI_BATCHES, PlanPosition, TableSchema,
-    Work,
+    Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, PLAN_CHUNK_MINI_BATCHES, PlanPosition,
+    TableSchema, Work,
 };
 use storage::{JobStore, PlanComplete};
 use worker::replace_paths;
 
-use crate::{For, FoundJob, Jobs, Lock, name_with, new_job_id};
+use crate::execute::Execution;
+use crate::run::{Locks, take_output};
+use crate::submit::send_snapshots;
+use crate::targets::Target;
+use crate::{Engine, Events, For, FoundJob, Jobs, Lock, Republish, Retry, StopRequest, name_with, new_job_id};
 
 /// Maximum number of ids to try where machines share a store.
 const IDS_MAX: usize = 5;
+
+/// A job of one mini-batch of another job, without its specification, so that no command finds it.
+struct Alone {
+    from: String,
+    spec: JobSpec,
+    store: JobStore,
+    schemas: Vec<Option<TableSchema>>,
+    descriptor: Descriptor,
+    /// Held until the job is written, so that no clean-up removes it.
+    turn: Option<Lock>,
+}
+
+impl Engine {
+    /// Runs one mini-batch of a job of this machine again, in a job of its own: see [`Jobs::describe_again`].
+    /// `source_directory`: a folder that replaces that of the entry script.
+    pub async fn run_again(
+        &self,
+        wanted: &str,
+        mini_batch: u64,
+        source_directory: Option<&Path>,
+        stop: &StopRequest,
+        events: &Events,
+    ) -> crate::Result<JobResult> {
+        let (home, jobs) = (self.home(), self.jobs());
+        let alone = jobs.alone(wanted, mini_batch, source_directory).await?;
+        let lock = home.try_lock_job(&alone.spec.job_id)?.context("a new job is already locked")?;
+        let output = take_output(&alone.spec, home)?;
+        jobs.write(&alone).await?;
+        let Alone { spec, store, turn, .. } = alone;
+        let locks = Locks::new(home, lock, output, &spec.job_id)?;
+        drop(turn);
+        let execution = Execution {
+            resumed: false,
+            ..Execution::resume(FoundJob { store, spec, result: None }, home, self.settings())
+        };
+        self.execute(execution, locks, stop, events).await
+    }
+
+    /// Creates a job of one mini-batch of a job of a compute target, ready to be published. Its script is the one that
+    /// was sent with that job, unless `source_directory` replaces it.
+    pub async fn run_again_on(
+        &self,
+        wanted: &str,
+        mini_batch: u64,
+        source_directory: Option<&Path>,
+        target: &Target,
+        events: &Events,
+    ) -> Result<Retry> {
+        let store = target.open_store().await?;
+        let jobs = target.jobs(store.clone());
+        let mut alone = jobs.alone(wanted, mini_batch, source_directory).await?;
+        if source_directory.is_some() {
+            send_snapshots(&mut alone.spec, &store, self.home(), target.queue()?, events).await?;
+        }
+        jobs.write(&alone).await?;
+        self.retry_on(&alone.spec.job_id, Republish::Unended, target, events).await
+    }
+}
 
 impl FoundJob {
     /// Returns a mini-batch as it was planned. `None`: the plan has been removed, or does not contain it yet.
@@ -22,6 +86,14 @@ impl FoundJob {
         let line = chunk.split(|byte| *byte == b'\n').nth(usize::try_from(line).ok()?)?;
         serde_json::from_slice(line).ok()
     }
+
+    /// Works like [`Self::descriptor`], with an error that says what is missing.
+    pub(crate) async fn planned(&self, mini_batch: u64) -> Result<Descriptor> {
+        self.descriptor(mini_batch).await.with_context(|| {
+            let plan = format!("the plan of job {}", self.spec.job_id);
+            format!("{plan} has no mini-batch {mini_batch}, or has been removed; run the whole job again")
+        })
+    }
 }
 
 impl Jobs {
@@ -30,11 +102,18 @@ impl Jobs {
     /// It has the settings of the other job, one try, and an output in its own folder. Files are read as they are now; a
     /// table must be as it was planned, because the mini-batch is a range of its rows.
     pub async fn describe_again(&self, wanted: &str, mini_batch: u64) -> Result<String> {
-        let job = self.find(wanted, For::Look).await?;
+        let alone = self.alone(wanted, mini_batch, None).await?;
+        self.write(&alone).await?;
+        Ok(alone.spec.job_id)
+    }
+
+    async fn alone(&self, wanted: &str, mini_batch: u64, source_directory: Option<&Path>) -> Result<Alone> {
+        let mut job = self.find(wanted, For::Look).await?;
+        if let Some(folder) = source_directory {
+            take_script(&mut job.spec, folder)?;
+        }
         let from = &job.spec.job_id;
-        let Some(mut descriptor) = job.descriptor(mini_batch).await else {
-            bail!("the plan of job {from} has no mini-batch {mini_batch}, or has been removed; run the whole job again")
-        };
+        let mut descriptor = job.planned(mini_batch).await?;
         if !can_run_alone(&descriptor) {
             bail!("mini-batch {mini_batch} of job {from} has no items, only a number, and cannot run alone");
         }
@@ -42,18 +121,26 @@ impl Jobs {
             versions.clear();
             stamps.clear();
         }
+        let name = name_with(&job.spec.name, &format!("-{mini_batch}"));
+        let (id, store, turn) = self.create(&name, "", job.spec.durability).await?;
+        (descriptor.job_id, descriptor.mini_batch) = (id.clone(), 0);
+        let schemas = job.store.schemas().await.context("read the plan")?;
+        let mut spec = alone(&job.spec, id, name, mini_batch, &store)?;
+        // A target has packed the script, unless another replaces it.
+        if matches!(self, Self::Here(_)) || source_directory.is_some() {
+            job_file::renew_script(&mut spec);
+        }
+        Ok(Alone { from: from.clone(), spec, store, schemas, descriptor, turn })
+    }
+
+    async fn write(&self, alone: &Alone) -> Result<()> {
+        let Alone { from, spec, store, schemas, descriptor, .. } = alone;
         let items = match &descriptor.work {
             Work::Files { paths, .. } => Some(paths.len() as u64),
             _ => None,
         };
-        let name = name_with(&job.spec.name, &format!("-{mini_batch}"));
-        let (id, store, _turn) = self.create(&name, "", job.spec.durability).await?;
-        let spec = alone(&job.spec, id.clone(), name, mini_batch, &store)?;
-        (descriptor.job_id, descriptor.mini_batch) = (id.clone(), 0);
-        let schemas = job.store.schemas().await.context("read the plan")?;
-        describe(&store, &spec, &schemas, &[descriptor], items).await?;
-        self.open(&spec, from).await?;
-        Ok(id)
+        describe(store, spec, schemas, std::slice::from_ref(descriptor), items).await?;
+        self.open(spec, from).await
     }
 
     /// Creates the place of a new job. Returns its id, its objects, and the lock of the home until it is described.
@@ -160,6 +247,18 @@ fn alone(spec: &JobSpec, job_id: String, name: String, mini_batch: u64, store: &
     alone.thresholds = ErrorThresholds { error_threshold: 0, ..ErrorThresholds::default() };
     (alone.node_count, alone.process_count_per_node) = (Some(1), Some(1));
     Ok(alone)
+}
+
+/// Replaces the folder of a job's entry script.
+pub(crate) fn take_script(spec: &mut JobSpec, folder: &Path) -> Result<()> {
+    if spec.has_built_in_script() {
+        bail!("job {} has no entry script of its own that another could replace", spec.job_id);
+    }
+    if !folder.join(&spec.entry_script).is_file() {
+        bail!("{} has no file {}, the entry script of job {}", folder.display(), spec.entry_script, spec.job_id);
+    }
+    spec.source_directory = folder.into();
+    Ok(())
 }
 
 /// Moves the folders that a job writes to into its own folder, also in the arguments and variables of the script.

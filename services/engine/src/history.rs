@@ -166,6 +166,8 @@ pub struct History {
     most_tries: u32,
     /// Attempts beyond [`ATTEMPTS_MAX`].
     left_out: u64,
+    /// First segment of the ledger that cannot be read.
+    unreadable: Option<u32>,
     /// The result after which nothing more was recorded. A job that continued since has another.
     sealed: Option<Box<JobResult>>,
 }
@@ -402,6 +404,12 @@ impl History {
     /// Returns the number of attempts that are only counted.
     pub fn attempts_left_out(&self) -> u64 {
         self.left_out
+    }
+
+    /// Returns the first segment of the ledger that cannot be read: it is damaged, or a machine stopped while it wrote
+    /// it.
+    pub fn unreadable(&self) -> Option<u32> {
+        self.unreadable
     }
 
     /// Returns the attempts of a mini-batch, latest first.

@@ -76,6 +76,7 @@ mod replayed;
 mod retry;
 mod reuse;
 mod roles;
+mod rows;
 mod run;
 mod same_job;
 mod settings;
@@ -99,7 +100,7 @@ pub use event::{Event, Events, NewJobReason, Notice, events};
 pub use execute::StopRequest;
 pub use follow::{Followed, LOOK_EVERY, follow};
 pub use home::Home;
-pub use job_file::AzureNames;
+pub use job_file::{AzureNames, arguments_of};
 pub use job_id::{name_of, newest_first, started_at};
 pub use jobs::{For, FoundJob, Jobs, OpenJobs};
 pub use list::{Place, READS_AT_ONCE, Summary};
@@ -118,6 +119,16 @@ pub use status::{Look, Status, StatusDocument};
 pub use steps::{CheckedSteps, StepResult};
 pub use submit::{Published, Submission};
 pub use unfinished::Continuation;
+
+// What callers find in values of the engine: the objects of a job, and what its ledger says.
+pub use reducer::{FailureGroup, MiniBatchState, Tally};
+pub use storage::{Beat, Error as StoreError, JobStore, LogFile, Reuses, SeenWorker};
+pub use tables::first_rows;
+
+/// Words that the log of a job and everything else that describes it share.
+pub mod words {
+    pub use reducer::{clause, counted, describe, sentence};
+}
 
 // Names that many modules of this crate share.
 use home::{Lock, OutputLock, Removed};

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use protocol::{Attempt, Descriptor, FileVersion, ItemPath, JobResult, JobSpec, OutputAction, Work};
 use reducer::{Rejects, counted, job_without_rows};
 
-use crate::again::{can_run_alone, describe, move_outputs};
+use crate::again::{can_run_alone, describe, move_outputs, take_script};
 use crate::ended::has_completed;
 use crate::execute::Execution;
 use crate::replayed::{check_output, key, name_of_replay};
@@ -226,8 +226,7 @@ impl Jobs {
         check_inputs(&plan, job_id, matches!(self, Self::Here(_)))?;
         let mut spec = job.spec.clone();
         if let Some(folder) = source_directory {
-            check_script(&spec, folder)?;
-            spec.source_directory = folder.clone().into();
+            take_script(&mut spec, folder)?;
         }
         spec.replays = merges.then(|| job_id.clone());
         spec.replays_run = merges.then(|| rejects.times_reopened());
@@ -260,17 +259,6 @@ impl Replay {
 
 fn is_same(one: &Path, other: &Path) -> bool {
     one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
-}
-
-/// Checks that a folder has the entry script of a job.
-fn check_script(spec: &JobSpec, folder: &Path) -> Result<()> {
-    if spec.has_built_in_script() {
-        bail!("job {} has no entry script of its own that another could replace", spec.job_id);
-    }
-    if !folder.join(&spec.entry_script).is_file() {
-        bail!("{} has no file {}, the entry script of job {}", folder.display(), spec.entry_script, spec.job_id);
-    }
-    Ok(())
 }
 
 /// Returns what a replay leaves out: records that could not be read, and items of mini-batches that do not name them.

@@ -57,6 +57,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use argv::arguments_of;
 pub use azure::{AzureNames, Step, Steps, Wishes};
 pub use context::{Context, ModelFolders};
 pub use identity::{Difference, Identity, Part, Ran};

@@ -6,7 +6,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::answers::document;
+use crate::document::document;
 
 /// Why a request has no answer.
 #[derive(Debug)]
@@ -50,10 +50,10 @@ impl From<anyhow::Error> for Refusal {
     }
 }
 
-impl From<storage::Error> for Refusal {
-    fn from(error: storage::Error) -> Self {
+impl From<engine::StoreError> for Refusal {
+    fn from(error: engine::StoreError) -> Self {
         match error {
-            storage::Error::NotFound { .. } => Self::not_found(error.to_string()),
+            engine::StoreError::NotFound { .. } => Self::not_found(error.to_string()),
             other => anyhow::Error::from(other).into(),
         }
     }

@@ -21,9 +21,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::Shared;
+use crate::SharedState;
 use crate::answers::job::{Mark, describe};
 use crate::error::{Answer, Refusal};
-use crate::routes::Portal;
 
 /// Streams at the same time.
 pub const STREAMS_MAX: usize = 32;
@@ -90,7 +90,7 @@ pub struct Wanted {
     job: Option<String>,
 }
 
-pub async fn events(State(shared): Portal, Query(wanted): Query<Wanted>, headers: HeaderMap) -> Answer<Response> {
+pub async fn events(State(shared): SharedState, Query(wanted): Query<Wanted>, headers: HeaderMap) -> Answer<Response> {
     let permit = Arc::clone(&shared.streams).try_acquire_owned();
     let Ok(permit) = permit else {
         return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too many pages of this portal are open; close some"));

@@ -12,12 +12,15 @@
 //! | what is kept in memory for each job that is shown | `watched.rs` |
 //! | percentiles and the slowest, kept as the history grows | `measured.rs` |
 //! | the answers, one file each | `answers/` |
+//! | their form: JSON, compressed; errors | `document.rs`, `compress.rs`, `error.rs` |
 //! | the stream of events | `events.rs` |
 //! | the files of the page | `page.rs` |
 //! | the same as one file | `report.rs` |
 
 mod access;
 mod answers;
+mod compress;
+mod document;
 mod error;
 mod events;
 #[cfg(test)]
@@ -35,8 +38,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
+use axum::extract::State;
 use engine::targets::{Target, TargetRef};
-use engine::{Engine, Hint, Jobs, Remedy};
+use engine::{Engine, Hint, Jobs, Remedy, SeenWorker};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -87,6 +91,13 @@ pub struct Options {
     pub words: Words,
 }
 
+impl Options {
+    /// Returns the flags of commands that name the target, with a blank in front.
+    fn flags(&self) -> String {
+        (self.words.flags)(self.jobs.target())
+    }
+}
+
 /// The jobs that a command has started, in this order.
 #[derive(Clone, Debug, Default)]
 pub struct OwnJobs(Arc<Mutex<Vec<String>>>);
@@ -110,6 +121,9 @@ impl OwnJobs {
 #[derive(Clone, Debug)]
 pub struct Portal(Arc<Shared>);
 
+/// What the handler of a request gets.
+type SharedState = State<Arc<Shared>>;
+
 /// What all requests share.
 #[derive(Debug)]
 struct Shared {
@@ -118,7 +132,7 @@ struct Shared {
     streams: Arc<tokio::sync::Semaphore>,
     sent: Mutex<events::Sent>,
     connection: tokio::sync::Mutex<Connection>,
-    workers: tokio::sync::Mutex<Option<(tokio::time::Instant, Vec<storage::SeenWorker>)>>,
+    workers: tokio::sync::Mutex<Option<(tokio::time::Instant, Vec<SeenWorker>)>>,
     /// Held by a check of the target.
     examining: tokio::sync::Mutex<()>,
 }

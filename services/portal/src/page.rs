@@ -12,7 +12,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use rust_embed::RustEmbed;
 
-use crate::answers::accepts_gzip;
+use crate::compress::accepts_gzip;
 
 /// The built page.
 #[derive(RustEmbed)]

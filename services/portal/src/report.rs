@@ -1,8 +1,8 @@
 //! A report of one job: what the portal would answer about it, in one HTML file that needs no server.
 
+use engine::MiniBatchState;
 use engine::history::History;
 use protocol::milliseconds_since_epoch;
-use reducer::MiniBatchState;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -38,7 +38,7 @@ async fn collect(options: &Options, job_id: &str) -> Answer<Value> {
         answers.add(&format!("/mini-batches?sort={query}"), &table::of(&view, wanted).await?);
     }
     for number in view.compute(shown_alone).await? {
-        answers.add(&format!("/mini-batches/{number}"), &mini_batch::of(&view, number).await?);
+        answers.add(&format!("/mini-batches/{number}"), &mini_batch::of(&view, number, &options.flags()).await?);
     }
     answers.add("/timeline", &timeline::of(&view, Default::default()).await?);
     answers.add("/nodes", &nodes::of(&view, &Default::default()).await?);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
@@ -15,8 +15,9 @@ use crate::access::{Gate, guard};
 use crate::answers::{
     actions, job, jobs, logs, map, mini_batch, nodes, output, rejects, series, table, target, timeline,
 };
+use crate::compress::compress;
 use crate::error::{Refusal, errors_as_json};
-use crate::{Shared, answers, events, page};
+use crate::{Shared, events, page};
 
 /// Time for one answer; a job of millions of mini-batches takes some seconds to load.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
@@ -67,7 +68,7 @@ pub fn router(shared: Arc<Shared>, port: u16) -> Router {
     Router::new()
         .nest(API, api)
         .fallback(get(page::file))
-        .layer(from_fn(answers::compress))
+        .layer(from_fn(compress))
         .layer(from_fn(in_time))
         .layer(from_fn_with_state(gate, guard))
         .with_state(shared)
@@ -87,9 +88,6 @@ async fn in_time(request: Request, next: Next) -> Response {
 async fn openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
-
-/// The state of every handler.
-pub type Portal = State<Arc<Shared>>;
 
 #[cfg(test)]
 mod tests {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use engine::history::{History, SharedHistory};
 use engine::{FoundJob, Jobs, Look, State, Status, Summary};
+use engine::{JobStore, Reuses};
 use protocol::JobSpec;
-use storage::{JobStore, Reuses};
 
 use crate::error::{Answer, Refusal};
 use crate::measured::Measured;
@@ -108,7 +108,7 @@ impl WatchedJobs {
         }
         let watched = Arc::new(Watched {
             job_id: job_id.to_owned(),
-            generation: storage::random_name(),
+            generation: format!("{:016x}", getrandom::u64().expect("every supported system has random bytes")),
             looking: Arc::default(),
             history: SharedHistory::default(),
             measured: Mutex::default(),

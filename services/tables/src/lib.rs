@@ -40,6 +40,7 @@ mod source;
 mod split;
 mod stream;
 mod wide;
+mod write;
 
 pub use blocks::{RangeSize, RowWindow, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges};
 pub use decode::{DecodeRequest, Decoded, Decoder, LocalBlock, decode};
@@ -52,6 +53,7 @@ pub use row_groups::{parquet_columns, parquet_row_groups, parquet_shape, row_gro
 pub use row_texts::row_texts;
 pub use sketch::{Sketch, from_path, parquet_sketches, schema_sketches, text_sketches};
 pub use source::{LINE_BYTES_MAX, is_read_from_front, must_be_read};
+pub use write::write_parquet;
 
 /// Number of data rows that determine the types of columns, counted over the files of an input in order.
 pub const WINDOW_ROWS: usize = 200;

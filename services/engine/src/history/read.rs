@@ -48,6 +48,7 @@ impl FoundJob {
         }
         let mut has_changed = false;
         if origin != Origin::Report {
+            let mut unreadable = None;
             let store = self.store.clone();
             let reads = stream::iter(next..).map(move |segment| {
                 let store = store.clone();
@@ -57,7 +58,10 @@ impl FoundJob {
             while let Some(read) = reads.next().await {
                 let Some(decoded) = read.context("read a segment of the ledger")?? else { break };
                 // A machine that stopped may have left the last segment incomplete; `retry` repairs it.
-                let Ok(segment) = decoded else { break };
+                let Ok(segment) = decoded else {
+                    unreadable = Some(next);
+                    break;
+                };
                 let shared = Arc::clone(history);
                 let added = tokio::task::spawn_blocking(move || {
                     shared.write().unwrap_or_else(PoisonError::into_inner).add_decoded(&segment);
@@ -66,6 +70,7 @@ impl FoundJob {
                 next += 1;
                 has_changed = true;
             }
+            history.write().unwrap_or_else(PoisonError::into_inner).unreadable = unreadable;
         }
         if has_ended && self.has_dropped_ledger(next).await {
             let from_report = self.read_report().await?;

@@ -151,6 +151,26 @@ async fn running_job_is_read_as_it_grows_and_its_records_are_found() {
 }
 
 #[tokio::test]
+async fn damaged_segment_is_named_until_it_is_repaired() {
+    let (folder, job) = job();
+    let history = Arc::new(RwLock::new(History::default()));
+    let whole = segment(&[ended(0, 1, AttemptStatus::Succeeded, true)]);
+    job.store.commit_segment(0, vec![whole.clone()]).await.expect("writable");
+    job.store.commit_segment(1, vec![whole.slice(..whole.len() - 3)]).await.expect("writable");
+    let known = || {
+        let history = history.read().expect("whole");
+        (history.attempts_kept(), history.unreadable())
+    };
+    job.update_history(&history).await.expect("the rest is readable");
+    assert_eq!(known(), (1, Some(1)));
+    let file = job.store.segment_file(1).expect("a local job");
+    assert!(file.starts_with(folder.path()));
+    std::fs::write(file, &whole).expect("writable");
+    job.update_history(&history).await.expect("readable");
+    assert_eq!(known(), (2, None));
+}
+
+#[tokio::test]
 async fn report_stands_in_for_a_removed_ledger() {
     let (_folder, mut job) = job();
     let report = "Mini-batch Id,…\n\

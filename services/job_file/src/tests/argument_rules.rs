@@ -4,9 +4,11 @@ use super::Workplace;
 
 /// The user's part of `sys.argv[1:]`.
 fn arguments(workplace: &Workplace, given: &str) -> Vec<String> {
-    let argv = workplace.spec(&format!("side_inputs: {{labels: labels.txt}}\narguments: {given}")).argv;
+    let spec = workplace.spec(&format!("side_inputs: {{labels: labels.txt}}\narguments: {given}"));
+    let argv = &spec.argv;
     let from = argv.iter().position(|argument| argument == "--output").expect("an engine option") + 2;
     let to = argv.iter().position(|argument| argument == "--input_fds_0").expect("an input");
+    assert_eq!(crate::arguments_of(&spec), &argv[from..to]);
     argv[from..to].to_vec()
 }
 

@@ -14,17 +14,17 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use super::document;
 use crate::Shared;
+use crate::SharedState;
+use crate::document::document;
 use crate::error::{Answer, Refusal};
-use crate::routes::Portal;
 
 /// How long a request waits for the end of a job that it canceled.
 const CANCEL_TIME: Duration = Duration::from_secs(3);
 /// How long a request waits for an early end of a command that continues a job.
 const START_TIME: Duration = Duration::from_millis(1500);
 
-pub async fn cancel(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
+pub async fn cancel(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     let (jobs, job_id) = (shared.options.jobs.clone(), view.job_id().to_owned());
     // The request to the engine ends by itself, even if this answer does not wait for it.
@@ -56,7 +56,7 @@ pub async fn cancel(State(shared): Portal, Path(id): Path<String>) -> Answer<Res
     Ok(document(&answer))
 }
 
-pub async fn retry(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
+pub async fn retry(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     let job_id = view.job_id().to_owned();
     let message = match shared.options.target.is_some() {
@@ -67,7 +67,7 @@ pub async fn retry(State(shared): Portal, Path(id): Path<String>) -> Answer<Resp
 }
 
 /// Starts a job of one mini-batch of another job, which does not change.
-pub async fn run_again(State(shared): Portal, Path((id, number)): Path<(String, u64)>) -> Answer<Response> {
+pub async fn run_again(State(shared): SharedState, Path((id, number)): Path<(String, u64)>) -> Answer<Response> {
     let options = &shared.options;
     let view = shared.watched.get(&options.jobs, &id).await?;
     let described = options.jobs.describe_again(view.job_id(), number).await;

@@ -4,21 +4,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use engine::Reuses;
+use engine::Tally;
 use engine::history::{ATTEMPTS_MAX, History, Origin};
-use engine::targets::TargetRef;
+use engine::words::counted;
 use engine::{State as JobState, StatusDocument};
 use protocol::{
-    Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, OutputFormat, Progress, Waiting,
-    milliseconds_since_epoch,
+    Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, Progress, Waiting, milliseconds_since_epoch,
 };
-use reducer::{Tally, counted};
 use serde::Serialize;
-use storage::Reuses;
 
+use super::sentence;
 use super::settings::{Setting, settings};
-use super::{document, sentence};
+use super::words::{format_word, output_path, quoted};
+use crate::SharedState;
+use crate::document::document;
 use crate::error::Answer;
-use crate::routes::Portal;
 use crate::watched::View;
 use crate::{Options, Words};
 
@@ -127,7 +128,7 @@ struct Output {
     downloadable: bool,
 }
 
-pub async fn job(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
+pub async fn job(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
     let options = &shared.options;
     let view = shared.watched.get(&options.jobs, &id).await?;
     Ok(document(&describe(&view, options).await?))
@@ -135,12 +136,12 @@ pub async fn job(State(shared): Portal, Path(id): Path<String>) -> Answer<Respon
 
 /// Returns the document of a job.
 pub async fn describe(view: &View, options: &Options) -> Answer<Job> {
-    let (words, target, is_read_only) = (options.words, options.jobs.target().clone(), options.is_read_only);
-    view.compute(move |view, history| Job::new(view, history, words, &target, is_read_only)).await
+    let (words, flags, is_read_only) = (options.words, options.flags(), options.is_read_only);
+    view.compute(move |view, history| Job::new(view, history, words, &flags, is_read_only)).await
 }
 
 impl Job {
-    fn new(view: &View, history: &History, words: Words, target: &TargetRef, is_read_only: bool) -> Self {
+    fn new(view: &View, history: &History, words: Words, flags: &str, is_read_only: bool) -> Self {
         let snapshot = &view.snapshot;
         let (spec, tally) = (&snapshot.spec, history.tally());
         let status = snapshot.status.document(words.hint);
@@ -190,6 +191,9 @@ impl Job {
         let replayed = status.replayed_by.as_ref();
         notes.extend(replayed.map(|replay| format!("replayed: the output holds the rows of job {replay} as well")));
         notes.extend(left_out(history.attempts_left_out()));
+        notes.extend(history.unreadable().map(|segment| {
+            format!("segment {segment} of the ledger is damaged or incomplete: attempts from it on are not shown")
+        }));
         let same = snapshot.same.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
         Self {
             revision: view.revision(history),
@@ -213,7 +217,7 @@ impl Job {
             script: spec.source_directory.as_path().join(&spec.entry_script).display().to_string(),
             job_file: Some(spec.job_file.clone()).filter(|file| !file.is_empty()),
             lineage: Lineage { continued: history.reopened().to_vec(), same, reused: Reuses::clone(&snapshot.reuses) },
-            commands: commands(spec, &(words.flags)(target), state, result),
+            commands: commands(spec, flags, state, result),
             can_cancel: !is_read_only && state.is_open() && state != JobState::Canceling,
             can_retry: !is_read_only && can_retry,
             warnings,
@@ -363,8 +367,8 @@ impl From<&Waiting> for Wait {
     }
 }
 
-impl From<&reducer::FailureGroup> for Failure {
-    fn from(group: &reducer::FailureGroup) -> Self {
+impl From<&engine::FailureGroup> for Failure {
+    fn from(group: &engine::FailureGroup) -> Self {
         Self {
             error: group.error(),
             attempts: group.count,
@@ -399,33 +403,6 @@ fn commands(spec: &JobSpec, flags: &str, state: JobState, result: Option<&JobRes
         commands.push(Command { what: "run", command: format!("gristmill run {}{flags}", quoted(&spec.job_file)) });
     }
     commands
-}
-
-/// Returns a text as one word of a shell.
-pub fn quoted(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@%".contains(&byte);
-    match !text.is_empty() && text.bytes().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
-}
-
-/// Returns where the output is, or will be.
-pub fn output_path(spec: &JobSpec) -> String {
-    let folder = spec.output.folder.display();
-    match spec.output.action {
-        OutputAction::SummaryOnly => folder,
-        OutputAction::AppendRow => format!("{}/{}", folder.trim_end_matches('/'), spec.output.file_name),
-    }
-}
-
-pub fn format_word(format: OutputFormat) -> &'static str {
-    match format {
-        OutputFormat::Text => "text",
-        OutputFormat::Csv => "csv",
-        OutputFormat::Jsonl => "jsonl",
-        OutputFormat::Parquet => "parquet",
-    }
 }
 
 fn output(spec: &JobSpec, written: Option<&str>, is_of_this_machine: bool) -> Output {

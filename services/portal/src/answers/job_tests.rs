@@ -29,19 +29,10 @@ fn download_is_offered_of_a_file_that_the_portal_can_read() {
     assert!(can(&spec, Some("s3://bucket/out/rows.txt"), false));
 }
 
-#[test]
-fn word_of_a_shell_is_quoted_where_necessary() {
-    for (text, expected) in
-        [("/a/b.yaml", "/a/b.yaml"), ("a b", "'a b'"), ("a'b", "'a'\\''b'"), ("$(x)", "'$(x)'"), ("", "''")]
-    {
-        assert_eq!(quoted(text), expected);
-    }
-}
-
 fn described(spec: JobSpec, attempts: &[Attempt], progress: Progress) -> Job {
     let view = running(history(attempts), spec, progress);
     let history = view.history();
-    Job::new(&view, &history, words(), &TargetRef::ThisMachine, false)
+    Job::new(&view, &history, words(), "", false)
 }
 
 #[test]

@@ -7,10 +7,10 @@ use engine::{READS_AT_ONCE, Selection, State as JobState, Summary, name_of};
 use protocol::milliseconds_since_epoch;
 use serde::{Deserialize, Serialize};
 
-use super::document;
 use crate::Options;
+use crate::SharedState;
+use crate::document::document;
 use crate::error::{Answer, Refusal};
-use crate::routes::Portal;
 
 const JOBS_DEFAULT: usize = 50;
 const JOBS_MAX: usize = 200;
@@ -27,7 +27,7 @@ struct Info {
     now: u64,
 }
 
-pub async fn info(State(shared): Portal) -> Response {
+pub async fn info(State(shared): SharedState) -> Response {
     document(&describe(&shared.options))
 }
 
@@ -86,7 +86,7 @@ impl From<Summary> for Row {
     }
 }
 
-pub async fn list(State(shared): Portal, Query(wanted): Query<Wanted>) -> Answer<Response> {
+pub async fn list(State(shared): SharedState, Query(wanted): Query<Wanted>) -> Answer<Response> {
     let jobs = &shared.options.jobs;
     shared.watched.check_place(jobs)?;
     let selection = Selection { states: states(&wanted.state)?, name: None };

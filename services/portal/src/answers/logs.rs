@@ -12,13 +12,13 @@ use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use engine::FoundJob;
+use engine::{JobStore, LogFile};
 use futures::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
-use storage::{JobStore, LogFile};
 
-use super::document;
+use crate::SharedState;
+use crate::document::document;
 use crate::error::{Answer, Refusal};
-use crate::routes::Portal;
 use crate::watched::View;
 
 const TEXT_BYTES_DEFAULT: u64 = 256 << 10;
@@ -58,7 +58,7 @@ struct FirstError {
     text: String,
 }
 
-pub async fn tree(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
+pub async fn tree(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     Ok(document(&of(&view).await?))
 }
@@ -113,7 +113,11 @@ struct Text {
     line: Option<u64>,
 }
 
-pub async fn text(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<WantedText>) -> Answer<Response> {
+pub async fn text(
+    State(shared): SharedState,
+    Path(id): Path<String>,
+    Query(wanted): Query<WantedText>,
+) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     let path = wanted.path;
     let bytes = size(&view.snapshot.store, &path).await?;
@@ -212,7 +216,11 @@ pub struct WantedFile {
     path: String,
 }
 
-pub async fn raw(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<WantedFile>) -> Answer<Response> {
+pub async fn raw(
+    State(shared): SharedState,
+    Path(id): Path<String>,
+    Query(wanted): Query<WantedFile>,
+) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     let store = view.snapshot.store.clone();
     let bytes = size(&store, &wanted.path).await?;
@@ -264,7 +272,7 @@ struct Match {
 }
 
 pub async fn search(
-    State(shared): Portal,
+    State(shared): SharedState,
     Path(id): Path<String>,
     Query(wanted): Query<WantedMatches>,
 ) -> Answer<Response> {

@@ -6,13 +6,13 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use engine::MiniBatchState;
 use engine::history::{Attempted, History};
-use reducer::MiniBatchState;
 use serde::{Deserialize, Serialize};
 
-use super::document;
+use crate::SharedState;
+use crate::document::document;
 use crate::error::{Answer, Refusal};
-use crate::routes::Portal;
 use crate::watched::View;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -48,7 +48,7 @@ struct Chunk {
 /// Cells that one answer holds at most. A job of more mini-batches shows the first.
 const CELLS_MAX: u64 = 20_000_000;
 
-pub async fn map(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+pub async fn map(State(shared): SharedState, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     Ok(document(&of(&view, &wanted).await?))
 }

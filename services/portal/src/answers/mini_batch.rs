@@ -2,21 +2,22 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use engine::MiniBatchState;
+use engine::first_rows::{FirstRows, first_rows};
 use engine::history::{Attempted, Origin, Place, RecordedAttempt};
-use protocol::{AttemptStatus, Descriptor, JobSpec, OutputFormat, Rows as RowsAt, Work};
-use reducer::MiniBatchState;
+use engine::{JobStore, LogFile};
+use protocol::{AttemptStatus, Descriptor, OutputFormat, Rows as RowsAt, Work};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
-use storage::{JobStore, LogFile};
-use tables::first_rows::{FirstRows, first_rows};
 
 use super::frames::{Frame, frames};
-use super::job::{Wait, quoted};
+use super::job::Wait;
 use super::phases::{Phase, phases};
 use super::second_start::{self, SecondStart};
-use super::{document, table};
+use super::table;
+use super::test_case::{TestCase, test_case};
+use crate::SharedState;
+use crate::document::document;
 use crate::error::{Answer, Refusal};
-use crate::routes::Portal;
 use crate::watched::View;
 
 const ITEMS_MAX: usize = 200;
@@ -27,8 +28,6 @@ const PART_BYTES_MAX: usize = 4 << 20;
 const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Bytes of what an attempt printed that are shown.
 const PRINTED_BYTES_MAX: u64 = 16 << 10;
-/// Files that a test case names at most.
-const TEST_FILES_MAX: usize = 1000;
 
 #[derive(Debug, Serialize)]
 pub struct MiniBatch {
@@ -125,13 +124,6 @@ struct Rows {
     bytes: u64,
 }
 
-#[derive(Debug, Serialize)]
-struct TestCase {
-    file_name: String,
-    job_file: String,
-    command: String,
-}
-
 /// What the history knows about a mini-batch.
 struct Known {
     revision: String,
@@ -143,12 +135,13 @@ struct Known {
     next_failed: Option<u64>,
 }
 
-pub async fn mini_batch(State(shared): Portal, Path((id, number)): Path<(String, u64)>) -> Answer<Response> {
+pub async fn mini_batch(State(shared): SharedState, Path((id, number)): Path<(String, u64)>) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view, number).await?))
+    Ok(document(&of(&view, number, &shared.options.flags()).await?))
 }
 
-pub async fn of(view: &View, number: u64) -> Answer<MiniBatch> {
+/// Returns the document of a mini-batch. `flags`: the words of commands that name the target.
+pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
     let known = view
         .compute(move |view, history| {
             let total = history.mini_batches();
@@ -215,7 +208,7 @@ pub async fn of(view: &View, number: u64) -> Answer<MiniBatch> {
         previous_failed: known.previous_failed,
         next_failed: known.next_failed,
         can_run_again: descriptor.as_ref().is_some_and(engine::can_run_alone),
-        test_case: descriptor.and_then(|descriptor| test_case(&view.snapshot.spec, &descriptor)),
+        test_case: descriptor.and_then(|descriptor| test_case(&view.snapshot.spec, &descriptor, flags)),
     })
 }
 
@@ -380,35 +373,6 @@ async fn part(store: &JobStore, name: &str) -> Option<bytes::Bytes> {
     Some(read.freeze())
 }
 
-/// Returns a job file that runs the script on just these files. Parts of tables have none.
-fn test_case(spec: &JobSpec, descriptor: &Descriptor) -> Option<TestCase> {
-    let Work::Files { input, paths, .. } = &descriptor.work else { return None };
-    if paths.is_empty() || paths.len() > TEST_FILES_MAX {
-        return None;
-    }
-    let number = descriptor.mini_batch;
-    let input = spec.inputs.get(*input as usize)?;
-    let mut job = Map::new();
-    let mut add = |key: &str, value: Value| job.insert(key.to_owned(), value);
-    add("name", json!(format!("{}-{number}", spec.name)));
-    add("entry_script", json!(spec.entry_script));
-    add("source_directory", json!(spec.source_directory.display()));
-    let paths: Vec<String> = paths.iter().map(protocol::ItemPath::display).collect();
-    add("inputs", json!([{ "name": input.name, "type": "file", "paths": paths }]));
-    add("mini_batch_size", json!(paths.len()));
-    add("run_max_try", json!(1));
-    add("error_threshold", json!(0));
-    add("run_invocation_timeout", json!(spec.run_invocation_timeout_seconds));
-    add("output_action", json!("summary_only"));
-    add("allow_reuse", json!(false));
-    let file_name = format!("{}-{number}.yaml", spec.name);
-    Some(TestCase {
-        job_file: serde_json::to_string_pretty(&Value::Object(job)).ok()? + "\n",
-        command: format!("gristmill run {}", quoted(&file_name)),
-        file_name,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use protocol::AttemptStatus::{RunRaised, Succeeded};
@@ -420,32 +384,11 @@ mod tests {
     async fn attempts_have_errors_frames_and_rows() {
         let attempts = [tried(0, 1, Succeeded), tried(1, 1, RunRaised), tried(1, 2, Succeeded)];
         let (_folder, view) = stored(&attempts).await;
-        let found = of(&view, 1).await.expect("it is there");
+        let found = of(&view, 1, "").await.expect("it is there");
         assert_eq!((found.state, found.tries, found.attempts.len()), ("succeeded", 2, 2));
         let error = found.attempts[0].error.as_ref().expect("it failed");
         assert_eq!((error.frames.len(), found.attempts[1].counts), (2, true));
         assert_eq!(found.rows.text.as_deref(), Some("row of 1\n"));
-        assert_eq!(of(&view, 9).await.expect_err("none").status, axum::http::StatusCode::NOT_FOUND);
-    }
-
-    #[test]
-    fn test_case_names_just_these_files() {
-        let line = r#"{"job_id":"example-20260101-000000-0000","mini_batch":3,
-            "work":{"kind":"files","input":0,"paths":["/in/a b.txt"]}}"#;
-        let descriptor: Descriptor = serde_json::from_str(line).expect("valid");
-        let input = protocol::Input {
-            name: "data".into(),
-            kind: protocol::InputKind::File,
-            paths: vec!["/in".into()],
-            partition_format: None,
-            table: Default::default(),
-        };
-        let spec = JobSpec { inputs: vec![input], ..JobSpec::example() };
-        let case = test_case(&spec, &descriptor).expect("files");
-        let job: Value = serde_json::from_str(&case.job_file).expect("JSON is YAML");
-        assert_eq!(
-            (job["mini_batch_size"].as_u64(), job["inputs"][0]["paths"][0].as_str()),
-            (Some(1), Some("/in/a b.txt"))
-        );
+        assert_eq!(of(&view, 9, "").await.expect_err("none").status, axum::http::StatusCode::NOT_FOUND);
     }
 }

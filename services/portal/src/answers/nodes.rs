@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use chrono::NaiveDateTime;
+use engine::JobStore;
 use protocol::milliseconds_since_epoch;
 use serde::{Deserialize, Serialize};
-use storage::JobStore;
 
-use super::document;
 use super::logs::end_of;
+use crate::SharedState;
+use crate::document::document;
 use crate::error::Answer;
-use crate::routes::Portal;
 use crate::watched::View;
 
 const POINTS_DEFAULT: usize = 300;
@@ -105,7 +105,11 @@ const NODE: [Column; 7] = [
 ];
 const PROCESS: [Column; 2] = [gauge("CPU", "percent", "Cpu Percent"), gauge("Memory", "MB", "Memory Rss (MB)")];
 
-pub async fn nodes(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+pub async fn nodes(
+    State(shared): SharedState,
+    Path(id): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     Ok(document(&of(&view, &wanted).await?))
 }
@@ -329,6 +333,13 @@ mod tests {
                 ),
             ),
             (
+                "node_disk_usage.csv",
+                lines(
+                    "Mount Point,Total (MB),Used (MB),Available (MB),Used Percent",
+                    &["/,1,1,1,40.0", "/data,1,1,1,70.0", "/,1,1,1,90.0", "/data,1,1,1,71.5"],
+                ),
+            ),
+            (
                 "processes_resource_usage.csv",
                 lines("Pid,Cpu Percent,Memory Rss (MB)", &["7,99.0,100.5", "8,1,1", "7,98.0,101.5", "8,1,1"]),
             ),
@@ -357,6 +368,7 @@ mod tests {
         let two = |name: &str, values: [Option<f64>; 2]| (name.to_owned(), values.to_vec());
         let expected = [
             two("Memory", [Some(1.0), Some(2.0)]),
+            two("Disk used", [Some(70.0), Some(90.0)]),
             two("GPU 0 busy", [Some(97.0), Some(3.0)]),
             two("GPU 1 busy", [None; 2]),
             two("GPU 0 memory", [Some(25.0), Some(26.0)]),

@@ -8,17 +8,17 @@ use anyhow::Context;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use engine::JobStore;
+use engine::first_rows::{FirstRows, first_parquet_rows, first_rows};
 use futures::{StreamExt, stream};
 use protocol::{ItemPath, OutputAction, OutputFormat};
 use serde::{Deserialize, Serialize};
-use storage::JobStore;
-use tables::first_rows::{FirstRows, first_parquet_rows, first_rows};
 
-use super::document;
-use super::job::{format_word, output_path};
 use super::logs::{beginning_of, download};
+use super::words::{format_word, output_path};
+use crate::SharedState;
+use crate::document::document;
 use crate::error::{Answer, Refusal};
-use crate::routes::Portal;
 use crate::watched::View;
 
 const ROWS_DEFAULT: usize = 100;
@@ -47,7 +47,11 @@ pub struct Output {
     how_to_read: String,
 }
 
-pub async fn output(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+pub async fn output(
+    State(shared): SharedState,
+    Path(id): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     Ok(document(&of(&view, &wanted).await))
 }
@@ -141,7 +145,7 @@ async fn fetched(store: &JobStore, url: &str) -> Result<File, Refusal> {
     written.await?.map_err(|error| anyhow::Error::from(error).context("copy the output").into())
 }
 
-pub async fn raw(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
+pub async fn raw(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     let path = written_file(&view)?.to_owned();
     let name = path.rsplit('/').next().unwrap_or("output").to_owned();

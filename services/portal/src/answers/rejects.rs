@@ -4,12 +4,12 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use engine::{FoundJob, RejectSummary};
 
-use super::document;
+use crate::SharedState;
+use crate::document::document;
 use crate::error::Answer;
-use crate::routes::Portal;
 use crate::watched::View;
 
-pub async fn rejects(State(shared): Portal, Path(id): Path<String>) -> Answer<Response> {
+pub async fn rejects(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     Ok(document(&of(&view).await?))
 }

@@ -3,9 +3,9 @@
 //! The ledger has only the start that counts. The records of second starts in the store tell which mini-batches had one,
 //! and the state of the mini-batch what became of it.
 
+use engine::MiniBatchState;
 use engine::history::Attempted;
 use futures::{StreamExt, stream};
-use reducer::MiniBatchState;
 use serde::Serialize;
 
 use crate::watched::View;

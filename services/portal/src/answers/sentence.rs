@@ -1,8 +1,8 @@
 //! How a job stands, in one sentence.
 
+use engine::words::{clause, counted, describe, sentence as ended};
 use engine::{State, StatusDocument, duration};
 use protocol::Counts;
-use reducer::{clause, counted, describe, sentence as ended};
 
 /// The numbers of a job at one moment.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,9 +6,9 @@ use engine::history::History;
 use protocol::AttemptStatus;
 use serde::{Deserialize, Serialize};
 
-use super::document;
+use crate::SharedState;
+use crate::document::document;
 use crate::error::Answer;
-use crate::routes::Portal;
 use crate::watched::View;
 
 const POINTS_DEFAULT: usize = 240;
@@ -31,7 +31,11 @@ pub struct Series {
     items: Vec<u64>,
 }
 
-pub async fn series(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+pub async fn series(
+    State(shared): SharedState,
+    Path(id): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     Ok(document(&of(&view, &wanted).await?))
 }

@@ -3,7 +3,7 @@
 use protocol::{Environment, InputKind, JobSpec, MiniBatchSize, OutputAction, Priority};
 use serde::Serialize;
 
-use super::job::{format_word, output_path};
+use super::words::{format_word, output_path, quoted};
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
@@ -30,9 +30,9 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     let size = match spec.mini_batch_size {
         _ if spec.rank_mini_batch_count > 0 => format!("{} without input", spec.rank_mini_batch_count),
         _ if !spec.partition_keys.is_empty() => format!("by {}", spec.partition_keys.join(", ")),
-        MiniBatchSize::Files(count) => reducer::counted(count, "file"),
+        MiniBatchSize::Files(count) => engine::words::counted(count, "file"),
         MiniBatchSize::Bytes(bytes) => engine::size(bytes),
-        MiniBatchSize::Rows(rows) => reducer::counted(rows, "row"),
+        MiniBatchSize::Rows(rows) => engine::words::counted(rows, "row"),
     };
     add("mini-batches", "mini_batch_size", size);
     let limit = |limit: i64| if limit < 0 { "no limit".to_owned() } else { limit.to_string() };
@@ -89,7 +89,7 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     }
     add("other", "logging_level", spec.logging_level.clone());
     if !spec.argv.is_empty() {
-        let words: Vec<String> = spec.argv.iter().map(|word| super::job::quoted(word)).collect();
+        let words: Vec<String> = spec.argv.iter().map(|word| quoted(word)).collect();
         add("other", "arguments", words.join(" "));
     }
     if !spec.environment_variables.is_empty() {

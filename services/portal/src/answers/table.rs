@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use engine::FoundJob;
+use engine::MiniBatchState;
 use engine::history::{Attempted, History, Origin, Place, RecordedAttempt};
 use protocol::AttemptStatus;
-use reducer::MiniBatchState;
 use serde::{Deserialize, Serialize};
 
-use super::document;
+use crate::SharedState;
+use crate::document::document;
 use crate::error::{Answer, Refusal};
-use crate::routes::Portal;
 use crate::watched::View;
 
 const ROWS_DEFAULT: usize = 100;
@@ -106,7 +106,11 @@ pub fn word(state: MiniBatchState) -> &'static str {
     }
 }
 
-pub async fn table(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+pub async fn table(
+    State(shared): SharedState,
+    Path(id): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     Ok(document(&of(&view, wanted).await?))
 }

@@ -7,19 +7,19 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use engine::doctor::{CheckState, Report};
 use engine::targets::{LOCAL, Queues};
+use engine::{Beat, SeenWorker};
 use engine::{DeadLetter, DeadLetters, Jobs};
 use futures::{StreamExt, stream};
 use protocol::{Offer, milliseconds_since_epoch};
 use serde::Serialize;
 use serde_json::json;
-use storage::{Beat, SeenWorker};
 use tokio::time::Instant;
 
-use super::document;
 use super::jobs::target_name;
 use crate::Shared;
+use crate::SharedState;
+use crate::document::document;
 use crate::error::{Answer, Refusal};
-use crate::routes::Portal;
 
 const THIS_MACHINE: &str = "this machine";
 /// A target may be slow to answer; the rest of the page need not wait.
@@ -90,7 +90,7 @@ struct Reducer {
     silent: bool,
 }
 
-pub async fn targets(State(shared): Portal) -> Response {
+pub async fn targets(State(shared): SharedState) -> Response {
     let options = &shared.options;
     let current = target_name(options.jobs.target());
     let mut targets = vec![json!({ "name": THIS_MACHINE, "current": current.is_none() })];
@@ -102,7 +102,7 @@ pub async fn targets(State(shared): Portal) -> Response {
     document(&json!({ "targets": targets }))
 }
 
-pub async fn target(State(shared): Portal) -> Answer<Response> {
+pub async fn target(State(shared): SharedState) -> Answer<Response> {
     let options = &shared.options;
     let (listed, workers_problem) = match listed_workers(&shared).await {
         Ok(listed) => (listed, None),
@@ -238,7 +238,7 @@ async fn roles(jobs: &Jobs) -> Answer<(Vec<(String, Beat)>, Vec<Reducer>)> {
     Ok((signs.into_iter().flatten().collect(), reducers.into_iter().flatten().collect()))
 }
 
-pub async fn doctor(State(shared): Portal) -> Answer<Response> {
+pub async fn doctor(State(shared): SharedState) -> Answer<Response> {
     let Ok(_turn) = shared.examining.try_lock() else {
         return Err(Refusal::new(StatusCode::CONFLICT, "another check is running; wait for its end"));
     };

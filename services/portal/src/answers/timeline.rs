@@ -6,11 +6,11 @@ use engine::history::{Attempted, History};
 use protocol::{AttemptStatus, milliseconds_since_epoch};
 use serde::{Deserialize, Serialize};
 
-use super::document;
 use super::table::{Row, rows};
+use crate::SharedState;
+use crate::document::document;
 use crate::error::Answer;
 use crate::measured::Percentiles;
-use crate::routes::Portal;
 use crate::watched::View;
 
 const BARS_DEFAULT: usize = 4000;
@@ -69,7 +69,11 @@ struct Bins {
     failed: Vec<Vec<u32>>,
 }
 
-pub async fn timeline(State(shared): Portal, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+pub async fn timeline(
+    State(shared): SharedState,
+    Path(id): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Response> {
     let view = shared.watched.get(&shared.options.jobs, &id).await?;
     Ok(document(&of(&view, wanted).await?))
 }

@@ -112,7 +112,12 @@ export interface MiniBatch {
   key: [string, string][]; attempts: Attempt[]; second_start: "won" | "stopped" | "open" | "failed" | null;
   wait: Wait | null; rows: ResultRows;
   previous_failed: number | null; next_failed: number | null;
-  can_run_again: boolean; test_case: { file_name: string; job_file: string; command: string } | null;
+  can_run_again: boolean; test_case: TestCase | null;
+}
+
+/** How to run just the items of a mini-batch outside the portal. */
+export interface TestCase {
+  command: string; rows: string | null; job_file: { name: string; text: string; command: string } | null;
 }
 
 export interface TimelineProcess {

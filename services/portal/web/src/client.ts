@@ -1,14 +1,8 @@
 // Requests to the server, or to the answers that a report holds.
 import { effect, signal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
+import { Refused } from "./refused";
 import { report, reported } from "./report";
-
-/** An answer other than the one that was asked for. `status` 0: the server did not answer. */
-export class Refused extends Error {
-  constructor(readonly status: number, message: string, readonly removed: boolean = false) {
-    super(message);
-  }
-}
 
 /** Whether the server answers. */
 export const connection = signal<"ok" | "lost" | "refused">("ok");

@@ -1,7 +1,8 @@
 // What changes while the page is open: server-sent events, and polling where a proxy holds them back.
 import { computed, signal } from "@preact/signals";
 import type { Job } from "./api";
-import { connection, get, heardAt, Refused, wakes } from "./client";
+import { connection, get, heardAt, wakes } from "./client";
+import { Refused } from "./refused";
 import { report } from "./report";
 
 /** The job that is shown; `null` until it is known. */

@@ -1,7 +1,8 @@
 // A file of a log, as far as it has been fetched: whole lines with the bytes at which they begin.
 import { batch, signal } from "@preact/signals";
 import type { LogText } from "./api";
-import { get, Refused } from "./client";
+import { get } from "./client";
+import { Refused } from "./refused";
 
 export interface Line { offset: number; text: string; number: number | null }
 

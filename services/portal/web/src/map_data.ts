@@ -2,7 +2,8 @@
 import { signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { MiniBatchMap } from "./api";
-import { get, Refused, wakes } from "./client";
+import { get, wakes } from "./client";
+import { Refused } from "./refused";
 
 export type Colouring = "state" | "tries" | "duration";
 

@@ -1,6 +1,6 @@
 // A report: the page in one file, with the answers of the server instead of the server.
-import { Refused } from "./client";
 import type { MiniBatches, MiniBatchState, Report, Row } from "./api";
+import { Refused } from "./refused";
 
 function embedded(): Report | null {
   const text = document.getElementById("report")?.textContent;

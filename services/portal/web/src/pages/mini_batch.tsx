@@ -1,6 +1,6 @@
 // One mini-batch: its items, every attempt, the exception, what it printed, and the rows it returned.
 import { useEffect, useState } from "preact/hooks";
-import type { Attempt, AttemptError, Frame, Job, MiniBatch } from "../api";
+import type { Attempt, AttemptError, Frame, Job, MiniBatch, TestCase } from "../api";
 import { post, useData } from "../client";
 import { bytes, counted, duration, fine } from "../format";
 import { info, mayAct } from "../info";
@@ -214,16 +214,40 @@ function Again({ job, data }: { job: Job; data: MiniBatch }) {
       <div class="stack">
         {alone && <Alone job={job} data={data} />}
         {retry && <div><h3>With the other failed mini-batches of this job</h3><Copyable text={retry.command} label="the command" /></div>}
-        {test && (
-          <div class="stack">
-            <div><h3>As a test case</h3><p class="muted">Save the job file of just these items as <code>{test.file_name}</code>, then run it.</p></div>
-            <div class="actions"><button type="button" class="button small" onClick={() => void copy(test.job_file)}><Icon name="copy" />Copy the job file</button></div>
-            <details><summary class="muted">{test.file_name}</summary><pre class="box" tabIndex={0}>{test.job_file}</pre></details>
-            <Copyable text={test.command} label="the command" />
-          </div>
-        )}
+        {test && <TestCaseOf test={test} isTable={data.items.kind === "rows"} />}
       </div>
     </Panel>
+  );
+}
+
+/** How to run the script on just these items from a terminal, for example after a change. */
+function TestCaseOf({ test: { command, rows, job_file }, isTable }: { test: TestCase; isTable: boolean }) {
+  return (
+    <div class="stack">
+      <div>
+        <h3>As a test case</h3>
+        <p class="muted">
+          This command runs the script on just these {isTable ? "rows" : "items"}, in a job of its own.
+          Add <code>--source-directory DIR</code> to run a changed copy of the script.
+          {isTable && " It reads the rows from the table, which must be as it was planned."}
+        </p>
+      </div>
+      <Copyable text={command} label="the command" />
+      {rows && (
+        <div class="stack">
+          <p class="muted">This one writes the rows, with their types, to a file that can be the input of another job.</p>
+          <Copyable text={rows} label="the command for the rows" />
+        </div>
+      )}
+      {job_file && (
+        <div class="stack">
+          <p class="muted">Or save a job file of just these items as <code>{job_file.name}</code>, and run that.</p>
+          <div class="actions"><button type="button" class="button small" onClick={() => void copy(job_file.text)}><Icon name="copy" />Copy the job file</button></div>
+          <details><summary class="muted">{job_file.name}</summary><pre class="box" tabIndex={0}>{job_file.text}</pre></details>
+          <Copyable text={job_file.command} label="the command" />
+        </div>
+      )}
+    </div>
   );
 }
 

@@ -150,9 +150,18 @@ function RejectItem({ job, group }: { job: Job; group: RejectGroup }) {
   );
 }
 
-const UNITS: Record<Gauge["unit"], string> = {
-  items: " items", "mini-batches": " mini-batches", percent: "%", "equal failures": "", seconds: " s", tries: " tries",
-};
+/** A number of a gauge with its unit. */
+function amount(value: number, unit: Gauge["unit"]): string {
+  const shown = Number.isInteger(value) ? `${value}` : value.toFixed(1);
+  switch (unit) {
+    case "items": return counted(value, "item");
+    case "mini-batches": return counted(value, "mini-batch");
+    case "tries": return counted(value, "try");
+    case "percent": return `${shown}%`;
+    case "seconds": return `${shown} s`;
+    default: return shown;
+  }
+}
 
 function Limits({ gauges }: { gauges: Gauge[] }) {
   if (gauges.length === 0) return null;
@@ -169,8 +178,7 @@ function Limit({ gauge }: { gauge: Gauge }) {
   const reached = limit !== null && (gauge.fails_when === "above" ? value > limit : value >= limit && limit > 0);
   // A job may use all its tries without any harm.
   const tone = unit === "tries" ? "busy" : reached ? "bad" : share >= 0.7 ? "warn" : "good";
-  const shown = Number.isInteger(value) ? value : value.toFixed(1);
-  const text = limit === null ? `${shown}${UNITS[unit] ?? ""}, no limit` : `${shown} of ${limit}${UNITS[unit] ?? ""}`;
+  const text = `${amount(value, unit)}, ${limit === null ? "no limit" : `limit ${limit}`}`;
   return (
     <div class="gauge" title={gauge.key}>
       <div class="names"><span class="anywhere">{gauge.label}</span><span class={`num ${reached && tone === "bad" ? "bad" : "muted"}`}>{text}</span></div>

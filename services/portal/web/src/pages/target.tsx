@@ -2,10 +2,11 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Doctor, Offer, Target, Targets } from "../api";
 import { plain } from "../ansi";
-import { post, Refused, useData } from "../client";
+import { post, useData } from "../client";
 import { ago, bytes, counted } from "../format";
 import { mayAct } from "../info";
 import { watch } from "../live";
+import type { Refused } from "../refused";
 import { address } from "../route";
 import { Await, Empty, Num, Panel, Problem, Scroll, Size, When } from "../ui/parts";
 import { Icon } from "../ui/icons";
@@ -28,9 +29,9 @@ export function TargetPage() {
             <div class="stack">
               <Queues target={target} />
               <DeadLetters target={target} />
+              <Workers target={target} />
             </div>
             <div class="stack">
-              <Workers target={target} />
               <Checks />
               {others.data && others.data.targets.length > 1 && (
                 <Panel title="Other targets"><ul class="same">{others.data.targets.filter(({ current }) => !current).map(({ name }) => <li><code class="anywhere">{name === "this machine" ? "gristmill portal" : `gristmill portal --target ${name}`}</code></li>)}</ul></Panel>

@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { Counts, MiniBatchState, State } from "../api";
-import { Refused } from "../client";
+import { Refused } from "../refused";
 import { runs } from "../ansi";
 import { ago, bytes, moment, percent } from "../format";
 import { clockOffset, now } from "../live";

@@ -1,0 +1,50 @@
+//! The rows of one mini-batch of tables as a file of their own, for tests of a script.
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use protocol::{Descriptor, FileVersion, ItemPath, Work};
+use tables::{DecodeRequest, LocalBlock, write_parquet};
+
+use crate::{For, Jobs};
+
+impl Jobs {
+    /// Writes the rows of a mini-batch to a new Parquet file, with the types that the script gets. Returns their
+    /// number. The tables must be files of this machine, as they were planned.
+    pub async fn write_rows(&self, wanted: &str, mini_batch: u64, to: &Path) -> Result<u64> {
+        let job = self.find(wanted, For::Look).await?;
+        let descriptor = job.planned(mini_batch).await?;
+        let job_id = job.spec.job_id;
+        let Work::Rows { input, blocks, .. } = &descriptor.work else {
+            bail!("mini-batch {mini_batch} of job {job_id} has no rows of a table: it is {}", descriptor.detail())
+        };
+        if let Some(url) = blocks.iter().map(|block| &block.path).find(|path| path.is_url()) {
+            bail!("{} is not a file of this machine; download it, and run a job on the copy", url.display());
+        }
+        let position = *input as usize;
+        let schema = job.store.schemas().await.context("read the plan")?.get(position).cloned().flatten();
+        let input = job.spec.inputs.get(position).with_context(|| format!("job {job_id} has no input {position}"))?;
+        let paths: Vec<_> = blocks.iter().map(|block| block.path.as_path().to_owned()).collect();
+        let local: Vec<_> =
+            blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path, has_holes: false }).collect();
+        let decoded = tables::decode(&DecodeRequest { blocks: &local, options: &input.table, schema: schema.as_ref() });
+        check_versions(&descriptor, &job_id)?;
+        let file = File::create_new(to).with_context(|| format!("write {}", to.display()))?;
+        let range = descriptor.replays.and_then(|replays| replays.rows);
+        write_parquet(&decoded?.batch, range, file).with_context(|| format!("write {}", to.display()))
+    }
+}
+
+/// Checks that the tables are as they were planned, after they were read.
+fn check_versions(descriptor: &Descriptor, job_id: &str) -> Result<()> {
+    let Work::Rows { blocks, .. } = &descriptor.work else { return Ok(()) };
+    for block in blocks {
+        let path: &ItemPath = &block.path;
+        let metadata = std::fs::metadata(path.as_path()).with_context(|| format!("read {}", path.display()))?;
+        if block.version.as_ref().is_some_and(|planned| *planned != FileVersion::of_file(&metadata)) {
+            bail!("{} has changed since job {job_id} was planned, so its rows cannot be found", path.display());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+"""Each object of a job is damaged: the portal answers with what it knows or with one sentence, and goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import urllib.error
+from pathlib import Path
+
+import pytest
+
+from harness import FAILED, Workplace
+from portal_client import FAILS_ON_ONE, Portal
+from portal_schemas import check
+
+PATHS = (
+    "",
+    "/series",
+    "/map",
+    "/map?by=duration",
+    "/mini-batches",
+    "/mini-batches?sort=duration",
+    "/mini-batches/3",
+    "/timeline",
+    "/nodes",
+    "/logs",
+    "/logs/text?path=user/stdout/0/process000.stdout.txt",
+    "/logs/search?q=three",
+    "/rejects",
+    "/output",
+)
+MOST = str(2**64 - 1)
+DAMAGES = {
+    "empty": lambda _: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "noise": lambda content: bytes((byte * 7 + at) % 256 for at, byte in enumerate(content)),
+    "deep": lambda _: b'{"a":' * 100_000,
+    "huge numbers": lambda content: re.sub(rb"(?<=[:,\[ ])\d+(?=[,\]} \n])", MOST.encode(), content),
+    "negative numbers": lambda content: re.sub(rb"(?<=[:,\[ ])\d+(?=[,\]} \n])", b"-9e308", content),
+    "markup": lambda _: b"</script><img src=x onerror=alert(1)>\x1b[2J\xff",
+}
+ORIGINAL = re.compile(r"^test-(\d{8}-\d{6})-[0-9a-f]+$")
+
+
+def copy_of(workplace: Workplace, job_id: str, number: int) -> Path:
+    """Copies a job under another id."""
+    other = f"{job_id[:-4]}{number:04x}"
+    folder = workplace.home / "jobs" / other
+    shutil.copytree(workplace.home / "jobs" / job_id, folder)
+    for name in ("spec.json", "result.json", "progress.json"):
+        file = folder / name
+        if file.exists():
+            file.write_text(file.read_text().replace(job_id, other))
+    return folder
+
+
+def asked(portal: Portal, path: str) -> tuple[int, str]:
+    """Returns the status of an answer, which must be as described, and the sentence of a refusal."""
+    try:
+        with portal.open("/api/v1" + path) as answer:
+            document = json.load(answer)
+        check("get", path.partition("?")[0], document)
+        return 200, ""
+    except urllib.error.HTTPError as error:
+        refusal = json.load(error)
+        assert refusal.keys() <= {"error", "removed"}, (path, refusal)
+        return error.code, refusal["error"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_object_has_a_sentence_and_harms_no_other_job(workplace: Workplace, damage: str) -> None:
+    workplace.data(6)
+    job_id = workplace.job(FAILS_ON_ONE, error_threshold=0, run_max_try=2).run(expect=FAILED).job_id
+    whole = workplace.home / "jobs" / job_id
+    names = sorted(str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file() and file.stat().st_size)
+    assert {"spec.json", "result.json"} <= set(names) and any(name.startswith("ledger/") for name in names), names
+    portal = Portal(workplace)
+    before = {path: asked(portal, f"/jobs/{job_id}{path}") for path in PATHS}
+    assert {status for status, _ in before.values()} == {200}, before
+    damaged = {}
+    for number, name in enumerate(names):
+        folder = copy_of(workplace, job_id, number)
+        file = folder / name
+        file.chmod(0o600)
+        file.write_bytes(DAMAGES[damage](file.read_bytes()))
+        damaged[folder.name] = name
+    problems = []
+    said = {}
+    for other, name in damaged.items():
+        for path in PATHS:
+            status, sentence = asked(portal, f"/jobs/{other}{path}")
+            said[name, path] = sentence
+            if status not in (200, 404, 503) or (status != 200 and not re.fullmatch(r"\w[^\n\x1b]{10,}", sentence)):
+                problems.append((name, path, status, sentence))
+    assert problems == []
+    listed = portal.get("/jobs?limit=200")
+    assert job_id in [row["job_id"] for row in listed["jobs"]], "other jobs are listed"
+    assert {path: asked(portal, f"/jobs/{job_id}{path}") for path in PATHS} == before
+    if damage in ("empty", "cut", "noise", "deep", "markup"):
+        assert "spec.json" in said["spec.json", ""], said["spec.json", ""]
+    if damage in ("empty", "cut", "noise", "deep", "markup"):
+        ledgers = [other for other, name in damaged.items() if name.startswith("ledger/")]
+        notes = [" ".join(portal.get(f"/jobs/{other}")["notes"]) for other in ledgers]
+        assert notes and all("of the ledger is damaged or incomplete" in note for note in notes), notes
+    portal.running.process.terminate()
+    assert "panicked" not in portal.running.wait().stderr

@@ -1,0 +1,204 @@
+"""What the pages of real jobs tell: a death and its reason, resources, gaps and stragglers, settings, limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from harness import FAILED, Ended, Workplace
+from page_client import show, violations
+from portal_client import FAILS_ON_ONE, Portal
+
+pytestmark = pytest.mark.xdist_group("page")
+
+# The file 001 takes long, the process of 004 is killed once, the file 006 fails.
+SCRIPT = """
+    import os, signal, time
+    from recorder import record, recorded
+    def run(files):
+        name = os.path.basename(files[0])
+        print("reading", name)
+        if name == "001.txt":
+            time.sleep(4)
+        if name == "004.txt" and not recorded("died"):
+            record("died")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name == "006.txt":
+            raise ValueError("six is bad")
+        return [name]
+"""
+STRAGGLER = 1
+COUNT = 12
+# Colours of the light theme.
+GOOD, BAD = (0x3F, 0x9D, 0x63), (0xD6, 0x3A, 0x48)
+
+
+def run_job(workplace: Workplace) -> Ended:
+    workplace.data(COUNT)
+    arguments = ["--resource_monitor_interval", 1, "--model", "<b>small</b>"]
+    job = workplace.job(
+        SCRIPT, process_count_per_node=2, run_max_try=2, isolate="off", speculation=False, arguments=arguments
+    )
+    ended = job.run()
+    assert ended.mini_batches == (COUNT, COUNT - 1, 1), ended
+    return ended
+
+
+def panel(page: Page, title: str) -> Locator:
+    return page.locator(".panel").filter(has=page.get_by_role("heading", name=title))
+
+
+def colours(canvas: Locator) -> set[tuple[int, int, int]]:
+    """All colours on a canvas."""
+    found = canvas.evaluate(
+        """canvas => {
+            const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            const all = new Set();
+            for (let at = 0; at < data.length; at += 4) {
+                if (data[at + 3] === 255) all.add(data.slice(at, at + 3).join());
+            }
+            return [...all];
+        }"""
+    )
+    return {tuple(map(int, each.split(","))) for each in found}
+
+
+def colour_at(canvas: Locator, x: float, y: float) -> tuple[int, ...]:
+    pixel = "(canvas, [x, y]) => [...canvas.getContext('2d').getImageData(x, y, 1, 1).data]"
+    return tuple(canvas.evaluate(pixel, [x, y])[:3])
+
+
+def test_nodes_show_a_death_resources_and_attempts(workplace: Workplace, open_page: Callable[..., Page]) -> None:
+    job_id = run_job(workplace).job_id
+    portal = Portal(workplace)
+    page = open_page(portal.address)
+    show(page, f"jobs/{job_id}/nodes")
+    events = panel(page, "What happened").get_by_role("listitem")
+    expect(events.filter(has_text="started with process id")).to_have_count(3)
+    expect(events.filter(has_text=re.compile(r"process00\d .*exits with returncode -9"))).to_have_count(1)
+    [node] = portal.get(f"/jobs/{job_id}/nodes")["nodes"]
+    disk = next(series for series in node["samples"]["series"] if series["name"] == "Disk used")
+    used = [value for value in disk["values"] if value is not None]
+    assert used and all(0 < value <= 100 for value in used), disk
+    figures = panel(page, "Node 0").locator("figure")
+    chart = figures.filter(has=page.get_by_role("heading", name="Disk used", exact=True))
+    expect(chart.get_by_role("img", name="Disk used over time")).to_be_visible()
+    expect(chart.locator("canvas")).to_be_visible()
+    attempts = figures.filter(has=page.get_by_role("heading", name="Attempts", exact=True))
+    drawn = attempts.get_by_role("img", name="Attempts of node 0").locator("canvas")
+    expect(drawn).to_be_visible()
+    assert {GOOD, BAD} <= colours(drawn), "successes and the failure are drawn"
+    box, above = drawn.bounding_box(), chart.bounding_box()
+    assert box and above and above["y"] < box["y"], "the resources, and the attempts under them"
+
+
+def test_timeline_shows_a_straggler_and_the_gap_beside_it(workplace: Workplace, open_page: Callable[..., Page]) -> None:
+    job_id = run_job(workplace).job_id
+    portal = Portal(workplace)
+    page = open_page(portal.address)
+    show(page, f"jobs/{job_id}/timeline")
+    expect(panel(page, "The slowest").locator("tbody a.num").first).to_have_text(str(STRAGGLER))
+    timeline = portal.get(f"/jobs/{job_id}/timeline")
+    bars = timeline["bars"]
+    slow = bars["mini_batch"].index(STRAGGLER)
+    canvas = page.locator(".gantt canvas")
+    expect(canvas).to_be_visible()
+    box = canvas.bounding_box()
+    assert box
+    left, right, row = 130, 8, 20
+    whole = timeline["to"] - timeline["from"]
+
+    def place(process: int, at: float) -> dict[str, float]:
+        return {"x": left + (box["width"] - left - right) * at / whole, "y": process * row + row / 2}
+
+    # Late in the straggler, all other mini-batches have ended.
+    at = bars["start"][slow] + 0.8 * (bars["end"][slow] - bars["start"][slow])
+    others = [end for bar, end in enumerate(bars["end"]) if bar != slow]
+    assert max(others) < at, "the straggler runs alone"
+    own = bars["process"][slow]
+    tip = page.locator(".tip")
+    canvas.hover(position=place(own, at))
+    expect(tip).to_contain_text(f"Mini-batch {STRAGGLER}")
+    expect(tip).to_contain_text("succeeded after 4")
+    canvas.hover(position=place(1 - own, at))
+    expect(tip).to_contain_text("idle")
+    busy, idle = (colour_at(canvas, **place(process, at)) for process in (own, 1 - own))
+    assert busy == GOOD and idle != GOOD, (busy, idle)
+    canvas.click(position=place(own, at))
+    expect(page.get_by_role("heading", name=f"Mini-batch {STRAGGLER}")).to_be_visible()
+
+
+def test_job_shows_its_rates_limits_settings_and_script(workplace: Workplace, open_page: Callable[..., Page]) -> None:
+    job_id = run_job(workplace).job_id
+    page = open_page(Portal(workplace).address)
+    show(page, f"jobs/{job_id}")
+    chart = panel(page, "Attempts that ended, by time").get_by_role("img", name=f"{COUNT - 1} attempts succeeded in")
+    expect(chart.locator("canvas")).to_be_visible()
+    assert {GOOD, BAD} <= colours(chart.locator("canvas")), "both kinds of attempts are drawn"
+    gauges = panel(page, "How near each limit is").locator(".gauge")
+    expect(gauges.filter(has_text="Tries of one mini-batch").get_by_role("img")).to_have_attribute(
+        "aria-label", "Tries of one mini-batch: 2 tries, limit 2"
+    )
+    expect(gauges.filter(has_text="Failed items")).to_contain_text("1 item, no limit")
+    settings = panel(page, "Settings")
+    expect(settings).to_contain_text(f"script{workplace.folder / 'code' / 'entry.py'}")
+    expect(settings).to_contain_text(f"job file{workplace.folder / 'job.yaml'}")
+    expect(settings).to_contain_text("mini_batch_size1 file")
+    for group, text in (("failures", "run_max_try2"), ("other", "'<b>small</b>'"), ("output", str(workplace.folder))):
+        settings.locator("summary").filter(has_text=group).click()
+        expect(settings.locator("details").filter(has=page.get_by_role("heading", name=group))).to_contain_text(text)
+
+
+def test_failed_job_names_mini_batch_item_and_exception(workplace: Workplace, open_page: Callable[..., Page]) -> None:
+    workplace.data(6)
+    ended = workplace.job(FAILS_ON_ONE, error_threshold=0, isolate="off").run(expect=FAILED)
+    portal = Portal(workplace)
+    page = open_page(portal.address)
+    row = page.locator("tr.opens")
+    expect(row.locator(".cause")).to_contain_text("exceeds error threshold 0")
+    expect(row.locator("[data-label=rate]")).to_contain_text("/")
+    expect(row.locator("[data-label=took]")).to_contain_text(re.compile(r"\d"))
+    [listed] = portal.get("/jobs")["jobs"]
+    assert listed["cause"] == ended.cause, listed
+    assert listed["elapsed_seconds"] == pytest.approx(ended.result["elapsed_seconds"]), listed
+    show(page, f"jobs/{ended.job_id}")
+    sentence = page.locator(".sentence")
+    expect(sentence).to_contain_text("The first failed mini-batch is 3 (")
+    expect(sentence).to_contain_text(str(Path("data", "003.txt")))
+    expect(sentence).to_contain_text("ValueError: three is <b>bad</b>")
+    limit = page.locator(".gauge").filter(has_text="Failed items")
+    expect(limit.locator(".num.bad")).to_have_text("1 item, limit 0")
+
+
+PAGES = {
+    "": "table.jobs a.name",
+    "jobs/{job}": ".sentence",
+    "jobs/{job}/mini-batches": ".batches tbody tr",
+    "jobs/{job}/mini-batches/6": ".frames",
+    "jobs/{job}/mini-batches/1": ".phases",
+    "jobs/{job}/timeline": ".gantt canvas",
+    "jobs/{job}/nodes": ".events li",
+    "jobs/{job}/logs?path=user/stdout/0/process000.stdout.txt": ".log-line",
+    "jobs/{job}/output": ".sheet td",
+    "target": "h1",
+}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (768, "light"), (360, "light")])
+def test_pages_of_a_real_job_fit_and_are_accessible(
+    workplace: Workplace, axe: str, open_page: Callable[..., Page], width: int, scheme: str
+) -> None:
+    job_id = run_job(workplace).job_id
+    page = open_page(Portal(workplace).address, width=width, scheme=scheme, bypass_csp=True)
+    problems = []
+    for place, complete in PAGES.items():
+        show(page, place.format(job=job_id))
+        expect(page.locator(complete).first).to_be_visible()
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            problems.append(f"{place} is wider than the window")
+        problems += [f"{place}: {problem}" for problem in violations(page, axe)]
+    assert problems == []
