@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,34 @@ def test_doctor_checks_this_machine(workplace, tmp_path):
         text=True,
     )
     assert limited.returncode == 1 and "ulimit -n" in limited.stdout, limited.stdout
+
+
+@pytest.mark.parametrize(
+    ("size", "fill", "state", "said"),
+    [
+        ("3m", "1", "failed", "MB free; free some space"),
+        # Not even an empty file fits.
+        ("64k", "1000", "failed", "free; free some space"),
+        ("500m", "1", "warning", "MB free; large jobs need more"),
+    ],
+)
+def test_doctor_names_a_full_disk(workplace, size, fill, state, said):
+    (workplace.folder / "disk").mkdir()
+    script = f"""
+        mount -t tmpfs -o size={size} tmpfs disk && mkdir disk/home disk/tmp || exit 9
+        head -c {fill}k /dev/zero > disk/file 2> error
+        {workplace.executable} doctor --json > said.json; echo $? > status
+    """
+    folders = {"GRISTMILL_HOME": f"{workplace.folder}/disk/home", "TMPDIR": f"{workplace.folder}/disk/tmp"}
+    namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", textwrap.dedent(script)]
+    subprocess.run(namespace, cwd=workplace.folder, env={**workplace.environment, **folders}, check=True, timeout=60)
+    report = json.loads((workplace.folder / "said.json").read_text())
+    assert (workplace.folder / "status").read_text() == ("1\n" if state == "failed" else "0\n"), report
+    checks = {check["check"]: check for check in report["checks"]}
+    for check, remedy in (("home", "GRISTMILL_HOME"), ("temporary files", "TMPDIR")):
+        message = checks[check]["message"]
+        assert checks[check]["state"] == state and said in message and remedy in message, checks[check]
+        assert f"{workplace.folder}/disk/" in message
 
 
 TARGET_COMMANDS = [

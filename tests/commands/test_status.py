@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import termios
 import threading
+import time
 
 import pytest
 
@@ -74,7 +76,7 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
 
 @pytest.mark.parametrize("role", ["worker", "reducer", "reducer of a job without workers"])
 def test_killed_role_is_named_within_seconds(workplace, sqlite, role):
-    """Ten seconds are promised; a busy machine gets some more, but far less than a minute."""
+    """Ten seconds are promised, by the clock of the answer: a busy machine may give it late."""
     workplace.data(2)
     job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
     reducer = sqlite.reducer()
@@ -87,8 +89,21 @@ def test_killed_role_is_named_within_seconds(workplace, sqlite, role):
         worker.wait_for_record("held")
         wait_until(lambda: sqlite.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
     kill(worker if role == "worker" else reducer)
+    known = [time.time()]
     expected = f"no {role.split()[0]} has been heard from since "
-    wait_until(lambda: expected in (sqlite.status(job_id)["hint"] or ""), expected, seconds=45)
+
+    def is_named():
+        asked = time.time()
+        answer = sqlite.status(job_id)
+        if expected in (answer["hint"] or ""):
+            return True
+        # Of workers, it shows what the reducer knew when it wrote the progress, which it does every three seconds.
+        known.append(answer["progress"]["at"] / 1000 if role == "worker" else asked)
+        late = max(after - before for before, after in itertools.pairwise(known)) - 3
+        assert known[-1] - known[0] < 10 + max(late, 0), answer
+        return False
+
+    wait_until(is_named, expected)
 
 
 def test_job_whose_script_hangs_still_fails(workplace, sqlite):

@@ -218,6 +218,15 @@ def test_gpu_worker_has_libraries_and_shared_memory(made: Plan, changed: Plan) -
     assert changed.containers()["gpus-gpu-worker"]["image"] == "registry/own:2"
 
 
+def test_reducer_has_the_size_that_was_asked_for(made: Plan, changed: Plan) -> None:
+    """It writes reports and tables of rejects to its disk, and the final file passes through its memory."""
+    for plan, count, size in ((made, 2, ("1024", "4096", [])), (changed, 3, ("2048", "8192", [{"size_in_gib": 100}]))):
+        task = plan.resource('module.sqs.module.task["reducer"].aws_ecs_task_definition.this')
+        assert (task["cpu"], task["memory"], task["ephemeral_storage"]) == size
+        services = plan.resources("aws_ecs_service", "module.sqs.").values()
+        assert [service["desired_count"] for service in services if service["name"] == "sqs-reducer"] == [count]
+
+
 def test_portal_admits_its_clients_alone(made: Plan) -> None:
     """Without `portal` there is none; with it, nothing but the named clients connects."""
     names = {address: service["name"] for address, service in made.resources("aws_ecs_service").items()}

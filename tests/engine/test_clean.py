@@ -91,6 +91,40 @@ def test_clean_lists_removed_jobs_and_keeps_the_rest(workplace):
     assert workplace.job(RETURN).run().lines, "a job of the same fingerprint begins anew"
 
 
+KEEPS = """
+    import os
+    def run(files):
+        print("hello from", os.path.basename(files[0]))
+        if os.environ["BAD"] and files[0].endswith("001.txt"):
+            raise ValueError("bad")
+        # A row that becomes a part.
+        return ["x" * 100_000]
+"""
+
+
+@pytest.mark.parametrize("bad", ["", "1"])
+def test_finished_job_keeps_what_is_documented(workplace, bad):
+    """Printed output stays until `clean`; what `retry` and `replay` need goes if nothing failed."""
+    workplace.data(3)
+    ended = workplace.job(KEEPS).run(BAD=bad)
+    folder = workplace.home / "jobs" / ended.job_id
+    for name in ("spec.json", "result.json", "progress.json", "plan/complete.json"):
+        assert (folder / name).is_file(), name
+    assert (folder / "ledger").is_dir(), "a small ledger stays"
+    assert (folder / "parts").is_dir() == bool(bad)
+    queues = [path.name for path in folder.iterdir() if path.suffix == ".db"]
+    assert queues == [], "queues end with the job"
+    printed = "user/stdout/0/process000.stdout.txt"
+    said = [f"hello from {number:03}.txt" for number in range(3)]
+    # Later commands and jobs leave it alone.
+    workplace.job(RETURN, name="later").run()
+    workplace.command("jobs")
+    workplace.command("clean", "--older-than", "1d")
+    assert ended.log(printed).splitlines() == said
+    assert "removed 1 job," in workplace.command("clean", ended.job_id).stdout
+    assert not folder.exists() and ended.output, "the output stays"
+
+
 def test_running_and_interrupted_jobs_are_kept(workplace):
     workplace.data(3)
     job = workplace.job(WAIT)

@@ -193,6 +193,27 @@ def test_death_of_a_process_is_reported_with_its_last_output(workplace, way):
     assert ("the_last_step" in told) == (way in ("segfault", "abort")), "the stack of a crash"
 
 
+def test_timeout_quotes_what_the_run_printed(workplace):
+    workplace.data(1)
+    script = """
+        import os, sys, time
+        print("printed before the run")
+        def run(files):
+            print("opening the model")
+            print("no answer from the service", file=sys.stderr)
+            os.system("echo said by a child")
+            time.sleep(1000)
+    """
+    limits = {"run_invocation_timeout": 1, "arguments": ["--task_overhead_timeout", 1]}
+    ended = workplace.job(script, run_max_try=1, **limits).run(expect=42)
+    (failed,) = ended.result["failed_mini_batches"]
+    printed = failed["printed"].splitlines()
+    assert printed == ["opening the model", "no answer from the service", "said by a child"], failed
+    assert "run() did not end within 2 seconds" in failed["error"], failed
+    told, errors = ended.log(failed["log"]), ended.log("job_error.txt")
+    assert all(line in told and line in errors for line in printed), (told, errors)
+
+
 def started(ended):
     return ended.log("sys/node/0/_main.txt").count(" started, pid")
 

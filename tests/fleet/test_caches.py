@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import wait_until, write_wheel
+from harness import is_alive, wait_until, write_wheel
 
 READS_SIDE_INPUT = """
     import os
@@ -90,17 +90,20 @@ def test_jobs_and_workers_share_entries(workplace, sqlite):
         settings = {"file": f"{number}.yaml", "name": f"job{number}", "output": f"output/{number}"}
         job_ids.append(sqlite.enqueue(workplace.job(script, environment="requirements.txt", **settings)))
     sqlite.reducer()
-    sqlite.worker("--process-count", 1)
-    sqlite.worker("--process-count", 1)
+    workers = [sqlite.worker("--process-count", 1, GRISTMILL_LOG="info") for _ in range(2)]
     for job_id in job_ids:
         sqlite.wait_for_end(job_id)
+    for worker in workers:
+        worker.send(signal.SIGTERM)
+    logs = "".join(worker.wait().stderr for worker in workers)
+    assert logs.count("creating a Python environment from") == 1, logs
     assert len({fact["prefix"] for fact in workplace.recorded("run")}) == 1
     assert len(caches(workplace, "environments")) == 1
     assert len(caches(workplace, "snapshots")) == 2, "the script, and the requirements file"
 
 
 def test_killed_worker_leaves_nothing_half(workplace, sqlite):
-    """It dies while it creates an environment; the next worker creates it again."""
+    """It dies while it creates an environment; the next worker ends what still writes to it, and creates it again."""
     workplace.data(1)
     workplace.write(
         {
@@ -109,7 +112,7 @@ def test_killed_worker_leaves_nothing_half(workplace, sqlite):
                 [ "$1" != --version ] || exit 0
                 while [ "$1" != --prefix ]; do shift; done
                 mkdir -p "$2/bin"
-                if [ ! -e "$MARK" ]; then touch "$MARK" "$2/half"; exec sleep 600; fi
+                if [ ! -e "$MARK" ]; then touch "$2/half"; sleep 600 & echo $! > "$MARK"; wait; fi
                 exec "$REAL" -m venv --without-pip "$2"
             """,
             "env.yml": "dependencies: [python=3.11, libgdal=3.8]\n",
@@ -128,12 +131,14 @@ def test_killed_worker_leaves_nothing_half(workplace, sqlite):
     variables["GRISTMILL_LEASE_SECONDS"] = "3"
     sqlite.reducer()
     worker = sqlite.worker(**variables)
-    wait_until(mark.exists, "an environment that is half created")
+    pid = int(wait_until(lambda: mark.exists() and mark.read_text().strip(), "an environment that is half created"))
     os.killpg(worker.process.pid, signal.SIGKILL)
     worker.wait()
+    assert is_alive(pid), "its parent alone dies with the worker"
     sqlite.worker(**variables)
     result = sqlite.wait_for_end(job_id)
     assert sqlite.output(result) == b"False\n"
+    assert not is_alive(pid)
 
 
 def test_full_disk_is_named_in_one_line(workplace, sqlite):

@@ -26,3 +26,32 @@ def test_local_paths_cause_a_warning(workplace, rabbitmq):
     kept = {"name": "data", "type": "file", "path": str(workplace.home / "functions/inputs/one.txt")}
     warned = rabbitmq.command("enqueue", workplace.job(ROWS, inputs=[kept]).file, "--queue", far, expect=0)
     assert f"warning: {workplace.folder}/output are paths of this machine" in warned.stderr, "the input travels"
+
+
+def test_large_data_beside_the_script_stays_behind_by_name(workplace, sqlite):
+    """Local jobs leave nothing out. On a target, code and what the job names travel."""
+    workplace.data(1)
+    script = """
+        import os
+        def run(files):
+            # Files whose names the script holds would travel.
+            names = sorted(os.listdir(os.path.dirname(os.path.abspath(__file__))))
+            return [" ".join(name for name in names if name.endswith(".bin") or name.startswith("help"))]
+    """
+    job = workplace.job(script, error_threshold=-1)
+    workplace.write({"code/helper.py": ""})
+    for name, megabytes in (("data.bin", 290), ("model.bin", 20)):
+        # A hole takes no space.
+        with open(workplace.folder / "code" / name, "wb") as file:
+            file.truncate(megabytes << 20)
+    local = job.run()
+    assert "stay behind" not in local.stderr and local.lines == ["data.bin helper.py model.bin"], local
+    enqueued = sqlite.command("enqueue", job.file, "--fresh", expect=0)
+    (line,) = [line for line in enqueued.stderr.splitlines() if "stay behind" in line]
+    assert line.startswith("warning: ") and f"{workplace.folder}/code holds more than can travel with a job" in line
+    assert "data.bin (290 MB)" in line and "model.bin" not in line and "helper.py" not in line, line
+    assert line.endswith("name files that the script needs in side_inputs, and the others in .amlignore"), line
+    sqlite.reducer()
+    sqlite.worker("--process-count", 1)
+    sqlite.wait_for_end(enqueued.stdout.strip())
+    assert (workplace.folder / "output" / "rows.txt").read_text() == "helper.py model.bin\n"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from harness import wait_until
+from targets import lend
 
 HOLDS = """
     import os
@@ -50,132 +53,143 @@ def jobs(target) -> dict[str, dict]:
     return {row["job_id"].rpartition("-")[0].rsplit("-", 2)[0]: row for row in rows}
 
 
-def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, sqlite):
+@pytest.fixture(params=["sqlite", "sqs"])
+def target(request, workplace, components):
+    """Queues and a store in a folder, and those of AWS."""
+    yield from lend(request.param, workplace, components)
+
+
+def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     workplace.data(4)
-    quota(sqlite, "--each-owner", "--max-jobs", 1)
-    sqlite.reducer()
-    worker = sqlite.worker("--process-count", 2)
-    first = sqlite.enqueue(job(workplace, "first", HOLDS, owner="ana"))
+    quota(target, "--each-owner", "--max-jobs", 1)
+    target.reducer()
+    worker = target.worker("--process-count", 2)
+    first = target.enqueue(job(workplace, "first", HOLDS, owner="ana"))
     worker.wait_for_record("first began")
-    enqueued = sqlite.command("enqueue", job(workplace, "second").file, "--owner", "ana", expect=0)
+    enqueued = target.command("enqueue", job(workplace, "second").file, "--owner", "ana", expect=0)
     reason = "owner ana has 1 of 1 jobs running"
     assert f"waiting: it waits for its turn: {reason}; " in enqueued.stderr, enqueued.stderr
     second = enqueued.stdout.strip()
-    assert hint(sqlite, second) == f"it waits for its turn: {reason}; `gristmill jobs --target sqlite` shows all jobs"
-    status = sqlite.status(second)
+    assert (
+        hint(target, second)
+        == f"it waits for its turn: {reason}; `gristmill jobs --target {target.name}` shows all jobs"
+    )
+    status = target.status(second)
     assert (status["state"], status["owner"]) == ("Queued", "ana")
 
-    sqlite.wait_for_end(sqlite.enqueue(job(workplace, "other", owner="bo")))
+    target.wait_for_end(target.enqueue(job(workplace, "other", owner="bo")))
     assert workplace.recorded("second began") == [], "it waits"
-    listed = jobs(sqlite)
+    listed = jobs(target)
     assert (listed["second"]["turn"], listed["second"]["processes"]) == (reason, 0)
     assert (listed["first"]["turn"], listed["first"]["share"]) == (None, 1.0)
     assert "turn" not in listed["other"], "it has ended"
-    assert sqlite.objects(f"jobs/{second}/plan/complete.json"), "it is planned"
+    assert target.objects(f"jobs/{second}/plan/complete.json"), "it is planned"
 
     (workplace.folder / "release").touch()
-    result = sqlite.wait_for_end(second)
-    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(4))
-    sqlite.wait_for_end(first)
+    result = target.wait_for_end(second)
+    assert target.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(4))
+    target.wait_for_end(first)
     assert len(workplace.recorded("second began")) == 4, "each mini-batch was published once"
 
 
-def test_waiting_jobs_begin_by_priority_and_then_by_time(workplace, sqlite):
+def test_waiting_jobs_begin_by_priority_and_then_by_time(workplace, target):
     workplace.data(1)
-    quota(sqlite, "--max-jobs", 1)
-    sqlite.reducer()
-    worker = sqlite.worker("--process-count", 1)
-    sqlite.enqueue(job(workplace, "first", HOLDS))
+    quota(target, "--max-jobs", 1)
+    target.reducer()
+    worker = target.worker("--process-count", 1)
+    target.enqueue(job(workplace, "first", HOLDS))
     worker.wait_for_record("first began")
-    ids = {name: sqlite.enqueue(job(workplace, name)) for name in ("low", "early", "late", "urgent")}
+    ids = {name: target.enqueue(job(workplace, name)) for name in ("low", "early", "late", "urgent")}
     for name, priority in [("low", "low"), ("urgent", "high")]:
-        sqlite.command("priority", name, priority, expect=0)
-    assert hint(sqlite, ids["low"]).startswith("it waits for its turn: the target has 1 of 1 jobs running")
+        target.command("priority", name, priority, expect=0)
+    assert hint(target, ids["low"]).startswith("it waits for its turn: the target has 1 of 1 jobs running")
     (workplace.folder / "release").touch()
     for name in ids:
-        sqlite.wait_for_end(ids[name])
+        target.wait_for_end(ids[name])
     facts = map(json.loads, workplace.record_file.read_text().splitlines())
     order = [fact["event"].removesuffix(" began") for fact in facts]
     assert order == ["first", "urgent", "early", "late", "low"]
 
 
-def test_raised_limit_lets_waiting_jobs_begin(workplace, sqlite):
+def test_raised_limit_lets_waiting_jobs_begin(workplace, target):
     workplace.data(1)
-    quota(sqlite, "--max-jobs", 0)
-    sqlite.reducer()
-    sqlite.worker("--process-count", 1)
-    waiting = [sqlite.enqueue(job(workplace, name)) for name in ("one", "two")]
-    assert {sqlite.status(job_id)["state"] for job_id in waiting} == {"Queued"}
-    quota(sqlite, "--max-jobs", "any")
+    quota(target, "--max-jobs", 0)
+    target.reducer()
+    target.worker("--process-count", 1)
+    waiting = [target.enqueue(job(workplace, name)) for name in ("one", "two")]
+    assert {target.status(job_id)["state"] for job_id in waiting} == {"Queued"}
+    quota(target, "--max-jobs", "any")
     for job_id in waiting:
-        sqlite.wait_for_end(job_id)
+        target.wait_for_end(job_id)
 
 
-def test_full_target_rejects_a_job_that_is_not_to_wait(workplace, sqlite):
+def test_full_target_rejects_a_job_that_is_not_to_wait(workplace, target):
     workplace.data(1)
-    quota(sqlite, "--max-jobs", 0)
+    quota(target, "--max-jobs", 0)
     given = job(workplace, "given")
-    refused = sqlite.command("enqueue", given.file, "--refuse-when-full", "--json", expect=75)
-    problem = "target sqlite has no room for the job: the target has 0 of 0 jobs running; enqueue it again later"
+    refused = target.command("enqueue", given.file, "--refuse-when-full", "--json", expect=75)
+    problem = (
+        f"target {target.name} has no room for the job: the target has 0 of 0 jobs running; enqueue it again later"
+    )
     assert json.loads(refused.stdout)["error"].startswith(problem), str(refused)
-    quota(sqlite, "--when-full", "refuse")
-    assert problem in sqlite.command("enqueue", given.file, expect=75).stderr
-    assert sqlite.objects("jobs/") == {}, "nothing of it is stored"
-    quota(sqlite, "--max-jobs", 1)
-    sqlite.command("enqueue", given.file, expect=0)
+    quota(target, "--when-full", "refuse")
+    assert problem in target.command("enqueue", given.file, expect=75).stderr
+    assert target.objects("jobs/") == {}, "nothing of it is stored"
+    quota(target, "--max-jobs", 1)
+    target.command("enqueue", given.file, expect=0)
 
 
-def test_waiting_job_can_be_canceled_and_continued(workplace, sqlite):
+def test_waiting_job_can_be_canceled_and_continued(workplace, target):
     workplace.data(2)
-    quota(sqlite, "--max-jobs", 0)
-    sqlite.reducer()
-    job_id = sqlite.enqueue(job(workplace, "waits"))
-    sqlite.command("cancel", job_id, expect=0)
-    sqlite.wait_for_end(job_id, "Canceled")
-    retried = sqlite.command("retry", job_id, expect=0)
+    quota(target, "--max-jobs", 0)
+    target.reducer()
+    job_id = target.enqueue(job(workplace, "waits"))
+    target.command("cancel", job_id, expect=0)
+    target.wait_for_end(job_id, "Canceled")
+    retried = target.command("retry", job_id, expect=0)
     assert "it waits for its turn: the target has 0 of 0 jobs running" in retried.stderr, str(retried)
-    assert sqlite.status(job_id)["state"] == "Queued"
-    quota(sqlite, "--max-jobs", 1)
-    sqlite.worker("--process-count", 1)
-    result = sqlite.wait_for_end(job_id)
+    assert target.status(job_id)["state"] == "Queued"
+    quota(target, "--max-jobs", 1)
+    target.worker("--process-count", 1)
+    result = target.wait_for_end(job_id)
     assert result["mini_batches"] == {"total": 2, "succeeded": 2, "failed": 0}
     assert len(workplace.recorded("waits began")) == 2
 
 
-def test_waiting_job_is_followed_to_its_end(workplace, sqlite):
+def test_waiting_job_is_followed_to_its_end(workplace, target):
     """Two reducers let one job begin, and publish it once."""
     workplace.data(3)
-    quota(sqlite, "--max-jobs", 1)
-    sqlite.reducer()
-    sqlite.reducer()
-    worker = sqlite.worker("--process-count", 2)
-    first = sqlite.enqueue(job(workplace, "first", HOLDS))
+    quota(target, "--max-jobs", 1)
+    target.reducer()
+    target.reducer()
+    worker = target.worker("--process-count", 2)
+    first = target.enqueue(job(workplace, "first", HOLDS))
     worker.wait_for_record("first began")
-    followed = sqlite.start("enqueue", job(workplace, "second").file, "--wait", "--json")
-    wait_until(lambda: "second" in jobs(sqlite), "the second job")
+    followed = target.start("enqueue", job(workplace, "second").file, "--wait", "--json")
+    wait_until(lambda: "second" in jobs(target), "the second job")
     (workplace.folder / "release").touch()
     ended = followed.wait()
     assert ended.state == "Completed", str(ended)
-    sqlite.wait_for_end(first)
+    target.wait_for_end(first)
     assert len(workplace.recorded("second began")) == 3
 
 
-def test_table_of_jobs_shows_owners_and_shares(workplace, sqlite):
+def test_table_of_jobs_shows_owners_and_shares(workplace, target):
     workplace.data(2)
-    sqlite.reducer()
-    worker = sqlite.worker("--process-count", 2)
-    running = sqlite.enqueue(job(workplace, "first", HOLDS), "--owner", "ana", "--priority", "high")
+    target.reducer()
+    worker = target.worker("--process-count", 2)
+    running = target.enqueue(job(workplace, "first", HOLDS), "--owner", "ana", "--priority", "high")
     worker.wait_for_record("first began", 2)
-    wait_until(lambda: jobs(sqlite)["first"]["processes"] == 2, "progress of the job")
-    table = sqlite.command("jobs", expect=0).stdout.splitlines()
+    wait_until(lambda: jobs(target)["first"]["processes"] == 2, "progress of the job")
+    table = target.command("jobs", expect=0).stdout.splitlines()
     header = "JOB STATE OWNER PRIORITY SHARE WAITED ETA AGE DURATION MINI-BATCHES ITEMS"
     assert " ".join(table[0].split()) == header
     assert re.match(rf"{running} +Running +ana +high +2 \(100%\) +[\d.ms]+ +- ", table[1]), table[1]
     (workplace.folder / "release").touch()
-    sqlite.wait_for_end(running)
+    target.wait_for_end(running)
 
 
-def test_table_of_jobs_shows_the_time_that_is_left(workplace, sqlite):
+def test_table_of_jobs_shows_the_time_that_is_left(workplace, target):
     """Half of the mini-batches end; the others hold the job while the table is read."""
     workplace.data(8)
     script = """
@@ -187,46 +201,46 @@ def test_table_of_jobs_shows_the_time_that_is_left(workplace, sqlite):
             wait_for(lambda: name < "004" or os.path.exists(os.environ["RELEASE"]))
             return [name]
     """
-    sqlite.reducer()
-    sqlite.worker("--process-count", 1)
-    running = sqlite.enqueue(job(workplace, "half", script))
+    target.reducer()
+    target.worker("--process-count", 1)
+    running = target.enqueue(job(workplace, "half", script))
 
     def place():
-        (row,) = jobs(sqlite).values()
+        (row,) = jobs(target).values()
         return row if row["mini_batches"]["succeeded"] == 4 and row["remaining_seconds"] is not None else None
 
     assert wait_until(place, "half of the job")["remaining_seconds"] >= 0
-    header, row = sqlite.command("jobs", expect=0).stdout.splitlines()[:2]
+    header, row = target.command("jobs", expect=0).stdout.splitlines()[:2]
     left = row[header.index("ETA") - 4 : header.index("ETA") + 3].split()
     assert len(left) == 1 and re.fullmatch(r"\d[\d.smh]*[smh]", left[0]), row
     (workplace.folder / "release").touch()
-    sqlite.wait_for_end(running)
+    target.wait_for_end(running)
 
 
-def test_owner_is_the_user(workplace, sqlite):
+def test_owner_is_the_user(workplace, target):
     workplace.data(1)
-    sqlite.command("enqueue", job(workplace, "mine").file, expect=0, USER="ana")
-    assert jobs(sqlite)["mine"]["owner"] == "ana"
-    invalid = sqlite.command("enqueue", job(workplace, "other").file, "--owner", "ana and bo", expect=2)
+    target.command("enqueue", job(workplace, "mine").file, expect=0, USER="ana")
+    assert jobs(target)["mine"]["owner"] == "ana"
+    invalid = target.command("enqueue", job(workplace, "other").file, "--owner", "ana and bo", expect=2)
     assert "--owner" in invalid.stderr or "owner" in invalid.stderr
 
 
-def test_quotas_are_shown_and_changed(sqlite):
-    quota(sqlite, "--max-jobs", 20)
-    shown = quota(sqlite, "--owner", "ana", "--max-jobs", 5).splitlines()
+def test_quotas_are_shown_and_changed(target):
+    quota(target, "--max-jobs", 20)
+    shown = quota(target, "--owner", "ana", "--max-jobs", 5).splitlines()
     assert [line.split()[:2] for line in shown[2:4]] == [["(each)", "any"], ["ana", "5"]], shown
     assert shown[-1] == "a job above a limit waits for its turn"
-    stored = json.loads(sqlite.objects()["quotas.json"])
+    stored = json.loads(target.objects()["quotas.json"])
     assert (stored["max_jobs"], stored["owners"]["ana"]["max_jobs"]) == (20, 5)
-    assert json.loads(quota(sqlite, "--json")) == stored
+    assert json.loads(quota(target, "--json")) == stored
 
 
-def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, sqlite):
+def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, target):
     workplace.data(12)
-    quota(sqlite, "--each-owner", "--max-in-flight", 3)
-    quota(sqlite, "--owner", "bo", "--max-in-flight", "any")
-    sqlite.reducer()
-    sqlite.worker("--process-count", 4)
+    quota(target, "--each-owner", "--max-in-flight", 3)
+    quota(target, "--owner", "bo", "--max-in-flight", "any")
+    target.reducer()
+    target.worker("--process-count", 4)
     script = """
         import os
         from recorder import record, recorded, wait_for
@@ -238,7 +252,7 @@ def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, sqli
             return ["row"]
     """
     for name, owner, processes in [("limited", "ana", 3), ("unlimited", "bo", 4)]:
-        sqlite.wait_for_end(sqlite.enqueue(job(workplace, name, script, owner=owner)))
+        target.wait_for_end(target.enqueue(job(workplace, name, script, owner=owner)))
         facts = workplace.recorded(f"{name} began")
         assert len(facts) == 12
         assert len({fact["pid"] for fact in facts}) == processes

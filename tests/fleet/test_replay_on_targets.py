@@ -1,5 +1,7 @@
 """A replay on a compute target: from its store alone, with the script as it is now."""
 
+import textwrap
+
 import pytest
 
 from targets import KINDS, lend
@@ -41,3 +43,27 @@ def test_replay_completes_the_output_of_a_target(workplace, target):
     third = target.command("replay", second.job_id, "--wait", "--json", expect=0)
     assert third.items == (1, 1, 0)
     assert names(target.output(third.result)) == [f"{number:03}.txt" for number in range(FILES)]
+
+
+def test_every_item_of_a_long_list_of_rejects_is_replayed(workplace, target):
+    """A message cannot name them all, so the store does."""
+    workplace.data(700)
+    script = """
+        import os
+        async def run_item(file):
+            number = int(os.path.basename(file)[:3])
+            if number % 2 == 1 and not GOOD:
+                raise ValueError(f"{number} is odd")
+            return number
+    """
+    settings = {"isolate": "items", "mini_batch_size": 700}
+    first = target.run(workplace.job("GOOD = False\n" + textwrap.dedent(script), **settings))
+    assert (first.items, first.result["rejects"]["items"]) == ((700, 350, 350), 350)
+    shown = target.command("rejects", first.job_id, expect=0).stdout
+    assert "350 × ValueError: 1 is odd" in shown, shown
+    workplace.job("GOOD = True\n" + textwrap.dedent(script), **settings)
+    target.worker()
+    target.reducer()
+    second = target.command("replay", first.job_id, "--wait", "--json", expect=0)
+    assert second.items == (350, 350, 0)
+    assert names(target.output(second.result)) == [str(number) for number in range(700)]

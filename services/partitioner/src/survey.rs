@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat};
+use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 use serde::Serialize;
 use storage::{LeftOut, StoreOptions};
 use tables::detect::{self, Content, Named, NamedKind};
@@ -229,6 +229,10 @@ impl<'a> Surveyor<'a> {
         if format.is_text() && named.compression.is_none() && !head.is_empty() {
             let is_whole = listed.size == Some(head.len() as u64);
             self.look_at_text(path, format, &head, is_whole)?;
+        } else if format.is_delimited() && self.files == 1 && !path.is_url() {
+            // The header of a compressed file. A file that cannot be read is reported when it is.
+            let cells = tables::header_cells(path.as_path(), &self.options_for(format));
+            self.look_at_names(path, &cells.unwrap_or_default());
         }
         Ok(())
     }
@@ -321,8 +325,7 @@ impl<'a> Surveyor<'a> {
     }
 
     fn look_at_text(&mut self, path: &ItemPath, format: TableFormat, head: &[u8], is_whole: bool) -> Result<()> {
-        let mut options = self.input.table.clone();
-        (options.format, options.delimiter) = (format, options.delimiter_for(format));
+        let options = self.options_for(format);
         let peek = tables::peek(head, is_whole, &options);
         if let Some(reason) = peek.refusal {
             return Err(Error::bad_path(&self.input.name, path, reason));
@@ -331,6 +334,7 @@ impl<'a> Surveyor<'a> {
         for (key, note) in peek.notes {
             self.notes.entry(key).or_insert_with(|| (0, path.clone(), note)).0 += 1;
         }
+        self.look_at_names(path, &peek.first_row);
         if peek.first_row.is_empty() || options.header != protocol::HeaderMode::AllFilesSameHeaders {
             return Ok(());
         }
@@ -343,6 +347,20 @@ impl<'a> Surveyor<'a> {
             Some(_) => {}
         }
         Ok(())
+    }
+
+    fn options_for(&self, format: TableFormat) -> TableOptions {
+        let table = &self.input.table;
+        TableOptions { format, delimiter: table.delimiter_for(format), ..table.clone() }
+    }
+
+    /// Notes what is surprising about the names in the first line of a file, if it names the columns.
+    fn look_at_names(&mut self, path: &ItemPath, cells: &[String]) {
+        if self.input.table.header.is_in(self.files == 1) {
+            for (kind, note) in tables::doubtful_names(cells) {
+                self.notes.entry(kind).or_insert_with(|| (0, path.clone(), note)).0 += 1;
+            }
+        }
     }
 
     fn finish(self, is_whole: bool, left_out: LeftOut) -> Result<Survey> {
@@ -433,7 +451,7 @@ impl<'a> Surveyor<'a> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{MiniBatchSize, TableOptions};
+    use protocol::MiniBatchSize;
 
     use super::*;
     use crate::remote::fixtures::bucket;

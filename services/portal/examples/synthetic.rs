@@ -232,6 +232,7 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        rejected_part: None,
         unread: vec![],
         pieces: vec![],
         extra_runs: 0,

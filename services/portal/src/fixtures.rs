@@ -56,6 +56,7 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        rejected_part: None,
         unread: vec![],
         pieces: vec![],
         extra_runs: 0,

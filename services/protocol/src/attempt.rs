@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::is_false;
 use crate::trace::lenient;
-use crate::{ErrorReport, Phases, TraceParent, Waited, Warning, WarningKind};
+use crate::{ErrorReport, Phases, Rejected, RejectedPart, TraceParent, UnreadRecord, Waited, Warning, WarningKind};
 
 /// The first byte of a compact header without phases. JSON never begins with it.
 pub(crate) const MARKER: u8 = 1;
@@ -73,15 +73,18 @@ pub struct Attempt {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warning_kinds: Vec<WarningKind>,
     /// Items of a success that failed on their own, or whose rows do not fit the schema of the job, in order. At most
-    /// [`REJECTED_MAX`].
+    /// [`REJECTED_MAX`](crate::REJECTED_MAX) travel; `rejected_part` has them all if there are more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
-    /// Records of a success that could not be read, so that `run()` did not get them. At most [`UNREAD_MAX`].
+    /// The object with all rejected items and pieces, if one message cannot hold them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_part: Option<Box<RejectedPart>>,
+    /// Records of a success that could not be read, so that `run()` did not get them. At most [`UNREAD_MAX`](crate::UNREAD_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<UnreadRecord>,
     /// The rows of a success between rejected items: the first item of each piece, and its size in bytes. A replay puts
     /// the rows of rejected items between them. Empty if none are rejected, or the rows cannot be divided. At most
-    /// [`REJECTED_MAX`] + 1, in the order of the rows.
+    /// [`REJECTED_MAX`](crate::REJECTED_MAX) + 1 travel, in the order of the rows; `rejected_part` has them if there are more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<(u64, u64)>,
     /// Runs of ranges of the mini-batch, after its last try had failed. If there were any, the rows of a success are
@@ -112,63 +115,6 @@ pub struct Attempt {
 
 pub(crate) fn is_zero<Number: Default + PartialEq>(number: &Number) -> bool {
     *number == Number::default()
-}
-
-/// Most entries of [`Attempt::rejected`]: an attempt must fit into one message.
-pub const REJECTED_MAX: usize = 256;
-
-/// Category of the error of items for which `run()` returned no result.
-pub const NO_RESULT: &str = "NoResult";
-
-/// Most entries of [`Attempt::unread`]: an attempt must fit into one message.
-pub const UNREAD_MAX: usize = 100;
-
-/// A record of a table that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnreadRecord {
-    /// Its file; empty for several records.
-    pub path: String,
-    /// Its place, for people: `data.csv, line 7`; empty for several records.
-    pub place: String,
-    /// Number of records: 1, or more for those that have no entry of their own.
-    pub records: u64,
-    /// Why. It may be shortened.
-    pub message: String,
-}
-
-impl UnreadRecord {
-    /// Category of its error.
-    pub const CATEGORY: &str = "UnreadableRecord";
-}
-
-/// An item, or a range of items, that has no result in the success of its mini-batch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rejected {
-    /// Position of its first item in the argument of `run()`, from 0.
-    pub item: u64,
-    /// Number of items: 1, or more if the range was not divided further.
-    pub items: u64,
-    /// The first item, for people: its path, or its file and row.
-    pub detail: String,
-    /// The item itself as a JSON object, if it is one row of a table; else empty. Long rows are shortened.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub values: String,
-    /// How its last run ended.
-    pub status: AttemptStatus,
-    /// Error of that run. Its texts may be shortened.
-    pub error: ErrorReport,
-    /// That run; `None`: the one in which the mini-batch succeeded, or unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<FailedRun>,
-}
-
-/// The run of a range of items that failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailedRun {
-    /// Process.
-    pub process: CompactString,
-    /// Wall clock at its start, milliseconds since the epoch.
-    pub started_at: u64,
 }
 
 /// The fields that every attempt has, however it ended; [`Attempt`] documents them. Process, texts and columns are
@@ -285,25 +231,9 @@ impl AttemptStatus {
 }
 
 impl Attempt {
-    /// Whether it is a success without items that have failed, which counts as a failed mini-batch too. Rows that do not
-    /// fit the schema of the job are no failure of a run.
-    pub fn failed_in_part(&self) -> bool {
-        self.extra_runs > 0 || self.rejected.iter().any(|rejected| rejected.status != AttemptStatus::IllegalResult)
-    }
-
     /// Returns the number of items that did not succeed.
     pub fn failed(&self) -> u64 {
         self.core().failed()
-    }
-
-    /// Returns the number of items of a success that did not succeed and that nothing names.
-    pub fn unnamed(&self) -> u64 {
-        if self.status != AttemptStatus::Succeeded {
-            return 0;
-        }
-        let rejected = self.rejected.iter().fold(0, |items: u64, rejected| items.saturating_add(rejected.items));
-        let unread = self.unread.iter().fold(0, |records: u64, unread| records.saturating_add(unread.records));
-        self.failed().saturating_sub(rejected).saturating_sub(unread)
     }
 
     /// Returns the fields that every attempt has.
@@ -338,8 +268,8 @@ impl Attempt {
             mini_batch: _, try_number: _, deliveries_lost: _, node: _, process: _, total: _, succeeded: _, rows: _,
             columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, phases: _,
             detail: _, status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
-            rejected, unread, pieces, extra_runs: 0, items_kept: 0, waited, copy: false, asked_limits: false, values,
-            traceparent: None,
+            rejected, rejected_part: None, unread, pieces, extra_runs: 0, items_kept: 0, waited, copy: false,
+            asked_limits: false, values, traceparent: None,
         } = self else { return false };
         values.is_empty()
             && warnings.is_empty()
@@ -418,6 +348,7 @@ impl From<SuccessRef<'_>> for Attempt {
             warnings_total: 0,
             warning_kinds: Vec::new(),
             rejected: Vec::new(),
+            rejected_part: None,
             unread: Vec::new(),
             pieces: Vec::new(),
             extra_runs: 0,

@@ -19,6 +19,7 @@ mod plan;
 mod priority;
 mod quotas;
 mod record;
+mod rejected;
 mod report;
 mod requirements;
 mod result_schema;
@@ -28,10 +29,7 @@ mod trace;
 mod waited;
 mod wear;
 
-pub use attempt::{
-    Attempt, AttemptCore, AttemptRef, AttemptStatus, FailedRun, NO_RESULT, ProcessName, REJECTED_MAX, Rejected, Rows,
-    SuccessRef, UNREAD_MAX, UnreadRecord,
-};
+pub use attempt::{Attempt, AttemptCore, AttemptRef, AttemptStatus, ProcessName, Rows, SuccessRef};
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
 pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Replayed, Work};
@@ -53,6 +51,9 @@ pub use quotas::{Contender, Full, OwnerQuota, Quotas, WhenFull};
 pub use record::{
     EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record, job_of_message,
     read_records, rows_length,
+};
+pub use rejected::{
+    FailedRun, NO_RESULT, REJECTED_MAX, Rejected, RejectedList, RejectedPart, UNREAD_MAX, UnreadRecord,
 };
 pub use report::{
     Copies, Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables,

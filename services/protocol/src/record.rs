@@ -288,6 +288,7 @@ mod tests {
                 warnings_total: texts.2,
                 warning_kinds: texts.5,
                 rejected: texts.6.0,
+                rejected_part: None,
                 unread: vec![],
                 pieces: vec![],
                 extra_runs: texts.6.1,

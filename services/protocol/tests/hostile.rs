@@ -38,6 +38,7 @@ fn attempt() -> Attempt {
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        rejected_part: None,
         unread: vec![],
         pieces: vec![],
         extra_runs: 0,

@@ -304,15 +304,12 @@ def test_no_good_item_is_lost_to_bad_ones_in_one_place(start, bad, concurrency):
     assert sum(size for _, size in event["pieces"]) == len(event["rows"])
 
 
-def test_more_failed_items_than_an_answer_can_name_are_in_a_warning(start):
-    agent = failing(start, range(0, 600, 2))
-    event = agent.run([str(item) for item in range(600)], names_failed_items=True)
-    assert (event["returned"], len(event["failed_items"]), len(event["pieces"])) == (300, 256, 256)
-    [warning] = event["warnings"]
-    assert warning["message"] == (
-        "44 more items have failed than the 256 that a mini-batch can name; the first of them is item 512 of the "
-        "mini-batch: KeyError: '512'"
-    )
+def test_answer_names_every_failed_item(start):
+    agent = failing(start, range(0, 6000, 2))
+    event = agent.run([str(item) for item in range(6000)], names_failed_items=True)
+    assert (event["returned"], event.get("warnings", [])) == (3000, [])
+    assert named(event) == [(item, 1) for item in range(0, 6000, 2)]
+    assert event["pieces"] == [[item, len(str(item)) + 1] for item in range(1, 6000, 2)]
 
 
 @pytest.mark.parametrize("output_format", ["csv", "jsonl", "parquet"])

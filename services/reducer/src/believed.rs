@@ -59,10 +59,19 @@ fn rejected_attempt(mini_batch: u64, count: u64, rows: Rows<&str>) -> Option<Str
 
 /// Rejected items must be among the items that have no result.
 fn rejected_items(attempt: &Attempt) -> Option<String> {
-    let items = attempt.rejected.iter().fold(0u64, |items, rejected| items.saturating_add(rejected.items));
-    let is_possible = attempt.status == AttemptStatus::Succeeded || attempt.rejected.is_empty();
-    (!is_possible || items > attempt.failed() || attempt.rejected.len() > REJECTED_MAX)
-        .then(|| format!("mini-batch {} claims to have rejected {items} items", attempt.mini_batch))
+    let Attempt { mini_batch, rejected, rejected_part, .. } = attempt;
+    let items = attempt.items_rejected();
+    let is_possible = attempt.status == AttemptStatus::Succeeded || rejected.is_empty() && rejected_part.is_none();
+    if !is_possible || items > attempt.failed() || rejected.len() > REJECTED_MAX {
+        return Some(format!("mini-batch {mini_batch} claims to have rejected {items} items"));
+    }
+    let part = rejected_part.as_deref()?;
+    let others = part.others.iter().fold(0u64, |sum, (_, count)| sum.saturating_add(*count));
+    let named = rejected.iter().fold(0u64, |items, rejected| items.saturating_add(rejected.items));
+    if others.saturating_add(named) > part.items {
+        return Some(format!("mini-batch {mini_batch} claims to have rejected {items} items and more"));
+    }
+    (!is_part_of(&part.name, *mini_batch)).then(|| format!("{:?} is not a part of mini-batch {mini_batch}", part.name))
 }
 
 /// The published mini-batches according to the store, which holds a chunk of the plan before its first mini-batch is
@@ -137,7 +146,7 @@ mod tests {
 
     use bytes::Bytes;
     use object_store::memory::InMemory;
-    use protocol::{ErrorReport, JobState, Rejected, encode_record};
+    use protocol::{ErrorReport, JobState, Rejected, RejectedPart, encode_record};
     use storage::PlanComplete;
 
     use super::*;
@@ -210,6 +219,24 @@ mod tests {
         assert!(!claim(succeeded(7, 1, 10, 8), 2));
         assert!(claim(succeeded(7, 1, 10, 8), 3) && claim(succeeded(7, 1, 10, 8), u64::MAX));
         assert!(claim(crate::fixtures::failed(7, 1, true, 10), 1), "it failed as a whole");
+    }
+
+    #[test]
+    fn list_of_rejected_items_must_be_possible() {
+        let claim = |attempt: Attempt, name: &str, items, others| {
+            let others = vec![("KeyError".to_owned(), others)];
+            let part = RejectedPart { name: name.into(), bytes: 1, items, has_failed_runs: true, others };
+            let attempt = Attempt { rejected_part: Some(Box::new(part)), ..attempt };
+            rejected_event(&ResultEvent::Attempt(Box::new(attempt)))
+        };
+        let success = || succeeded(7, 1, 1000, 300);
+        assert_eq!(claim(success(), "0000000007-1-0-node-17-rejected", 700, 444), None);
+        let foreign = claim(success(), "0000000008-1-0-node-17-rejected", 700, 444).expect("rejected");
+        assert!(foreign.ends_with("is not a part of mini-batch 7"), "{foreign}");
+        assert!(claim(success(), "../../spec.json", 700, 444).is_some());
+        assert!(claim(success(), "7-1", 701, 444).is_some(), "more than have no result");
+        assert!(claim(success(), "7-1", 700, u64::MAX).is_some(), "more than are rejected");
+        assert!(claim(crate::fixtures::failed(7, 1, true, 10), "7-1", 1, 1).is_some(), "it failed as a whole");
     }
 
     #[tokio::test]

@@ -137,6 +137,10 @@ impl Failures {
         for rejected in &attempt.rejected {
             self.add(&in_lines(&rejected.error), Some(attempt.mini_batch));
         }
+        for (category, count) in attempt.rejected_part.iter().flat_map(|part| &part.others) {
+            let error = ErrorReport { category: category.clone(), ..ErrorReport::default() };
+            self.add_many(&in_lines(&error), Some(attempt.mini_batch), *count);
+        }
     }
 
     /// Adds a failed attempt that another try follows.
@@ -151,6 +155,10 @@ impl Failures {
     }
 
     fn add(&mut self, error: &ErrorReport, mini_batch: Option<u64>) {
+        self.add_many(error, mini_batch, 1);
+    }
+
+    fn add_many(&mut self, error: &ErrorReport, mini_batch: Option<u64>, count: u64) {
         let mut key = (error.category.clone(), one_line(&error.message));
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key) {
             key.1.clear();
@@ -167,7 +175,7 @@ impl Failures {
             order,
         });
         self.next_group += usize::from(group.count == 0);
-        group.count += 1;
+        group.count += count;
         if group.mini_batches.len() < EXAMPLES_MAX
             && let Some(mini_batch) = mini_batch
             && !group.mini_batches.contains(&mini_batch)

@@ -149,9 +149,9 @@ impl Reducer {
             return;
         }
         let is_done = self.tally.mini_batches().failed == 0 && !self.rejects.may_be_replayed(&self.tally);
-        // A replay writes the whole output again.
-        let may_be_replayed = !is_done && self.spec.isolate != Isolate::Off;
-        if !may_be_replayed && let Err(error) = self.store.delete_parts().await {
+        // A replay writes the whole output again, and the table of rejects may be wanted again.
+        let keeps_parts = !is_done && (self.spec.isolate != Isolate::Off || self.ledger.index.has_rejected());
+        if !keeps_parts && let Err(error) = self.store.delete_parts().await {
             tracing::warn!(error = %format!("{error:#}"), "cannot delete parts, which are no longer needed");
         }
         // `retry` continues failed mini-batches from them.

@@ -50,6 +50,7 @@ pub(crate) fn attempt(
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        rejected_part: None,
         unread: vec![],
         pieces: vec![],
         extra_runs: 0,

@@ -18,7 +18,7 @@ use crate::believed::Published;
 use crate::commit::Appended;
 use crate::fit::Fit;
 use crate::judge::{End, Judge};
-use crate::ledger::{Ledger, RowsAt};
+use crate::ledger::Ledger;
 use crate::presence::Moment;
 use crate::progress::Waits;
 use crate::receive::{Received, receive_all, received};
@@ -174,13 +174,10 @@ impl Reducer {
     /// Reverts the successes whose parts are missing or truncated, because a machine stopped before they were on its
     /// disk, or because the job has completed before. Returns their mini-batches, which are pending again.
     pub async fn forget_lost_rows(&mut self) -> anyhow::Result<Vec<u64>> {
-        let index = &self.ledger.index;
-        let parts = index.rows().filter_map(|(mini_batch, rows)| match rows {
-            RowsAt::Part(position) => Some((mini_batch, index.part(position))),
-            RowsAt::None | RowsAt::Inline { .. } => None,
-        });
-        let parts = parts.map(|(mini_batch, part)| (mini_batch, &*part.name, part.bytes));
-        let lost = self.store.lost_parts(parts).await.context("look for the parts of committed mini-batches")?;
+        let parts = self.ledger.index.parts();
+        let mut lost = self.store.lost_parts(parts).await.context("look for the parts of committed mini-batches")?;
+        lost.sort_unstable();
+        lost.dedup();
         if lost.is_empty()
             || self.append_event(&ResultEvent::RowsLost { mini_batches: lost.clone() }).await? == Appended::TooLate
         {

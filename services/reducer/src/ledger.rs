@@ -62,6 +62,8 @@ pub(crate) struct Index {
     segment_bytes: Vec<u64>,
     /// Mini-batches whose rows come from several runs, with the first item and the size of each piece.
     joined: HashMap<u64, Vec<(u64, u64)>>,
+    /// Objects with the rejected items and the pieces of mini-batches that have too many for their records.
+    rejected: HashMap<u64, PartFile>,
 }
 
 /// A part with the size that its worker announced.
@@ -127,6 +129,7 @@ impl Index {
     /// Removes the rows of a mini-batch.
     pub fn remove(&mut self, mini_batch: u64) {
         self.joined.remove(&mini_batch);
+        self.rejected.remove(&mini_batch);
         if let Some(entry) = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index)) {
             *entry = Entry::default();
         }

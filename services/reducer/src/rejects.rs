@@ -8,11 +8,11 @@
 //! `replay.rs` plans to run them again.
 //!
 //! Items for which `run()` returned no result without an error are counted as failed, but nothing tells which items
-//! these are: those of a mini-batch are one reject without a place, as are those that found no room in the list of an
-//! attempt. A replay cannot run them.
+//! these are: those of a mini-batch are one reject without a place. A replay cannot run them.
 
 mod groups;
 mod index;
+mod list;
 mod read;
 mod replay;
 mod tables;
@@ -23,12 +23,13 @@ mod write;
 use std::borrow::Cow;
 
 use protocol::{
-    Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, NO_RESULT, REJECTED_MAX,
-    Rejected, UnreadRecord, Work,
+    Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, NO_RESULT, Rejected,
+    UnreadRecord, Work,
 };
 
 pub use groups::{FirstReject, RejectGroup, RejectGroups};
 pub(crate) use index::RejectIndex;
+pub(crate) use list::read_list;
 pub use read::Rejects;
 pub use replay::Replay;
 
@@ -39,6 +40,8 @@ pub struct RejectedMiniBatch {
     pub attempt: Attempt,
     /// The mini-batch as it was planned; `None` if its plan cannot be read.
     pub descriptor: Option<Descriptor>,
+    /// Why the object that names all its rejected items cannot be used; `None` if it can or there is none.
+    pub list_lost: Option<String>,
 }
 
 /// An item that did not make it, or rows of a table that failed together.
@@ -143,10 +146,8 @@ impl RejectedMiniBatch {
 
     fn unnamed_reject<'a>(&'a self, items: u64, key: &str, inputs: &'a [Input]) -> Reject<'a> {
         let attempt = &self.attempt;
-        let (status, message) = match attempt.rejected.last() {
-            Some(last) if attempt.rejected.len() >= REJECTED_MAX => {
-                (last.status, format!("more items have failed than the {REJECTED_MAX} that a mini-batch can name"))
-            }
+        let (status, message) = match (attempt.rejected.last(), &self.list_lost) {
+            (Some(last), Some(why)) => (last.status, format!("the list of these items cannot be read: {why}")),
             _ => (AttemptStatus::IllegalResult, "run() returned no result for them, and did not say which".to_owned()),
         };
         let error = ErrorReport { category: NO_RESULT.to_owned(), message, ..ErrorReport::default() };

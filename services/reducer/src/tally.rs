@@ -241,8 +241,7 @@ impl Tally {
                 self.copies_won.insert(attempt.mini_batch);
             }
             if !attempt.rejected.is_empty() {
-                let items = attempt.rejected.iter().map(|rejected| rejected.items).sum();
-                self.items_rejected.insert(attempt.mini_batch, items);
+                self.items_rejected.insert(attempt.mini_batch, attempt.items_rejected());
                 if attempt.failed_in_part() {
                     self.partly_failed.insert(attempt.mini_batch);
                 }

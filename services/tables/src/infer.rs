@@ -26,11 +26,16 @@ const HEADER_BYTES: usize = 16 * 1024;
 
 /// Returns the columns that the header of a file names; a blank file has none.
 pub(crate) fn header_of(file: &TextFile, options: &TableOptions, text: &mut Text) -> Result<Vec<String>> {
+    Ok(column_names(cells_of_header(file, options, text)?))
+}
+
+/// Returns the cells of the header of a file, as they are written; a blank file has none.
+pub(crate) fn cells_of_header(file: &TextFile, options: &TableOptions, text: &mut Text) -> Result<Vec<String>> {
     let mut stream = TextStream::open(file, 0)?;
     let mut windows = Windows::new(&mut stream, record_ends(options), HEADER_BYTES, u64::MAX);
     while windows.next(text)? {
         if !text.is_blank(options.delimiter) {
-            return Ok(column_names(first_row(splitter(options), text.as_slice()).cells));
+            return Ok(first_row(splitter(options), text.as_slice()).cells);
         }
     }
     Ok(Vec::new())

@@ -45,6 +45,7 @@ mod write;
 pub use blocks::{RangeSize, RowWindow, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges};
 pub use decode::{DecodeRequest, Decoded, Decoder, LocalBlock, decode};
 pub use error::{Error, Result};
+pub use headers::{doubtful_names, header_cells};
 pub use infer::{SchemaInference, infer_schema};
 pub use ipc::IpcStream;
 pub use peek::{Peek, peek, shown as delimiter_shown};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use protocol::{Descriptor, JobSpec, ResultEvent, SLOT_PHASES, milliseconds_since_epoch};
+use protocol::{Descriptor, JobSpec, REJECTED_MAX, ResultEvent, SLOT_PHASES, milliseconds_since_epoch};
 use queue::{Delivery, Queue};
 use storage::JobStore;
 use telemetry::metrics::STATE;
@@ -169,6 +169,7 @@ impl Agent {
             results: self.results.clone(),
             leases: leases.clone(),
             patience: self.timing.patience,
+            rejected_max: REJECTED_MAX,
             crash: self.crash,
         }
         .start();

@@ -1,7 +1,7 @@
 //! Write, announce, acknowledge: outcomes leave the node only here, in the order that loses nothing.
 //!
-//! 1. *Write*: rows that are too large for a message become a part in the store. For jobs with full durability, all
-//!    parts of a round are forced to disk together.
+//! 1. *Write*: rows and lists of rejected items that are too large for a message become parts in the store. For jobs with
+//!    full durability, all parts of a round are forced to disk together.
 //! 2. *Announce*: the attempt goes to the result queue; the next try, if one follows, goes to the task queue.
 //! 3. *Acknowledge*: only now the task queue deletes the delivery.
 //!
@@ -81,6 +81,8 @@ pub struct Announcer {
     pub leases: Leases,
     /// How long calls of a queue that is unavailable are retried.
     pub patience: Duration,
+    /// Rejected items that an outcome may name, at most [`REJECTED_MAX`](protocol::REJECTED_MAX). The store has longer lists.
+    pub rejected_max: usize,
     pub crash: Crash,
 }
 
@@ -124,7 +126,7 @@ impl Announcer {
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
                     let Outcome { lease, mut attempt, rows, next_try, has_checkpoints, .. } = *outcome;
                     let rows = self.write(&mut attempt, rows).await?;
-                    if matches!(attempt.rows, Rows::Part { .. }) {
+                    if matches!(attempt.rows, Rows::Part { .. }) || attempt.rejected_part.is_some() {
                         has_parts = true;
                         // Writing may take long.
                         if self.leases.receipt(lease).is_none() {
@@ -180,8 +182,18 @@ impl Announcer {
         Ok(has_parts)
     }
 
-    /// Writes large rows as a part, and returns small ones.
+    /// Writes large rows, and rejected items that one message cannot hold, as parts. Returns small rows.
     async fn write(&self, attempt: &mut Attempt, rows: Bytes) -> Result<Bytes> {
+        // The name contains the attempt, so another attempt of the mini-batch writes another part.
+        let name = format!(
+            "{:010}-{}-{}-{}-{}",
+            attempt.mini_batch, attempt.try_number, attempt.deliveries_lost, attempt.node, attempt.started_at
+        );
+        let mini_batch = attempt.mini_batch;
+        if let Some((name, list)) = attempt.move_rejected(self.rejected_max, || format!("{name}-rejected")) {
+            let what = || format!("write the rejected items of mini-batch {mini_batch}");
+            self.write_part(&name, list.into()).await.with_context(what)?;
+        }
         if rows.is_empty() {
             attempt.rows = Rows::None;
             return Ok(rows);
@@ -190,19 +202,18 @@ impl Announcer {
             attempt.rows = Rows::Inline;
             return Ok(rows);
         }
-        // The name contains the attempt, so another attempt of the mini-batch writes another part.
-        let name = format!(
-            "{:010}-{}-{}-{}-{}",
-            attempt.mini_batch, attempt.try_number, attempt.deliveries_lost, attempt.node, attempt.started_at
-        );
-        (self.crash)(CrashPoint::BeforePart);
-        let put = || async { self.store.put_part(&name, rows.clone()).await };
-        put.retry(retry::PAUSES)
-            .await
-            .with_context(|| format!("write the rows of mini-batch {}", attempt.mini_batch))?;
-        (self.crash)(CrashPoint::AfterPart);
-        attempt.rows = Rows::Part { name, bytes: rows.len() as u64 };
+        let bytes = rows.len() as u64;
+        self.write_part(&name, rows).await.with_context(|| format!("write the rows of mini-batch {mini_batch}"))?;
+        attempt.rows = Rows::Part { name, bytes };
         Ok(Bytes::new())
+    }
+
+    async fn write_part(&self, name: &str, content: Bytes) -> storage::Result<()> {
+        (self.crash)(CrashPoint::BeforePart);
+        let put = || async { self.store.put_part(name, content.clone()).await };
+        put.retry(retry::PAUSES).await?;
+        (self.crash)(CrashPoint::AfterPart);
+        Ok(())
     }
 }
 
@@ -269,6 +280,7 @@ fn task_message(job_id: &str, descriptor: Descriptor, bytes_max: usize) -> Messa
 mod tests {
     use std::path::Path;
 
+    use protocol::{REJECTED_MAX, Rejected};
     use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Receive};
 
     use super::*;
@@ -282,6 +294,7 @@ mod tests {
         tasks: Arc<MemoryQueue>,
         results: Arc<MemoryQueue>,
         leases: Leases,
+        store: JobStore,
         announcements: Announcements,
     }
 
@@ -293,14 +306,15 @@ mod tests {
         let announcer = Announcer {
             job_id: "job".into(),
             checkpoints: Checkpoints::new(&store, Path::new("/nowhere")),
-            store,
+            store: store.clone(),
             tasks: tasks.clone(),
             results: results.clone(),
             leases: leases.clone(),
             patience: PATIENCE,
+            rejected_max: REJECTED_MAX,
             crash: |_| (),
         };
-        Node { tasks, results, leases, announcements: announcer.start().0 }
+        Node { tasks, results, leases, store, announcements: announcer.start().0 }
     }
 
     fn descriptor(mini_batch: u64, path_bytes: usize) -> Descriptor {
@@ -325,6 +339,54 @@ mod tests {
             let delivery = receive(&self.tasks).await;
             self.leases.hold(delivery.receipt, tokio::time::Instant::now())
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rejects_that_no_message_can_hold_are_stored_before_they_are_announced() {
+        let node = node(10_000);
+        let lease = node.hold().await;
+        let descriptor = descriptor(7, 10);
+        let began = Moment { instant: std::time::Instant::now(), milliseconds: 5 };
+        let attempted = Attempted {
+            prepared: Prepared::without_reading(&descriptor).expect("local files"),
+            descriptor,
+            deliveries_lost: 2,
+            received: began.instant,
+            preparation: Duration::ZERO,
+            began,
+            waited: Default::default(),
+        };
+        let (mut attempt, _) = conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 3, began);
+        let rejected = |item| Rejected {
+            item,
+            items: 1,
+            detail: "x".repeat(100),
+            values: String::new(),
+            status: AttemptStatus::RunRaised,
+            error: protocol::ErrorReport::default(),
+            run: None,
+        };
+        (attempt.total, attempt.rejected) = (10_000, (0..5000).map(rejected).collect());
+        let expected = attempt.rejected.clone();
+        let outcome = Outcome {
+            lease,
+            process: None,
+            attempt,
+            rows: Bytes::from_static(b"row\n"),
+            next_try: None,
+            has_checkpoints: false,
+        };
+        node.announcements.send(Announcement::Outcome(Box::new(outcome))).await;
+        let body = receive(&node.results).await.body;
+        assert!(body.len() < 128 * 1024, "{}", body.len());
+        let records: Vec<_> = protocol::decode_records(&body).map(|record| record.expect("valid").event).collect();
+        let Some(ResultEvent::Attempt(attempt)) = records.last() else { panic!("no attempt: {records:?}") };
+        let part = attempt.rejected_part.as_deref().expect("it names the object");
+        assert_eq!((attempt.rows.clone(), part.items, attempt.rejected.len()), (Rows::Inline, 5000, REJECTED_MAX));
+        let content = node.store.part(&part.name).await.expect("stored");
+        assert_eq!(content.len() as u64, part.bytes);
+        let list: protocol::RejectedList = serde_json::from_slice(&content).expect("valid");
+        assert_eq!(list.rejected, expected);
     }
 
     #[tokio::test(start_paused = true)]

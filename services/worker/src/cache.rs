@@ -12,7 +12,8 @@
 //! eviction.lock            locked by the process that evicts
 //! ```
 //!
-//! The kernel releases the locks of a killed process. The next process then removes what it has left.
+//! The kernel releases the locks of a killed process. The next process then removes what it has left, and ends the programs
+//! that still write to it.
 //! [`evict`] removes the entries that were not used for the longest time.
 
 mod evict;
@@ -29,6 +30,7 @@ use anyhow::{Context, Result, bail};
 use storage::disk;
 use tokio::time::sleep;
 
+use crate::tools::kill_creators;
 pub use evict::{FullDisk, Limits};
 
 /// How long a job waits before it looks again whether another one has created an entry.
@@ -198,6 +200,9 @@ impl Cache {
             return Ok(Turn::Taken);
         }
         let making = Making { kind, path, lock, is_kept: false };
+        if kind == Kind::Environment {
+            kill_creators(&making.path);
+        }
         making.clear().with_context(|| format!("remove the rest of {}", making.path.display()))?;
         let partial = beside(&making.path, ".partial");
         std::fs::create_dir(&partial).with_context(|| format!("create {}", partial.display()))?;

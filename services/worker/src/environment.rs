@@ -86,19 +86,21 @@ fn create(file: &Path, recipe: &Recipe, folder: &Path, tools: &Tools) -> Result<
     match recipe {
         Recipe::Virtual { base, packages } => {
             tools
-                .run(Command::new(base).args(["-m", "venv"]).arg(folder))
+                .create(Command::new(base).args(["-m", "venv"]).arg(folder), folder)
                 .with_context(|| format!("create a virtual environment with {}", base.display()))?;
             let mut install = Command::new(folder.join("bin/python"));
             install.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"]).args(packages);
             // Relative paths in the list are relative to its file.
             install.current_dir(file.parent().unwrap_or(Path::new("/")));
             if !packages.is_empty() {
-                tools.run(&mut install).with_context(|| format!("install the packages of {}", file.display()))?;
+                tools
+                    .create(&mut install, folder)
+                    .with_context(|| format!("install the packages of {}", file.display()))?;
             }
         }
         Recipe::Conda => {
             tools
-                .run(&mut conda::command(file, folder, |tool| tools.find(tool))?)
+                .create(&mut conda::command(file, folder, |tool| tools.find(tool))?, folder)
                 .with_context(|| format!("create the environment of {}", file.display()))?;
         }
     }

@@ -132,7 +132,7 @@ impl Stat {
 }
 
 /// Returns whether a process has this variable, or `None` if its environment cannot be read.
-fn environment_has(pid: Pid, variable: &[u8]) -> Option<bool> {
+pub(crate) fn environment_has(pid: Pid, variable: &[u8]) -> Option<bool> {
     let path = Path::new("/proc").join(pid.as_raw_nonzero().to_string()).join("environ");
     let environment = std::fs::read(path).ok().filter(|environment| !environment.is_empty())?;
     Some(environment.split(|byte| *byte == 0).any(|one| one == variable))

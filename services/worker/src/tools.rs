@@ -1,17 +1,30 @@
 //! Runs the programs that create environments (pip, conda), and kills them with their children when the
-//! environment is no longer needed.
+//! environment is no longer needed. A node that was killed leaves the children of its program behind; the next process that
+//! creates the same environment kills them, before it removes the folder to which they write.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use protocol::CONDA_TOOLS;
-use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
+};
+
+use crate::orphans::environment_has;
 
 /// How many lines of a program that failed are quoted.
 const LINES: usize = 15;
+
+/// Environment variable of programs that create an environment, and so of their children: its folder.
+const CREATES_VARIABLE: &str = "GRISTMILL_CREATES";
+/// Looks for processes that have been killed, and the pause between two: only one that hangs in the kernel takes longer.
+const LOOKS_MAX: u32 = 100;
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The programs of one environment, which run one after the other, each in a process group of its own.
 #[derive(Clone, Debug, Default)]
@@ -49,12 +62,18 @@ impl Tools {
         }
     }
 
+    /// Runs a program that creates the environment in this folder, as [`run`](Self::run) does.
+    pub(crate) fn create(&self, command: &mut Command, folder: &Path) -> Result<String> {
+        self.run(command.env(CREATES_VARIABLE, folder))
+    }
+
     /// Runs a program to its end and returns what it wrote to standard output. Blocks. If the program fails, the error quotes
     /// its last lines.
     pub(crate) fn run(&self, command: &mut Command) -> Result<String> {
         let program = command.get_program().to_string_lossy().into_owned();
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The program of a killed node dies too, though not what it has started. The thread that waits lives as long as it.
+        // The program of a killed node dies too, though not what it has started (see `kill_creators`). The thread that
+        // waits lives as long as it.
         // SAFETY: `prctl` is async-signal-safe.
         unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
         let child = {
@@ -95,11 +114,48 @@ impl Tools {
     }
 }
 
+/// Kills what creates the environment in this folder for a node that was killed. The caller has the right to create it, so
+/// no other node does.
+pub(crate) fn kill_creators(folder: &Path) {
+    let variable = [CREATES_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
+    for _ in 0..LOOKS_MAX {
+        let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let all = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        let creators: Vec<Pid> = all.filter(|pid| environment_has(*pid, &variable) == Some(true)).collect();
+        if creators.is_empty() {
+            return;
+        }
+        for pid in creators {
+            // Another process may have got the id since it was looked at, but not after this.
+            if let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
+                && environment_has(pid, &variable) == Some(true)
+            {
+                let _ = pidfd_send_signal(process, Signal::KILL);
+            }
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn what_a_killed_node_was_creating_with_is_killed() {
+        let (one, other) = (Path::new("/cache/one"), Path::new("/cache/other"));
+        let start = |folder: &Path| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "sleep 1000 & wait"]).env(CREATES_VARIABLE, folder);
+            command.spawn().expect("sh is installed")
+        };
+        let (mut created, mut creating) = (start(one), start(other));
+        kill_creators(one);
+        assert!(!created.wait().expect("it has ended").success());
+        assert!(creating.try_wait().expect("a child").is_none(), "that of another environment");
+        kill_creators(other);
+        assert!(!creating.wait().expect("it has ended").success());
+    }
 
     #[test]
     fn stop_kills_the_children_of_a_program_too() {

@@ -106,6 +106,8 @@ impl Agent {
             results: self.results.clone(),
             leases: leases.clone(),
             patience: PATIENCE,
+            // Mini-batches have few items, and longer lists than a message holds belong into the store.
+            rejected_max: 1,
             crash: |_| {},
         }
         .start();

@@ -1,5 +1,6 @@
 //! Sees every call as it takes effect, and reports a broken rule at once. Each job has a witness of its own.
 
+mod items;
 mod job;
 
 use std::collections::{BTreeMap, HashSet};

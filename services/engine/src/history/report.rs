@@ -162,6 +162,7 @@ impl<'a> Row<'a> {
             warnings_total: 0,
             warning_kinds: vec![],
             rejected: vec![],
+            rejected_part: None,
             unread: vec![],
             pieces: vec![],
             extra_runs: 0,

@@ -41,6 +41,7 @@ pub(crate) fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, i
         warnings_total: 0,
         warning_kinds: vec![],
         rejected: vec![],
+        rejected_part: None,
         unread: vec![],
         pieces: vec![],
         extra_runs: 0,

@@ -4,9 +4,6 @@ from bisect import bisect_left
 
 from gristmill.results import is_frame
 
-ENTRIES_MAX = 256
-"""Most entries of one answer."""
-
 
 def that_do_not_fit(misfits):
     """Returns the entries for rows that do not fit ``result_schema``: ``(item, reason)``."""
@@ -28,30 +25,9 @@ def _entry(item, status, error):
     return {"item": item, "items": 1, "status": status, "error": error}
 
 
-def limited(entries, warnings):
-    """Returns the entries in order: one each, or one for neighbours with the same kind of error if there are many.
-
-    Those that have no room are in a warning.
-    """
-    entries = sorted(entries, key=lambda entry: entry["item"])
-    if len(entries) <= ENTRIES_MAX:
-        return entries
-    ranges = entries[:1]
-    for entry in entries[1:]:
-        last = ranges[-1]
-        if last["item"] + last["items"] == entry["item"] and last["error"]["category"] == entry["error"]["category"]:
-            last["items"] += 1
-        else:
-            ranges.append(entry)
-    left = sum(entry["items"] for entry in ranges[ENTRIES_MAX:])
-    if left:
-        first = ranges[ENTRIES_MAX]
-        error = first["error"]
-        warnings.append(
-            f"{left} more items have failed than the {ENTRIES_MAX} that a mini-batch can name; the first of them is "
-            f"item {first['item']} of the mini-batch: {error['category']}: {error['message']}"
-        )
-    return ranges[:ENTRIES_MAX]
+def in_order(entries):
+    """Returns the entries in the order of their items."""
+    return sorted(entries, key=lambda entry: entry["item"])
 
 
 def in_pieces(result, entries, items, rows_of):

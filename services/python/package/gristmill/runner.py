@@ -263,7 +263,7 @@ class Process:
                 returned -= len(failures) + len(misfits)
                 from gristmill.failed_items import in_pieces
 
-                failed_items = self._named(mini_batch, failures, misfits, missing, warnings)
+                failed_items = self._named(mini_batch, failures, misfits, missing)
                 payload, columns, pieces = in_pieces(result, failed_items, items, self._rows_of)
             else:
                 payload, columns = self._rows_of(result)
@@ -383,15 +383,15 @@ class Process:
             add_note(error, f"{len(failures) - 1} more items of the mini-batch failed")
         return error
 
-    def _named(self, mini_batch, failures, misfits, missing, warnings):
+    def _named(self, mini_batch, failures, misfits, missing):
         """Returns the items without a result, as the answer names them."""
-        from gristmill.failed_items import limited, never_handed_back, that_do_not_fit, that_raised
+        from gristmill.failed_items import in_order, never_handed_back, that_do_not_fit, that_raised
 
         def report(item, error):
             return self._errors.report_exception(f"run_item() of {try_of(mini_batch)}, item {item}", error)
 
         entries = that_raised(failures, report) + that_do_not_fit(misfits) + never_handed_back(missing)
-        return limited(entries, warnings)
+        return in_order(entries)
 
     def _rows_of(self, result):
         formatter = self._formatter

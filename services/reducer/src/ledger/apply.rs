@@ -2,13 +2,33 @@
 
 use std::ops::Range;
 
-use protocol::ResultEvent;
+use protocol::{RejectedPart, ResultEvent};
 
-use super::Index;
+use super::{Index, PartFile, RowsAt};
 use crate::batch::{Event, RecordView};
 use crate::tally::Effect;
 
 impl Index {
+    /// Returns the object that has the rejected items and the pieces of a mini-batch with too many for its record.
+    pub fn rejected(&self, mini_batch: u64) -> Option<&PartFile> {
+        self.rejected.get(&mini_batch)
+    }
+
+    /// Whether any mini-batch has such an object.
+    pub fn has_rejected(&self) -> bool {
+        !self.rejected.is_empty()
+    }
+
+    /// Returns the parts that the output or a replay needs: mini-batch, name and size of each.
+    pub fn parts(&self) -> impl Iterator<Item = (u64, &str, u64)> {
+        let of_rows = self.rows().filter_map(|(mini_batch, rows)| match rows {
+            RowsAt::Part(position) => Some((mini_batch, self.part(position))),
+            RowsAt::None | RowsAt::Inline { .. } => None,
+        });
+        let of_rejected = self.rejected.iter().map(|(mini_batch, part)| (*mini_batch, part));
+        of_rows.chain(of_rejected).map(|(mini_batch, part)| (mini_batch, &*part.name, part.bytes))
+    }
+
     /// Applies an event that changed the tally. `rows`: range of inline rows in the segment.
     pub fn apply(&mut self, record: RecordView<'_>, effect: Effect, segment: u32, rows: Range<usize>) {
         match record.event {
@@ -18,8 +38,13 @@ impl Index {
             }
             Event::Other(event) => match &**event {
                 ResultEvent::Attempt(attempt) if effect == Effect::Won => {
-                    if attempt.extra_runs > 0 || !attempt.pieces.is_empty() {
+                    let part = attempt.rejected_part.as_deref();
+                    if attempt.extra_runs > 0 || !attempt.pieces.is_empty() || part.is_some() {
                         self.join(attempt.mini_batch, &attempt.pieces);
+                    }
+                    if let Some(RejectedPart { name, bytes, .. }) = part {
+                        let part = PartFile { name: name.as_str().into(), bytes: *bytes };
+                        self.rejected.insert(attempt.mini_batch, part);
                     }
                     let attempt = attempt.core();
                     self.insert(attempt.mini_batch, attempt.rows, attempt.columns, segment, rows);

@@ -4,6 +4,7 @@
 //! first job its items belong, and the ledger divides the rows of an isolated mini-batch into pieces by item. No item
 //! succeeds in two layers, so the order of items is the order of rows. Nothing in the earlier jobs changes.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::iter::Peekable;
@@ -19,6 +20,7 @@ use super::InOrder;
 use super::source::Source;
 use crate::Tally;
 use crate::ledger::{Index, Ledger, RETRY, RowsAt};
+use crate::rejects::read_list;
 use crate::tally::Effect;
 
 /// Segments that are read concurrently.
@@ -88,11 +90,7 @@ impl Bases {
     /// Returns the first job whose rows have been removed, as of a job that completed without rejects.
     async fn incomplete(&self) -> anyhow::Result<Option<&str>> {
         for Base { job_id, store, index, .. } in &self.earlier {
-            let parts = index.rows().filter_map(|(mini_batch, rows)| match rows {
-                RowsAt::Part(position) => Some((mini_batch, &*index.part(position).name, index.part(position).bytes)),
-                RowsAt::None | RowsAt::Inline { .. } => None,
-            });
-            if !store.lost_parts(parts).await?.is_empty() {
+            if !store.lost_parts(index.parts()).await?.is_empty() {
                 return Ok(Some(job_id));
             }
         }
@@ -198,7 +196,7 @@ impl<'a> Merged<'a> {
     /// Adds the pieces of a mini-batch of a layer.
     fn add(&self, layer: usize, own: u64, rows: RowsAt, spans: &mut Vec<Span>) -> anyhow::Result<()> {
         let (mini_batch, first) = self.place(layer, own).with_context(|| format!("mini-batch {own} has no place"))?;
-        let pieces = self.layers[layer].1.pieces(own);
+        let pieces = self.pieces(layer, own)?;
         if pieces.is_empty() {
             let rows_from = self.layers[layer].2.get(own as usize).and_then(|place| place.rows);
             let item = first + rows_from.map_or(0, |(from, _)| from);
@@ -207,10 +205,19 @@ impl<'a> Merged<'a> {
         let sum = pieces.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         let size = self.layers[layer].1.size(rows);
         ensure!(pieces.is_empty() || sum == size, "the pieces of mini-batch {own} have {sum} bytes instead of {size}");
-        for &(item, bytes) in pieces {
+        for &(item, bytes) in &*pieces {
             spans.push(Span { mini_batch, item: first.saturating_add(item), layer, own, rows, bytes: Some(bytes) });
         }
         Ok(())
+    }
+
+    /// Returns the pieces of the rows of a mini-batch of a layer.
+    fn pieces(&self, layer: usize, own: u64) -> anyhow::Result<Cow<'a, [(u64, u64)]>> {
+        let (store, index, _) = self.layers[layer];
+        match index.rejected(own) {
+            Some(part) => Ok(self.runtime.block_on(read_list(store, &part.name, part.bytes))?.pieces.into()),
+            None => Ok(index.pieces(own).into()),
+        }
     }
 
     /// Returns the pieces that replays add, in order.

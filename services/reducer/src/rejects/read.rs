@@ -11,6 +11,7 @@ use storage::JobStore;
 
 use super::RejectedMiniBatch;
 use super::index::{RecordAt, RejectIndex};
+use super::list::complete;
 use crate::Tally;
 use crate::ledger::Ledger;
 
@@ -19,6 +20,8 @@ const SEGMENTS_AHEAD: usize = 4;
 /// Mini-batches that are read at once. A record holds at most some 20 KiB of texts besides its warnings, and 128 KiB if
 /// items were rejected from a success.
 const READ_TOGETHER: usize = 256;
+/// Bytes of lists of rejected items after which no more mini-batches are read at once.
+const LISTS_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The rejects of a job, read piece by piece. Memory holds one place in the ledger for each mini-batch with rejects.
 #[derive(Debug)]
@@ -81,13 +84,19 @@ impl Rejects {
     pub async fn next(&mut self) -> anyhow::Result<Vec<RejectedMiniBatch>> {
         let end = self.records.len().min(self.position + READ_TOGETHER);
         let records = self.records[self.position..end].to_vec();
-        self.position = end;
         let mut attempts = self.attempts(&records).await?;
         let mut mini_batches = Vec::with_capacity(records.len());
+        let mut lists_bytes = 0;
         for RecordAt { mini_batch, .. } in records {
-            let attempt = attempts.remove(&mini_batch).with_context(|| format!("mini-batch {mini_batch}"))?;
+            let mut attempt = attempts.remove(&mini_batch).with_context(|| format!("mini-batch {mini_batch}"))?;
+            let completed = complete(&self.store, &mut attempt).await?;
             let descriptor = self.descriptor(mini_batch).await?;
-            mini_batches.push(RejectedMiniBatch { attempt, descriptor });
+            self.position += 1;
+            lists_bytes += *completed.as_ref().unwrap_or(&0);
+            mini_batches.push(RejectedMiniBatch { attempt, descriptor, list_lost: completed.err() });
+            if lists_bytes > LISTS_BYTES {
+                break;
+            }
         }
         Ok(mini_batches)
     }

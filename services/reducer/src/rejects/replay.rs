@@ -93,7 +93,7 @@ mod tests {
             _ => Attempt { rejected: ranges.iter().map(reject).collect(), ..succeeded(7, 3, 5, 0) },
         };
         let descriptor = Descriptor { replays, ..Descriptor::new("first", 7, work) };
-        RejectedMiniBatch { attempt, descriptor: Some(descriptor) }
+        RejectedMiniBatch { attempt, descriptor: Some(descriptor), list_lost: None }
     }
 
     fn files() -> Work {

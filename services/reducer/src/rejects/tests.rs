@@ -55,7 +55,11 @@ fn rows_of(blocks: Vec<Block>) -> Work {
 
 fn rejected_from(attempt: Attempt, work: Work) -> RejectedMiniBatch {
     let descriptor = Some(planned(attempt.mini_batch, work));
-    RejectedMiniBatch { attempt, descriptor }
+    RejectedMiniBatch { attempt, descriptor, list_lost: None }
+}
+
+fn rejected_without_plan(attempt: Attempt) -> RejectedMiniBatch {
+    RejectedMiniBatch { attempt, descriptor: None, list_lost: None }
 }
 
 #[test]
@@ -223,7 +227,7 @@ fn row_is_found_in_its_block() {
 
 #[test]
 fn mini_batch_without_a_plan_is_named_by_its_attempt() {
-    let mini_batch = RejectedMiniBatch { attempt: failed(3, 2, true, 5), descriptor: None };
+    let mini_batch = rejected_without_plan(failed(3, 2, true, 5));
     let rejects: Vec<_> = mini_batch.rejects(&[]).collect();
     let [reject] = &rejects[..] else { panic!("{rejects:?}") };
     assert_eq!((reject.items, &*reject.detail, &*reject.path, reject.input), (5, "/data/3.png", "", ""));
@@ -252,13 +256,13 @@ fn items_that_nothing_names_are_one_reject() {
     };
     let unread =
         UnreadRecord { path: "/in/a".into(), place: "/in/a, line 2".into(), records: 2, message: "bad".into() };
-    let full = (0..REJECTED_MAX as u64).map(rejected).collect();
+    let some = (0..7).map(rejected).collect();
     let (named, can_be_replayed) =
-        rejects(Attempt { rejected: full, unread: vec![unread], ..succeeded(0, 3, 600, 298) });
-    assert_eq!((named.len(), can_be_replayed), (REJECTED_MAX + 2, true));
-    assert_eq!(named[REJECTED_MAX].1, 2);
-    let more = "more items have failed than the 256 that a mini-batch can name";
-    assert_eq!(named[REJECTED_MAX + 1], (None, 44, "44 of 600 items".into(), more.into()));
+        rejects(Attempt { rejected: some, unread: vec![unread], ..succeeded(0, 3, 600, 547) });
+    assert_eq!((named.len(), can_be_replayed), (9, true));
+    assert_eq!(named[7].1, 2);
+    let which = "run() returned no result for them, and did not say which";
+    assert_eq!(named[8], (None, 44, "44 of 600 items".into(), which.into()));
 }
 
 /// A job whose events are committed one by one.
@@ -485,7 +489,7 @@ fn number_of_groups_is_bounded() {
         let mut attempt = failed(number, 1, true, 1);
         let word: String = number.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
         attempt.error.as_mut().expect("failed").message = format!("cannot {word}");
-        let mini_batch = RejectedMiniBatch { attempt, descriptor: None };
+        let mini_batch = rejected_without_plan(attempt);
         mini_batch.rejects(&[]).for_each(|reject| groups.add(&reject));
     }
     let groups = groups.into_groups();

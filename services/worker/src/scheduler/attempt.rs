@@ -103,6 +103,7 @@ pub(crate) fn conclude(
         warnings_total,
         warning_kinds: prepared.warning_kinds,
         rejected: rejected(ending.failed_items, first, without_result, |item| descriptor.item_detail(item)),
+        rejected_part: None,
         unread: if succeeded { prepared.unread } else { Vec::new() },
         pieces: shifted(ending.pieces, first),
         extra_runs: 0,

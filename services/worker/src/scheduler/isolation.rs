@@ -7,10 +7,9 @@
 //!
 //! One bad item among `n` costs at most `2 * log2(n)` runs of together twice the size of the mini-batch. A range is divided
 //! without a run of its own if it must hold a bad item, because what it is a part of has failed and the items before it have
-//! not; or if it probably does, by the distances between the last bad items. Isolation ends early if it has no chance, takes too long, or has rejected as many ranges as one message can name, after items that
-//! follow each other and fail with the same exception have become one range: no good item is lost for the sake of a list.
-//! It has no chance if the first items fail alone, and so do probes from the middle of the largest ranges that are left:
-//! the first items may be the only bad ones. Pure.
+//! not; or if it probably does, by the distances between the last bad items. Isolation ends early if it has no chance or takes
+//! too long. It has no chance if the first items fail alone, and so do probes from the middle of the largest ranges that are
+//! left: the first items may be the only bad ones. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -18,13 +17,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{
-    AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, REJECTED_MAX, Rejected, Waited, Warning,
-};
+use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Rejected, Waited, Warning};
 
 use super::Moment;
 use super::pipe::Handed;
-use super::rejects::shorten;
+use super::rejects::{shorten, shorten_error};
 
 /// Single items that fail before anything succeeds, after which single items from elsewhere are run.
 const FIRST_ITEMS: u32 = 8;
@@ -128,17 +125,14 @@ struct Cause {
 
 impl Cause {
     fn of(ending: &Ending, run: FailedRun) -> Arc<Self> {
-        Arc::new(Self { status: ending.status, error: ending.error.clone().unwrap_or_default(), run })
+        let mut error = ending.error.clone().unwrap_or_default();
+        shorten_error(&mut error);
+        Arc::new(Self { status: ending.status, error, run })
     }
 
     /// Whether an item is at fault, rather than the size of the range.
     fn is_of_an_item(&self) -> bool {
         matches!(self.status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult)
-    }
-
-    /// Whether the other one is an error of the same kind, whatever its text.
-    fn is_like(&self, other: &Self) -> bool {
-        self.status == other.status && self.error.category == other.error.category
     }
 }
 
@@ -237,7 +231,7 @@ impl Isolation {
                 self.items_failed += 1;
                 self.gaps.found(items.start);
             }
-            if count > 1 && self.division == Isolate::Items && self.makes_room() {
+            if count > 1 && self.division == Isolate::Items {
                 self.divide(items, &cause, cause.is_of_an_item());
             } else {
                 self.rejected.push(Failed { items, cause });
@@ -254,11 +248,9 @@ impl Isolation {
     fn divide_bad(&mut self) {
         while self.probe.is_none() && self.division == Isolate::Items {
             let Some(Pending { items, bad_from, .. }) = self.pending.last() else { return };
-            let is_certain = bad_from.is_some_and(|start| {
-                !self.rejected.iter().any(|failed| failed.items.start < items.start && start < failed.items.end)
-            });
+            let is_certain = bad_from.is_some_and(|start| !self.has_rejected_in(&(start..items.start)));
             let is_bad = is_certain || self.gaps.expects_bad_in(items);
-            if items.end - items.start < 2 || !is_bad || !self.makes_room() {
+            if items.end - items.start < 2 || !is_bad {
                 return;
             }
             let Some(Pending { items, cause, .. }) = self.pending.pop() else { return };
@@ -266,29 +258,16 @@ impl Isolation {
         }
     }
 
-    /// Whether a range may be divided: each division adds one that may be rejected.
-    fn has_room(&self) -> bool {
-        self.rejected.len() + self.pending.len() + 2 <= REJECTED_MAX
-    }
-
-    /// Whether a range may be divided. If there is no room, joins rejected neighbours with errors of the same kind first.
-    fn makes_room(&mut self) -> bool {
-        if !self.has_room() {
-            self.rejected.sort_unstable_by_key(|failed| failed.items.start);
-            self.rejected.dedup_by(|next, last| {
-                let joins = last.items.end == next.items.start && last.cause.is_like(&next.cause);
-                if joins {
-                    last.items.end = next.items.end;
-                }
-                joins
-            });
-        }
-        self.has_room()
+    /// Whether a range holds a rejected item. They are in order, except for the first ones, which were probes.
+    fn has_rejected_in(&self, range: &Range<u64>) -> bool {
+        let last = self.rejected.iter().rev().take_while(|failed| range.start < failed.items.end);
+        let mut possible = self.rejected.iter().take(HOPELESS_ITEMS as usize).chain(last);
+        possible.any(|failed| failed.items.start < range.end && range.start < failed.items.end)
     }
 
     /// Makes the item in the middle of the largest range the next one to run, once enough items have failed in vain.
     fn choose_probe(&mut self) {
-        if self.good.ranges > 0 || self.items_failed < FIRST_ITEMS || !self.has_room() {
+        if self.good.ranges > 0 || self.items_failed < FIRST_ITEMS {
             return;
         }
         let size = |pending: &Pending| pending.items.end - pending.items.start;
@@ -343,25 +322,16 @@ impl Isolation {
 
     /// Rejects items of a range that has succeeded.
     fn reject(&mut self, range: &Range<u64>, failed: Vec<FailedItems>, mut without_result: u64, run: &FailedRun) {
-        let mut unnamed = 0;
-        for FailedItems { item, items, status, error } in failed {
+        for FailedItems { item, items, status, mut error } in failed {
             let items = items.min(without_result);
             without_result -= items;
             let start = range.start.saturating_add(item).min(range.end);
-            let range = start..start.saturating_add(items).min(range.end);
-            match self.rejected.len() + self.pending.len() < REJECTED_MAX {
-                _ if range.is_empty() => {}
-                true => {
-                    let cause = Arc::new(Cause { status, error, run: run.clone() });
-                    self.rejected.push(Failed { items: range, cause });
-                }
-                false => unnamed += items,
+            let items = start..start.saturating_add(items).min(range.end);
+            if !items.is_empty() {
+                shorten_error(&mut error);
+                let cause = Arc::new(Cause { status, error, run: run.clone() });
+                self.rejected.push(Failed { items, cause });
             }
-        }
-        if unnamed > 0 {
-            let message =
-                format!("{unnamed} more items have failed than the {REJECTED_MAX} that a mini-batch can name");
-            self.warn(Warning { message });
         }
     }
 
@@ -462,7 +432,7 @@ impl Isolation {
         };
         let mut pieces = if self.good.is_undivided { Vec::new() } else { self.good.pieces };
         pieces.sort_unstable_by_key(|(item, _)| *item);
-        // Without a reject between them they are one piece, because one message must hold all of them.
+        // Without a reject between them they are one piece.
         pieces.dedup_by(|next, last| {
             let before = |item| rejected.partition_point(|rejected| rejected.item < item);
             let joins = before(last.0) == before(next.0);

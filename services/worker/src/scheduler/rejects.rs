@@ -1,16 +1,19 @@
-//! The items that an attempt names as rejected, as they fit into one message.
+//! The items that an attempt names as rejected, with texts that are short enough: those of [`REJECTED_MAX`] items fit
+//! into one message, and more items go to an object of the store.
 
 use protocol::{ErrorReport, FailedItems, REJECTED_MAX, Rejected};
 
 use crate::memory_files::MemoryFile;
 
-/// Bytes of the rejected rows that an attempt names, and of one row.
+/// Bytes of the rejected rows that an attempt names, for each [`REJECTED_MAX`] of them, and of one row.
 const VALUES_BYTES: usize = 64 * 1024;
 const ROW_BYTES_MAX: usize = 4 * 1024;
-/// Bytes that are kept of the texts of a rejected item, and of all their tracebacks together.
+/// Bytes that are kept of the texts of a rejected item, and of the tracebacks of each [`REJECTED_MAX`] of them.
 const TEXT_BYTES: usize = 400;
 const TRACEBACK_BYTES: usize = 2 * 1024;
 const TRACEBACKS_BYTES: usize = 24 * 1024;
+/// Most times that an attempt has this room, which bounds the memory that it needs.
+const TIMES_MAX: usize = 64;
 
 /// Returns the rejects of a success: at most as many items as have no result, because a process runs code of the user and
 /// may claim anything. `first`: what the process counts from. `detail` names an item for people.
@@ -20,7 +23,7 @@ pub(super) fn rejected(
     mut without_result: u64,
     detail: impl Fn(u64) -> String,
 ) -> Vec<Rejected> {
-    let rejected = failed.into_iter().take(REJECTED_MAX).map(|FailedItems { item, items, status, error }| {
+    let rejected = failed.into_iter().map(|FailedItems { item, items, status, error }| {
         let (item, items) = (first.saturating_add(item), items.min(without_result));
         without_result -= items;
         Rejected { item, items, detail: detail(item), values: String::new(), status, error, run: None }
@@ -30,26 +33,36 @@ pub(super) fn rejected(
     rejected
 }
 
-/// Returns the pieces of rows, whose process counts from `first`: none if there are too many for one message.
+/// Returns the pieces of rows, whose process counts from `first`.
 pub(super) fn shifted(pieces: Vec<(u64, u64)>, first: u64) -> Vec<(u64, u64)> {
-    let pieces = pieces.into_iter().map(|(item, bytes)| (first.saturating_add(item), bytes));
-    if pieces.len() <= REJECTED_MAX + 1 { pieces.collect() } else { Vec::new() }
+    pieces.into_iter().map(|(item, bytes)| (first.saturating_add(item), bytes)).collect()
+}
+
+/// Returns how often there is room for the texts of [`REJECTED_MAX`] items.
+fn times(items: usize) -> usize {
+    items.div_ceil(REJECTED_MAX).clamp(1, TIMES_MAX)
 }
 
 /// Shortens the texts of rejects.
 pub(super) fn shorten(rejected: &mut [Rejected]) {
-    let mut room = TRACEBACKS_BYTES;
+    let mut room = TRACEBACKS_BYTES * times(rejected.len());
     for Rejected { detail, error, .. } in rejected {
-        let ErrorReport { category, message, traceback, log, printed } = error;
-        // The end names the line that failed.
-        traceback.drain(..traceback.ceil_char_boundary(traceback.len().saturating_sub(TRACEBACK_BYTES)));
-        if traceback.len() > room {
-            traceback.clear();
+        shorten_error(error);
+        if error.traceback.len() > room {
+            error.traceback.clear();
         }
-        room -= traceback.len();
-        printed.clear();
-        [category, message, log, detail].into_iter().for_each(cut);
+        room -= error.traceback.len();
+        cut(detail);
     }
+}
+
+/// Shortens the texts of the error of an item.
+pub(super) fn shorten_error(error: &mut ErrorReport) {
+    let ErrorReport { category, message, traceback, log, printed } = error;
+    // The end names the line that failed.
+    traceback.drain(..traceback.ceil_char_boundary(traceback.len().saturating_sub(TRACEBACK_BYTES)));
+    printed.clear();
+    [category, message, log].into_iter().for_each(cut);
 }
 
 fn cut(text: &mut String) {
@@ -74,7 +87,7 @@ pub(super) fn add_values(rejected: &mut [Rejected], table: &MemoryFile, bytes: u
 /// Returns what these rows of a table hold, each as a JSON object. Empty if the table cannot be read: the texts are for
 /// people, who still have the place of the row. `bytes`: length of the table.
 pub(super) fn values(rows: &[u64], table: &MemoryFile, bytes: u64) -> Vec<String> {
-    let each = (VALUES_BYTES / rows.len().max(1)).min(ROW_BYTES_MAX);
+    let each = (VALUES_BYTES * times(rows.len()) / rows.len().max(1)).min(ROW_BYTES_MAX);
     let texts = table.copy(bytes).ok().and_then(|stream| tables::row_texts(&stream, rows, each).ok());
     texts.unwrap_or_default()
 }

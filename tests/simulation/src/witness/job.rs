@@ -6,11 +6,12 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use protocol::{
-    Attempt, AttemptStatus, Descriptor, JobResult, JobSpec, JobState, PlanPosition, Progress, ResultEvent, Rows,
+    Attempt, AttemptStatus, Descriptor, JobResult, JobSpec, JobState, PlanPosition, Progress, RejectedList, ResultEvent,
 };
 use queue::{Delivery, Receipt};
 use tokio::time::Instant;
 
+use super::items::{has_all_items, parts_of};
 use super::{Violation, events};
 use crate::actor::Actor;
 use crate::job::Job;
@@ -82,7 +83,8 @@ struct State {
     beat_at: Option<Instant>,
     is_canceled: bool,
     plan_chunks: HashSet<String>,
-    parts: HashSet<String>,
+    /// The parts, with their content where it is a list of rejected items.
+    parts: HashMap<String, RejectedList>,
     segments: HashMap<String, Vec<u8>>,
     succeeded: HashSet<u64>,
     /// Highest try of each mini-batch in the ledger.
@@ -328,12 +330,10 @@ impl JobWitness {
             Some("a second start spends no try")
         } else if attempt.try_number > TRIES_MAX {
             Some("every try counts")
-        } else if !self.has_all_items(attempt) {
-            Some("every item has a result or is rejected")
-        } else if let Rows::Part { name, .. } = &attempt.rows
-            && !state.parts.contains(name)
-        {
+        } else if parts_of(attempt).any(|part| !state.parts.contains_key(part)) {
             Some("write, then announce")
+        } else if !has_all_items(attempt, &self.job, |list| &state.parts[list]) {
+            Some("every item has a result or is rejected")
         } else {
             None
         };
@@ -341,15 +341,6 @@ impl JobWitness {
             let Attempt { mini_batch, try_number, process, .. } = attempt;
             self.report(rule, format!("mini-batch {mini_batch}, try {try_number}, by {process}"));
         }
-    }
-
-    /// Whether a success accounts for each item of its mini-batch.
-    fn has_all_items(&self, attempt: &Attempt) -> bool {
-        let rejected = attempt.rejected.iter().flat_map(|rejected| rejected.item..rejected.item + rejected.items);
-        let bad: Vec<u64> = self.job.bad(attempt.mini_batch).collect();
-        attempt.status != AttemptStatus::Succeeded
-            || rejected.eq(bad.iter().copied())
-                && attempt.succeeded + bad.len() as u64 == self.job.items(attempt.mini_batch)
     }
 
     pub fn delivered_results(&self, delivery: &Delivery) {
@@ -387,7 +378,8 @@ impl JobWitness {
         } else if let Some(chunk) = path.strip_prefix("plan/") {
             self.state().plan_chunks.insert(chunk.to_owned());
         } else if let Some(part) = path.strip_prefix("parts/") {
-            self.state().parts.insert(part.to_owned());
+            let list = serde_json::from_slice(bytes).unwrap_or_default();
+            self.state().parts.insert(part.to_owned(), list);
         } else if path == "result.json" {
             let result: JobResult = serde_json::from_slice(bytes).expect("a result");
             let is_named = result.cause.as_ref().is_some_and(|cause| !cause.is_empty() && !cause.contains('\n'));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::collection::btree_set;
 use proptest::prelude::*;
-use protocol::{Attempt, FailedItems, FailedRun, Isolate, REJECTED_MAX, Waited};
+use protocol::{Attempt, FailedItems, FailedRun, Isolate, Waited};
 
 use super::super::isolation::{Isolated, Isolation};
 use super::*;
@@ -333,13 +333,15 @@ proptest! {
 }
 
 #[test]
-fn rejected_ranges_fit_into_one_message() {
+fn thousands_of_bad_items_are_rejected_alone() {
     // Every second item, so that something succeeds.
-    let bad: BTreeSet<u64> = (0..2000).filter(|item| item % 2 == 1).collect();
-    let isolated = isolate(2000, &bad);
-    let rejected: u64 = isolated.rejected.iter().map(|rejected| rejected.items).sum();
-    assert_eq!(isolated.ending.returned + rejected, 2000);
-    assert!((REJECTED_MAX - 12..=REJECTED_MAX).contains(&isolated.rejected.len()), "{}", isolated.rejected.len());
+    let bad: BTreeSet<u64> = (0..10_000).filter(|item| item % 2 == 1).collect();
+    let isolated = isolate(10_000, &bad);
+    assert_eq!(isolated.ending.returned, 5000);
+    assert!(isolated.rejected.iter().all(|one| one.items == 1));
+    assert!(isolated.rejected.iter().map(|one| one.item).eq(bad));
+    assert_eq!(isolated.pieces.len(), 5000);
+    assert!(isolated.extra_runs < 2 * 10_000, "bounded by the items: {}", isolated.extra_runs);
 }
 
 #[test]
@@ -359,7 +361,7 @@ fn many_bad_items_in_one_place_cost_no_good_one() {
         assert!(isolated.extra_runs < 1100, "hardly more than one for each: {}", isolated.extra_runs);
         let rejected: u64 = isolated.rejected.iter().map(|rejected| rejected.items).sum();
         assert_eq!((isolated.ending.returned, rejected), (13_000, 1000));
-        assert!(isolated.rejected.len() <= REJECTED_MAX && isolated.rejected.iter().any(|one| one.items == 1));
+        assert_eq!(isolated.rejected.len(), 1000, "each alone");
     }
 }
 
