@@ -323,8 +323,7 @@ impl Listing {
     }
 
     fn local(&mut self, path: PathBuf, stat: Option<Stat>) -> Listed {
-        // The types of the fields differ between platforms.
-        let known = stat.map(|stat| (stat.st_size as u64, stat.st_mtime as i64, stat.st_mtime_nsec as i64));
+        let known = stat.map(|stat| (stat.st_size as u64, stat.st_mtime, stat.st_mtime_nsec as i64));
         let size = known.map(|(bytes, ..)| bytes);
         let version = known.map(|(bytes, seconds, nanoseconds)| FileVersion::modified(bytes, seconds, nanoseconds));
         let stamp = known.map_or(Stamp::Unknown, |(_, seconds, nanoseconds)| Stamp::Modified(seconds, nanoseconds));
