@@ -54,9 +54,16 @@ pub struct FoundJob {
     pub store: JobStore,
     pub spec: JobSpec,
     pub result: Option<JobResult>,
+    /// Its result cannot be read, and counts as absent.
+    pub has_damaged_result: bool,
 }
 
 impl FoundJob {
+    /// Returns a job that has no result yet.
+    pub(crate) fn new(store: JobStore, spec: JobSpec) -> Self {
+        Self { store, spec, result: None, has_damaged_result: false }
+    }
+
     /// Reads a job. `None`: it was interrupted before it was described, and holds nothing.
     /// `is_mended`: a result that cannot be read counts as absent, because a continued job writes it again.
     async fn read(store: JobStore, job_id: &str, is_mended: bool) -> Result<Option<Self>> {
@@ -65,11 +72,10 @@ impl FoundJob {
             Err(storage::Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("read job {job_id}")),
         };
-        let result = match store.result().await {
-            Err(storage::Error::Damaged { .. }) if is_mended => None,
-            result => result.with_context(|| format!("read job {job_id}"))?,
-        };
-        Ok(Some(Self { store, spec, result }))
+        let result = store.result().await;
+        let has_damaged_result = is_mended && matches!(result, Err(storage::Error::Damaged { .. }));
+        let result = if has_damaged_result { None } else { result.with_context(|| format!("read job {job_id}"))? };
+        Ok(Some(Self { store, spec, result, has_damaged_result }))
     }
 
     /// Returns the counts of mini-batches and items, as far as they are known; of an interrupted job, those of its ledger.

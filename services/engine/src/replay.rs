@@ -86,10 +86,8 @@ impl Engine {
         describe(&store, &spec, &schemas, &plan, Some(items)).await?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
         drop(turn);
-        let execution = Execution {
-            resumed: false,
-            ..Execution::resume(FoundJob { store, spec, result: None }, home, self.settings())
-        };
+        let execution =
+            Execution { resumed: false, ..Execution::resume(FoundJob::new(store, spec), home, self.settings()) };
         self.execute(execution, locks, stop, events).await
     }
 

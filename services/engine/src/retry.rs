@@ -103,7 +103,7 @@ impl Engine {
         let progress = found.store.progress().await.ok().flatten();
         let is_served = jobs.lacks_reducer(&found.spec.job_id, progress.as_ref(), None).is_none();
         let had_completed = has_completed(&found);
-        let FoundJob { store: job, spec, result } = found;
+        let FoundJob { store: job, spec, result, .. } = found;
         let job_id = spec.job_id.clone();
         let (target, listings) = (target.clone(), Inputs::new(job.stores().options()));
         let submission = |entry, unfinished, job, spec, queues, store| {

@@ -133,7 +133,7 @@ pub async fn stored(attempts: &[Attempt]) -> (tempfile::TempDir, View) {
     store.commit_segment(0, vec![segment(attempts)]).await.expect("writable");
     let spec = JobSpec::example();
     let history = Arc::new(RwLock::new(History::default()));
-    let job = FoundJob { store: store.clone(), spec: spec.clone(), result: None };
+    let job = FoundJob { store: store.clone(), spec: spec.clone(), result: None, has_damaged_result: false };
     job.update_history(&history).await.expect("readable");
     let history = std::mem::take(&mut *history.write().unwrap_or_else(PoisonError::into_inner));
     (folder, view_of(store, spec.clone(), status(&spec.job_id), history))

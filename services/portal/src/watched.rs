@@ -60,6 +60,8 @@ pub struct Snapshot {
     pub store: JobStore,
     pub spec: JobSpec,
     pub status: Status,
+    /// Its result cannot be read, and counts as absent.
+    pub has_damaged_result: bool,
     /// When it ended, by the clock of its store, milliseconds since 1970.
     pub ended_at: Option<u64>,
     /// Other jobs of the same name, newest first.
@@ -158,7 +160,7 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
     };
     look.job().update_history(&watched.history).await?;
     let status = look.status_with(&jobs, &watched.history).await?;
-    let FoundJob { store, spec, .. } = look.job();
+    let FoundJob { store, spec, has_damaged_result, .. } = look.job();
     // A job that was continued since has another result.
     let known = before.as_ref().filter(|(before, _)| before.status.result == status.result);
     let ended_at = match (&status.result, known.and_then(|(before, _)| before.ended_at)) {
@@ -172,7 +174,8 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
         }
         _ => (Arc::new(same(&jobs, spec).await?), Arc::new(store.reuses().await?), Instant::now()),
     };
-    let latest = Arc::new(Snapshot { store: store.clone(), spec: spec.clone(), status, ended_at, same, reuses });
+    let (store, spec, has_damaged_result) = (store.clone(), spec.clone(), *has_damaged_result);
+    let latest = Arc::new(Snapshot { store, spec, status, has_damaged_result, ended_at, same, reuses });
     *looking = Some(Looked { look, at: Instant::now(), latest: Arc::clone(&latest), listed });
     Ok(latest)
 }
@@ -224,8 +227,9 @@ impl View {
 
     /// Returns the job for functions of the engine.
     pub fn found(&self) -> FoundJob {
-        let Snapshot { store, spec, status, .. } = &*self.snapshot;
-        FoundJob { store: store.clone(), spec: spec.clone(), result: status.result.clone() }
+        let Snapshot { store, spec, status, has_damaged_result, .. } = &*self.snapshot;
+        let (store, spec, result) = (store.clone(), spec.clone(), status.result.clone());
+        FoundJob { store, spec, result, has_damaged_result: *has_damaged_result }
     }
 
     /// Computes an answer from the history on a thread that may block.
@@ -248,8 +252,8 @@ pub fn view_of(store: JobStore, spec: JobSpec, status: Status, history: History)
         history: Arc::new(RwLock::new(history)),
         measured: Mutex::default(),
     };
-    let (ended_at, same, reuses) = Default::default();
-    let snapshot = Snapshot { store, spec, status, ended_at, same, reuses };
+    let (has_damaged_result, ended_at, same, reuses) = Default::default();
+    let snapshot = Snapshot { store, spec, status, has_damaged_result, ended_at, same, reuses };
     View { snapshot: Arc::new(snapshot), watched: Arc::new(watched) }
 }
 

@@ -70,7 +70,8 @@ pub fn doubtful_names(cells: &[String]) -> Vec<(&'static str, String)> {
             "names a column {name}, which has spaces around it{other}{more}: remove them, or use the name with them"
         )
     });
-    let marked = all(&|index| cells[index].contains(is_invisible));
+    // A tab is a sign of another delimiter, of which another note tells.
+    let marked = all(&|index| cells[index].contains(|character| character != '\t' && is_invisible(character)));
     note("column names, invisible", marked, &|index, more| {
         format!("names a column {}, which has an invisible character{more}: remove it", shown(&cells[index]))
     });

@@ -70,7 +70,7 @@ fn ended(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bool
 fn job() -> (tempfile::TempDir, FoundJob) {
     let folder = tempfile::tempdir().expect("temporary folder");
     let store = JobStore::local(folder.path()).expect("folder exists");
-    (folder, FoundJob { store, spec: JobSpec::example(), result: None })
+    (folder, FoundJob::new(store, JobSpec::example()))
 }
 
 #[test]

@@ -190,6 +190,11 @@ impl Job {
         let mut notes = result.map_or_else(|| [&spec.notes, so_far].concat(), |result| result.notes.clone());
         let replayed = status.replayed_by.as_ref();
         notes.extend(replayed.map(|replay| format!("replayed: the output holds the rows of job {replay} as well")));
+        notes.extend(
+            snapshot.has_damaged_result.then(|| {
+                "result.json is damaged, so the job counts as interrupted; a retry writes it again".to_owned()
+            }),
+        );
         notes.extend(left_out(history.attempts_left_out()));
         notes.extend(history.unreadable().map(|segment| {
             format!("segment {segment} of the ledger is damaged or incomplete: attempts from it on are not shown")

@@ -23,6 +23,8 @@ const EVENTS_MAX: usize = 500;
 /// Nodes whose samples are read; a job of more shows the first.
 const NODES_MAX: usize = 200;
 const EVENTS_PATH: &str = "sys/master_role.txt";
+/// The times of its lines, in UTC.
+const EVENT_TIME: &str = "%Y-%m-%dT%H:%M:%S%.f";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -281,9 +283,9 @@ fn events_in(text: &str, nodes: &[&str]) -> Vec<Event> {
         .lines()
         .filter(|line| told.iter().any(|part| line.contains(part)))
         .filter_map(|line| {
-            let (time, rest) = line.split_once('|')?;
-            let at = chrono::DateTime::parse_from_rfc3339(time).ok()?.timestamp_millis();
-            let text = rest.rsplit_once('|').map_or(rest, |(_, text)| text).to_owned();
+            let (time, text) = line.split_once(' ')?;
+            let at = NaiveDateTime::parse_from_str(time, EVENT_TIME).ok()?.and_utc().timestamp_millis();
+            let text = text.to_owned();
             let names = |node: &&&str| {
                 text.contains(&format!("node {node} "))
                     || text.contains(&format!("ode {node},"))
@@ -379,10 +381,10 @@ mod tests {
 
     #[test]
     fn events_have_time_and_node() {
-        let text = "2026-11-21T10:00:00.000Z|INFO|process000 on node a started with process id 7.\nnothing\n\
-                    2026-11-21T10:00:01Z|Node b stopped: <b>no Python</b>\n";
+        let text = "2026-11-21T10:00:00.644812 process000 on node a started with process id 7.\nnothing\n\
+                    2026-11-21T10:00:01.000000 Node b stopped: <b>no Python</b>\n";
         let events = events_in(text, &["a", "b"]);
-        assert_eq!(events.len(), 2);
+        assert_eq!(events.iter().map(|event| event.at).collect::<Vec<_>>(), [1_795_255_200_644, 1_795_255_201_000]);
         assert_eq!((events[0].node.as_deref(), events[1].node.as_deref()), (Some("a"), Some("b")));
         assert_eq!(events[1].text, "Node b stopped: <b>no Python</b>");
     }

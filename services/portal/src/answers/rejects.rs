@@ -2,7 +2,7 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use engine::{FoundJob, RejectSummary};
+use engine::RejectSummary;
 
 use crate::SharedState;
 use crate::document::document;
@@ -15,7 +15,5 @@ pub async fn rejects(State(shared): SharedState, Path(id): Path<String>) -> Answ
 }
 
 pub async fn of(view: &View) -> Answer<RejectSummary> {
-    let snapshot = &view.snapshot;
-    let (store, spec, result) = (snapshot.store.clone(), snapshot.spec.clone(), snapshot.status.result.clone());
-    Ok(FoundJob { store, spec, result }.rejects().await?)
+    Ok(view.found().rejects().await?)
 }

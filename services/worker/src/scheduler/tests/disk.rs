@@ -32,7 +32,7 @@ fn mini_batch_without_room_goes_back_with_those_behind_it_and_costs_no_try() {
     assert_eq!(node.tick(Duration::from_secs(2)), "");
     assert!(!node.requested.is_empty(), "it tries again");
     assert_eq!(node.after(Event::Received(vec![table(0, 1)])), "prepare 0");
-    assert_eq!(node.after(no_room(0)), "the node is in starting for 11 s, return 0");
+    assert_eq!(node.after(no_room(0)), "the node is in starting for 11 s, stop receiving, return 0");
     node.tick(Duration::from_secs(11));
     node.after(Event::Received(vec![table(0, 1)]));
     assert_eq!(node.after(read(0, 1)), "0 gets 0", "there is room again");
@@ -48,7 +48,7 @@ fn process_without_room_starts_later_and_blames_no_script() {
     assert_eq!(node.tick(Duration::from_secs(2)), "start 1");
     for number in 1..9 {
         let process = ProcessId { slot: 0, number };
-        let told = format!("the node is in starting for {} s", 11 * number);
+        let told = format!("the node is in starting for {} s, stop receiving", 11 * number);
         assert_eq!(node.after(Event::NoRoom { process, message: message.clone() }), told, "it never gives up");
         assert_eq!(node.tick(Duration::from_secs(11)), format!("start {}", number + 1));
     }
