@@ -28,6 +28,7 @@ SCRIPT = """
             record("died")
             os.kill(os.getpid(), signal.SIGKILL)
         if name == "006.txt":
+            time.sleep(0.5)
             raise ValueError("six is bad")
         return [name]
 """

@@ -145,23 +145,19 @@ struct Pace {
 
 impl Pace {
     fn new(progress: &Progress) -> Self {
-        Self { began: Instant::now(), ended_before: ended(progress) }
+        Self { began: Instant::now(), ended_before: progress.mini_batches.ended() }
     }
 
     /// Returns mini-batches per second, if any has ended.
     fn rate(&self, progress: &Progress) -> Option<f64> {
-        let ended = ended(progress).saturating_sub(self.ended_before);
+        let ended = progress.mini_batches.ended().saturating_sub(self.ended_before);
         (ended > 0).then(|| ended as f64 / self.began.elapsed().as_secs_f64().max(0.001))
     }
 }
 
-fn ended(progress: &Progress) -> u64 {
-    progress.mini_batches.succeeded + progress.mini_batches.failed
-}
-
 /// Returns the parts of a line, the most important first.
 fn parts(progress: &Progress, rate: Option<f64>) -> Vec<String> {
-    let (done, total) = (ended(progress), progress.mini_batches.total);
+    let (done, total) = (progress.mini_batches.ended(), progress.mini_batches.total);
     let mut parts = match progress.planned {
         true => vec![format!("{done} of {}", counted(total, "mini-batch"))],
         false => vec![counted(done, "mini-batch"), "still planning".to_owned()],
@@ -206,13 +202,16 @@ fn fitted(progress: &Progress, rate: Option<f64>, columns: usize) -> String {
         text = text + separator + &part;
     }
     if text.is_empty() {
-        text = format!("{}/{}", ended(progress), progress.mini_batches.total).chars().take(columns).collect();
+        text = format!("{}/{}", progress.mini_batches.ended(), progress.mini_batches.total)
+            .chars()
+            .take(columns)
+            .collect();
     }
     let room = columns.saturating_sub(text.chars().count() + 1);
     if !progress.planned || room < BAR_COLUMNS_MIN {
         return text;
     }
-    let share = ended(progress) as f64 / progress.mini_batches.total.max(1) as f64;
+    let share = progress.mini_batches.ended() as f64 / progress.mini_batches.total.max(1) as f64;
     let full = ((room as f64 * share) as usize).min(room);
     format!("{}{} {text}", "█".repeat(full), "░".repeat(room - full))
 }

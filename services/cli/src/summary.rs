@@ -82,7 +82,7 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
 fn tallied(counts: &Counts) -> String {
     let Counts { total, succeeded, failed } = counts;
     match total {
-        0 if succeeded + failed > 0 => format!("{succeeded} succeeded, {failed} failed; the total is unknown"),
+        0 if counts.ended() > 0 => format!("{succeeded} succeeded, {failed} failed; the total is unknown"),
         _ => format!("{succeeded} of {total} succeeded, {failed} failed"),
     }
 }

@@ -160,7 +160,7 @@ impl Jobs {
         let Some(result) = &job.result else {
             return Err(Fixable::error(format!("job {job_id} has not ended"), retry()));
         };
-        let ended = result.mini_batches.succeeded + result.mini_batches.failed;
+        let ended = result.mini_batches.ended();
         let is_planned = job.store.plan_complete().await?.is_some_and(|plan| plan.mini_batches == ended);
         let mut rejects = Rejects::find(&job.store, job_id).await.with_context(|| format!("read job {job_id}"))?;
         // What earlier replays of the same output have left out.

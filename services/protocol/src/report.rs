@@ -31,6 +31,13 @@ pub struct Counts {
     pub failed: u64,
 }
 
+impl Counts {
+    /// Returns how many have ended. The numbers of a damaged object may be any.
+    pub fn ended(&self) -> u64 {
+        self.succeeded.saturating_add(self.failed)
+    }
+}
+
 /// Second starts of mini-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {

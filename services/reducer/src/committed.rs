@@ -26,7 +26,7 @@ pub async fn committed(store: &JobStore, job_id: &str, progress: Progress) -> Pr
 
 /// Returns the progress of a job that no reducer serves, updated with the tally of its ledger if that is newer.
 pub fn committed_in(tally: &Tally, mut progress: Progress) -> Progress {
-    if tally.ended() >= progress.mini_batches.succeeded + progress.mini_batches.failed {
+    if tally.ended() >= progress.mini_batches.ended() {
         tally.write_counts(&mut progress);
     }
     progress

@@ -158,13 +158,13 @@ impl Job {
         };
         let rate = match (&status.result, progress) {
             (Some(result), _) => {
-                let ended = (result.mini_batches.succeeded + result.mini_batches.failed) as f64;
+                let ended = result.mini_batches.ended() as f64;
                 (result.elapsed_seconds > 0.0 && ended > 0.0).then(|| ended / result.elapsed_seconds)
             }
             (None, Some(progress)) if is_at_work(state) => rate_now(history, progress),
             _ => None,
         };
-        let left = mini_batches.total.saturating_sub(mini_batches.succeeded + mini_batches.failed);
+        let left = mini_batches.total.saturating_sub(mini_batches.ended());
         let eta_seconds = rate.filter(|rate| *rate > 0.0 && status.result.is_none() && mini_batches.total > 0);
         let eta_seconds = eta_seconds.map(|rate| left as f64 / rate);
         let waits = progress.filter(|_| is_at_work(state)).map_or_else(Vec::new, waits);
@@ -312,7 +312,7 @@ fn gauges(
     let above = |key, label, value, limit, unit| Gauge { key, label, value, limit, unit, fails_when: "above" };
     let count = |limit: i64| u64::try_from(limit).ok().map(|limit| limit as f64);
     let counts = moment.mini_batches;
-    let failed = counts.failed + tally.partly_failed();
+    let failed = counts.failed.saturating_add(tally.partly_failed());
     let percent = if counts.total == 0 { 0.0 } else { failed as f64 * 100.0 / counts.total as f64 };
     let percent_limit = Some(allowed_failed_percent).filter(|limit| *limit < 100.0);
     let repeated = tally.failures().repeated().map_or(0, |repeated| repeated.count);

@@ -44,7 +44,7 @@ fn job_file(spec: &JobSpec, descriptor: &Descriptor) -> Option<JobFile> {
     let is_short = spec.environment_variables.is_empty()
         && spec.side_inputs.is_empty()
         && spec.outputs.is_empty()
-        && spec.environment == Environment::Node
+        && !matches!(spec.environment, Environment::Requirements { .. })
         && !spec.has_built_in_script();
     if !is_short || paths.len() > FILES_MAX {
         return None;
@@ -62,6 +62,9 @@ fn job_file(spec: &JobSpec, descriptor: &Descriptor) -> Option<JobFile> {
     let arguments = engine::arguments_of(spec);
     if !arguments.is_empty() {
         add("arguments", json!(arguments));
+    }
+    if let Environment::Interpreter { path } = &spec.environment {
+        add("environment", json!(path.display()));
     }
     add("run_max_try", json!(1));
     add("error_threshold", json!(0));

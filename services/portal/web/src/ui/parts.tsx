@@ -190,7 +190,7 @@ export function Dialog(props: { title: string; open: boolean; close: () => void;
   };
   return (
     <dialog ref={ref} onCancel={onCancel} onClose={() => !ref.current?.open && props.close()} aria-label={props.title}>
-      {props.open && <div class="inside"><h1>{props.title}</h1>{props.children}</div>}
+      {props.open && <div class="inside"><h2>{props.title}</h2>{props.children}</div>}
     </dialog>
   );
 }
