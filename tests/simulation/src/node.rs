@@ -10,7 +10,7 @@ use storage::TargetStore;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use worker::parts::{Allotment, Errands, Executor, Held, Host, Trouble, attended};
-use worker::roster::{Capacity, Config, Errand, Event, Found, Periods, Standing, Step, Unprovisioned};
+use worker::roster::{Capacity, Config, Errand, Event, Found, Obstacle, Periods, Standing, Step, Unprovisioned};
 use worker::{Stop, Timing};
 
 use crate::actor::{Actor, Told};
@@ -165,10 +165,10 @@ impl Host for Node {
         let time = self.actor.dice().time(self.actor.weather().provision_max);
         attended(&store, self.actor.name(), self.actor.weather().pace.beat, sleep(time)).await;
         if self.witness.of(&job_id).job.is_broken {
-            return Err(Unprovisioned { reason: BROKEN.to_owned(), may_pass: false });
+            return Err(Unprovisioned { reason: BROKEN.to_owned(), obstacle: Obstacle::Lasting });
         }
         match has_accident {
-            true => Err(Unprovisioned { reason: "bad weather".to_owned(), may_pass: true }),
+            true => Err(Unprovisioned { reason: "bad weather".to_owned(), obstacle: Obstacle::SilentStore }),
             false => Ok(Arc::new(spec)),
         }
     }

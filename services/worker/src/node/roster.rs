@@ -107,8 +107,18 @@ pub enum Standing {
 #[derive(Clone, Debug)]
 pub struct Unprovisioned {
     pub reason: String,
-    /// The store did not answer, so the reason may pass.
-    pub may_pass: bool,
+    pub obstacle: Obstacle,
+}
+
+/// What prevents a job from starting here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It stays until the job or the node is changed.
+    Lasting,
+    /// The store does not answer.
+    SilentStore,
+    /// The disk is full. The job waits until there is room, or other nodes take it.
+    FullDisk,
 }
 
 /// What has happened.
@@ -232,6 +242,8 @@ struct Memory {
     rests_until: Option<Instant>,
     /// Failures to provision the job, in a row.
     failures: u32,
+    /// Since when the disk has no room for the job.
+    full_since: Option<Instant>,
     /// The log says that the node does not meet what the job requires.
     is_unfit: bool,
     /// Its place among jobs that want GPUs, while it lets other nodes have its seat.

@@ -19,7 +19,7 @@ use super::executor::Host;
 use super::logs::LogUpload;
 use super::protection::{Hold, Protection};
 use super::provision::{Provisioned, Provisioner};
-use super::roster::Unprovisioned;
+use super::roster::{Obstacle, Unprovisioned};
 use super::{Node, capacity, leftovers};
 use crate::agent::{Agent, report_provisioning};
 use crate::cache::{Cache, Used, is_full};
@@ -58,9 +58,12 @@ impl Host for Arc<Shared> {
         match attended(&errands.store, &node.name, node.options.periods.watch, reported).await {
             Ok(provisioned) => Ok((provisioned, protection)),
             Err(error) => {
-                let is_silent = matches!(error.downcast_ref(), Some(storage::Error::Unavailable { .. }));
-                let may_pass = is_silent || is_full(&error);
-                Err(Unprovisioned { reason: format!("{error:#}"), may_pass })
+                let obstacle = match error.downcast_ref() {
+                    Some(storage::Error::Unavailable { .. }) => Obstacle::SilentStore,
+                    _ if is_full(&error) => Obstacle::FullDisk,
+                    _ => Obstacle::Lasting,
+                };
+                Err(Unprovisioned { reason: format!("{error:#}"), obstacle })
             }
         }
     }

@@ -332,7 +332,7 @@ fn agent_without_processes_leaves_the_job_to_others_for_a_while() {
 fn provisioning_that_cannot_succeed_is_reported_to_the_job() {
     let mut played = Played::looking_up();
     played.looked_up(open(None));
-    let failed = Err(Unprovisioned { reason: "no interpreter".into(), may_pass: false });
+    let failed = Err(Unprovisioned { reason: "no interpreter".into(), obstacle: Obstacle::Lasting });
     assert_eq!(played.provisioned(failed), "Tell { reason: \"no interpreter\" }");
     assert_eq!(played.done(Step::Tell), "GiveBack { delay: 5s }");
     played.given_back(true);
@@ -346,10 +346,28 @@ fn silent_store_while_provisioning_is_reported_after_three_failures() {
     for number in 0..3 {
         played.arrive();
         played.looked_up(open(None));
-        let actions = played.provisioned(Err(Unprovisioned { reason: "no answer".into(), may_pass: true }));
+        let actions =
+            played.provisioned(Err(Unprovisioned { reason: "no answer".into(), obstacle: Obstacle::SilentStore }));
         assert_eq!(actions.starts_with("Tell"), number == 2, "{actions}");
         played.given_back(true);
     }
+}
+
+#[test]
+fn job_waits_for_room_on_a_full_disk_as_long_as_it_takes() {
+    let mut played = Played::new(config());
+    for number in 0..5 {
+        played.arrive();
+        played.looked_up(open(None));
+        let full = Unprovisioned { reason: "no room".into(), obstacle: Obstacle::FullDisk };
+        let told = format!("TellWait {{ waited: {}s, detail: \"no room\" }}, GiveBack {{ delay: 5s }}", 60 * number);
+        assert_eq!(played.provisioned(Err(full)).replace("0ns", "0s"), told);
+        played.done(Step::TellWait);
+        played.given_back(true);
+        played.pass(60);
+    }
+    played.arrive();
+    assert_eq!(played.looked_up(open(None)), "provision", "it has not given up");
 }
 
 #[test]

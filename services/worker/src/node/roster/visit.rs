@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::seat::Seat;
 use super::watch::PASS_ON_PERIOD;
-use super::{Action, Answer, Errand, Found, Memory, Roster, Share, Step, Unanswered, Unprovisioned, VisitId};
+use super::{Action, Answer, Errand, Found, Memory, Obstacle, Roster, Share, Step, Unanswered, Unprovisioned, VisitId};
 use crate::node::shares::Claim;
 use crate::scheduler::NOTICE_AFTER_MAX;
 use crate::stop::Stop;
@@ -218,16 +218,23 @@ impl Roster {
 
     pub(super) fn provisioned(&mut self, id: VisitId, result: Result<(), Unprovisioned>, now: Instant) {
         let Some(visit) = self.visit_in(id, Stage::Provisioning) else { return };
-        let Err(Unprovisioned { reason, may_pass }) = result else {
+        let Err(Unprovisioned { reason, obstacle }) = result else {
             visit.memory.failures = 0;
+            visit.memory.full_since = None;
             // It begins as soon as it has a share.
             visit.stage = Stage::WaitingForGpu;
             let tell_at = Some(now + NOTICE_AFTER_MAX);
             visit.wait = Wait { since: Some(now), heard_at: Some(now), tell_at, ..Wait::default() };
             return;
         };
+        if obstacle == Obstacle::FullDisk {
+            let waited = now - *visit.memory.full_since.get_or_insert(now);
+            self.log(id, true, format!("the job waits for room on this node: {reason}"));
+            self.run(id, Errand::TellWait { waited, detail: reason });
+            return self.turn_away(id, now);
+        }
         visit.memory.failures += 1;
-        let is_reported = !may_pass || visit.memory.failures >= FAILURES_MAX;
+        let is_reported = obstacle == Obstacle::Lasting || visit.memory.failures >= FAILURES_MAX;
         visit.stage = Stage::Telling;
         self.log(id, true, format!("the job cannot start on this node: {reason}"));
         match is_reported {
@@ -326,9 +333,15 @@ impl Roster {
 
     fn close(&mut self, id: VisitId) {
         let Some(Visit { job_id, memory, again, .. }) = self.visits.remove(&id) else { return };
-        let Memory { observed, rests_until, failures, is_unfit, turn, failing_gpus } = &memory;
+        let Memory { observed, rests_until, failures, full_since, is_unfit, turn, failing_gpus } = &memory;
         let is_of_gpus = turn.is_some() || !failing_gpus.is_empty();
-        if !observed.is_empty() || rests_until.is_some() || *failures > 0 || *is_unfit || is_of_gpus {
+        if !observed.is_empty()
+            || rests_until.is_some()
+            || *failures > 0
+            || full_since.is_some()
+            || *is_unfit
+            || is_of_gpus
+        {
             self.memories.insert(job_id.clone(), memory);
         }
         self.act(Action::Close(id));
