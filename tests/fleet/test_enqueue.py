@@ -40,16 +40,16 @@ def test_large_data_beside_the_script_stays_behind_by_name(workplace, sqlite):
     """
     job = workplace.job(script, error_threshold=-1)
     workplace.write({"code/helper.py": ""})
-    for name, megabytes in (("data.bin", 290), ("model.bin", 20)):
+    for name, megabytes in (("yesterday.bin", 290), ("model.bin", 20)):
         # A hole takes no space.
         with open(workplace.folder / "code" / name, "wb") as file:
             file.truncate(megabytes << 20)
     local = job.run()
-    assert "stay behind" not in local.stderr and local.lines == ["data.bin helper.py model.bin"], local
+    assert "stay behind" not in local.stderr and local.lines == ["helper.py model.bin yesterday.bin"], local
     enqueued = sqlite.command("enqueue", job.file, "--fresh", expect=0)
     (line,) = [line for line in enqueued.stderr.splitlines() if "stay behind" in line]
     assert line.startswith("warning: ") and f"{workplace.folder}/code holds more than can travel with a job" in line
-    assert "data.bin (290 MB)" in line and "model.bin" not in line and "helper.py" not in line, line
+    assert "yesterday.bin (290 MB)" in line and "model.bin" not in line and "helper.py" not in line, line
     assert line.endswith("name files that the script needs in side_inputs, and the others in .amlignore"), line
     sqlite.reducer()
     sqlite.worker("--process-count", 1)
