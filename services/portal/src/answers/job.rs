@@ -321,7 +321,7 @@ fn gauges(
         above(
             "allowed_failed_count",
             "Failed mini-batches",
-            (failed + moment.retrying) as f64,
+            failed.saturating_add(moment.retrying) as f64,
             count(allowed_failed_count),
             "mini-batches",
         ),
