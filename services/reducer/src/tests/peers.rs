@@ -225,8 +225,8 @@ async fn stopped_reducer_commits_its_messages_and_leaves_the_job_open() {
     assert_eq!(job.run().await.state, JobState::Completed);
 }
 
-#[tokio::test]
-async fn end_decided_before_a_retry_does_not_end_the_reopened_job() {
+/// Returns a job that failed and was reopened, and a reducer that has read of neither.
+async fn reopened_behind_a_reducer() -> (Job, Reducer) {
     let mut job = Job::new();
     job.options.peers = Peers::Many;
     job.spec.thresholds.allowed_failed_count = 0;
@@ -236,6 +236,12 @@ async fn end_decided_before_a_retry_does_not_end_the_reopened_job() {
     behind.drain().await.expect("committed");
     assert_eq!(job.run().await.state, JobState::Failed);
     job.open().await.reopen().await.expect("writable");
+    (job, behind)
+}
+
+#[tokio::test]
+async fn end_decided_before_a_retry_does_not_end_the_reopened_job() {
+    let (job, mut behind) = reopened_behind_a_reducer().await;
     let end = End::Failed("decided before the retry".to_owned());
     let finished = behind.finish(end, &CancellationToken::new()).await.expect("readable");
     assert_eq!(finished, None);
@@ -248,15 +254,7 @@ async fn end_decided_before_a_retry_does_not_end_the_reopened_job() {
 
 #[tokio::test]
 async fn failure_in_a_reopened_job_is_not_taken_for_one_of_its_first_run() {
-    let mut job = Job::new();
-    job.options.peers = Peers::Many;
-    job.spec.thresholds.allowed_failed_count = 0;
-    let mut behind = job.open().await;
-    job.send_event(event(failed(0, 3, true, 1))).await;
-    job.planned(1).await;
-    behind.drain().await.expect("committed");
-    assert_eq!(job.run().await.state, JobState::Failed);
-    job.open().await.reopen().await.expect("writable");
+    let (job, mut behind) = reopened_behind_a_reducer().await;
     job.send_event(event(failed(0, 3, true, 1))).await;
     behind.drain().await.expect("committed");
     assert_eq!(job.open().await.tally().state(0), MiniBatchState::Failed);
