@@ -393,9 +393,8 @@ workers are left out, whose requests grow with time and nodes, not with mini-bat
 messages of a standard queue in flight, 256 KiB a message, 3 500 PUT and 5 500 GET a second for each prefix.
 
 *RabbitMQ: messages* and *bytes* are those of the same job where each descriptor has a message of its own, without AMQP
-frames and without time: the simulation has no broker, and RabbitMQ no prices. A message may have 16 MiB
-([limits](https://www.rabbitmq.com/docs/limits)); a quorum queue keeps at least 32 bytes of memory for each message that
-waits, and its body on disk ([quorum queues](https://www.rabbitmq.com/docs/quorum-queues)).
+frames and without time: the simulation has no broker, and RabbitMQ no prices. A message may have 16 MiB, the default of
+RabbitMQ's `max_message_size`.
 
 *restart* counts the reads of a reducer that opens the complete ledger. *`retry`* counts the requests of publishing
 every mini-batch of the stored plan again. Nothing in this table is extrapolated.

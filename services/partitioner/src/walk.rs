@@ -95,7 +95,7 @@ pub(crate) struct Walk {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) path: PathBuf,
-    /// What a link leads to; `None` if nothing is there, or it cannot be known.
+    /// Metadata of the file, or of the target of a link; `None` if it cannot be read.
     pub(crate) stat: Option<Stat>,
     /// Whether it is the first file of its folder.
     pub(crate) first_of_folder: bool,

@@ -40,7 +40,7 @@ pub struct RejectedMiniBatch {
     pub attempt: Attempt,
     /// The mini-batch as it was planned; `None` if its plan cannot be read.
     pub descriptor: Option<Descriptor>,
-    /// Why the object that names all its rejected items cannot be used; `None` if it can or there is none.
+    /// The problem with the object that lists all its rejected items; `None` if it is readable or absent.
     pub list_lost: Option<String>,
 }
 
