@@ -87,13 +87,41 @@ impl fmt::Display for Plan {
     }
 }
 
+/// A worker of this process cannot limit the memory of jobs.
+#[derive(Debug, thiserror::Error)]
+pub enum NoMemoryGroups {
+    /// Control groups are absent.
+    #[error("this kernel has no control groups")]
+    Kernel,
+    /// Control groups do not count memory.
+    #[error("there is no hierarchy for memory")]
+    Hierarchy,
+    /// A container sees its group by a path of the host.
+    #[error("its control group is outside of its namespace")]
+    Namespace,
+    /// The group cannot divide memory.
+    #[error("{} has no memory controller", .0.display())]
+    Controller(PathBuf),
+    /// The group belongs to systemd.
+    #[error("systemd does not delegate {}; set Delegate=yes in the unit of the worker", .0.display())]
+    NotDelegated(PathBuf),
+    /// A file of the group is missing, or belongs to another user.
+    #[error("cannot write {}", path.display())]
+    Access {
+        /// The file.
+        path: PathBuf,
+        /// The answer of the kernel.
+        source: io::Error,
+    },
+}
+
 /// Returns how a worker of this process would limit the memory of jobs, or why it cannot.
-pub fn plan() -> Result<Plan, String> {
+pub fn plan() -> Result<Plan, NoMemoryGroups> {
     plan_below(Path::new("/"), rustix::process::geteuid().is_root())
 }
 
-fn plan_below(root: &Path, is_root: bool) -> Result<Plan, String> {
-    let groups = read_to_string(root.join("proc/self/cgroup")).map_err(|_| "this kernel has no control groups")?;
+fn plan_below(root: &Path, is_root: bool) -> Result<Plan, NoMemoryGroups> {
+    let groups = read_to_string(root.join("proc/self/cgroup")).map_err(|_| NoMemoryGroups::Kernel)?;
     let mount = root.join("sys/fs/cgroup");
     if let Some(path) = groups.lines().find_map(path_of_version_1) {
         let top = mount.join("memory");
@@ -103,22 +131,21 @@ fn plan_below(root: &Path, is_root: bool) -> Result<Plan, String> {
         let plan = Plan { version: Version::One, parent, moves: false };
         return may_write(&plan.parent, &["memory.limit_in_bytes"]).map(|()| plan);
     }
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or("there is no hierarchy for memory")?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or(NoMemoryGroups::Hierarchy)?;
     if path.split('/').any(|part| part == "..") {
-        return Err("its control group is outside of its namespace".to_owned());
+        return Err(NoMemoryGroups::Namespace);
     }
     let own = mount.join(path);
     let is_leaf = own.file_name().is_some_and(|name| name == WORKER);
     let parent = if is_leaf { own.parent().unwrap_or(&own).to_owned() } else { own };
-    let shown = parent.display();
     let controllers = read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
     if !controllers.split_whitespace().any(|controller| controller == "memory") {
-        return Err(format!("{shown} has no memory controller"));
+        return Err(NoMemoryGroups::Controller(parent));
     }
     may_write(&parent, &["cgroup.procs", "cgroup.subtree_control"])?;
     // Groups that systemd has not delegated are its own, even where root can write.
     if is_root && !path.is_empty() && !is_delegated(&parent) {
-        return Err(format!("systemd does not delegate {shown}; set Delegate=yes in the unit of the worker"));
+        return Err(NoMemoryGroups::NotDelegated(parent));
     }
     // Only the root of the hierarchy has no type; it may have processes and divide memory.
     let moves = !is_leaf && parent.join("cgroup.type").exists();
@@ -132,11 +159,11 @@ pub(crate) fn path_of_version_1(line: &str) -> Option<&str> {
     fields.next()?.strip_prefix('/').filter(|_| has_memory)
 }
 
-fn may_write(folder: &Path, files: &[&str]) -> Result<(), String> {
+fn may_write(folder: &Path, files: &[&str]) -> Result<(), NoMemoryGroups> {
     let paths = [folder.to_owned()].into_iter().chain(files.iter().map(|name| folder.join(name)));
     for path in paths {
         rustix::fs::access(&path, Access::WRITE_OK)
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            .map_err(|errno| NoMemoryGroups::Access { path, source: errno.into() })?;
     }
     Ok(())
 }

@@ -175,13 +175,13 @@ impl Node {
         if !self.options.limits_memory {
             return None;
         }
-        let made = plan_memory_groups().and_then(|plan| {
+        let made = plan_memory_groups().map_err(anyhow::Error::new).and_then(|plan| {
             let shown = plan.to_string();
-            let groups = plan.carry_out(self.offer().memory).map_err(|error| format!("{shown}: {error}"))?;
+            let groups = plan.carry_out(self.offer().memory).with_context(|| shown.clone())?;
             tracing::info!("jobs may have {} of memory together ({shown})", protocol::memory(groups.limit()));
             Ok(groups)
         });
-        made.inspect_err(|reason| tracing::info!("this worker cannot limit the memory of jobs: {reason}")).ok()
+        made.inspect_err(|error| tracing::info!("this worker cannot limit the memory of jobs: {error:#}")).ok()
     }
 
     /// Works until the caller stops it, there is no work, or the machine is taken away. Returns everything it holds

@@ -224,7 +224,10 @@ fn check_memory(processes: u64, report: &mut Report) {
 fn check_memory_groups(report: &mut Report) {
     let message = match worker::plan_memory_groups() {
         Ok(plan) => format!("a worker started here limits it ({plan})"),
-        Err(reason) => format!("a worker started here cannot limit it, and ignores max_memory: {reason}"),
+        Err(reason) => {
+            let reason = anyhow::Error::from(reason);
+            format!("a worker started here cannot limit it, and ignores max_memory: {reason:#}")
+        }
     };
     report.ok("memory of jobs", message);
 }

@@ -1,6 +1,6 @@
 //! The object that has all rejected items of a mini-batch with too many for its record in the ledger.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use protocol::{Attempt, RejectedList};
 use storage::JobStore;
 
@@ -13,12 +13,12 @@ pub(crate) async fn read_list(store: &JobStore, name: &str, bytes: u64) -> anyho
 
 /// Completes an attempt with its rejected items and pieces from such an object. Returns its size, or why it cannot be
 /// used: it is missing or damaged. Fails if the store does not answer.
-pub(super) async fn complete(store: &JobStore, attempt: &mut Attempt) -> anyhow::Result<Result<u64, String>> {
+pub(super) async fn complete(store: &JobStore, attempt: &mut Attempt) -> anyhow::Result<anyhow::Result<u64>> {
     let Some(part) = attempt.rejected_part.take() else { return Ok(Ok(0)) };
     let list = match read_list(store, &part.name, part.bytes).await {
         Err(error) => match error.downcast_ref() {
             None | Some(storage::Error::NotFound { .. } | storage::Error::Damaged { .. }) => {
-                return Ok(Err(format!("{error:#}")));
+                return Ok(Err(error));
             }
             Some(_) => return Err(error),
         },
@@ -26,7 +26,7 @@ pub(super) async fn complete(store: &JobStore, attempt: &mut Attempt) -> anyhow:
     };
     let items = list.rejected.iter().fold(0u64, |items, rejected| items.saturating_add(rejected.items));
     if items != part.items {
-        return Ok(Err(format!("parts/{} names {items} items instead of {}", part.name, part.items)));
+        return Ok(Err(anyhow!("parts/{} names {items} items instead of {}", part.name, part.items)));
     }
     (attempt.rejected, attempt.pieces) = (list.rejected, list.pieces);
     Ok(Ok(part.bytes))

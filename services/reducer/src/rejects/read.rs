@@ -93,7 +93,8 @@ impl Rejects {
             let descriptor = self.descriptor(mini_batch).await?;
             self.position += 1;
             lists_bytes += *completed.as_ref().unwrap_or(&0);
-            mini_batches.push(RejectedMiniBatch { attempt, descriptor, list_lost: completed.err() });
+            let list_lost = completed.err().map(|error| format!("{error:#}"));
+            mini_batches.push(RejectedMiniBatch { attempt, descriptor, list_lost });
             if lists_bytes > LISTS_BYTES {
                 break;
             }

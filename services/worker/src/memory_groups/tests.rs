@@ -27,8 +27,12 @@ impl Root {
         read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    fn plan(&self, is_root: bool) -> Result<Plan, String> {
+    fn plan(&self, is_root: bool) -> Result<Plan, NoMemoryGroups> {
         plan_below(self.0.path(), is_root)
+    }
+
+    fn refusal(&self, is_root: bool) -> String {
+        self.plan(is_root).expect_err("such groups cannot be used").to_string()
     }
 }
 
@@ -86,22 +90,22 @@ fn worker_that_is_already_in_its_leaf_moves_nothing() {
 #[test]
 fn groups_that_are_not_the_workers_own_are_left_alone() {
     let root = unit();
-    let refusal = root.plan(true).expect_err("root can write to every group");
+    let refusal = root.refusal(true);
     assert!(refusal.contains("set Delegate=yes"), "{refusal}");
     root.write("sys/fs/cgroup/system.slice/worker.service/cgroup.controllers", "cpu pids\n");
-    let refusal = root.plan(false).expect_err("no controller");
+    let refusal = root.refusal(false);
     assert!(refusal.ends_with("worker.service has no memory controller"), "{refusal}");
     let root = Root::new([("proc/self/cgroup", "0::/../elsewhere\n")]);
-    assert!(root.plan(false).expect_err("outside").contains("outside of its namespace"));
+    assert!(root.refusal(false).contains("outside of its namespace"));
     let root = Root::new([("proc/self/cgroup", "3:cpu:/\n")]);
-    assert_eq!(root.plan(false), Err("there is no hierarchy for memory".to_owned()));
-    assert_eq!(Root::new([]).plan(false), Err("this kernel has no control groups".to_owned()));
+    assert_eq!(root.refusal(false), "there is no hierarchy for memory");
+    assert_eq!(Root::new([]).refusal(false), "this kernel has no control groups");
     let root = Root::new([
         ("proc/self/cgroup", "0::/\n"),
         ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
         ("sys/fs/cgroup/cgroup.procs", "1\n"),
     ]);
-    let refusal = root.plan(false).expect_err("a file is missing");
+    let refusal = root.refusal(false);
     assert!(refusal.contains("cannot write") && refusal.contains("cgroup.subtree_control"), "{refusal}");
 }
 
