@@ -24,11 +24,12 @@
 //! | `fit` | how many processes the job may have while other jobs have work on the node |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
 //! | `gpus` | which process has which GPU, and which GPU is out of use |
-//! | `wear` | when a process is replaced although it works |
+//! | `condition`, `wear` | when a process is worn out, and replaced although it works |
 //! | `stop` | draining, finishing, killing, giving up |
 
 mod answers;
 mod attempt;
+mod condition;
 mod copies;
 mod deadlines;
 mod deliveries;
@@ -45,6 +46,7 @@ mod starts;
 mod stop;
 #[cfg(test)]
 pub(crate) mod tests;
+mod trouble;
 mod wear;
 
 use std::collections::VecDeque;
@@ -65,6 +67,7 @@ use crate::prepare::Preparation;
 pub use crate::stop::Stop;
 pub use attempt::Outcome;
 pub(crate) use attempt::{Attempted, conclude};
+use condition::Limits;
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
 use disk::Room;
 pub use fit::{InUse, Share};
@@ -75,7 +78,6 @@ pub use mini_batch::{deliveries_lost, lost_too_often};
 pub use process::ProcessId;
 use process::{Process, Slot};
 use starts::Starts;
-use wear::Limits;
 
 /// A moment on both clocks; `milliseconds`: wall clock, since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,85 +14,12 @@ use protocol::{Ending, ErrorReport};
 use rustc_hash::FxHashMap;
 
 use super::process::{Life, Process};
+use super::trouble::Trouble;
 use super::{InUse, ProcessId, Scheduler, Share, Stop};
 use crate::lease::LeaseId;
 
 /// Failures in a row after which a GPU is taken out of use.
 const FAILURES_MAX: u32 = 3;
-
-/// The cause of a failure, as far as its text names one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// The memory of the GPU is full: because of the data, or of what the process has kept.
-    Memory,
-    /// The process can no longer use the GPU, mostly because of an error in the script.
-    Context,
-    /// The GPU or its driver is gone.
-    Device,
-}
-
-/// Texts of CUDA, ROCm and libraries above them, in lower case. The first row that matches counts.
-const TROUBLES: [(Trouble, &[&str]); 3] = [
-    (
-        Trouble::Memory,
-        &[
-            "cuda out of memory",
-            "hip out of memory",
-            "cuda error: out of memory",
-            "cuda_error_out_of_memory",
-            "cudaerrormemoryallocation",
-            "cublas_status_alloc_failed",
-            "cudnn_status_alloc_failed",
-            "resource_exhausted: out of memory",
-            "cupy.cuda.memory.outofmemoryerror",
-        ],
-    ),
-    (
-        Trouble::Device,
-        &[
-            "no cuda-capable device",
-            "no cuda gpus are available",
-            "found no nvidia driver",
-            "device(s) is/are busy or unavailable",
-            "fallen off the bus",
-            "gpu is lost",
-            "nvrm: xid",
-            "uncorrectable ecc",
-            "driver/library version mismatch",
-            "failed to initialize nvml",
-            "cuda driver initialization failed",
-            "cuda unknown error",
-            "cuda_error_no_device",
-            "cuda_error_device_unavailable",
-            "cuda_error_system_not_ready",
-            "cudaerrornodevice",
-            "cudaerrordevicesunavailable",
-            "no hip-capable device",
-        ],
-    ),
-    (
-        Trouble::Context,
-        &[
-            "cuda error",
-            "cuda_error_",
-            "cudaerror",
-            "cuda runtime error",
-            "cublas_status_",
-            "cudnn_status_",
-            "device-side assert",
-            "hip error",
-        ],
-    ),
-];
-
-impl Trouble {
-    /// Returns the trouble that the text of a failure describes.
-    fn of(text: &str) -> Option<Self> {
-        let text = text.to_ascii_lowercase();
-        let is_named = |texts: &[&str]| texts.iter().any(|named| text.contains(named));
-        TROUBLES.iter().find(|(_, texts)| is_named(texts)).map(|(trouble, _)| *trouble)
-    }
-}
 
 /// The GPUs of a node.
 #[derive(Debug, Default)]
@@ -343,27 +270,6 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn texts_of_libraries_are_told_apart() {
-        let cases = [
-            ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Some(Trouble::Memory)),
-            ("RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be …", Some(Trouble::Memory)),
-            ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate", Some(Trouble::Memory)),
-            ("RuntimeError: CUDA error: device-side assert triggered", Some(Trouble::Context)),
-            ("RuntimeError: CUDA error: an illegal memory access was encountered", Some(Trouble::Context)),
-            ("CUDARuntimeError: cudaErrorLaunchFailure: unspecified launch failure", Some(Trouble::Context)),
-            ("RuntimeError: No CUDA GPUs are available", Some(Trouble::Device)),
-            ("RuntimeError: CUDA error: no CUDA-capable device is detected", Some(Trouble::Device)),
-            ("RuntimeError: CUDA error: uncorrectable ECC error encountered", Some(Trouble::Device)),
-            ("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.", Some(Trouble::Device)),
-            ("ValueError: the oxide index maxid is not known", None),
-            ("MemoryError: out of memory", None),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(Trouble::of(text), expected, "{text}");
-        }
-    }
 
     #[test]
     fn gone_device_is_out_of_use_after_different_mini_batches() {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use protocol::{AttemptStatus, Ending, SlotPhase};
 
+use super::condition::Condition;
 use super::pipe::Pipe;
-use super::wear::Condition;
 
 /// Names one process of a node: the slot, which its successor takes over, and the number among all processes that the
 /// node has ever started.

@@ -1,92 +1,14 @@
-//! Processes that wear out: after a number of runs or failures, or above a limit of memory. Pure.
+//! Replaces processes that are worn out ([`Condition`](super::condition::Condition)). Pure.
 //!
 //! A worn-out process gets no more mini-batches. The scheduler takes back those that it has not started, for other
 //! processes, and asks it to exit once it has answered the rest. So a replacement interrupts no run, spends no try, and
 //! loses nothing that was prepared.
 
-use protocol::{JobSpec, Wear, memory};
+use protocol::{Wear, memory};
 
-use super::gpus::Trouble;
+use super::condition::Limits;
 use super::process::{Life, Process};
 use super::{ProcessId, Scheduler};
-
-/// Failed mini-batches after which a process is replaced, because its state may be corrupt.
-pub(super) const FAILURES_MAX: u32 = 10;
-
-/// How much a process may do and occupy.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    runs: u64,
-    /// Resident memory.
-    bytes: u64,
-}
-
-impl Limits {
-    pub(super) fn of(spec: &JobSpec) -> Self {
-        let limit = |limit: u64| if limit == 0 { u64::MAX } else { limit };
-        Self { runs: limit(spec.process_max_runs), bytes: limit(spec.process_max_memory) }
-    }
-}
-
-/// What a process has done and occupies.
-#[derive(Debug, Default)]
-pub(super) struct Condition {
-    /// Mini-batches that it has answered.
-    runs: u64,
-    failures: u32,
-    /// Mini-batches in a row for which the memory of its GPU was too small.
-    gpu_full: u32,
-    /// Resident memory, as last measured.
-    bytes: u64,
-    /// It exceeded the limit of memory before its first run, so a new process would be no smaller.
-    is_exempt: bool,
-    wear: Option<Wear>,
-}
-
-impl Condition {
-    /// Returns why it is worn out.
-    pub(super) fn wear(&self) -> Option<&Wear> {
-        self.wear.as_ref()
-    }
-
-    /// Notes an answer.
-    pub(super) fn answered(&mut self, succeeded: bool, limits: Limits) {
-        self.runs += 1;
-        self.failures += u32::from(!succeeded);
-        if succeeded {
-            self.gpu_full = 0;
-        }
-        if self.runs >= limits.runs {
-            self.wear.get_or_insert(Wear::Runs { runs: self.runs });
-        } else if self.failures > FAILURES_MAX {
-            self.wear.get_or_insert(Wear::Failures { failures: self.failures });
-        }
-    }
-
-    /// Notes a failure of its GPU. What the process has kept may fill the memory of the GPU, so the second such failure in
-    /// a row wears it out, and any other failure at once.
-    pub(super) fn gpu_failed(&mut self, gpu: u32, trouble: Trouble, is_out: bool) {
-        self.gpu_full += u32::from(trouble == Trouble::Memory);
-        if is_out || trouble != Trouble::Memory || self.gpu_full > 1 {
-            self.wear.get_or_insert(Wear::Gpu { gpu });
-        }
-    }
-
-    /// Notes that `init()` has returned. Returns whether the process exceeds the limit of memory already.
-    fn started(&mut self, limits: Limits) -> bool {
-        self.is_exempt = self.bytes > limits.bytes;
-        self.is_exempt
-    }
-
-    /// Returns whether the memory has worn it out.
-    fn outgrows(&mut self, limits: Limits) -> bool {
-        let outgrows = self.bytes > limits.bytes && !self.is_exempt && self.wear.is_none();
-        if outgrows {
-            self.wear = Some(Wear::Memory { bytes: self.bytes, limit: limits.bytes, runs: self.runs });
-        }
-        outgrows
-    }
-}
 
 impl Process {
     /// Whether it is worn out, and another process is to start now. `has_work`: the node holds work that no process has.
@@ -111,7 +33,7 @@ impl Process {
     }
 
     fn runs_left(&self, limits: Limits) -> usize {
-        usize::try_from(limits.runs.saturating_sub(self.condition.runs)).unwrap_or(usize::MAX)
+        usize::try_from(limits.runs.saturating_sub(self.condition.runs())).unwrap_or(usize::MAX)
     }
 }
 
@@ -120,7 +42,7 @@ impl Scheduler {
     pub(super) fn measured(&mut self, id: ProcessId, bytes: u64) {
         let limits = self.limits;
         let Some(process) = self.process_mut(id) else { return };
-        process.condition.bytes = bytes;
+        process.condition.measured(bytes);
         if matches!(process.life, Life::Working) && process.condition.outgrows(limits) {
             self.recall(id);
         }
@@ -134,7 +56,7 @@ impl Scheduler {
         if !process.condition.started(limits) || std::mem::replace(&mut self.has_told_memory, true) {
             return String::new();
         }
-        let occupied = self.process(id).map_or(0, |process| process.condition.bytes);
+        let occupied = self.process(id).map_or(0, |process| process.condition.bytes());
         let notice = format!(
             "process_max_memory is {}, and {} occupies {} after init() already: a new process would be no smaller, so \
              node {} does not replace such processes; raise process_max_memory",

@@ -11,14 +11,12 @@ use std::time::Duration;
 use protocol::Priority;
 use tokio::time::Instant;
 
-use super::visit::{Stage, Visit, Wait};
+use super::visit::{IDLE_AFTER, Stage, Visit, Wait};
 use super::{Action, Errand, InUse, Parts, Roster, Share, VisitId};
 use crate::node::shares::{Claim, Holding};
 use crate::scheduler::NOTICE_AGAIN;
 use crate::stop::Stop;
 
-/// A job has no work once no message of it has been here for this long: its next ones may be on their way.
-pub(super) const IDLE_AFTER: Duration = Duration::from_secs(10);
 /// How long a job has GPUs that others wait for, for each unit of its weight: two minutes for a job of normal priority.
 const TURN: Duration = Duration::from_secs(30);
 

@@ -8,12 +8,15 @@ use storage::Commit;
 use tokio::time::Instant;
 
 use super::seat::Seat;
-use super::watch::PASS_ON_PERIOD;
 use super::{Action, Answer, Errand, Found, Memory, Obstacle, Roster, Share, Step, Unanswered, Unprovisioned, VisitId};
 use crate::node::shares::Claim;
 use crate::scheduler::NOTICE_AFTER_MAX;
 use crate::stop::Stop;
 
+/// While a job is provisioned, its messages return to the queue this often: other nodes may be ready for it.
+pub(super) const PASS_ON_PERIOD: Duration = Duration::from_secs(10);
+/// A job has no work once no message of it has been here for this long: its next ones may be on their way.
+pub(super) const IDLE_AFTER: Duration = Duration::from_secs(10);
 /// How long the queue hides the messages of a job that this node may not work on, where it can.
 const TURNED_AWAY_DELAY: Duration = Duration::from_secs(5);
 /// How much longer an idle node then asks for nothing, so that the nodes that may work on the job ask first.

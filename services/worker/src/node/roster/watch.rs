@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::division::IDLE_AFTER;
-use super::visit::{Stage, Visit};
+use super::visit::{IDLE_AFTER, PASS_ON_PERIOD, Stage, Visit};
 use super::{Errand, Periods, Roster, Standing, VisitId};
 use crate::stop::Stop;
 
-/// While a job is provisioned, its messages return to the queue this often: other nodes may be ready for it.
-pub(super) const PASS_ON_PERIOD: Duration = Duration::from_secs(10);
 /// Looks for a request to cancel, for each look whether a busy job has ended.
 const LOOKS_PER_RESULT: u32 = 5;
 

@@ -1,0 +1,98 @@
+//! When a process is worn out: after a number of runs or failures, above a limit of memory, or without its GPU. Pure.
+
+use protocol::{JobSpec, Wear};
+
+use super::trouble::Trouble;
+
+/// Failed mini-batches after which a process is replaced, because its state may be corrupt.
+pub(super) const FAILURES_MAX: u32 = 10;
+
+/// How much a process may do and occupy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) runs: u64,
+    /// Resident memory.
+    pub(super) bytes: u64,
+}
+
+impl Limits {
+    pub(super) fn of(spec: &JobSpec) -> Self {
+        let limit = |limit: u64| if limit == 0 { u64::MAX } else { limit };
+        Self { runs: limit(spec.process_max_runs), bytes: limit(spec.process_max_memory) }
+    }
+}
+
+/// What a process has done and occupies.
+#[derive(Debug, Default)]
+pub(super) struct Condition {
+    /// Mini-batches that it has answered.
+    runs: u64,
+    failures: u32,
+    /// Mini-batches in a row for which the memory of its GPU was too small.
+    gpu_full: u32,
+    /// Resident memory, as last measured.
+    bytes: u64,
+    /// It exceeded the limit of memory before its first run, so a new process would be no smaller.
+    is_exempt: bool,
+    wear: Option<Wear>,
+}
+
+impl Condition {
+    /// Returns why it is worn out.
+    pub(super) fn wear(&self) -> Option<&Wear> {
+        self.wear.as_ref()
+    }
+
+    /// Returns the number of mini-batches that it has answered.
+    pub(super) fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// Returns its resident memory, as last measured.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Notes its resident memory.
+    pub(super) fn measured(&mut self, bytes: u64) {
+        self.bytes = bytes;
+    }
+
+    /// Notes an answer.
+    pub(super) fn answered(&mut self, succeeded: bool, limits: Limits) {
+        self.runs += 1;
+        self.failures += u32::from(!succeeded);
+        if succeeded {
+            self.gpu_full = 0;
+        }
+        if self.runs >= limits.runs {
+            self.wear.get_or_insert(Wear::Runs { runs: self.runs });
+        } else if self.failures > FAILURES_MAX {
+            self.wear.get_or_insert(Wear::Failures { failures: self.failures });
+        }
+    }
+
+    /// Notes a failure of its GPU. What the process has kept may fill the memory of the GPU, so the second such failure in
+    /// a row wears it out, and any other failure at once.
+    pub(super) fn gpu_failed(&mut self, gpu: u32, trouble: Trouble, is_out: bool) {
+        self.gpu_full += u32::from(trouble == Trouble::Memory);
+        if is_out || trouble != Trouble::Memory || self.gpu_full > 1 {
+            self.wear.get_or_insert(Wear::Gpu { gpu });
+        }
+    }
+
+    /// Notes that `init()` has returned. Returns whether the process exceeds the limit of memory already.
+    pub(super) fn started(&mut self, limits: Limits) -> bool {
+        self.is_exempt = self.bytes > limits.bytes;
+        self.is_exempt
+    }
+
+    /// Returns whether the memory has worn it out.
+    pub(super) fn outgrows(&mut self, limits: Limits) -> bool {
+        let outgrows = self.bytes > limits.bytes && !self.is_exempt && self.wear.is_none();
+        if outgrows {
+            self.wear = Some(Wear::Memory { bytes: self.bytes, limit: limits.bytes, runs: self.runs });
+        }
+        outgrows
+    }
+}
