@@ -21,9 +21,9 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gristmill.api.errors import GristmillError, GristmillWarning, InvalidJob, JobBusy, JobCanceled, JobFailed
+    from gristmill.api.errors import GristmillError, GristmillWarning, InvalidJob, JobBusy
     from gristmill.api.inputs import Items
-    from gristmill.api.job import Job
+    from gristmill.api.job import Job, JobCanceled, JobFailed
     from gristmill.api.parallel_job import Parallel, RunFunction, parallel_run_function
     from gristmill.api.parallel_run_step import ParallelRunConfig, ParallelRunStep, PipelineParameter
     from gristmill.api.start import attach, jobs, run, submit
@@ -53,9 +53,9 @@ __all__ = [
 
 
 _MODULES = {
-    "errors": ("GristmillError", "GristmillWarning", "InvalidJob", "JobBusy", "JobCanceled", "JobFailed"),
+    "errors": ("GristmillError", "GristmillWarning", "InvalidJob", "JobBusy"),
     "inputs": ("Items",),
-    "job": ("Job",),
+    "job": ("Job", "JobCanceled", "JobFailed"),
     "parallel_job": ("Parallel", "RunFunction", "parallel_run_function"),
     "parallel_run_step": ("ParallelRunConfig", "ParallelRunStep", "PipelineParameter"),
     "start": ("attach", "jobs", "run", "submit"),

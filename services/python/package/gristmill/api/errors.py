@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gristmill.api.job import Job
+from typing import Any
 
 
 class GristmillError(Exception):
@@ -35,32 +32,6 @@ class JobBusy(GristmillError):
     def __init__(self, message: str, job_id: str | None = None) -> None:
         super().__init__(message)
         self.job_id = job_id
-
-
-class JobFailed(GristmillError):
-    """The job failed. ``job`` is the job, ``cause`` says why in one line, ``traceback`` is that of the first error."""
-
-    def __init__(self, job: Job, cause: str, traceback: str = "") -> None:
-        super().__init__(f"{cause}\n\n{traceback}".strip())
-        self.job = job
-        self.cause = cause
-        self.traceback = traceback
-
-
-class JobCanceled(GristmillError):
-    """The job was canceled. What it had committed stays; ``job.retry()`` continues it."""
-
-    def __init__(self, job: Job, cause: str) -> None:
-        super().__init__(cause)
-        self.job = job
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user interrupted a call that waited for ``job``, which was canceled; ``job.retry()`` continues it."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(f"job {job.id} was canceled; what it committed stays, and job.retry() continues it")
-        self.job = job
 
 
 def at_call(error: Exception) -> Exception:

@@ -179,6 +179,30 @@ def unpack(folder: Path) -> tuple[str, Callable[[], Any] | None]:
     return about["argument"], pickle.loads(pickled)["init"]
 
 
+def replacement(job_id: str, folder: str, changed: Any, init: Any, root: Path) -> Path:
+    """Returns the folder of a function that runs in place of that of a job.
+
+    :param folder: the source directory of the job.
+    :param root: the folder of all functions.
+    """
+    if not callable(changed):
+        raise TypeError(f"function must be a function, not {changed!r}")
+    check(changed, init)
+    if Path(folder).parent.parent.resolve() != root.resolve():
+        raise TypeError(
+            f"job {job_id} runs the entry script in {folder}, not a function of this machine: correct the script, and "
+            "replay without a function"
+        )
+    was, its_init = unpack(Path(folder))
+    wanted = argument_of(changed)
+    takes_tables = was in ("pandas", "pyarrow", "polars")
+    if wanted is not None and (wanted != "list") != takes_tables:
+        kinds = "a table" if takes_tables else "a list", "a list" if takes_tables else "a table"
+        raise TypeError(f"the function of job {job_id} takes {kinds[0]}, and {name_of(changed)} {kinds[1]}")
+    argument = was if wanted is None or was == "items" else wanted
+    return pack(changed, its_init if init is None else init, argument, root)
+
+
 _PICKLING = threading.RLock()
 """``cloudpickle`` has one list of modules for all threads."""
 

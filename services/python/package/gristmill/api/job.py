@@ -13,17 +13,17 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gristmill.api import command
-from gristmill.api.errors import GristmillError, Interrupted, JobCanceled, JobFailed, at_call, warn
+from gristmill.api import function as functions
+from gristmill.api.card import card, sentence
+from gristmill.api.child import Child
+from gristmill.api.errors import GristmillError, at_call, warn
+from gristmill.api.step_values import home
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
 
-    from gristmill.api.child import Child
-
-COLOURS = {"Completed": "#5a9e5a", "Failed": "#d1495b", "Canceled": "#8a8a8a"}
-"""Colours of cards by the state of the job."""
 LOOK_EVERY = 0.5
 """Seconds between two looks at a job that another process runs."""
 OWN_EVERY = 0.02
@@ -55,6 +55,19 @@ class Job:
         self._reused = False
         self._note = note
         self._told: set[str] = set()
+
+    @classmethod
+    def _begun(cls, child: Child, target: str | None) -> Job:
+        """Returns the job that a command starts, as soon as it has an id."""
+        try:
+            begun = {"job_id": child.job_id()} if target is None else child.result()
+        except KeyboardInterrupt:
+            child.interrupt()
+            raise
+        job = cls(begun["job_id"], target, child if target is None else None)
+        job._reused = bool(begun.get("reused"))
+        job._warn(child.warnings())
+        return job
 
     # ---- how it stands ---------------------------------------------------------------------------------------------
 
@@ -210,8 +223,6 @@ class Job:
         """Continues the job: failed mini-batches run again, and those that succeeded do not. Waits for the end, and
         raises like ``wait``.
         """
-        from gristmill.api.child import Child
-
         self._result = None
         self._reused = False
         if self.target is None:
@@ -252,10 +263,17 @@ class Job:
         >>> job.to_pandas()["value"].tolist()
         [0.5, 0.0, 0.25]
         """
-        from gristmill.api.start import replay
-
+        arguments = ["replay", self.id, *(["--separate"] if separate else [])]
+        arguments += [] if self.target is None else ["--target", self.target]
         try:
-            return replay(self, separate, function, init).wait(progress=progress)
+            if function is not None:
+                folder = functions.replacement(
+                    self.id, self.status["source_directory"], function, init, home() / "functions"
+                )
+                arguments += ["--source-directory", str(folder)]
+            elif init is not None:
+                raise TypeError("init goes with a function: pass both")
+            return Job._begun(Child(arguments), self.target).wait(progress=progress)
         except Exception as error:
             raise at_call(error) from error.__cause__
 
@@ -434,50 +452,42 @@ class Job:
 
     def _sentence(self) -> str:
         try:
-            status = self.status
+            return sentence(self.status)
         except GristmillError as error:
             return str(error).partition("\n")[0]
-        ended = status.get("result") or {}
-        counts = (ended or status.get("progress") or {}).get("mini_batches") or {}
-        parts = [status["state"]]
-        if counts:
-            parts.append(
-                f"{counts['succeeded']} of {counts['total']} mini-batches succeeded, {counts['failed']} failed"
-            )
-        cause = ended.get("cause") or ended.get("headline") or status.get("hint")
-        return ", ".join(parts) + (f". {cause}" if cause else "")
 
     def _repr_html_(self) -> str:
         """A card for notebooks: state, counts, cause of failure, and where output and logs are."""
         try:
-            status = self.status
+            return card(self.id, self.status)
         except GristmillError as error:
             return f"<pre>{html.escape(str(error))}</pre>"
-        ended = status.get("result") or {}
-        counted = ended or status.get("progress") or {}
-        rows = [("state", status["state"])]
-        for kind in ("mini_batches", "items"):
-            if counts := counted.get(kind):
-                text = f"{counts['succeeded']:,} of {counts['total']:,} succeeded, {counts['failed']:,} failed"
-                rows.append((kind.replace("_", "-"), text))
-        if "elapsed_seconds" in ended:
-            rows.append(("took", f"{ended['elapsed_seconds']:.1f} s"))
-        for name in ("cause", "headline", "output"):
-            if ended.get(name):
-                rows.append((name, ended[name]))
-        if status.get("hint"):
-            rows.append(("waits for", status["hint"]))
-        rows.append(("logs", status["logs"]))
-        colour = COLOURS.get(status["state"], "#4c8bc9")
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{_linked(name, str(value))}</td></tr>"
-            for name, value in rows
-        )
-        return (
-            f"<div style='border-left:4px solid {colour};padding-left:10px'>"
-            f"<b>{html.escape(self.id)}</b><table>{cells}</table></div>"
-        )
+
+
+class JobFailed(GristmillError):
+    """The job failed. ``job`` is the job, ``cause`` says why in one line, ``traceback`` is that of the first error."""
+
+    def __init__(self, job: Job, cause: str, traceback: str = "") -> None:
+        super().__init__(f"{cause}\n\n{traceback}".strip())
+        self.job = job
+        self.cause = cause
+        self.traceback = traceback
+
+
+class JobCanceled(GristmillError):
+    """The job was canceled. What it had committed stays; ``job.retry()`` continues it."""
+
+    def __init__(self, job: Job, cause: str) -> None:
+        super().__init__(cause)
+        self.job = job
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a call that waited for ``job``, which was canceled; ``job.retry()`` continues it."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"job {job.id} was canceled; what it committed stays, and job.retry() continues it")
+        self.job = job
 
 
 def _warnings_of(result: dict[str, Any]) -> list[str]:
@@ -488,10 +498,3 @@ def _warnings_of(result: dict[str, Any]) -> list[str]:
         times = "once:" if kind["count"] == 1 else f"{kind['count']} times; first:"
         texts.append(f"{column}{kind['problem']} ({times} {kind['first']}); {kind['remedy']}")
     return [*texts, *result.get("first_warnings", [])]
-
-
-def _linked(name: str, value: str) -> str:
-    text = html.escape(value)
-    if name in ("logs", "output") and value.startswith("/"):
-        return f"<a href='file://{text}'>{text}</a>"
-    return text

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gristmill import contract
 from gristmill.api import command
@@ -16,15 +16,11 @@ from gristmill.api.child import Child
 from gristmill.api.errors import GristmillError, InvalidJob, JobBusy, at_call
 from gristmill.api.job import Job
 from gristmill.api.keywords import nearest
-from gristmill.api.step_values import absolute, home, written
-
-if TYPE_CHECKING:
-    from gristmill.api.parallel_job import Parallel
-    from gristmill.api.parallel_run_step import ParallelRunStep
+from gristmill.api.step_values import Step, absolute, home, written
 
 
 def run(
-    function: Callable[..., Any] | str | os.PathLike[str] | ParallelRunStep | Parallel,
+    function: Callable[..., Any] | str | os.PathLike[str] | Step,
     inputs: Any = None,
     *,
     init: Callable[[], Any] | None = None,
@@ -94,7 +90,7 @@ def run(
 
 
 def submit(
-    function: Callable[..., Any] | str | os.PathLike[str] | ParallelRunStep | Parallel,
+    function: Callable[..., Any] | str | os.PathLike[str] | Step,
     inputs: Any = None,
     *,
     init: Callable[[], Any] | None = None,
@@ -194,7 +190,7 @@ def _start(
         ) from None
     arguments = _arguments("-", target, fresh)
     try:
-        return _job(Child(arguments, _json(document)), target)
+        return Job._begun(Child(arguments, _json(document)), target)
     except JobBusy as busy:
         # This folder belongs to one function, input and settings.
         if busy.job_id is None or fresh or Path(document.get("output", "")).parent != home() / "functions" / "outputs":
@@ -202,7 +198,7 @@ def _start(
         return Job(busy.job_id, note=f"job {busy.job_id} is running already: this call follows it")
 
 
-def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: bool) -> Job:
+def _start_step(step: Step, settings: dict[str, Any], target: str | None, fresh: bool) -> Job:
     """Starts a ``ParallelRunStep`` or a parallel job; settings replace its own."""
     values = dict(settings.pop("pipeline_parameters", None) or {})
     known = step.job_parameters()
@@ -212,13 +208,13 @@ def _start_step(step: Any, settings: dict[str, Any], target: str | None, fresh: 
     replaced = {key: value for key, value in settings.items() if value is not None}
     target = step.job_target() if target is None else target
     arguments = _arguments("-", target, fresh)
-    if hasattr(step, "job_settings"):
+    if own := getattr(step, "job_settings", None):
         # Its document is not a job file, so it gets keys of a job file as on a command line.
-        for key, value in (step.job_settings() | replaced).items():
+        for key, value in (own() | replaced).items():
             arguments += ["--set", f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}"]
     else:
         document |= replaced
-    return _job(Child(arguments, _json(document)), target)
+    return Job._begun(Child(arguments, _json(document)), target)
 
 
 def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
@@ -247,53 +243,6 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def replay(job: Job, separate: bool, function: Any, init: Any) -> Job:
-    """Starts a job that runs the rejected items of a job, and returns as soon as it has an id."""
-    arguments = ["replay", job.id, *(["--separate"] if separate else [])]
-    arguments += [] if job.target is None else ["--target", job.target]
-    if function is not None:
-        arguments += ["--source-directory", str(_replacement(job, function, init))]
-    elif init is not None:
-        raise TypeError("init goes with a function: pass both")
-    return _job(Child(arguments), job.target)
-
-
-def _replacement(job: Job, changed: Any, init: Any) -> Path:
-    """Returns the folder of a function that runs in place of that of a job."""
-    from gristmill.api import function
-
-    root = home() / "functions"
-    if not callable(changed):
-        raise TypeError(f"function must be a function, not {changed!r}")
-    function.check(changed, init)
-    folder = Path(job.status["source_directory"])
-    if folder.parent.parent.resolve() != root.resolve():
-        raise TypeError(
-            f"job {job.id} runs the entry script in {folder}, not a function of this machine: correct the script, and "
-            "replay without a function"
-        )
-    was, its_init = function.unpack(folder)
-    wanted = function.argument_of(changed)
-    takes_tables = was in ("pandas", "pyarrow", "polars")
-    if wanted is not None and (wanted != "list") != takes_tables:
-        kinds = "a table" if takes_tables else "a list", "a list" if takes_tables else "a table"
-        raise TypeError(f"the function of job {job.id} takes {kinds[0]}, and {function.name_of(changed)} {kinds[1]}")
-    argument = was if wanted is None or was == "items" else wanted
-    return function.pack(changed, its_init if init is None else init, argument, root)
-
-
-def _job(child: Child, target: str | None) -> Job:
-    try:
-        begun = {"job_id": child.job_id()} if target is None else child.result()
-    except KeyboardInterrupt:
-        child.interrupt()
-        raise
-    job = Job(begun["job_id"], target, child if target is None else None)
-    job._reused = bool(begun.get("reused"))
-    job._warn(child.warnings())
-    return job
-
-
 def _start_file(
     path: str,
     inputs: Any,
@@ -317,7 +266,7 @@ def _start_file(
         arguments += ["--input", value]
     child = Child(arguments)
     try:
-        return _steps(arguments, child, target) if child.has_steps() else _job(child, target)
+        return _steps(arguments, child, target) if child.has_steps() else Job._begun(child, target)
     except KeyboardInterrupt:
         child.interrupt()
         raise

@@ -15,11 +15,33 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gristmill.api import command
 from gristmill.api import inputs as given
 from gristmill.api.errors import GristmillError, warn
+
+
+class Step(Protocol):
+    """A job in the words of an SDK of Azure ML: a ``ParallelRunStep``, or what ``parallel_run_function`` returns."""
+
+    @property
+    def name(self) -> str | None: ...
+
+    def job_parameters(self) -> set[str]:
+        """Returns the names of its pipeline parameters."""
+        ...
+
+    def job_target(self) -> str | None:
+        """Returns the compute target that it names."""
+        ...
+
+    def job_document(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns its job file or component.
+
+        :param values: those of its pipeline parameters, by name.
+        """
+        ...
 
 
 def home() -> Path:

@@ -1,0 +1,62 @@
+"""How a job looks: in one line, and in a notebook."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+COLOURS = {"Completed": "#5a9e5a", "Failed": "#d1495b", "Canceled": "#8a8a8a"}
+"""Colours of cards by the state of the job."""
+
+
+def sentence(status: dict[str, Any]) -> str:
+    """Returns state, counts, and the cause of failure or of a wait, in one line.
+
+    :param status: the object of ``gristmill status --json``.
+    """
+    ended = status.get("result") or {}
+    counts = (ended or status.get("progress") or {}).get("mini_batches") or {}
+    parts = [status["state"]]
+    if counts:
+        parts.append(f"{counts['succeeded']} of {counts['total']} mini-batches succeeded, {counts['failed']} failed")
+    cause = ended.get("cause") or ended.get("headline") or status.get("hint")
+    return ", ".join(parts) + (f". {cause}" if cause else "")
+
+
+def card(job_id: str, status: dict[str, Any]) -> str:
+    """Returns a table in HTML: state, counts, cause of failure, and where output and logs are.
+
+    :param status: as of ``sentence``.
+    """
+    ended = status.get("result") or {}
+    counted = ended or status.get("progress") or {}
+    rows = [("state", status["state"])]
+    for kind in ("mini_batches", "items"):
+        if counts := counted.get(kind):
+            text = f"{counts['succeeded']:,} of {counts['total']:,} succeeded, {counts['failed']:,} failed"
+            rows.append((kind.replace("_", "-"), text))
+    if "elapsed_seconds" in ended:
+        rows.append(("took", f"{ended['elapsed_seconds']:.1f} s"))
+    for name in ("cause", "headline", "output"):
+        if ended.get(name):
+            rows.append((name, ended[name]))
+    if status.get("hint"):
+        rows.append(("waits for", status["hint"]))
+    rows.append(("logs", status["logs"]))
+    colour = COLOURS.get(status["state"], "#4c8bc9")
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{_linked(name, str(value))}</td></tr>"
+        for name, value in rows
+    )
+    return (
+        f"<div style='border-left:4px solid {colour};padding-left:10px'>"
+        f"<b>{html.escape(job_id)}</b><table>{cells}</table></div>"
+    )
+
+
+def _linked(name: str, value: str) -> str:
+    text = html.escape(value)
+    if name in ("logs", "output") and value.startswith("/"):
+        return f"<a href='file://{text}'>{text}</a>"
+    return text
