@@ -166,14 +166,20 @@ impl Peek {
         let count = |delimiter: u8| line.iter().filter(|&&byte| byte == delimiter).count();
         let other = DELIMITERS.into_iter().filter(|&delimiter| delimiter != options.delimiter);
         let most = other.max_by_key(|&delimiter| count(delimiter)).filter(|&delimiter| count(delimiter) > 0);
-        if first.len() == 1
-            && let Some(delimiter) = most
-        {
-            let (used, found, times) = (shown(options.delimiter), shown(delimiter), count(delimiter));
-            self.notes.push((
-                "delimiter",
-                format!("has no `{used}` in its first line but {times} `{found}`: set `delimiter: \"{found}\"`"),
-            ));
+        if first.len() == 1 {
+            let used = shown(options.delimiter);
+            if let Some(delimiter) = most {
+                let (found, times) = (shown(delimiter), count(delimiter));
+                let message =
+                    format!("has no `{used}` in its first line but {times} `{found}`: set `delimiter: \"{found}\"`");
+                self.notes.push(("delimiter", message));
+            } else if first[0].trim().contains("  ") {
+                let message = format!(
+                    "has no `{used}` in its first line but runs of spaces: each line is one column; convert columns of \
+                     fixed width to CSV"
+                );
+                self.notes.push(("delimiter", message));
+            }
         }
         let is_number = |cell: &String| parse_float(trim(cell.as_bytes())).is_some();
         let is_blank = |cell: &String| cell.trim().is_empty();
@@ -268,6 +274,8 @@ mod tests {
         );
         assert!(notes(b"id\tname\n1\ta\n", &csv).contains("set `delimiter: \"\\t\"`"));
         assert!(notes(b"id,name\n1,a\n", &options(TableFormat::Tsv)).contains("set `delimiter: \",\"`"));
+        assert!(notes(b"id   name\n1    alice\n", &csv).contains("runs of spaces: each line is one column"));
+        assert_eq!(notes(b"some words \n1  2\n", &csv), "", "text");
     }
 
     #[test]
