@@ -1,7 +1,5 @@
 //! What is due while a job is provisioned or worked on: looks at the job, renewals of its seat, and the reasons to leave.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::visit::{IDLE_AFTER, PASS_ON_PERIOD, Stage, Visit};
