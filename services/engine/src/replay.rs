@@ -74,7 +74,7 @@ impl Engine {
         // Before anything is created: another job may be writing it.
         let output = if separate { None } else { take_output(&replay.spec, home)? };
         if replay.spec.replays.is_some() {
-            check_output(&job, home)?;
+            check_output(&job).await?;
         }
         let key = if separate { String::new() } else { key(&job_id) };
         let (id, store, turn) = jobs.create(&replay.spec.name, &key, replay.spec.durability).await?;

@@ -3,14 +3,12 @@
 //! A replay is planned from the rejects of its base, the job that it replays. If the base runs again, other items are
 //! rejected, and the rows of the replay belong nowhere.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, bail};
 use protocol::{JobResult, JobState};
 use reducer::{job_without_rows, times_reopened};
 
 use crate::ended::{has_completed, is_untouched};
-use crate::{Fixable, FoundJob, Home, Jobs, Notice, Remedy, is_named, name_with, started};
+use crate::{Fixable, FoundJob, Jobs, Notice, Remedy, is_named, name_with, started};
 
 /// End of the names of replays.
 const SUFFIX: &str = "-replay";
@@ -129,9 +127,9 @@ impl Jobs {
             bail!("job {without} no longer has its rows, which belong into the output of replay {job_id}");
         }
         // An interrupted replay may have written the output already.
-        if let (Some(result), Self::Here(home)) = (&job.result, self) {
+        if let (Some(result), Self::Here(_)) = (&job.result, self) {
             let last = if result.output.is_some() { job } else { &base };
-            check_output(last, home)?;
+            check_output(last).await?;
         }
         Ok(())
     }
@@ -139,10 +137,10 @@ impl Jobs {
 
 /// Checks that nothing has changed the output since this job wrote it, before a replay writes it again. What is behind a
 /// URL is not compared.
-pub(crate) fn check_output(job: &FoundJob, home: &Home) -> Result<()> {
+pub(crate) async fn check_output(job: &FoundJob) -> Result<()> {
     let job_id = &job.spec.job_id;
     let Some(output) = job.result.as_ref().and_then(|result| result.output.as_deref()) else { return Ok(()) };
-    if job.spec.output.folder.is_url() || is_untouched(Path::new(output), job, home) {
+    if job.spec.output.folder.is_url() || is_untouched(output, job).await {
         return Ok(());
     }
     bail!(

@@ -3,15 +3,14 @@
 //!
 //! The plan of a job holds its identity. A job that has not ended is not continued: its mini-batches are in the queue.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 use futures::{StreamExt, stream};
 use job_file::{Identity, Parsed, Ran};
-use protocol::{JobResult, JobState, OutputAction};
+use protocol::{JobResult, JobState};
 use serde::{Deserialize, Serialize};
 use storage::JobStore;
 
+use crate::ended::is_untouched;
 use crate::{Engine, Events, FoundJob, Jobs, NewJobReason, Notice, Target, is_named};
 
 /// Jobs of the same name that are considered, the newest.
@@ -127,17 +126,4 @@ impl Jobs {
             None => job.result.clone().map(|result| (None, result)),
         }
     }
-}
-
-/// Whether nothing has written to the output since the job ended, as far as this machine can see it.
-async fn is_untouched(output: &str, job: &FoundJob) -> bool {
-    let Ok(Some(ended)) = job.store.changed_at().await else { return false };
-    let is_url = output.contains("://");
-    let changed = match is_url {
-        // The script of such a job has written the files, if there are any.
-        true if job.spec.output.action == OutputAction::SummaryOnly => return true,
-        true => job.store.stores().modified(output).await.ok(),
-        false => Path::new(output).metadata().and_then(|found| found.modified()).ok().map(Into::into),
-    };
-    changed.is_some_and(|changed| changed <= ended || job.spec.output.action == OutputAction::SummaryOnly)
 }

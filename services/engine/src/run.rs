@@ -170,7 +170,7 @@ impl Engine {
                 not_reused.get_or_insert((id, NewJobReason::OutputChanged(missing.display())));
                 continue;
             }
-            if !is_untouched(Path::new(&output), holder, home) {
+            if !is_untouched(&output, holder).await {
                 not_reused.get_or_insert((id, NewJobReason::OutputChanged(output)));
                 continue;
             }

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use ignore::gitignore::GitignoreBuilder;
 use protocol::{Environment, ItemPath, JobSpec, OutputAction};
 use rustix::fs::{Access, access, statvfs};
+use url::Url;
 
-use crate::paths::{glob_folder, real};
+use crate::paths::{glob_folder, real, without_file_scheme};
 use crate::{Fault, Node, Section};
 
 /// A disk with less free space counts as full.
@@ -59,10 +60,10 @@ pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path) {
 /// Whether a path is `above`, or below it.
 fn is_within(path: &ItemPath, above: &ItemPath) -> bool {
     match (path.is_url(), above.is_url()) {
-        (true, true) => {
-            let [path, above] = [path, above].map(|url| format!("{}/", url.display().trim_end_matches('/')));
-            path.starts_with(&above)
-        }
+        (true, true) => match [path, above].map(|url| Url::parse(&url.display())) {
+            [Ok(path), Ok(above)] => storage::is_below(&path, &above),
+            _ => false,
+        },
         (false, false) => real(path.as_path()).starts_with(real(above.as_path())),
         _ => false,
     }
@@ -78,17 +79,25 @@ fn file_in(folder: &ItemPath, file: &str) -> ItemPath {
 /// Says which input, side input or source of the job a folder is, lies in or contains. `file`: the job writes only this
 /// file there, so the folder may contain other folders.
 fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<String> {
+    let found_by =
+        |what: &str| format!("{what} matches files that the job writes there, so the next run would read them");
     if folder.is_url() {
-        let (what, _) = named_paths(spec).find(|(_, path)| is_within(folder, path))?;
-        return Some(format!("the output lies in {what}, so the next run would read what this one writes"));
+        for (what, path) in named_paths(spec).filter(|(_, path)| path.is_url()) {
+            let finds = |base: PathBuf| glob_finds(path.as_path(), &base, folder.as_path(), file);
+            if glob_folder(path.as_path()).is_some_and(finds) {
+                return Some(found_by(&what));
+            }
+            if is_within(folder, &path) {
+                return Some(format!("the output lies in {what}, so the next run would read what this one writes"));
+            }
+        }
+        return None;
     }
     let folder = real(folder.as_path());
     for (what, path) in named_paths(spec).filter(|(_, path)| !path.is_url()) {
         if let Some(base) = glob_folder(path.as_path()) {
             if glob_finds(path.as_path(), &real(&base), &folder, file) {
-                return Some(format!(
-                    "{what} matches files that the job writes there, so the next run would read them"
-                ));
+                return Some(found_by(&what));
             }
             continue;
         }
@@ -114,11 +123,12 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
     }
 }
 
-/// Iterates over the paths of all inputs and side inputs, each with words for messages.
-fn named_paths(spec: &JobSpec) -> impl Iterator<Item = (String, &ItemPath)> {
+/// Iterates over the paths of all inputs and side inputs, each with words for messages. `file://` URLs are paths.
+fn named_paths(spec: &JobSpec) -> impl Iterator<Item = (String, ItemPath)> {
     let inputs = spec.inputs.iter();
     let inputs = inputs.flat_map(|input| input.paths.iter().map(|path| (format!("input {}", input.name), path)));
-    inputs.chain(spec.side_inputs.iter().map(|(name, path)| (format!("side input {name}"), path)))
+    let all = inputs.chain(spec.side_inputs.iter().map(|(name, path)| (format!("side input {name}"), path)));
+    all.map(|(what, path)| (what, without_file_scheme(path.clone())))
 }
 
 /// Whether a glob that begins in `base` finds the output file, or, without one, files in the output folder.
@@ -138,8 +148,8 @@ fn glob_finds(glob: &Path, base: &Path, folder: &Path, file: Option<&str>) -> bo
 fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -> Option<String> {
     let mut named = named_paths(spec);
     if folder.is_url() {
-        let output = file_in(folder, file).display();
-        let (what, _) = named.find(|(_, path)| path.display() == output)?;
+        let output = file_in(folder, file);
+        let (what, _) = named.find(|(_, path)| is_within(&output, path) && is_within(path, &output))?;
         return Some(format!("the output would replace {what}"));
     }
     let output = real(&folder.as_path().join(file));

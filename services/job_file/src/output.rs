@@ -6,6 +6,7 @@ use protocol::{ItemPath, JobSpec, OutputAction, OutputFormat};
 use serde_json::{Map, Value as Json};
 
 use crate::keys::JOB;
+use crate::paths::without_file_scheme;
 use crate::values::{choice, key_name, word};
 use crate::{Fault, Location, Node, Paths, Problems, Section, nearest};
 
@@ -64,7 +65,8 @@ fn folder(node: &Node, paths: &Paths) -> Result<ItemPath, Fault> {
             Fault::new(node, allowed).saying("it holds a placeholder, which would become a folder of this name")
         );
     }
-    let path = paths.path_or_url(node)?;
+    // A path, for the checks of outputs and the locks that keep two jobs from writing one file.
+    let path = without_file_scheme(paths.path_or_url(node)?);
     // `metadata` follows links. Gristmill makes a folder that does not exist.
     match !path.is_url() && path.as_path().metadata().is_ok_and(|metadata| !metadata.is_dir()) {
         true => Err(Fault::new(node, "a folder, which is made if it does not exist").saying("it is a file")),

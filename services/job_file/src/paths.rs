@@ -3,6 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use protocol::ItemPath;
+use url::Url;
 
 use crate::values::word;
 use crate::{Fault, Node};
@@ -125,6 +126,13 @@ pub fn is_url(text: &str) -> bool {
         !scheme.is_empty()
             && scheme.chars().all(|character| character.is_ascii_alphanumeric() || "+-.".contains(character))
     })
+}
+
+/// Returns the path of a `file://` URL, and any other path or URL as it is.
+pub fn without_file_scheme(path: ItemPath) -> ItemPath {
+    let url = path.is_url().then(|| Url::parse(&path.display()).ok()).flatten();
+    let local = url.filter(|url| url.scheme() == "file").and_then(|url| url.to_file_path().ok());
+    local.map_or(path, |local| ItemPath::from(clean(&local)))
 }
 
 /// Returns the part of a URL that no job may keep, if there is one. The message never repeats it.

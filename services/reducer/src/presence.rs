@@ -61,14 +61,16 @@ impl Presence {
         self.heard_at = Some(now.epoch_milliseconds);
     }
 
-    /// Records the sign of life in the store. The age of the first one is unknown.
+    /// Records the sign of life in the store. The age of the first one is unknown, so a worker that gave it counts as
+    /// absent once `silence` passes without another.
     pub fn looked(&mut self, beat: Option<Beat>, now: Moment) {
         let at = beat.as_ref().map(|beat| beat.at);
         let is_new = self.beat.as_ref().is_some_and(|before| beat.is_some() && *before != beat);
         let is_first = self.beat.replace(beat).is_none();
         if is_new {
             self.heard(now);
-        } else if is_first {
+        } else if is_first && at.is_some() {
+            self.heard = now.instant;
             self.heard_at = self.heard_at.max(at);
         }
     }
@@ -143,6 +145,16 @@ mod tests {
         assert!(!presence.is_silent(now));
         presence.looked(None, seconds(&mut now, 6));
         assert!(presence.is_silent(now));
+    }
+
+    #[test]
+    fn worker_that_is_first_seen_late_is_not_absent() {
+        let mut now = Moment::now();
+        let mut presence = Presence::new(SILENCE, now);
+        presence.looked(beat(7), seconds(&mut now, 6));
+        assert_eq!(presence.silent_since(now), None, "the worker may have given it just now");
+        presence.looked(beat(7), seconds(&mut now, 6));
+        assert_eq!(presence.silent_since(now), Some(7));
     }
 
     #[test]

@@ -67,6 +67,35 @@ const DESTINATIONS: &[(&str, &str)] = &[
         "append_row_file_name: the output would replace input input_0",
     ),
     ("READ s3://b/in/a.csv\noutput: s3://b/in", ""),
+    ("READ s3://b/a%20b\noutput: s3://b/a b/out", "output: the output lies in input input_0"),
+    (
+        "READ s3://b/in/*.csv\noutput: s3://b/in\nappend_row_file_name: a.csv",
+        "output: input input_0 matches files that the job writes there",
+    ),
+    ("READ s3://b/in/*.csv\noutput: s3://b/in", ""),
+    ("READ s3://b/in/*.csv\noutput: s3://b/in/x\nappend_row_file_name: a.csv", ""),
+    ("READ s3://b/in/**\noutput: s3://b/in/x", "output: input input_0 matches files that the job writes there"),
+    ("READ s3://b/*/a.csv\noutput: s3://other/in\nappend_row_file_name: a.csv", ""),
+    // URLs of files of this machine are paths.
+    ("READ data\noutput: file://HERE/data/x", "output: the output lies in input input_0"),
+    ("READ file://HERE/data\noutput: data", "output: the output lies in input input_0"),
+    (
+        "READ file://HERE/tables/t.csv\noutput: tables\nappend_row_file_name: t.csv",
+        "append_row_file_name: the output would replace input input_0",
+    ),
+    (
+        "READ file://HERE/data/*.csv\noutput: file://HERE/data\nappend_row_file_name: a.csv",
+        "output: input input_0 matches files that the job writes there",
+    ),
+    (
+        "output: file://HERE/code\nappend_row_file_name: entry.py",
+        "append_row_file_name: the output would replace the entry script",
+    ),
+    ("outputs: {more: file://HERE/data}", "outputs.more: the output lies in input data"),
+    (
+        "output: file://HERE/occupied\nappend_row_file_name: rows.txt",
+        "rows.txt is a folder, where the output file goes",
+    ),
     // Side inputs.
     ("side_inputs: {l: in}\noutput: in/x", "output: the output lies in side input l"),
     ("side_inputs: {l: in/deep}\noutput: in", ""),
@@ -123,11 +152,14 @@ fn output_over_inputs_or_without_write_access_is_rejected() {
     std::fs::set_permissions(workplace.path("kept/rows.txt"), read_only).expect("permissions can be set");
     let is_wrong =
         |expected: &str, said: &str| if expected.is_empty() { !said.is_empty() } else { !said.contains(expected) };
-    let written =
-        |changes: &str| match changes.strip_prefix("READ ").map(|read| read.split_once('\n').unwrap_or((read, ""))) {
+    let here = workplace.path("").display().to_string();
+    let written = |changes: &str| {
+        let changes = changes.replace("HERE", here.trim_end_matches('/'));
+        match changes.strip_prefix("READ ").map(|read| read.split_once('\n').unwrap_or((read, ""))) {
             Some((path, rest)) => format!("inputs: [{{type: file, path: '{path}'}}]\n{rest}"),
-            None => changes.to_owned(),
-        };
+            None => changes,
+        }
+    };
     let said =
         DESTINATIONS.iter().map(|(changes, expected)| (changes, expected, workplace.problems(&written(changes))));
     let wrong: Vec<_> = said.filter(|(_, expected, said)| is_wrong(expected, said)).collect();
