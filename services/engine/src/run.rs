@@ -1,7 +1,7 @@
 //! Runs a job on this machine: starts it, continues an unfinished one, or reuses the result of a finished one.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Context;
