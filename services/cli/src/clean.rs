@@ -17,7 +17,7 @@ use crate::{Exit, TargetFlags, remedies, usage};
   gristmill clean --state failed --name 'test-*'
   gristmill clean --keep-size 10GB --caches")]
 pub struct CleanArguments {
-    /// Jobs to remove, by id or its beginning; interrupted ones too.
+    /// Jobs to remove, by id or the beginning of an id; interrupted ones too.
     #[arg(value_name = "JOB", conflicts_with_all = ["states", "name", "older_than", "keep", "keep_size", "all"], add = crate::complete::jobs())]
     jobs: Vec<String>,
     #[command(flatten)]

@@ -17,7 +17,7 @@ pub struct DoctorArguments {
     /// Create missing queues of the target, and at an emulator also its bucket.
     #[arg(long)]
     create: bool,
-    /// Check for this job: its Python, or, on a target, its deadlines.
+    /// Check for this job: its Python, or, on a target, its time limits.
     #[arg(long, value_name = "JOB_FILE")]
     job: Option<PathBuf>,
     /// The longest time that a job may take, for the retention of messages.

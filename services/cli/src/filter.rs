@@ -5,7 +5,7 @@ use engine::{Selection, State};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Filter {
-    /// Only jobs in this state; several states with commas, for example `failed,canceled`.
+    /// Only jobs in this state, or in one of several: `failed,canceled`.
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', ignore_case = true, value_parser = state())]
     pub states: Vec<State>,
     /// Only jobs with this name; `*` matches any characters, for example `score-*`.

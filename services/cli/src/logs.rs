@@ -12,7 +12,7 @@ const OVERVIEW_LINES: usize = 10;
 
 #[derive(Debug, clap::Args)]
 pub struct LogsArguments {
-    /// Job id, its beginning, or a job name for the running or newest job of that name.
+    /// Id of a job, the beginning of an id, or a name: the running or newest job of that name.
     #[arg(add = complete::jobs())]
     pub job: String,
     /// File below the job's logs folder, or the beginning of its path: prints the file, or lists those that match.

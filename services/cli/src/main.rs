@@ -137,7 +137,7 @@ enum Command {
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: Option<String>,
     },
-    /// Show how the inputs of a job are read, and its mini-batches, without running it.
+    /// Show how Gristmill reads the inputs of a job, and its mini-batches, without running it.
     Plan(plan::PlanArguments),
     /// Check a job file and its entry script, and show all problems at once.
     Validate(validate::ValidateArguments),
@@ -164,13 +164,14 @@ enum Command {
     Report(report::ReportArguments),
     /// Stop a job and keep its committed results. `retry` continues it.
     Cancel {
-        /// Job id, its beginning, or a job name for the running job of that name.
+        /// Id of a job, the beginning of an id, or a name: the running job of that name.
         #[arg(add = complete::jobs())]
         job: String,
         #[command(flatten)]
         target: TargetFlags,
     },
     /// Change the priority of a job that waits or runs on a compute target.
+    #[command(mut_arg("target", without_default))]
     Priority(priority::PriorityArguments),
     /// Remove old jobs of this machine or of a compute target, but never a running job.
     Clean(clean::CleanArguments),
@@ -333,6 +334,19 @@ mod tests {
                 need_a_target.push(command.get_name().to_owned());
             }
         }
-        assert_eq!(need_a_target, ["enqueue", "worker", "reducer", "dead-letters"]);
+        assert_eq!(need_a_target, ["enqueue", "worker", "reducer", "priority", "dead-letters"]);
+    }
+
+    #[test]
+    fn only_flags_of_a_target_stand_under_its_heading() {
+        for command in Arguments::command().get_subcommands() {
+            let of_target =
+                command.get_arguments().filter(|argument| argument.get_help_heading() == Some(target_flags::TARGET));
+            for argument in of_target {
+                let name = argument.get_id().as_str();
+                let is_of_target = ["target", "queue", "store", "config"].contains(&name);
+                assert!(is_of_target, "{}: --{name} comes after the flattened TargetFlags", command.get_name());
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@ pub struct PortalArguments {
     /// Print the address without opening a browser.
     #[arg(long)]
     no_open: bool,
-    /// Refuse everything that changes or starts a job: cancel, retry, a mini-batch again, doctor.
+    /// Refuse everything that changes or starts a job (cancel, retry, running one mini-batch again), and doctor.
     #[arg(long)]
     read_only: bool,
     /// Answer requests that carry this header, which a proxy in front sets for users that it knows. Without

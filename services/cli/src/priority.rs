@@ -8,7 +8,7 @@ use crate::{Exit, TargetFlags, complete};
 
 #[derive(Debug, clap::Args)]
 pub struct PriorityArguments {
-    /// Job id, its beginning, or a job name for the running job of that name.
+    /// Id of a job, the beginning of an id, or a name: the running job of that name.
     #[arg(add = complete::jobs())]
     job: String,
     /// The new priority.

@@ -9,7 +9,7 @@ use crate::{Exit, TargetFlags, complete};
 
 #[derive(Debug, clap::Args)]
 pub struct RejectsArguments {
-    /// Job id, its beginning, or a job name for the running or newest job of that name.
+    /// Id of a job, the beginning of an id, or a name: the running or newest job of that name.
     #[arg(add = complete::jobs())]
     job: String,
     /// Print one JSON object.

@@ -13,8 +13,6 @@ use crate::{Exit, Settings, Show, follow, refuse, stop_on_signals};
 
 #[derive(Debug, clap::Args)]
 pub struct ReplayArguments {
-    #[command(flatten)]
-    pub retry: RetryArguments,
     /// Write the rows to a file of their own, in the folder of the new job, and leave the output of JOB as it is.
     #[arg(long)]
     separate: bool,
@@ -30,6 +28,8 @@ pub struct ReplayArguments {
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, requires = "mini_batch")]
     #[arg(conflicts_with_all = ["source_directory", "json", "wait"])]
     rows: Option<PathBuf>,
+    #[command(flatten)]
+    pub retry: RetryArguments,
 }
 
 pub async fn replay(arguments: ReplayArguments, settings: &Settings) -> Result<Exit> {

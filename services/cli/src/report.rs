@@ -11,7 +11,7 @@ use crate::{Exit, Settings, TargetFlags, complete};
 
 #[derive(Debug, clap::Args)]
 pub struct ReportArguments {
-    /// Job id, its beginning, or a job name for the running or newest job of that name.
+    /// Id of a job, the beginning of an id, or a name: the running or newest job of that name.
     #[arg(add = complete::jobs())]
     job: String,
     /// Write one HTML file that needs no server [default: JOB_ID.html]. Without this flag, print one JSON object.

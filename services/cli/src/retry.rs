@@ -9,7 +9,7 @@ use crate::{Exit, Settings, Show, TargetFlags, complete, follow, refuse, stop_on
 
 #[derive(Debug, clap::Args)]
 pub struct RetryArguments {
-    /// Job id, its beginning, or a job name.
+    /// Id of a job, the beginning of an id, or a name.
     #[arg(add = complete::jobs())]
     pub job: String,
     /// Print one JSON object, and nothing else, on standard output.
@@ -18,7 +18,7 @@ pub struct RetryArguments {
     /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
     #[arg(long, requires = "json")]
     pub events: bool,
-    /// With a compute target: follow the job to its end. On this machine this command always does.
+    /// With a compute target: follow the job to its end. On this machine, the command always follows it.
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]
@@ -35,12 +35,12 @@ impl RetryArguments {
 /// `gristmill retry`, which shares arguments with `replay`.
 #[derive(Debug, clap::Args)]
 pub struct RetryCommand {
-    #[command(flatten)]
-    pub retry: RetryArguments,
     /// With a compute target: if the job has not ended, publish every unfinished mini-batch again, because the queue has lost
     /// its messages. Those that it has not lost may run twice; their rows count once.
     #[arg(long)]
     pub republish: bool,
+    #[command(flatten)]
+    pub retry: RetryArguments,
 }
 
 pub async fn retry(command: RetryCommand, settings: &Settings) -> Result<Exit> {

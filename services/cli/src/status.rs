@@ -19,7 +19,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub struct StatusArguments {
-    /// Job id, its beginning, or a job name for the running or newest job of that name.
+    /// Id of a job, the beginning of an id, or a name: the running or newest job of that name.
     #[arg(add = complete::jobs())]
     pub job: String,
     /// Print one JSON object.

@@ -8,9 +8,12 @@ use engine::targets::{Target, TargetChoice};
 
 use crate::{Settings, complete, usage};
 
+/// The heading of these flags in the help. Flags that follow them in a command would stand under it, too.
+pub const TARGET: &str = "Compute target";
+
 /// Flags that name a target. A flag takes precedence over its environment variable, and the variable over gristmill.toml.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Compute target")]
+#[command(next_help_heading = TARGET)]
 pub struct TargetFlags {
     /// Compute target: a table [targets.NAME] of gristmill.toml [default: this machine].
     #[arg(long, value_name = "NAME", add = complete::targets())]

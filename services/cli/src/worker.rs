@@ -27,7 +27,7 @@ pub struct WorkerArguments {
     /// Time for running mini-batches to end when the worker must stop [default: 30].
     #[arg(long, value_name = "SECONDS")]
     grace: Option<u64>,
-    /// Python processes, which jobs that have work at the same time divide [default: as a job sets it, or one for each core].
+    /// Number of Python processes that jobs with work share [default: as a job sets it, or one for each core].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     process_count: Option<u32>,
     /// Maximum size of the caches of this machine (environments, snapshots, copies of side inputs): `500MB`, `20GB`. What

@@ -31,7 +31,7 @@ pub struct Nodes {
     stopped: BTreeMap<String, String>,
     /// Oldest first.
     waiting: Vec<Waiting>,
-    /// Processes that were replaced although they worked, by the word of their wear.
+    /// Live processes that were replaced, by the word of their wear.
     replaced: BTreeMap<&'static str, u64>,
     notices: Vec<String>,
 }

@@ -74,7 +74,7 @@ pub struct Metrics {
     pub row_bytes: Counter,
     /// Python processes, by [`STATE`].
     pub processes: Family<Labels<1>, Gauge>,
-    /// Processes that were replaced although they worked, by [`CAUSE`].
+    /// Live processes that were replaced, by [`CAUSE`].
     pub processes_replaced: Family<Labels<1>, Counter>,
     /// Size of the caches of this machine, as the worker last looked.
     pub cache_bytes: Gauge,
@@ -202,7 +202,7 @@ impl Metrics {
         show.as_is("gristmill_items", "Items of attempts that were announced", &self.items);
         show.with_unit("gristmill_row", "Rows that were announced", Unit::Bytes, &self.row_bytes);
         show.as_is("gristmill_processes", "Python processes", &self.processes);
-        let replaced = "Python processes that were replaced although they worked";
+        let replaced = "Live Python processes that were replaced";
         show.as_is("gristmill_processes_replaced", replaced, &self.processes_replaced);
         for cause in ["age", "size", "disk"] {
             let _ = self.cache_evictions.get_or_create(&[(CAUSE, cause)]);

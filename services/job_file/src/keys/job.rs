@@ -32,7 +32,7 @@ const SCRIPT: &[Key] = &[
         )
         .job(|job, node| name(node).map(|name| job.name = name)),
     key("description", "text", "none")
-        .meaning("A text for people.")
+        .meaning("A text for people, which the portal shows.")
         .job(|job, node| text(node).map(|text| job.description = text))
         .leave_out(|job| job.description.clear()),
     key("entry_script", "path or module", REQUIRED).meaning(
