@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 from harness import write_wheel
 
@@ -131,6 +132,19 @@ def test_gristmill_data_is_not_part_of_the_snapshot(workplace):
     assert job.run(**home).result["reused"] is False
     assert job.run(**home).result["reused"] is True
     (_,) = (workplace.folder / "code/kept/store/snapshots").iterdir()
+
+
+def test_output_behind_a_url_is_reused_until_it_changes(workplace, sqs, components):
+    workplace.data(1)
+    job = workplace.job("def run(files): return files", output=f"s3://{sqs.prefix}/out", allow_reuse=True)
+    at = {"AWS_ENDPOINT_URL": components.aws_endpoint}
+    assert [job.run(**at).result["reused"] for _ in range(2)] == [False, True]
+    # The store tells times in seconds.
+    time.sleep(1)
+    components.client("s3").put_object(Bucket=sqs.prefix, Key="out/rows.txt", Body=b"changed")
+    ended = job.run(**at)
+    assert ended.result["reused"] is False
+    assert f"its output s3://{sqs.prefix}/out/rows.txt is missing, or was changed since" in ended.stderr
 
 
 def test_unchanged_job_reuses_the_earlier_result(workplace):

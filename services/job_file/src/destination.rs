@@ -82,8 +82,10 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
     let found_by =
         |what: &str| format!("{what} matches files that the job writes there, so the next run would read them");
     if folder.is_url() {
+        // Patterns are compared component by component, as those of paths are.
+        let components: PathBuf = folder.as_path().components().collect();
         for (what, path) in named_paths(spec).filter(|(_, path)| path.is_url()) {
-            let finds = |base: PathBuf| glob_finds(path.as_path(), &base, folder.as_path(), file);
+            let finds = |base: PathBuf| glob_finds(path.as_path(), &base, &components, file);
             if glob_folder(path.as_path()).is_some_and(finds) {
                 return Some(found_by(&what));
             }
