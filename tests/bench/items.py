@@ -106,7 +106,6 @@ def gristmill(folder: Path, tables: Path, rows: int, script: str, bad: str) -> R
         tables_at(tables, "csv"),
         mini_batch_size=MINI_BATCH,
         isolate="items",
-        isolate_items_max=20_000,
         run_max_try=1,
         error_threshold=-1,
         output=str(folder / "out"),

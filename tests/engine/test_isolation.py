@@ -51,7 +51,7 @@ def test_only_the_bad_file_is_lost(workplace, way, extra_runs):
     assert (ended.items, ended.mini_batches) == ((12, 11, 1), (3, 3, 0))
     assert (ended.result["extra_runs"], ended.result["items_rejected"]) == (extra_runs, 1)
     assert "1 of 12 items failed" in ended.result["headline"]
-    assert f"{extra_runs} extra runs, 1 item rejected" in ended.log("job_result.txt")
+    assert f"{extra_runs} extra runs, 1 item failed alone" in ended.log("job_result.txt")
     cause = {"raise": "run_raised", "none": "illegal_result", "die": "process_died"}[way]
     (row,) = rejects(ended)
     assert (row["mini_batch"], row["item"], row["items"], row["cause"]) == ("1", "2", "1", cause)
@@ -260,6 +260,16 @@ def test_plan_counts_the_extra_runs_of_its_largest_mini_batch(workplace):
         shown = workplace.command("plan", job.file).stdout
         expected = f"isolate: one bad item in a mini-batch of {items} costs at most {extra_runs} extra runs"
         assert expected in shown.splitlines(), shown
+    job = workplace.job("def run(rows): return rows", inputs=inputs, mini_batch_size="9 rows", isolate_items_max=3)
+    shown = workplace.command("plan", job.file).stdout
+    assert "mini-batch of 3 costs at most 4 extra runs; a larger one fails as a whole, and the largest has 9" in shown
+
+
+def test_mini_batch_that_is_too_large_to_be_divided_is_named(workplace):
+    workplace.data(4)
+    ended = workplace.job(BAD_FILES, mini_batch_size=4, isolate_items_max=3, error_threshold=-1, run_max_try=1).run()
+    assert ended.items == (4, 0, 4)
+    assert "mini-batch 0 has 4 items, more than isolate_items_max (3), so all of them fail together" in ended.stderr
 
 
 def test_partition_keys_are_not_divided(workplace):

@@ -241,6 +241,8 @@ def test_killed_replay_continues(workplace):
     running.wait()
     wait_until(lambda: not is_alive(facts[-1]["pid"]), "the Python process ends with its engine")
     assert output_of(first) == names(12, without=[2, 6, 9]), "the output is as it was"
+    kept = workplace.command("clean", first.job_id)
+    assert "has not ended, and needs its rows" in kept.stderr + kept.stdout
     jobs = len(workplace.job_ids())
     assert output_of(replay(workplace, first.job_id, BAD="")) == names(12)
     assert len(workplace.job_ids()) == jobs, "the same replay continues"

@@ -94,7 +94,12 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
             let sum = format!("{mini_batches} of {files}{items}");
             let costs = if is_cost { cost::lines(&cost) } else { Vec::new() };
             let isolation = extra_runs.map(|(items, runs)| {
-                format!("isolate: one bad item in a mini-batch of {items} costs at most {}", counted(runs, "extra run"))
+                let larger = largest.items().filter(|largest| *largest > items).map(|largest| {
+                    format!("; a larger one fails as a whole, and the largest has {}", counted(largest, "item"))
+                });
+                let runs = counted(runs, "extra run");
+                let larger = larger.unwrap_or_default();
+                format!("isolate: one bad item in a mini-batch of {items} costs at most {runs}{larger}")
             });
             more.into_iter().chain(totals.left_out.line()).chain([sum]).chain(isolation).chain(costs).collect()
         }

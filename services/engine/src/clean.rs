@@ -70,6 +70,8 @@ pub enum KeptReason {
     HoldsOutput(String),
     Continued,
     UsedByJob(String),
+    /// A replay, which has not ended, needs its rows.
+    NeededByReplay(String),
     UsedByWorker,
     Failed(Error),
 }
@@ -266,6 +268,9 @@ async fn remove(jobs: &Jobs, job: &Candidate, is_named: bool, dry_run: bool) -> 
         let objects = jobs.store(id)?;
         if !is_named && objects.holds_output().await? {
             return Ok(Some(KeptReason::HoldsOutput(objects.shown("output"))));
+        }
+        if let Some(replay) = jobs.open_replay(id).await? {
+            return Ok(Some(KeptReason::NeededByReplay(replay)));
         }
         if dry_run {
             return Ok(None);

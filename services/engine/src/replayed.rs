@@ -84,6 +84,20 @@ impl Jobs {
         Ok(chain)
     }
 
+    /// Returns the id of a replay that has not ended and writes the rows of this job and of the replays between them.
+    pub(crate) async fn open_replay(&self, job_id: &str) -> Result<Option<String>> {
+        // A damaged job has no readable replays.
+        let mut next = self.job(job_id).await.ok().flatten();
+        for _ in 0..CHAIN_MAX {
+            let Some(job) = next else { break };
+            next = self.replay_of(&job).await?;
+            if let Some(replay) = next.as_ref().filter(|replay| !replay.has_finished()) {
+                return Ok(Some(replay.spec.job_id.clone()));
+            }
+        }
+        Ok(None)
+    }
+
     /// Returns the last replay that has put its rows into the output of a job that has ended with rejects. `run`: how often
     /// the job has been reopened, if the caller knows it. Otherwise the whole ledger of a replayed job is read.
     pub async fn replayed_by(&self, job: &FoundJob, run: Option<u64>) -> Result<Option<FoundJob>> {

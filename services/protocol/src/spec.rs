@@ -189,8 +189,9 @@ pub(crate) fn is_false(value: &bool) -> bool {
 /// Limits of a run that the isolation of one mini-batch may take.
 const ISOLATION_LIMITS: u64 = 32;
 
+/// More than the rows of an ordinary row group.
 fn isolate_items_max() -> u64 {
-    10_000
+    2_000_000
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
@@ -466,7 +467,7 @@ mod tests {
         for (items, runs) in [(2, 2), (3, 4), (4, 4), (5, 6), (1000, 20), (1024, 20), (1025, 22)] {
             assert_eq!(of(Isolate::Items, Some(items)), Some((items, runs)));
         }
-        assert_eq!(of(Isolate::Items, None), Some((10_000, 28)));
+        assert_eq!(of(Isolate::Items, None), Some((2_000_000, 42)));
         assert_eq!(of(Isolate::Halves, Some(1000)), Some((1000, 2)));
         assert_eq!((of(Isolate::Items, Some(1)), of(Isolate::Off, Some(9))), (None, None));
     }

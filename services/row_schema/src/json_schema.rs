@@ -241,15 +241,25 @@ impl JsonSchema {
                 }
             }
             (Rule::All(nodes), _) => nodes.iter().try_for_each(|node| self.check(*node, value, depth)),
-            (Rule::Any(nodes), _) => match nodes.iter().any(|node| self.fits(*node, value, depth)) {
-                true => Ok(()),
-                false => Err(self.fits_none(nodes, value, depth)),
-            },
-            (Rule::ExactlyOne(nodes), _) => match nodes.iter().filter(|node| self.fits(**node, value, depth)).count() {
-                0 => Err(self.fits_none(nodes, value, depth)),
-                1 => Ok(()),
-                several => Err(Misfit::new(format!("fits {several} schemas of oneOf"))),
-            },
+            (Rule::Any(nodes), _) => {
+                let mut misfits = Vec::with_capacity(nodes.len());
+                for node in nodes {
+                    match self.check(*node, value, depth) {
+                        Ok(()) => return Ok(()),
+                        Err(misfit) => misfits.push(misfit),
+                    }
+                }
+                Err(self.fits_none(nodes, misfits, value))
+            }
+            (Rule::ExactlyOne(nodes), _) => {
+                let checked = nodes.iter().map(|node| self.check(*node, value, depth));
+                let misfits: Vec<Misfit> = checked.filter_map(Result::err).collect();
+                match nodes.len() - misfits.len() {
+                    0 => Err(self.fits_none(nodes, misfits, value)),
+                    1 => Ok(()),
+                    several => Err(Misfit::new(format!("fits {several} schemas of oneOf"))),
+                }
+            }
             (Rule::Not(node), _) => match self.fits(*node, value, depth) {
                 true => Err(Misfit::new(format!("{} fits the schema of not", shown(value)))),
                 false => Ok(()),
@@ -263,25 +273,21 @@ impl JsonSchema {
     }
 
     /// Returns why a value fits none of these schemas: their types if the value has none of them, otherwise why it does
-    /// not fit the first one that has its type.
-    fn fits_none(&self, nodes: &[Node], value: &Value, depth: usize) -> Misfit {
+    /// not fit the first one that has its type. `misfits`: one for each schema. Schemas may be nested in one another, so
+    /// checking the value again would double the time with each level.
+    fn fits_none(&self, nodes: &[Node], misfits: Vec<Misfit>, value: &Value) -> Misfit {
         let types_of = |node: &Node| {
-            self.nodes[*node]
-                .iter()
-                .find_map(|rule| if let Rule::Types(types) = rule { Some(types.clone()) } else { None })
+            self.nodes[*node].iter().find_map(|rule| if let Rule::Types(types) = rule { Some(types) } else { None })
         };
-        let alternatives: Vec<_> = nodes.iter().map(|node| (*node, types_of(node))).collect();
-        let has_type =
-            |types: &Option<Vec<Type>>| types.as_ref().is_none_or(|types| types.iter().any(|one| one.has(value)));
-        let first = alternatives.iter().find(|(_, types)| has_type(types));
-        match first.and_then(|(node, _)| self.check(*node, value, depth).err()) {
-            Some(misfit) => misfit,
-            None => {
-                let types: Vec<Type> =
-                    alternatives.into_iter().flat_map(|(_, types)| types.unwrap_or_default()).collect();
+        let has_type = |node: &Node| types_of(node).is_none_or(|types| types.iter().any(|one| one.has(value)));
+        let first = nodes.iter().zip(misfits).find(|(node, _)| has_type(node));
+        first.map_or_else(
+            || {
+                let types: Vec<Type> = nodes.iter().filter_map(types_of).flatten().copied().collect();
                 Misfit::expected(&in_words(&types), value)
-            }
-        }
+            },
+            |(_, misfit)| misfit,
+        )
     }
 }
 

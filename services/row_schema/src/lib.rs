@@ -253,4 +253,20 @@ mod tests {
         let reasons = [json!("x"), json!(-1)].map(|total| schema.misfit(&json!({"total": total})).expect("bad"));
         assert_eq!(reasons, [r#"total: expected number or null, got "x""#, "total: expected at least 0, got -1"]);
     }
+
+    /// Each level of a list that ends in a misfit must not double the time.
+    #[test]
+    fn misfit_behind_many_levels_of_alternatives_is_found_at_once() {
+        for keyword in ["anyOf", "oneOf"] {
+            let next = json!({keyword: [{"$ref": "#/$defs/node"}, {"type": "null"}]});
+            let node = json!({"type": "object", "properties": {"next": next, "n": {"type": "integer"}}});
+            let schema = json!({"$ref": "#/$defs/node", "$defs": {"node": node}});
+            let schema = RowSchema::new(&ResultSchema::Json(schema)).expect("valid");
+            let row = (0..60).fold(json!({"n": "x"}), |row, _| json!({"n": 1, "next": row}));
+            assert!(
+                schema.misfit(&row).is_some_and(|reason| reason.ends_with("expected integer, got \"x\"")),
+                "{keyword}"
+            );
+        }
+    }
 }

@@ -216,8 +216,11 @@ const LIMITS: &[Key] = &[
             let ways = [("off", Isolate::Off), ("halves", Isolate::Halves), ("items", Isolate::Items)];
             choice(node, &ways).map(|isolate| job.isolate = isolate)
         }),
-    key_with_default("isolate_items_max", "integer from 2", "10000")
-        .meaning("Items of the largest mini-batch that `isolate` divides.")
+    key_with_default("isolate_items_max", "integer from 2", "2000000")
+        .meaning(
+            "Items of the largest mini-batch that `isolate` divides. All items of a larger one fail together, and a \
+             warning says so.",
+        )
         .job(|job, node| integer(node, 2, u32::MAX.into()).map(|items| job.isolate_items_max = items)),
     key("speculation", BOOLEAN, "`true` with `append_row` and without `limits`, else `false`")
         .meaning(

@@ -95,7 +95,7 @@ fn job_on_files_is_read_completely() {
         first_task_creation_timeout_seconds: 600,
         run_max_try: 2,
         isolate: Isolate::Items,
-        isolate_items_max: 10_000,
+        isolate_items_max: 2_000_000,
         lost_delivery_max: 10,
         logging_level: "DEBUG".to_owned(),
         argv: argv.split(' ').map(str::to_owned).collect(),

@@ -75,7 +75,7 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnin
     );
     if result.extra_runs > 0 {
         let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
-        let _ = writeln!(text, "Isolation of failing items: {runs}, {items} rejected.");
+        let _ = writeln!(text, "Isolation of failing items: {runs}, {items} failed alone.");
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "Items rejected: {}.", result.items_rejected);
     }

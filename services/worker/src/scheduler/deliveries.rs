@@ -273,6 +273,7 @@ impl Scheduler {
         if mini_batch.isolation.is_some() || self.isolates(process, &mini_batch, &ending) {
             return self.isolate(process, handed, mini_batch, ending, rows, now);
         }
+        ending.warnings.extend(self.warn_of_size(process, &mini_batch, &ending));
         ending.warnings.extend(self.isolations.attempt_ended(&ending).then(|| self.warn_of_doubt()));
         let MiniBatch { descriptor, deliveries_lost, stage, received, preparation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };

@@ -51,11 +51,35 @@ impl Isolations {
 impl Scheduler {
     /// Whether the failure of a mini-batch is followed by runs of its ranges.
     pub(super) fn isolates(&self, process: ProcessId, mini_batch: &MiniBatch, ending: &Ending) -> bool {
+        self.items_to_isolate(process, mini_batch, ending)
+            .is_some_and(|items| (2..=self.config.spec.isolate_items_max).contains(&items))
+    }
+
+    /// Returns a warning if only the size of a mini-batch prevents runs of its ranges.
+    pub(super) fn warn_of_size(
+        &mut self,
+        process: ProcessId,
+        mini_batch: &MiniBatch,
+        ending: &Ending,
+    ) -> Option<Warning> {
+        let items = self.items_to_isolate(process, mini_batch, ending)?;
+        let max = self.config.spec.isolate_items_max;
+        let number = mini_batch.descriptor.mini_batch;
+        (items > max).then(|| {
+            self.warn(format!(
+                "mini-batch {number} has {items} items, more than isolate_items_max ({max}), so all of them fail \
+                 together; raise isolate_items_max, or set a smaller mini_batch_size"
+            ))
+        })
+    }
+
+    /// Returns the number of items of a mini-batch whose failure is followed by runs of its ranges, if its size allows.
+    fn items_to_isolate(&self, process: ProcessId, mini_batch: &MiniBatch, ending: &Ending) -> Option<u64> {
         let (spec, status) = (&self.config.spec, ending.status);
         if spec.isolate == Isolate::Off || status == AttemptStatus::Succeeded || mini_batch.descriptor.copy {
-            return false;
+            return None;
         }
-        let Stage::Handed { prepared, .. } = &mini_batch.stage else { return false };
+        let Stage::Handed { prepared, .. } = &mini_batch.stage else { return None };
         let is_of_user_code = matches!(
             status,
             AttemptStatus::RunRaised
@@ -63,13 +87,13 @@ impl Scheduler {
                 | AttemptStatus::RunTimedOut
                 | AttemptStatus::ProcessDied
         );
-        is_of_user_code
+        let is_isolated = is_of_user_code
             && !ending.items_tried
             && mini_batch.descriptor.tries_spent.saturating_add(1) >= spec.run_max_try
-            && (2..=spec.isolate_items_max).contains(&prepared.passed)
             && !matches!(*prepared.payload, Payload::Rank)
             && !self.isolations.are_over()
-            && self.lost_gpu(process, ending).is_none()
+            && self.lost_gpu(process, ending).is_none();
+        is_isolated.then_some(prepared.passed)
     }
 
     /// Begins the isolation of a mini-batch whose last try has ended, or takes the result of a range.

@@ -122,6 +122,21 @@ fn mini_batch_that_cannot_be_divided_fails() {
 }
 
 #[test]
+fn only_a_mini_batch_that_is_too_large_to_be_divided_is_warned_about() {
+    for (isolate, warnings) in [(Isolate::Items, 1), (Isolate::Off, 0)] {
+        let mut node = with_isolation(1, |config| {
+            let spec = Arc::make_mut(&mut config.spec);
+            (spec.isolate, spec.isolate_items_max) = (isolate, 3);
+        });
+        node.after(Event::Received(vec![of_files(0, 4)]));
+        let (attempt, _) = announced(&mut node, raised(0, 1));
+        let messages: Vec<_> = attempt.warnings.iter().map(|warning| &warning.message).collect();
+        assert_eq!(messages.len(), warnings);
+        assert!(messages.iter().all(|message| message.contains("has 4 items, more than isolate_items_max (3)")));
+    }
+}
+
+#[test]
 fn halves_are_not_divided() {
     let mut node = with_isolation(1, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Halves);
     node.after(Event::Received(vec![of_files(0, 5)]));
