@@ -95,7 +95,11 @@ pub fn describe(waiting: &Waiting) -> String {
         return format!("node {} for {}: {}", waiting.node, counted(waiting.seconds, "second"), waiting.detail);
     }
     let mini_batch = waiting.mini_batch.map_or_else(String::new, |id| format!("mini-batch {id} on "));
-    let place = innermost_frame(&waiting.stack).map_or_else(String::new, |frame| format!(", at {frame}"));
+    let place = match innermost_frame(&waiting.stack) {
+        Some(frame) => format!(", at {frame}"),
+        None if waiting.detail.is_empty() => String::new(),
+        None => format!(", {}", waiting.detail),
+    };
     format!(
         "{mini_batch}node {}, {}, in {} for {}{place}",
         waiting.node,
@@ -134,6 +138,9 @@ mod tests {
             stack: String::new(),
         };
         assert_eq!(describe(&waiting), "node a for 12 seconds: other jobs use the GPU of this node");
+        let of_process =
+            Waiting { process: "process003".into(), phase: SlotPhase::Run, detail: "asked to wait".into(), ..waiting };
+        assert_eq!(describe(&of_process), "node a, process003, in run() for 12 seconds, asked to wait");
     }
 
     fn limits(node_count: Option<u32>, options: &Options) -> Limits {

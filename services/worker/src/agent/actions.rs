@@ -116,6 +116,7 @@ impl Executor {
     async fn notice(&mut self, process: Option<ProcessId>, mut waiting: Waiting) {
         if let Some(running) = process.and_then(|process| self.running(process))
             && waiting.stack.is_empty()
+            && waiting.detail.is_empty()
         {
             state_of(running.process.id()).clone_into(&mut waiting.detail);
         }

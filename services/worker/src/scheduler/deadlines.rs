@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use chrono::DateTime;
 use protocol::{AttemptStatus, Ending, ErrorReport, SlotPhase, Waiting};
 
 use super::mini_batch::Stage;
@@ -191,12 +192,18 @@ impl Scheduler {
         match then {
             Then::Notice { elapsed } => {
                 let mini_batch = handed.and_then(|handed| self.mini_batches.get(&handed.lease));
+                let paused_until = handed.and_then(|handed| handed.waits_until).filter(|until| *until > now.instant);
+                // The stack would name the event loop only.
+                let (stack, detail) = match paused_until {
+                    Some(until) => (String::new(), paused(until - now.instant, now)),
+                    None => (stack, String::new()),
+                };
                 let waiting = Waiting {
                     process: process.name.clone(),
                     mini_batch: mini_batch.map(|mini_batch| mini_batch.descriptor.mini_batch),
                     phase,
                     stack,
-                    ..wait_of_node(&self.config.node, elapsed, now.milliseconds, String::new())
+                    ..wait_of_node(&self.config.node, elapsed, now.milliseconds, detail)
                 };
                 self.act(Action::Notice { process: Some(id), waiting: Box::new(waiting) });
             }
@@ -230,6 +237,13 @@ pub fn wait_of_node(node: &str, elapsed: Duration, now: u64, detail: String) -> 
         detail,
         stack: String::new(),
     }
+}
+
+/// Returns what a process does whose service has asked it for a pause.
+fn paused(pause: Duration, now: Moment) -> String {
+    let until = now.milliseconds.saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+    let until = i64::try_from(until).ok().and_then(DateTime::from_timestamp_millis).unwrap_or_default();
+    format!("a service that limits its rate asked it to wait until {}", until.format("%H:%M:%S UTC"))
 }
 
 /// Returns the error for an exceeded limit.

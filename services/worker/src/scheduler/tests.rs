@@ -176,7 +176,10 @@ fn in_short(action: Action) -> Option<String> {
         Action::Announce(Announcement::Drop { lease }) => format!("drop {lease}"),
         Action::Notice { process, waiting } => {
             let name = process.map_or("the node".to_owned(), |process| process.number.to_string());
-            format!("{name} is in {} for {} s", waiting.phase.metric_word(), waiting.seconds)
+            // Without the time of day.
+            let (detail, _) = waiting.detail.split_once(" until ").unwrap_or_default();
+            let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+            format!("{name} is in {} for {} s{detail}", waiting.phase.metric_word(), waiting.seconds)
         }
     };
     Some(text)

@@ -167,7 +167,8 @@ fn wait_for_a_service_does_not_count_towards_the_limit() {
     node.after(limited(9, 1000.0));
     node.after(limited(1, -1000.0));
     assert_eq!(node.tick(Duration::from_secs(9)), "stacks of 0", "a slow run is reported");
-    assert_eq!(node.stacks(0, "File x"), "0 is in run for 9 s");
+    let asked = "0 is in run for 9 s: a service that limits its rate asked it to wait";
+    assert_eq!(node.stacks(0, "File selectors.py"), asked);
     assert_eq!(node.tick(LIMIT + Duration::from_secs(80)), "stacks of 0", "and again after a minute");
     assert_eq!(node.stacks(0, "File x"), "0 is in run for 179 s", "not killed");
     assert_eq!(node.tick(Duration::from_secs(12)), "stacks of 0");
