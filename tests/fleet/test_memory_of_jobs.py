@@ -78,17 +78,7 @@ def greedy_beside_patient(workplace, sqlite, **greedy: object) -> str:
     sqlite.reducer()
     patient = sqlite.enqueue(workplace.job(PATIENT, name="patient", speculation=False))
     worker.wait_for_record("patient began")
-    workplace.data(1, "one")
-    job = workplace.job(
-        GREEDY,
-        file="greedy.yaml",
-        name="greedy",
-        entry_script="greedy.py",
-        inputs=[{"name": "data", "type": "file", "path": "one"}],
-        output="output/greedy",
-        run_max_try=2,
-        **greedy,
-    )
+    job = workplace.job_of_its_own("greedy", 1, GREEDY, run_max_try=2, **greedy)
     result = sqlite.wait_for_end(sqlite.enqueue(job), "Failed")
     assert len(workplace.recorded("greedy began")) == 2, "each try was made"
     greedy_ended.touch()
