@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -192,6 +193,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep-results", action="store_true", help="print only, leave FLEET.md as it is")
+    parser.add_argument("--beside", default="", help="another build of gristmill: only compares a job that is alone")
     options = parser.parse_args()
     endpoint, amqp = os.environ["GRISTMILL_TEST_AWS_ENDPOINT"], os.environ["GRISTMILL_TEST_AMQP_URL"]
     count = max(100, round(20_000 * options.scale))
@@ -199,10 +201,10 @@ def main() -> None:
     work = options.data / "fleet"
     shutil.rmtree(work, ignore_errors=True)
 
-    def new_target(kind: str, endpoint: str = endpoint) -> Target:
+    def new_target(kind: str, endpoint: str = endpoint, executable: str = "") -> Target:
         folder = work / uuid.uuid4().hex
         folder.mkdir(parents=True)
-        return Target(kind, folder, endpoint, amqp)
+        return Target(kind, folder, endpoint, amqp, executable)
 
     work.mkdir(parents=True, exist_ok=True)
     lines = ["| workload | gristmill | other | ratio |", "|---|---|---|---|"]
@@ -215,6 +217,13 @@ def main() -> None:
         print(lines[-1], flush=True)
 
     title = f"{count:,} mini-batches through"
+    if options.beside:
+        for kind in ("RabbitMQ", "SQS"):
+            sides = [functools.partial(new_target, kind, executable=build) for build in ("", options.beside)]
+            runs = [functools.partial(lambda side: whole_run(side(), data, count), side) for side in sides]
+            ours, theirs = alternate(options.rounds, *runs)
+            print(f"{title} {kind}: {rate(ours)}, other build: {rate(theirs)}, {ours / theirs - 1:+.1%}", flush=True)
+        return
     rabbit, celery = alternate(
         options.rounds,
         lambda: whole_run(new_target("RabbitMQ"), data, count),

@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder for data, kept for the next run")
     parser.add_argument("--mini-batches", type=int, default=10_000_000, help="the largest job (default: all sizes)")
     parser.add_argument("--simulation", help="the program that plays a fleet in virtual time")
-    parser.add_argument("--simulation-only", action="store_true", help="leave out the jobs of this machine, only print")
+    parser.add_argument("--simulation-only", action="store_true", help="write only the section of the simulated fleet")
     parser.add_argument("--keep-results", action="store_true", help=f"print only, leave {PAGE.name} as it is")
     options = parser.parse_args()
     options.data.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,11 @@ def main() -> None:
 
     def show() -> None:
         # After each size, because the next one may take an hour.
-        if options.keep_results or options.simulation_only:
+        if options.keep_results:
+            return
+        if options.simulation_only:
+            page, _, _ = PAGE.read_text().partition(FLEET_TITLE)
+            PAGE.write_text(page.rstrip() + "\n\n" + fleet_section(simulated))
             return
         PAGE.write_text(report(measured, simulated))
         if drawn := curves(measured):
@@ -377,13 +381,18 @@ a mini-batch. Each job is killed (SIGKILL) when its last mini-batch has ended, a
 ![Time by number of mini-batches](size.svg)
 
 {table(HEADS, rows(measured))}"""
-    if simulated:
-        page += "\n" + FLEET.format(table=table(FLEET_HEADS, fleet_rows(simulated)), **simulated[-1])
     facts = {"commit": commit(), **hardware(), "date": time.strftime("%Y-%m-%d")}
-    return page + "\n" + table(("", ""), facts.items())
+    page += "\n" + table(("", ""), facts.items())
+    return f"{page}\n{fleet_section(simulated)}" if simulated else page
 
 
-FLEET = """## A fleet of {nodes:,} nodes
+def fleet_section(simulated: list[dict]) -> str:
+    told = FLEET.format(table=table(FLEET_HEADS, fleet_rows(simulated)), **simulated[-1])
+    return f"{FLEET_TITLE}{told}\nCommit {commit()}, {time.strftime('%Y-%m-%d')}.\n"
+
+
+FLEET_TITLE = "## A fleet of "
+FLEET = """{nodes:,} nodes
 
 Partitioner, nodes and reducer run their own code in virtual time (`tests/simulation`), with two processes on each node,
 runs of {run_seconds:g} s, and requests that take 1 to 20 ms. Queues and store are simulated: requests to SQS are

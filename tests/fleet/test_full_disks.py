@@ -1,12 +1,14 @@
-"""A script that fills the disk of a node: jobs whose processes run go on, and lose only log lines."""
+"""Full disks of a node: jobs whose processes run go on, and jobs that begin there wait for room. None loses a try."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from harness import wait_until
+from harness import Running, wait_until
 
 FILLS = """
     import os
@@ -34,21 +36,8 @@ GOES_ON = """
 """
 
 
-def job(workplace, name: str, count: int, script: str):
-    workplace.data(count, name)
-    return workplace.job(
-        script,
-        file=f"{name}.yaml",
-        name=name,
-        entry_script=f"{name}.py",
-        inputs=[{"name": "data", "type": "file", "path": name}],
-        output=f"output/{name}",
-        speculation=False,
-    )
-
-
-def worker_on_a_small_disk(workplace, **environment: str) -> None:
-    """Starts a worker whose home and temporary files are on a disk of 16 megabytes."""
+def worker_on_a_small_disk(workplace, **environment: str) -> Running:
+    """Starts a worker whose home and temporary files are on a disk of 16 megabytes. It logs into `worker.log`."""
     probe = "mkdir probe && mount -t tmpfs -o size=1m tmpfs probe"
     if subprocess.run(["unshare", "--mount", "sh", "-c", probe], cwd=workplace.folder, capture_output=True).returncode:
         pytest.skip("mounting needs privileges")
@@ -56,23 +45,63 @@ def worker_on_a_small_disk(workplace, **environment: str) -> None:
     mount = 'mkdir -p small && mount -t tmpfs -o size=16m tmpfs small && mkdir small/tmp && exec "$0" "$@"'
     command = ["unshare", "--mount", "sh", "-c", mount, str(workplace.executable)]
     homes = {"GRISTMILL_HOME": str(small / "home"), "TMPDIR": str(small / "tmp")}
-    process = subprocess.Popen(
-        [*command, "worker", "--target", "sqlite", "--process-count", "3"],
-        cwd=workplace.folder,
-        env={**workplace.environment, **homes, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (workplace.folder / "worker.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "worker", "--target", "sqlite", "--process-count", "3", "--node", "here"],
+            cwd=workplace.folder,
+            env={**workplace.environment, **homes, **environment},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            bufsize=0,
+        )
     workplace.started.append(process)
+    assert b"ready" in process.stdout.readline()
+    return Running(workplace, process)
+
+
+def test_job_that_begins_on_a_full_disk_waits_for_room_and_says_so(workplace, sqlite):
+    sqlite.reducer()
+    worker = worker_on_a_small_disk(workplace)
+    # The disk as the worker sees it.
+    filler = Path(f"/proc/{worker.process.pid}/root{workplace.folder}/small/filler")
+    with pytest.raises(OSError, match="No space left"):
+        filler.write_bytes(b"x" * (16 << 20))
+    script = """
+        from recorder import record
+        def run(files):
+            record("ran")
+            return [open(file).read() for file in files]
+    """
+    # More than what the node can free of its own.
+    workplace.write({"code/weights.bin": os.urandom(1 << 20)})
+    running = sqlite.start("enqueue", workplace.job_of_its_own("starts", 3, script).file, "--wait")
+    lines = map(bytes.decode, running.process.stderr)
+    line = next(line for line in lines if line.startswith("0 of 3 mini-batches, on node here for "))
+    assert "is full: " in line, line
+    line = next(lines)
+    assert line.startswith("  waiting for node here for ") and "set GRISTMILL_HOME of the worker" in line, line
+    (job_id,) = (name.split("/")[1] for name in sqlite.objects("open"))
+    hint = wait_until(lambda: sqlite.status(job_id)["hint"], "the wait of the job")
+    assert hint.startswith("no process works on it yet; node here has it, and for ") and "is full" in hint, hint
+    log = (workplace.folder / "worker.log").read_text()
+    assert "the job waits for room on this node: " in log and job_id in log, log
+    assert workplace.recorded("ran") == []
+
+    filler.unlink()
+    ended = running.wait()
+    assert ended.exit_status == 0, str(ended)
+    result = sqlite.status(job_id)["result"]
+    assert sqlite.output(result).decode() == "000\n001\n002\n"
+    assert len(workplace.recorded("ran")) == 3 and result["retrying"] == 0, result
 
 
 def test_job_goes_on_while_the_script_of_another_fills_the_disk(workplace, sqlite):
     release = workplace.folder / "release"
     sqlite.reducer()
     worker_on_a_small_disk(workplace, RELEASE=str(release))
-    neighbour = sqlite.enqueue(job(workplace, "neighbour", 4, GOES_ON))
+    neighbour = sqlite.enqueue(workplace.job_of_its_own("neighbour", 4, GOES_ON))
     wait_until(lambda: workplace.recorded("neighbour began"), "the neighbour")
-    filler = sqlite.enqueue(job(workplace, "filler", 1, FILLS))
+    filler = sqlite.enqueue(workplace.job_of_its_own("filler", 1, FILLS))
     wait_until(lambda: workplace.recorded("full"), "a full disk")
 
     result = sqlite.wait_for_end(neighbour)

@@ -19,18 +19,8 @@ HOLDS = """
 
 
 def job(workplace, name: str, count: int, script: str = HOLDS, **settings):
-    workplace.data(count, name)
-    return workplace.job(
-        script,
-        file=f"{name}.yaml",
-        name=name,
-        entry_script=f"{name}.py",
-        inputs=[{"name": "data", "type": "file", "path": name}],
-        output=f"output/{name}",
-        environment_variables={"JOB": name, "RELEASE": str(workplace.folder / f"release-{name}")},
-        speculation=False,
-        **settings,
-    )
+    variables = {"JOB": name, "RELEASE": str(workplace.folder / f"release-{name}")}
+    return workplace.job_of_its_own(name, count, script, environment_variables=variables, **settings)
 
 
 def gpus_of(workplace, name: str) -> set[str]:

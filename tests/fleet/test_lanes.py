@@ -29,13 +29,6 @@ SMALL_SCRIPT = """
 """
 
 
-def enqueue(target, name, script):
-    inputs = [{"name": "data", "type": "file", "path": name}]
-    names = {"name": f"the-{name}", "entry_script": f"{name}.py", "output": f"output/{name}"}
-    job = target.workplace.job(script, file=f"{name}.yaml", inputs=inputs, speculation=False, **names)
-    return target.enqueue(job)
-
-
 def names_of(workplace, folder):
     names = sorted(path.name for path in (workplace.folder / folder).iterdir())
     return "".join(f"{name}\n" for name in names)
@@ -44,10 +37,8 @@ def names_of(workplace, folder):
 def test_small_job_does_not_wait_for_a_large_one(workplace, rabbitmq):
     """The large job cannot end before the small one, all of whose messages were published behind its own."""
     gate = workplace.folder / "gate"
-    workplace.data(LARGE, "large")
-    workplace.data(SMALL, "small")
-    large = enqueue(rabbitmq, "large", LARGE_SCRIPT)
-    small = enqueue(rabbitmq, "small", SMALL_SCRIPT)
+    large = rabbitmq.enqueue(workplace.job_of_its_own("large", LARGE, LARGE_SCRIPT))
+    small = rabbitmq.enqueue(workplace.job_of_its_own("small", SMALL, SMALL_SCRIPT))
     rabbitmq.reducer()
     rabbitmq.worker("--process-count", 2, GATE=str(gate))
     result = rabbitmq.wait_for_end(small)
@@ -64,13 +55,11 @@ def test_small_job_does_not_wait_for_a_large_one(workplace, rabbitmq):
 def test_small_job_begins_on_a_busy_worker(workplace, rabbitmq):
     """The worker has received messages of the large job only, and holds as many as it needs."""
     gate = workplace.folder / "gate"
-    workplace.data(LARGE, "large")
-    workplace.data(SMALL, "small")
-    large = enqueue(rabbitmq, "large", LARGE_SCRIPT)
+    large = rabbitmq.enqueue(workplace.job_of_its_own("large", LARGE, LARGE_SCRIPT))
     rabbitmq.reducer()
     rabbitmq.worker("--process-count", 2, GATE=str(gate))
     wait_until(lambda: len(workplace.recorded("large")) >= QUICK // 4, "runs of the large job")
-    small = enqueue(rabbitmq, "small", SMALL_SCRIPT)
+    small = rabbitmq.enqueue(workplace.job_of_its_own("small", SMALL, SMALL_SCRIPT))
     rabbitmq.wait_for_end(small)
     assert len(workplace.recorded("large")) < LARGE // 2
     gate.touch()
@@ -83,12 +72,9 @@ def test_killed_worker_with_two_jobs_loses_nothing(workplace, rabbitmq, lanes):
     gate = workplace.folder / "gate"
     gate.touch()
     count = 300
-    workplace.data(count, "large")
-    workplace.data(count // 3, "small")
-    both = [("large", LARGE_SCRIPT), ("small", SMALL_SCRIPT)]
-    jobs = {
-        name: enqueue(rabbitmq, name, script) for name, script in (both if lanes.startswith("after") else both[::-1])
-    }
+    both = [("large", count, LARGE_SCRIPT), ("small", count // 3, SMALL_SCRIPT)]
+    ordered = both if lanes.startswith("after") else both[::-1]
+    jobs = {own[0]: rabbitmq.enqueue(workplace.job_of_its_own(*own)) for own in ordered}
     rabbitmq.reducer()
     variables = {"GATE": str(gate), "SLEEP": "0.01"}
     first = rabbitmq.worker("--process-count", 2, **variables)
@@ -104,8 +90,7 @@ def test_killed_worker_with_two_jobs_loses_nothing(workplace, rabbitmq, lanes):
 
 def test_messages_of_an_earlier_build_are_in_the_first_lane(workplace, rabbitmq):
     """A lone job uses no other lane, so its worker may be of an earlier build."""
-    workplace.data(SMALL, "small")
-    small = enqueue(rabbitmq, "small", SMALL_SCRIPT)
+    small = rabbitmq.enqueue(workplace.job_of_its_own("small", SMALL, SMALL_SCRIPT))
     lanes = [rabbitmq.components.manage_rabbitmq(f"queues/%2f/{name}") for name in rabbitmq.lanes("tasks")]
     assert len(lanes) == 8 and rabbitmq.waiting("tasks") == SMALL
     wait_until(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from harness import Running
 
 GREEDY = """
     from recorder import record
@@ -30,65 +33,78 @@ PATIENT = """
         return [os.path.basename(files[0])]
 """
 
-MEMORY = Path("/sys/fs/cgroup/memory")
+GROUPS = Path("/sys/fs/cgroup")
+LIMITS = {1: "memory.limit_in_bytes", 2: "memory.max"}
+
+
+def memory_of_jobs(workplace, executable: Path) -> str:
+    """Returns what `doctor` says about it."""
+    told = subprocess.run([executable, "doctor", "--json"], env=workplace.environment, capture_output=True, check=False)
+    report = json.loads(told.stdout)
+    (message,) = [check["message"] for check in report["checks"] if check["check"] == "memory of jobs"]
+    return message
 
 
 def needs_groups(workplace) -> None:
-    """Skips the test where `doctor` says that a worker cannot limit memory."""
-    report = json.loads(workplace.command("doctor", "--json").stdout)
-    (message,) = [check["message"] for check in report["checks"] if check["check"] == "memory of jobs"]
+    """Skips the test where a worker cannot limit memory."""
+    message = memory_of_jobs(workplace, workplace.executable)
     if not message.startswith("a worker started here limits it"):
         pytest.skip(message)
 
 
-def own_group() -> Path:
-    """Returns the group of this process in the memory hierarchy of version 1."""
+def own_group() -> tuple[Path, int]:
+    """Returns the group of this process that limits memory, and the version of its hierarchy."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
-            return MEMORY / path.lstrip("/")
-    pytest.skip("memory has no hierarchy of version 1 here")
+            return GROUPS / "memory" / path.lstrip("/"), 1
+        if not controllers:
+            unified = GROUPS / path.lstrip("/")
+    return unified, 2
 
 
 @contextmanager
-def small_machine(limit: int) -> Iterator[None]:
-    """Processes that start meanwhile have this memory together."""
-    outer = own_group()
+def small_machine(workplace, limit: int, *, delegated: bool = True, within: str = "") -> Iterator[Path]:
+    """What it yields starts `gristmill` in a group with this memory, such as systemd makes for a unit."""
+    outer, version = own_group()
     group = outer / f"test-{uuid.uuid4().hex[:12]}"
     try:
+        if version == 2:
+            (outer / "cgroup.subtree_control").write_text("+memory")
         group.mkdir()
     except OSError as error:
         pytest.skip(f"cannot create a control group: {error}")
+    script = workplace.folder / "in-group"
+    script.write_text(f'#!/bin/sh\necho $$ > {group}/cgroup.procs\nexec {within} {workplace.executable} "$@"\n')
+    script.chmod(0o755)
     try:
-        (group / "memory.limit_in_bytes").write_text(str(limit))
-        (group / "cgroup.procs").write_text(str(os.getpid()))
-        yield
+        (group / LIMITS[version]).write_text(str(limit))
+        if delegated and version == 2:
+            os.setxattr(group, "trusted.delegate", b"1")
+        yield script
     finally:
-        (outer / "cgroup.procs").write_text(str(os.getpid()))
-        for pid in (group / "cgroup.procs").read_text().split():
-            (outer / "cgroup.procs").write_text(pid)
-        group.rmdir()
+        # The worker's own leaf stays (version 2).
+        for folder in [*(inner for inner in group.iterdir() if inner.is_dir()), group]:
+            folder.rmdir()
 
 
-def greedy_beside_patient(workplace, sqlite, **greedy: object) -> str:
-    """Runs both jobs on one worker. Returns what the greedy one failed with."""
+def worker_of(workplace, sqlite, executable: Path, **environment: str) -> Running:
+    usual, workplace.executable = workplace.executable, executable
+    try:
+        return sqlite.worker("--process-count", 2, **environment)
+    finally:
+        workplace.executable = usual
+
+
+def greedy_beside_patient(workplace, sqlite, executable: Path, **greedy: object) -> str:
+    """Runs both jobs on one worker of this executable. Returns what the greedy one failed with."""
     greedy_ended = workplace.folder / "greedy_ended"
     workplace.data(3)
-    worker = sqlite.worker("--process-count", 2, GREEDY_ENDED=str(greedy_ended))
+    worker = worker_of(workplace, sqlite, executable, GREEDY_ENDED=str(greedy_ended))
     sqlite.reducer()
     patient = sqlite.enqueue(workplace.job(PATIENT, name="patient", speculation=False))
     worker.wait_for_record("patient began")
-    workplace.data(1, "one")
-    job = workplace.job(
-        GREEDY,
-        file="greedy.yaml",
-        name="greedy",
-        entry_script="greedy.py",
-        inputs=[{"name": "data", "type": "file", "path": "one"}],
-        output="output/greedy",
-        run_max_try=2,
-        **greedy,
-    )
+    job = workplace.job_of_its_own("greedy", 1, GREEDY, run_max_try=2, **greedy)
     result = sqlite.wait_for_end(sqlite.enqueue(job), "Failed")
     assert len(workplace.recorded("greedy began")) == 2, "each try was made"
     greedy_ended.touch()
@@ -97,20 +113,49 @@ def greedy_beside_patient(workplace, sqlite, **greedy: object) -> str:
     assert len(workplace.recorded("patient began")) == 3, "no process of it was killed"
     worker.send(signal.SIGTERM)
     assert worker.wait().exit_status == 0
-    assert not list(Path("/sys/fs/cgroup").rglob(f"gristmill-jobs-{worker.process.pid}")), "its groups are removed"
+    assert not list(GROUPS.rglob(f"gristmill-jobs-{worker.process.pid}")), "its groups are removed"
     (failed,) = result["failed_mini_batches"]
     return failed["error"]
 
 
 def test_job_above_its_max_memory_fails_alone_and_says_so(workplace, sqlite):
     needs_groups(workplace)
-    error = greedy_beside_patient(workplace, sqlite, max_memory="300MB")
+    error = greedy_beside_patient(workplace, sqlite, workplace.executable, max_memory="300MB")
     assert "was killed (SIGKILL) in run(), by the kernel, because the processes of the job on this node" in error
     assert "more than its max_memory, 300 MB: raise max_memory" in error, error
 
 
 def test_job_that_takes_all_memory_of_its_node_fails_alone(workplace, sqlite):
     needs_groups(workplace)
-    with small_machine(1 << 30):
-        error = greedy_beside_patient(workplace, sqlite)
+    with small_machine(workplace, 1 << 30) as executable:
+        error = greedy_beside_patient(workplace, sqlite, executable)
     assert "by the kernel, because the jobs of this node together need more than the 972.8 MB" in error, error
+
+
+def needs_version_2() -> None:
+    if own_group()[1] != 2:
+        pytest.skip("the memory of this machine has control groups of version 1")
+
+
+def test_job_in_a_container_fails_alone(workplace, sqlite):
+    """The container sees its own group as the root of all groups."""
+    needs_version_2()
+    mount = 'umount /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$0" "$@"'
+    container = f"unshare --cgroup --mount sh -c '{mount}'"
+    with small_machine(workplace, 1 << 30, delegated=False, within=container) as executable:
+        message = memory_of_jobs(workplace, executable)
+        assert message == "a worker started here limits it (cgroup v2, in /sys/fs/cgroup/)", message
+        error = greedy_beside_patient(workplace, sqlite, executable)
+    assert "by the kernel, because the jobs of this node together need more than the 972.8 MB" in error, error
+
+
+def test_group_that_systemd_does_not_delegate_is_left_alone(workplace, sqlite):
+    needs_version_2()
+    with small_machine(workplace, 1 << 30, delegated=False) as executable:
+        message = memory_of_jobs(workplace, executable)
+        assert message.endswith("; set Delegate=yes in the unit of the worker"), message
+        worker = worker_of(workplace, sqlite, executable)
+        (own,) = (line[4:] for line in Path(f"/proc/{worker.process.pid}/cgroup").read_text().splitlines())
+        assert own.startswith("test-") and not list((GROUPS / own).glob("*/")), "it creates no groups there"
+        worker.send(signal.SIGTERM)
+        worker.wait()

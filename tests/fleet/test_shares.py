@@ -37,16 +37,8 @@ def pids(facts):
 def test_jobs_with_work_divide_a_worker(workplace, sqlite):
     """The second job halves the first one, and has all processes once the first has ended."""
     few_ended = workplace.folder / "few_ended"
-    workplace.data(FEW, "few")
-    workplace.data(MANY, "many")
-
-    def job(name, script):
-        inputs = [{"name": "data", "type": "file", "path": name}]
-        names = {"name": f"the-{name}", "entry_script": f"{name}.py", "output": f"output/{name}"}
-        return workplace.job(script, file=f"{name}.yaml", inputs=inputs, speculation=False, **names)
-
-    few = sqlite.enqueue(job("few", WAITS_FOR_THE_OTHER))
-    many = sqlite.enqueue(job("many", FOLLOWS_THE_OTHER))
+    few = sqlite.enqueue(workplace.job_of_its_own("few", FEW, WAITS_FOR_THE_OTHER))
+    many = sqlite.enqueue(workplace.job_of_its_own("many", MANY, FOLLOWS_THE_OTHER))
     sqlite.reducer()
     sqlite.worker("--process-count", 4, FEW_ENDED=str(few_ended))
     result = sqlite.wait_for_end(few)
@@ -122,8 +114,6 @@ def test_job_has_no_more_than_its_max_share(workplace, sqlite):
 def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
     """The worker gives the job another process, and takes none from a run of the other one."""
     raised_ended = workplace.folder / "raised_ended"
-    workplace.data(8, "waits")
-    workplace.data(12, "raised")
     waits = """
         import os
         from recorder import record, wait_for
@@ -142,16 +132,11 @@ def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
             return ["row"]
     """
 
-    def job(name, script):
-        inputs = [{"name": "data", "type": "file", "path": name}]
-        names = {"name": name, "entry_script": f"{name}.py", "output": f"output/{name}"}
-        return workplace.job(script, file=f"{name}.yaml", inputs=inputs, speculation=False, **names)
-
-    waiting = sqlite.enqueue(job("waits", waits))
+    waiting = sqlite.enqueue(workplace.job_of_its_own("waits", 8, waits))
     sqlite.reducer()
     worker = sqlite.worker("--process-count", 4, RAISED_ENDED=str(raised_ended))
     worker.wait_for_record("waits began")
-    job_id = sqlite.enqueue(job("raised", raised))
+    job_id = sqlite.enqueue(workplace.job_of_its_own("raised", 12, raised))
     assert sqlite.status(job_id)["priority"] == "normal"
     changed = sqlite.command("priority", "raised", "high", expect=0).stdout
     assert changed.startswith(f"job {job_id} has priority high now, instead of normal;"), changed

@@ -231,6 +231,13 @@ class Workplace:
         """Returns a job with the entry script `script`; settings replace the defaults below, `None` omits a key."""
         return Job(self, script, settings)
 
+    def job_of_its_own(self, name: str, count: int, script: str, **settings: Any) -> Job:
+        """Returns a job over this many files. Its data, entry script, job file and output are called `name`."""
+        self.data(count, name)
+        names = {"name": name, "file": f"{name}.yaml", "entry_script": f"{name}.py", "output": f"output/{name}"}
+        inputs = [{"name": "data", "type": "file", "path": name}]
+        return self.job(script, inputs=inputs, **{"speculation": False, **names, **settings})
+
     def recorded(self, event: str) -> list[dict[str, Any]]:
         """Returns the facts that scripts have recorded so far, from complete lines only."""
         if not self.record_file.exists():

@@ -22,52 +22,32 @@ locals {
   # Empty if the workers run elsewhere.
   worker_tasks = var.cluster_name == null ? [] : ["arn:${var.partition}:ecs:*:*:task/${var.cluster_name}/*"]
 
-  find_queues = { sid = "FindQueues", actions = ["sqs:GetQueueAttributes", "sqs:GetQueueUrl"], resources = local.queues }
-  encrypt     = { sid = "Encrypt", actions = ["kms:Decrypt", "kms:GenerateDataKey"], resources = var.kms_key_arns }
-  read_inputs = { sid = "DecryptInputs", actions = ["kms:Decrypt"], resources = var.input_kms_key_arns }
+  find_queues     = { sid = "FindQueues", actions = ["sqs:GetQueueAttributes", "sqs:GetQueueUrl"], resources = local.queues }
+  encrypt         = { sid = "Encrypt", actions = ["kms:Decrypt", "kms:GenerateDataKey"], resources = var.kms_key_arns }
+  read_inputs     = { sid = "DecryptInputs", actions = ["kms:Decrypt"], resources = var.input_kms_key_arns }
+  decrypt_outputs = { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns }
+  look            = { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] }
+  look_at_inputs  = merge(local.look, { resources = distinct(concat([local.bucket_arn], local.input_bucket_arns)) })
+  read            = { sid = "ReadJobs", actions = ["s3:GetObject"] }
 
-  # Statements without resources are omitted.
-  statements = {
+  # Of each role: `jobs` are names of objects of any job, `target` names of other objects of the target.
+  rules = {
     worker = [
       local.find_queues,
+      local.look_at_inputs,
       {
         sid       = "WorkOnTasks"
         actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage", "sqs:SendMessage"]
         resources = local.tasks
       },
       { sid = "Announce", actions = ["sqs:SendMessage"], resources = concat(local.results, local.dead_letters) },
-      {
-        sid       = "Look"
-        actions   = ["s3:ListBucket"]
-        resources = distinct(concat([local.bucket_arn], local.input_bucket_arns))
-      },
-      {
-        sid     = "ReadJobs"
-        actions = ["s3:GetObject"]
-        resources = concat([
-          "${local.job_arn}/spec.json",
-          "${local.job_arn}/inputs/*",
-          "${local.job_arn}/plan/*",
-          "${local.job_arn}/result.json",
-          "${local.job_arn}/control/cancel",
-          "${local.job_arn}/control/priority",
-          "${local.job_arn}/copies/*",
-          "${local.job_arn}/nodes/*",
-          "${local.target_arn}/quotas.json",
-          "${local.target_arn}/snapshots/*",
-        ], local.input_object_arns)
-      },
-      {
-        sid     = "WriteRowsLogsAndSeats"
-        actions = ["s3:PutObject"]
-        resources = [
-          "${local.job_arn}/parts/*",
-          "${local.job_arn}/logs/*",
-          "${local.job_arn}/nodes/*",
-          "${local.target_arn}/workers/*",
-        ]
-      },
-      { sid = "LeaveWorkers", actions = ["s3:DeleteObject"], resources = ["${local.target_arn}/workers/*"] },
+      merge(local.read, {
+        jobs      = ["spec.json", "inputs/*", "plan/*", "result.json", "control/cancel", "control/priority", "copies/*", "nodes/*"]
+        target    = ["quotas.json", "snapshots/*"]
+        resources = local.input_object_arns
+      }),
+      { sid = "WriteRowsLogsAndSeats", actions = ["s3:PutObject"], jobs = ["parts/*", "logs/*", "nodes/*"], target = ["workers/*"] },
+      { sid = "LeaveWorkers", actions = ["s3:DeleteObject"], target = ["workers/*"] },
       # Keeps the service from stopping a busy task.
       { sid = "ProtectOwnTask", actions = ["ecs:UpdateTaskProtection"], resources = local.worker_tasks },
       local.encrypt,
@@ -84,48 +64,24 @@ locals {
       # Into the tasks it sends second starts of slow mini-batches.
       { sid = "CopyAndBury", actions = ["sqs:SendMessage"], resources = concat(local.tasks, local.dead_letters) },
       # A finished output removes the uploads of dead writers of the same object.
-      {
-        sid       = "Look"
+      merge(local.look, {
         actions   = ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
         resources = distinct(concat([local.bucket_arn], local.output_bucket_arns))
-      },
+      }),
+      merge(local.read, { jobs = ["*"], target = ["quotas.json", "turns/*", "workers/*"], resources = local.output_object_arns }),
       {
-        sid     = "ReadJobs"
-        actions = ["s3:GetObject"]
-        resources = concat(
-          [
-            "${local.job_arn}/*",
-            "${local.target_arn}/quotas.json",
-            "${local.target_arn}/turns/*",
-            "${local.target_arn}/workers/*",
-          ],
-          local.output_object_arns,
-        )
+        sid       = "WriteLedgerReportsAndResult"
+        actions   = ["s3:PutObject"]
+        jobs      = ["control/turn", "copies/*", "ledger/*", "logs/*", "output/*", "progress.json", "result.json"]
+        target    = ["open/*", "turns/*"]
+        resources = local.output_object_arns
       },
-      {
-        sid     = "WriteLedgerReportsAndResult"
-        actions = ["s3:PutObject"]
-        resources = concat([
-          "${local.job_arn}/control/turn",
-          "${local.job_arn}/copies/*",
-          "${local.job_arn}/ledger/*",
-          "${local.job_arn}/logs/*",
-          "${local.job_arn}/output/*",
-          "${local.job_arn}/progress.json",
-          "${local.job_arn}/result.json",
-          "${local.target_arn}/open/*",
-          "${local.target_arn}/turns/*",
-        ], local.output_object_arns)
-      },
-      {
-        sid       = "RemovePartsAndMarkers"
-        actions   = ["s3:DeleteObject"]
-        resources = ["${local.job_arn}/parts/*", "${local.target_arn}/open/*", "${local.target_arn}/turns/*"]
-      },
+      { sid = "RemovePartsAndMarkers", actions = ["s3:DeleteObject"], jobs = ["parts/*"], target = ["open/*", "turns/*"] },
       {
         sid       = "AbortUploads"
         actions   = ["s3:AbortMultipartUpload"]
-        resources = concat(["${local.job_arn}/logs/*", "${local.job_arn}/output/*"], local.output_object_arns)
+        jobs      = ["logs/*", "output/*"]
+        resources = local.output_object_arns
       },
       local.encrypt,
       { sid = "EncryptOutputs", actions = ["kms:Decrypt", "kms:GenerateDataKey"], resources = var.output_kms_key_arns },
@@ -134,131 +90,87 @@ locals {
     # Users and pipelines: enqueue, status, logs, jobs, cancel, retry.
     enqueuer = [
       local.find_queues,
+      local.look_at_inputs,
       { sid = "Publish", actions = ["sqs:SendMessage"], resources = concat(local.tasks, local.results) },
-      {
-        sid       = "Look"
-        actions   = ["s3:ListBucket"]
-        resources = distinct(concat([local.bucket_arn], local.input_bucket_arns))
-      },
-      {
-        sid     = "ReadJobs"
-        actions = ["s3:GetObject"]
-        resources = concat(
-          [
-            "${local.job_arn}/*",
-            "${local.target_arn}/open/*",
-            "${local.target_arn}/quotas.json",
-            "${local.target_arn}/snapshots/*",
-            "${local.target_arn}/turns/*",
-            "${local.target_arn}/workers/*",
-          ],
-          local.input_object_arns,
-          local.output_object_arns,
-        )
-      },
+      merge(local.read, {
+        jobs      = ["*"]
+        target    = ["open/*", "quotas.json", "snapshots/*", "turns/*", "workers/*"]
+        resources = concat(local.input_object_arns, local.output_object_arns)
+      }),
       # The ledger too: `retry` commits that a job is open again.
       {
         sid     = "Describe"
         actions = ["s3:PutObject"]
-        resources = [
-          "${local.job_arn}/spec.json",
-          "${local.job_arn}/inputs/*",
-          "${local.job_arn}/plan/*",
-          "${local.job_arn}/ledger/*",
-          "${local.job_arn}/control/cancel",
-          "${local.job_arn}/reused.json",
-          "${local.job_arn}/control/priority",
-          "${local.job_arn}/control/turn",
-          "${local.target_arn}/open/*",
-          "${local.target_arn}/snapshots/*",
-          "${local.target_arn}/turns/*",
+        jobs = [
+          "spec.json", "inputs/*", "plan/*", "ledger/*", "reused.json", "control/cancel", "control/priority", "control/turn",
         ]
+        target = ["open/*", "snapshots/*", "turns/*"]
       },
-      {
-        sid       = "AbortUploads"
-        actions   = ["s3:AbortMultipartUpload"]
-        resources = ["${local.job_arn}/inputs/*", "${local.target_arn}/snapshots/*"]
-      },
+      { sid = "AbortUploads", actions = ["s3:AbortMultipartUpload"], jobs = ["inputs/*"], target = ["snapshots/*"] },
       # `retry` reopens an ended or canceled job, and removes the announcement of an interrupted `clean`.
       {
         sid     = "Reopen"
         actions = ["s3:DeleteObject"]
-        resources = [
-          "${local.job_arn}/result.json",
-          "${local.job_arn}/control/cancel",
-          "${local.job_arn}/control/removing",
-          "${local.job_arn}/copies/settled",
-          "${local.target_arn}/turns/*",
-        ]
+        jobs    = ["result.json", "control/cancel", "control/removing", "copies/settled"]
+        target  = ["turns/*"]
       },
       local.encrypt,
       local.read_inputs,
-      { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns },
+      local.decrypt_outputs,
     ]
 
     # Shows jobs, queues and dead letters, which it receives without deleting them. It changes nothing.
     portal = [
       local.find_queues,
+      local.look,
       {
         sid       = "ReadDeadLetters"
         actions   = ["sqs:ChangeMessageVisibility", "sqs:ReceiveMessage"]
         resources = local.dead_letters
       },
-      { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] },
-      {
-        sid       = "ReadJobs"
-        actions   = ["s3:GetObject"]
-        resources = concat(["${local.job_arn}/*", "${local.target_arn}/open/*", "${local.target_arn}/workers/*"], local.output_object_arns)
-      },
+      merge(local.read, { jobs = ["*"], target = ["open/*", "workers/*"], resources = local.output_object_arns }),
       { sid = "Decrypt", actions = ["kms:Decrypt"], resources = var.kms_key_arns },
-      { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns },
+      local.decrypt_outputs,
     ]
 
     # `doctor`, which sends a message through each queue; `dead-letters`; `clean`, which removes ended jobs.
     operator = [
+      local.find_queues,
+      local.look,
       {
-        sid = "TryQueues"
-        actions = [
-          "sqs:ChangeMessageVisibility",
-          "sqs:DeleteMessage",
-          "sqs:GetQueueAttributes",
-          "sqs:GetQueueUrl",
-          "sqs:ReceiveMessage",
-          "sqs:SendMessage",
-        ]
+        sid       = "TryQueues"
+        actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage", "sqs:SendMessage"]
         resources = local.queues
       },
-      { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] },
-      {
-        sid     = "ReadJobs"
-        actions = ["s3:GetObject"]
-        resources = [
-          "${local.job_arn}/*",
-          "${local.target_arn}/open/*",
-          "${local.target_arn}/quotas.json",
-          "${local.target_arn}/snapshots/removing",
-        ]
-      },
+      merge(local.read, { jobs = ["*"], target = ["open/*", "quotas.json", "snapshots/removing"] }),
       {
         sid     = "AnnounceRemoval"
         actions = ["s3:PutObject"]
-        resources = [
-          "${local.job_arn}/control/removing",
-          "${local.target_arn}/quotas.json",
-          "${local.target_arn}/snapshots/removing",
-        ]
+        jobs    = ["control/removing"]
+        target  = ["quotas.json", "snapshots/removing"]
       },
+      { sid = "RemoveJobs", actions = ["s3:DeleteObject"], jobs = ["*"], target = ["snapshots/*", "workers/*"] },
       {
-        sid       = "RemoveJobs"
-        actions   = ["s3:DeleteObject"]
-        resources = ["${local.job_arn}/*", "${local.target_arn}/snapshots/*", "${local.target_arn}/workers/*"]
-      },
-      {
-        sid       = "TryStore"
-        actions   = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
-        resources = ["${local.target_arn}/doctor/*"]
+        sid     = "TryStore"
+        actions = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+        target  = ["doctor/*"]
       },
       local.encrypt,
+    ]
+  }
+
+  # Statements without resources are omitted.
+  statements = {
+    for role, rules in local.rules : role => [
+      for rule in rules : {
+        sid     = rule.sid
+        actions = rule.actions
+        resources = concat(
+          [for name in try(rule.jobs, []) : "${local.job_arn}/${name}"],
+          [for name in try(rule.target, []) : "${local.target_arn}/${name}"],
+          try(rule.resources, []),
+        )
+      }
     ]
   }
 

@@ -219,7 +219,7 @@ fn fitted(progress: &Progress, rate: Option<f64>, columns: usize) -> String {
 fn phase(waiting: &Waiting) -> String {
     let seconds = waiting.seconds;
     match waiting.process.is_empty() {
-        true => format!("{} for {seconds} s", waiting.detail),
+        true => format!("on node {} for {seconds} s: {}", waiting.node, waiting.detail),
         false => format!("in {} for {seconds} s", waiting.phase.word()),
     }
 }
@@ -227,7 +227,7 @@ fn phase(waiting: &Waiting) -> String {
 pub fn wait_line(waiting: &Waiting) -> String {
     let (node, process, seconds) = (&waiting.node, &waiting.process, waiting.seconds);
     if process.is_empty() {
-        return format!("waiting for node {node}: {} for {seconds} s", waiting.detail);
+        return format!("waiting for node {node} for {seconds} s: {}", waiting.detail);
     }
     let mini_batch = waiting.mini_batch.map_or(String::new(), |mini_batch| format!(" of mini-batch {mini_batch}"));
     let place = waiting.stack.lines().find(|line| line.trim_start().starts_with("File "));
@@ -322,7 +322,7 @@ mod tests {
             "waiting for run() of mini-batch 7 in process001 on node 0 for 16 s, at File \"a.py\", line 3 in wait";
         assert_eq!(wait_line(&waiting("process001")), expected);
         let node = Waiting { detail: "installing the packages of requirements.txt".into(), ..waiting("") };
-        let expected = "waiting for node 0: installing the packages of requirements.txt for 16 s";
+        let expected = "waiting for node 0 for 16 s: installing the packages of requirements.txt";
         assert_eq!(wait_line(&node), expected);
     }
 

@@ -216,7 +216,7 @@ pub enum Fairness {
     /// They do not: a message may wait for all messages that were sent before.
     None,
     /// There are this many lanes, which take turns. A group is in one of them, alone while there are fewer groups than
-    /// lanes; groups in the same lane wait for each other.
+    /// lanes; groups in the same lane wait for each other. The last lane has only the first messages of groups.
     Lanes(usize),
     /// They take turns.
     Groups,

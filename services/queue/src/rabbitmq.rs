@@ -309,14 +309,14 @@ impl RabbitQueue {
 impl Queue for RabbitQueue {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
         check_sizes(&messages, self.options.message_bytes_max, &self.address.to_string())?;
-        let outgoing = |Message { body, group, .. }: Message| Outgoing { body, group };
+        let outgoing = |Message { body, group, .. }: Message| Outgoing { body, group, lane: 0 };
         let mut messages: Vec<Outgoing> = messages.into_iter().map(outgoing).collect();
         for tries in 1.. {
             if messages.is_empty() {
                 break;
             }
             let session = self.session().await?;
-            match timeout(self.options.answer_wait_max, session.assign(&messages)).await {
+            match timeout(self.options.answer_wait_max, session.place(&mut messages)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) if tries < TRIES_MAX => continue,
                 Ok(Err(error)) => return Err(explain(&self.address, During::Looking, error)),

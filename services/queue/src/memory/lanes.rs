@@ -73,7 +73,7 @@ impl MemoryLanes {
             let mut held = self.held.lock().expect("no holder panics");
             for delivery in &received {
                 if let Some(group) = self.queues[lane].group_of(&delivery.receipt) {
-                    self.lanes.assign(&group, lane);
+                    self.lanes.arrived(&group, lane);
                 }
                 held.arrivals += 1;
                 held.turns[lane] = held.arrivals;
@@ -107,12 +107,9 @@ fn lane_of(receipt: &Receipt) -> usize {
 impl Queue for MemoryLanes {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
         check_sizes(&messages, self.limits().message_bytes_max, NAME)?;
-        let new = self.lanes.without_lane(messages.iter().map(|message| message.group.as_str()));
-        if !new.is_empty() {
-            self.lanes.choose(new, self.ready());
-        }
+        let placed = self.lanes.place(messages.iter().map(|message| message.group.as_str()), self.ready());
         let mut lanes: Vec<Vec<Message>> = self.queues.iter().map(|_| Vec::new()).collect();
-        messages.into_iter().for_each(|message| lanes[self.lanes.of(&message.group).unwrap_or(0)].push(message));
+        messages.into_iter().zip(placed).for_each(|(message, lane)| lanes[lane].push(message));
         for (queue, messages) in self.queues.iter().zip(lanes).filter(|(_, messages)| !messages.is_empty()) {
             queue.send(messages).await?;
         }

@@ -1,9 +1,13 @@
 //! The lanes of a queue: several queues of the broker hold its messages, so that groups do not wait for each other.
 //!
 //! A queue of RabbitMQ delivers first in, first out. So a publisher gives each group a lane, the one with the fewest
-//! ready messages when it first sends for the group, and keeps to it. A consumer divides what it requests between the
-//! lanes, so that it holds as many messages of one lane as of another. Nothing else depends on the lane of a message:
-//! a message in the wrong lane is delivered all the same, only sooner or later.
+//! ready messages when it first sends for the group, and keeps to it. Groups share lanes when there are more of them, so
+//! the last lane stays short: it takes only the first messages of a group, and the rest goes to another lane. Behind any
+//! number of large groups, a small one therefore waits for the beginnings of groups, and never for a whole large one.
+//!
+//! A consumer divides what it requests between the lanes, so that it holds as many messages of one lane as of another.
+//! Nothing else depends on the lane of a message: a message in the wrong lane is delivered all the same, only sooner or
+//! later.
 //!
 //! Messages carry the name of their group. A process that has received a message of a group sends to the same lane.
 
@@ -12,6 +16,8 @@ use std::sync::Mutex;
 
 /// How many groups a process remembers.
 const GROUPS_MAX: usize = 1024;
+/// How many messages of a group a process sends to the last of several lanes.
+const SHORT_MAX: usize = 32;
 
 /// The names of the lanes, and the lanes of groups.
 #[derive(Debug)]
@@ -22,9 +28,30 @@ pub(crate) struct Lanes {
 
 #[derive(Debug, Default)]
 struct Assigned {
-    lanes: HashMap<String, usize>,
+    places: HashMap<String, Place>,
     /// The oldest assignment is the first.
     order: VecDeque<String>,
+}
+
+impl Assigned {
+    fn insert(&mut self, group: &str, place: Place) {
+        if self.places.insert(group.to_owned(), place).is_some() {
+            return;
+        }
+        self.order.push_back(group.to_owned());
+        if self.order.len() > GROUPS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.places.remove(&oldest);
+        }
+    }
+}
+
+/// The lane of a group, and how many of its messages this process has sent to the short lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    lane: usize,
+    in_short: usize,
 }
 
 impl Lanes {
@@ -42,45 +69,61 @@ impl Lanes {
         self.names.len() > 1
     }
 
+    /// The lane that takes only the first messages of each group.
+    fn short(&self) -> Option<usize> {
+        self.are_several().then(|| self.names.len() - 1)
+    }
+
     /// Returns the lane of a group, if it has one.
+    #[cfg(test)]
     pub fn of(&self, group: &str) -> Option<usize> {
-        match self.are_several() {
-            true => self.assigned.lock().expect("no holder panics").lanes.get(group).copied(),
-            false => Some(0),
-        }
+        self.assigned.lock().expect("no holder panics").places.get(group).map(|place| place.lane)
     }
 
-    /// Gives a group this lane, unless it has one.
-    pub fn assign(&self, group: &str, lane: usize) {
+    /// Notes that a message of a group has arrived from this lane.
+    pub fn arrived(&self, group: &str, lane: usize) {
         let mut assigned = self.assigned.lock().expect("no holder panics");
-        if assigned.lanes.contains_key(group) {
-            return;
-        }
-        assigned.lanes.insert(group.to_owned(), lane);
-        assigned.order.push_back(group.to_owned());
-        if assigned.order.len() > GROUPS_MAX
-            && let Some(oldest) = assigned.order.pop_front()
-        {
-            assigned.lanes.remove(&oldest);
+        let known = assigned.places.get(group).copied();
+        if known.is_none_or(|place| Some(place.lane) == self.short() && place.lane != lane) {
+            assigned.insert(group, Place { lane, in_short: known.map_or(0, |place| place.in_short) });
         }
     }
 
-    /// Returns the groups without a lane, each with the number of its messages.
-    pub fn without_lane<'a>(&self, groups: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {
-        let mut new: BTreeMap<&str, usize> = BTreeMap::new();
-        groups.filter(|group| self.of(group).is_none()).for_each(|group| *new.entry(group).or_default() += 1);
-        new
+    /// Whether the groups of these messages have their lanes, so that [`Self::place`] needs no numbers.
+    pub fn are_placed<'a>(&self, groups: impl Iterator<Item = &'a str>) -> bool {
+        let Some(short) = self.short() else { return true };
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        groups.for_each(|group| *counts.entry(group).or_default() += 1);
+        let assigned = self.assigned.lock().expect("no holder panics");
+        counts.into_iter().all(|(group, count)| {
+            let place = assigned.places.get(group);
+            place.is_some_and(|place| place.lane != short || place.in_short + count <= SHORT_MAX)
+        })
     }
 
-    /// Gives each of these groups a lane: the first of those with the fewest ready messages, which may be those of groups
-    /// before it. So a lone job is in the first lane.
-    pub fn choose(&self, groups: BTreeMap<&str, usize>, mut ready: Vec<usize>) {
-        for (group, count) in groups {
-            let (lane, waiting) =
-                ready.iter_mut().enumerate().min_by_key(|(_, ready)| **ready).expect("there is a lane");
-            *waiting += count;
-            self.assign(group, lane);
-        }
+    /// Returns the lane of each of these messages, in their order. `ready`: the number of ready messages of each lane. A
+    /// group gets the first lane of those with the fewest, which may be those of groups before it. So a lone group is in
+    /// the first lane.
+    pub fn place<'a>(&self, groups: impl Iterator<Item = &'a str>, mut ready: Vec<usize>) -> Vec<usize> {
+        let Some(short) = self.short() else { return groups.map(|_| 0).collect() };
+        let mut assigned = self.assigned.lock().expect("no holder panics");
+        let mut place_of = |group: &str| {
+            let known = assigned.places.get(group).copied();
+            let stays = |place: &Place| place.lane != short || place.in_short < SHORT_MAX;
+            let mut place = known.filter(stays).unwrap_or_else(|| {
+                let open = if known.is_some() { &ready[..short] } else { &ready[..] };
+                let fewest = open.iter().enumerate().min_by_key(|(_, ready)| **ready);
+                let (lane, _) = fewest.expect("there are several lanes");
+                Place { lane, in_short: known.map_or(0, |place| place.in_short) }
+            });
+            place.in_short += usize::from(place.lane == short);
+            ready[place.lane] += 1;
+            if known != Some(place) {
+                assigned.insert(group, place);
+            }
+            place.lane
+        };
+        groups.map(&mut place_of).collect()
     }
 }
 
@@ -180,16 +223,46 @@ mod tests {
         divide(lanes, missing, false).iter().map(|change| change.add).collect()
     }
 
+    fn placed(lanes: &Lanes, group: &str, count: usize, ready: &[usize]) -> Vec<usize> {
+        lanes.place(std::iter::repeat_n(group, count), ready.to_vec())
+    }
+
     #[test]
     fn group_keeps_its_lane_and_the_oldest_is_forgotten() {
         let lanes = Lanes::new("tasks", 3);
         assert_eq!(lanes.names(), ["tasks", "tasks-2", "tasks-3"]);
-        lanes.assign("a", 1);
-        lanes.assign("a", 2);
+        lanes.arrived("a", 1);
+        lanes.arrived("a", 2);
         assert_eq!((lanes.of("a"), lanes.of("b")), (Some(1), None));
-        (0..GROUPS_MAX).for_each(|number| lanes.assign(&number.to_string(), 0));
+        assert_eq!(placed(&lanes, "a", 2, &[0, 9, 0]), [1, 1]);
+        (0..GROUPS_MAX).for_each(|number| lanes.arrived(&number.to_string(), 0));
         assert_eq!((lanes.of("a"), lanes.of("0")), (None, Some(0)));
-        assert_eq!(Lanes::new("results", 1).of("b"), Some(0));
+        let only = Lanes::new("results", 1);
+        assert!(only.are_placed(["b"].into_iter()));
+        assert_eq!(placed(&only, "b", 2, &[]), [0, 0]);
+    }
+
+    #[test]
+    fn group_gets_the_lane_with_the_fewest_messages() {
+        let lanes = Lanes::new("tasks", 4);
+        assert_eq!(placed(&lanes, "lone", 40, &[0; 4]), [0; 40]);
+        assert_eq!(lanes.place(["a", "b", "a"].into_iter(), vec![40, 0, 7, 9]), [1, 1, 1]);
+    }
+
+    #[test]
+    fn last_lane_takes_the_first_messages_of_a_group_only() {
+        let lanes = Lanes::new("tasks", 3);
+        let full = [50, 40, 0];
+        assert_eq!(placed(&lanes, "small", 5, &full), [2; 5]);
+        assert!(lanes.are_placed(std::iter::repeat_n("small", SHORT_MAX - 5)));
+        assert!(!lanes.are_placed(std::iter::repeat_n("small", SHORT_MAX - 4)));
+        let large = placed(&lanes, "large", 100, &full);
+        assert_eq!(large[..SHORT_MAX], [2; SHORT_MAX], "it begins at once");
+        assert!(large[SHORT_MAX..].iter().all(|lane| *lane == 1), "the rest waits elsewhere");
+        assert_eq!(placed(&lanes, "large", 1, &[0; 3]), [1], "and keeps to that lane");
+        lanes.arrived("returned", 2);
+        lanes.arrived("returned", 0);
+        assert_eq!(lanes.of("returned"), Some(0), "what a node returns goes to the lane of the rest");
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl Leases {
     /// Records the arrival of a message.
     pub fn arrive(&self, tag: u64, source: Source, message: Incoming) {
         if let Some(group) = &message.group {
-            self.lanes.assign(group, source.lane);
+            self.lanes.arrived(group, source.lane);
         }
         let mut state = self.state();
         let (held, last_tag) = &mut state.lanes[source.lane];

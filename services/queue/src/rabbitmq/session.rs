@@ -41,6 +41,7 @@ pub(super) struct Session {
 pub(super) struct Outgoing {
     pub body: Bytes,
     pub group: String,
+    pub lane: usize,
 }
 
 /// Why messages were not sent.
@@ -125,13 +126,13 @@ impl Session {
         Ok(channel.clone())
     }
 
-    /// Gives each group of these messages a lane, if it has none.
-    pub async fn assign(&self, messages: &[Outgoing]) -> lapin::Result<()> {
+    /// Gives each message the lane of its group.
+    pub async fn place(&self, messages: &mut [Outgoing]) -> lapin::Result<()> {
         let lanes = &self.leases.lanes;
-        let new = lanes.without_lane(messages.iter().map(|message| message.group.as_str()));
-        if !new.is_empty() {
-            lanes.choose(new, self.ready().await?);
-        }
+        let groups = || messages.iter().map(|message| message.group.as_str());
+        let ready = if lanes.are_placed(groups()) { vec![0; lanes.names().len()] } else { self.ready().await? };
+        let placed = lanes.place(groups(), ready);
+        messages.iter_mut().zip(placed).for_each(|(message, lane)| message.lane = lane);
         Ok(())
     }
 
@@ -188,8 +189,8 @@ impl Session {
         let plain = BasicProperties::default().with_delivery_mode(PERSISTENT);
         let lanes = &self.leases.lanes;
         let mut frames: Vec<Frame<'a, _>> = Vec::with_capacity(messages.len());
-        for Outgoing { body, group } in messages {
-            let queue = lanes.names()[lanes.of(group).unwrap_or(0)].as_str().into();
+        for Outgoing { body, group, lane } in messages {
+            let queue = lanes.names()[*lane].as_str().into();
             let properties = match lanes.are_several() {
                 true => plain.clone().with_headers(group_header(group)),
                 false => plain.clone(),
