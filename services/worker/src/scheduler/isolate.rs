@@ -215,6 +215,9 @@ impl Scheduler {
             false => format!("mini-batch {number}: none of its ranges succeeded in {extra_runs} extra runs"),
         };
         self.log(if saved { "INFO" } else { "WARNING" }, message);
+        if !saved && let Some(process) = process.and_then(|process| self.process_mut(process)) {
+            process.condition.failed();
+        }
         self.isolations.hopeless = if saved { 0 } else { self.isolations.hopeless.saturating_add(1) };
         if self.isolations.are_over() && !std::mem::replace(&mut self.isolations.has_told, true) {
             let warning = self.warn(format!(

@@ -190,6 +190,19 @@ fn ranges_stay_with_the_process_that_has_the_items() {
 }
 
 #[test]
+fn process_is_not_replaced_because_its_items_are_bad() {
+    let mut node = with_isolation(1, |_| ());
+    let mut sequence = 0;
+    for number in 0..20 {
+        node.after(Event::Received(vec![of_files(number, 2)]));
+        node.after(raised(0, sequence + 1));
+        node.after(with_rows(0, sequence + 2, "a\n"));
+        assert_eq!(node.after(raised(0, sequence + 3)), format!("{number} Succeeded"));
+        sequence += 3;
+    }
+}
+
+#[test]
 fn lost_lease_ends_an_isolation() {
     let mut node = isolating(2, 4);
     node.after(raised(0, 1));
