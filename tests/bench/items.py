@@ -1,8 +1,9 @@
 """Measures what bad rows and a slow node cost, and what becomes of good rows, beside Daft and Ray Data.
 
 A table of a million rows, of which a thousand are bad, is scored row by row. The bad rows are in one place (a broken
-export) or spread evenly, the worst case for a division into ranges. `run` gets mini-batches of some 14 000 rows; with
-`async def run_item`, the engine knows which row has failed. slow_node.py measures a job with one slow node of four.
+export) or spread evenly, the worst case for a division into ranges. `run` gets mini-batches of some 14 000 rows, and
+returns a list or yields each row; with `async def run_item`, the engine knows which row has failed. slow_node.py
+measures a job with one slow node of four.
 
 Usage: items.py --data FOLDER [--scale 0.1] [--rounds 3] [--keep-results] [--slow-node-only]
 """
@@ -61,6 +62,9 @@ def main() -> None:
     tables = csv_tables(options.data, rows)
     sides = {
         "`run`, `isolate: items`": lambda folder, bad: gristmill(folder, tables, rows, "score_rows", bad),
+        "`run` that yields rows, `isolate: items`": lambda folder, bad: gristmill(
+            folder, tables, rows, "score_yielded", bad
+        ),
         "`async def run_item`, `isolate: items`": lambda folder, bad: gristmill(
             folder, tables, rows, "score_items", bad
         ),

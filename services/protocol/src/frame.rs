@@ -293,6 +293,9 @@ pub struct Ending {
     /// Whether no item succeeded, and so many failed on their own that the cause is probably no item.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gave_up: bool,
+    /// Position, in the argument of `run()`, of the item that a failed one seems to have worked on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspect: Option<u64>,
     /// Items of the result that earlier attempts had handed back.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_kept: u64,
@@ -336,6 +339,7 @@ impl Ending {
             pieces: Vec::new(),
             items_tried: false,
             gave_up: false,
+            suspect: None,
             items_kept: 0,
             has_checkpoints: false,
         }

@@ -225,7 +225,11 @@ impl JobSpec {
     pub fn extra_runs_for_one(&self, items_max: Option<u64>) -> Option<(u64, u64)> {
         let items = items_max.unwrap_or(self.isolate_items_max).min(self.isolate_items_max);
         match self.isolate {
-            Isolate::Items if items > 1 => Some((items, 2 * u64::from((items - 1).ilog2() + 1))),
+            // Two more for an item that the process names by mistake.
+            Isolate::Items if items > 1 => {
+                let halves = 2 * u64::from((items - 1).ilog2() + 1);
+                Some((items, (halves + 2).min((items - 1).saturating_mul(2))))
+            }
             Isolate::Halves if items > 1 => Some((items, 2)),
             _ => None,
         }
@@ -464,10 +468,10 @@ mod tests {
     #[test]
     fn one_bad_item_costs_two_runs_for_each_division() {
         let of = |isolate, items| JobSpec { isolate, ..JobSpec::example() }.extra_runs_for_one(items);
-        for (items, runs) in [(2, 2), (3, 4), (4, 4), (5, 6), (1000, 20), (1024, 20), (1025, 22)] {
+        for (items, runs) in [(2, 2), (3, 4), (4, 6), (5, 8), (1000, 22), (1024, 22), (1025, 24)] {
             assert_eq!(of(Isolate::Items, Some(items)), Some((items, runs)));
         }
-        assert_eq!(of(Isolate::Items, None), Some((2_000_000, 42)));
+        assert_eq!(of(Isolate::Items, None), Some((2_000_000, 44)));
         assert_eq!(of(Isolate::Halves, Some(1000)), Some((1000, 2)));
         assert_eq!((of(Isolate::Items, Some(1)), of(Isolate::Off, Some(9))), (None, None));
     }

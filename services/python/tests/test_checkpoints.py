@@ -249,6 +249,21 @@ def test_damaged_end_of_a_file_costs_only_the_items_in_it(start):
     assert agent.stdout().split() == ["5", "4", "4", "4", "5"]
 
 
+def test_ranges_of_a_mini_batch_share_what_was_read(start):
+    agent = start(HALFWAY)
+    failure(agent.run("abcde", mini_batch=0), "run_raised")
+    assert agent.run("abcde", mini_batch=0, items=(0, 2))["rows"] == b"A\nB\n"
+    (path,) = (agent.folder / "checkpoints" / "0").iterdir()
+    # Not read again, so that hundreds of ranges cost no more than one.
+    path.write_bytes(bytes(path.stat().st_size))
+    assert agent.run("abcde", mini_batch=0, items=(1, 4))["rows"] == b"B\nC\nD\n"
+    # Another mini-batch, and another try, know nothing of it.
+    assert agent.run("abcde", mini_batch=1, items=(0, 2))["rows"] == b"A\nB\n"
+    assert agent.run("abcde", mini_batch=0, try_number=2)["rows"] == b"A\nB\nC\nD\nE\n"
+    agent.finish()
+    assert agent.stdout().split() == ["5", "2", "2", "3"]
+
+
 def test_what_cannot_be_kept_is_told_once(start):
     agent = start("def run(mini_batch):\n    for path in mini_batch: yield path, lambda: 0")
     event = agent.run("ab")

@@ -17,6 +17,8 @@
 //! | `answers` | reactions to frames and to the end of a process |
 //! | `attempt` | the record of an attempt, and whether another try follows |
 //! | `rejects` | the items that an attempt names as rejected |
+//! | `gaps` | how long these ranges are |
+//! | `good` | the results of those that succeed |
 //! | `isolation` | the ranges of a mini-batch whose tries are spent |
 //! | `isolate` | which mini-batches are isolated |
 //! | `copies` | second starts of slow mini-batches, and the end of the slower one |
@@ -35,6 +37,8 @@ mod deadlines;
 mod deliveries;
 mod disk;
 mod fit;
+mod gaps;
+mod good;
 mod gpus;
 mod isolate;
 mod isolation;

@@ -212,7 +212,13 @@ impl Life {
             AttemptStatus::RunRaised if !names_failed || failed.is_empty() => {
                 let error = ErrorReport { message: "as the script says".into(), ..ErrorReport::default() };
                 let items_tried = job.by_item && frame.names_failed_items && !failed.is_empty();
-                let ending = Ending { sequence, run_seconds, items_tried, ..Ending::failed(status, error) };
+                // Some scripts show on which item they work, and some show another.
+                let suspect = match frame.mini_batch % 3 {
+                    0 => failed.keys().next().map(|item| item - items.start),
+                    1 => Some((items.end - items.start) / 2),
+                    _ => None,
+                };
+                let ending = Ending { sequence, run_seconds, items_tried, suspect, ..Ending::failed(status, error) };
                 Some((ending, Bytes::new()))
             }
             _ => {

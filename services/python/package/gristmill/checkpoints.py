@@ -26,6 +26,43 @@ PREFIX = struct.Struct("<II")
 FORMAT = "gristmill item checkpoints 1"
 
 
+class Kept:
+    """What the files of one mini-batch hold. Hundreds of ranges of it may be run, and each adds a file."""
+
+    def __init__(self, folder, items):
+        self.folder = folder
+        self.items = items
+        self.rows = {}
+        self.warnings = []
+        self.is_used = False
+        self._sizes = {}
+
+    def update(self):
+        """Reads what has been added. What cannot be read is run again."""
+        try:
+            names = sorted(os.listdir(self.folder))
+        except OSError:
+            return
+        for name in names:
+            try:
+                path = os.path.join(self.folder, name)
+                if self._sizes.get(name) == os.stat(path).st_size:
+                    continue
+                with open(path, "rb") as file:
+                    content = file.read()
+            except OSError:
+                continue
+            self._sizes[name] = len(content)
+            records = _records(content)
+            if next(records, None) == (FORMAT, self.items):
+                self.is_used = True
+                for record in filter(None, records):
+                    if record[0] is None:
+                        self.warnings.append(record[1])
+                    else:
+                        self.rows.setdefault(*record)
+
+
 class ItemsDone:
     """The items of one mini-batch, or of a range of it, that the script has handed back.
 
@@ -53,35 +90,19 @@ class ItemsDone:
         self.has_files = False
         self.warnings = []
 
-    def read(self, folder):
-        """Takes over what earlier attempts have handed back. Returns whether any of them has, for any item."""
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            return False
-        is_used = False
-        for name in names:
-            try:
-                with open(os.path.join(folder, name), "rb") as file:
-                    records = _records(file.read())
-            except OSError:
-                continue
-            if next(records, None) != (FORMAT, self._all):
-                continue
-            is_used = True
-            for record in records:
-                # What cannot be read is run again.
-                if record is None:
-                    continue
-                if record[0] is None:
-                    position, warning = record[1]
-                    if position in self._range and warning not in self.warnings:
-                        self.warnings.append(warning)
-                elif record[0] in self._range:
-                    self.rows.setdefault(*record)
+    def read(self, folder, kept):
+        """Takes over what earlier attempts have handed back, and returns it. ``kept``: what this method returned last,
+        if this may be another range of the same mini-batch."""
+        if kept is None or (kept.folder, kept.items) != (folder, self._all):
+            kept = Kept(folder, self._all)
+        kept.update()
+        self.rows = {position: kept.rows[position] for position in self._range if position in kept.rows}
+        for position, warning in kept.warnings:
+            if position in self._range and warning not in self.warnings:
+                self.warnings.append(warning)
         self.has_files = True
         self.left = [position for position in self._range if position not in self.rows]
-        return is_used
+        return kept
 
     def add(self, item, row):
         """Takes the result of an item."""
@@ -124,6 +145,14 @@ class ItemsDone:
         result.positions = [position - first for position in done if self.rows[position] is not None]
         result.extend(self.rows[position + first] for position in result.positions)
         return result
+
+    def place_of(self, position):
+        """Returns the place, among the items of the attempt, of one that ``run`` got. If that is unknown, or was
+        handed back: of the first one that was not; ``None``: all were."""
+        item = None if position is None else self.left[position]
+        if item is None or item in self.rows:
+            item = next((left for left in self.left if left not in self.rows), None)
+        return None if item is None else item - self._range.start
 
     def close(self):
         """Ends the attempt."""

@@ -25,6 +25,7 @@ class HandingBack:
         self._creating = threading.Lock()
         self._running = None
         self._names_items = False
+        self._on_disk = None
         self.done = None
         self.kept = 0
 
@@ -40,7 +41,8 @@ class HandingBack:
             if os.path.isdir(folder):
                 done = self._of(mini_batch)
                 # What an earlier attempt has yielded decides for all of them, also for ranges of other items.
-                self._names_items = done.read(folder)
+                self._on_disk = done.read(folder, self._on_disk if "items" in mini_batch else None)
+                self._names_items = self._on_disk.is_used
                 self.done = done if done.rows else None
                 self.kept = len(done.rows)
         return self.done

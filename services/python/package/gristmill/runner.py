@@ -273,9 +273,10 @@ class Process:
         except BaseException as error:
             run_seconds = status.set(sequence, REPORT) - started
             self._leave_if_forked(error)
+            about = self._suspect(error, argument) if vain is None else vain
             self._release_table()
             process_ended = time.process_time()
-            self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started], vain)
+            self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started], about)
             return process_ended
         self._streams.end(mini_batch["mini_batch"])
         process_ended = time.process_time()
@@ -412,7 +413,17 @@ class Process:
         report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
         self._send_failed(mini_batch, "load_failed", report, [load_seconds, 0.0, process_seconds])
 
-    def _fail(self, mini_batch, error, seconds, vain):
+    def _suspect(self, error, argument):
+        """Returns what the answer says about the item that ``run`` was working on."""
+        from gristmill.suspects import suspect_of
+
+        position = suspect_of(error, argument)
+        done = self._handing_back.done
+        if done is not None:
+            position = done.place_of(position)
+        return {} if position is None else {"suspect": position}
+
+    def _fail(self, mini_batch, error, seconds, about):
         occasion = f"run() of {try_of(mini_batch)}"
         self._streams.flush()
         printed = self._streams.printed()
@@ -422,9 +433,9 @@ class Process:
         else:
             status = "run_raised"
             report = self._errors.report_exception(occasion, error, printed=printed)
-        self._send_failed(mini_batch, status, report, seconds, vain)
+        self._send_failed(mini_batch, status, report, seconds, about)
 
-    def _send_failed(self, mini_batch, status, report, seconds, vain=None):
+    def _send_failed(self, mini_batch, status, report, seconds, about=None):
         load_seconds, run_seconds, process_seconds = seconds
         self._streams.end(mini_batch["mini_batch"])
         self._channel.send_event(
@@ -436,7 +447,7 @@ class Process:
                 "load_seconds": load_seconds,
                 "run_seconds": run_seconds,
                 "process_seconds": process_seconds,
-                **(vain or {}),
+                **(about or {}),
             }
         )
 

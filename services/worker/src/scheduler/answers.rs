@@ -92,16 +92,16 @@ impl Scheduler {
         }
     }
 
-    /// Whether a process works on a range of a bad mini-batch. That it fails as well says nothing about the process.
-    fn is_in_range(&self, id: ProcessId) -> bool {
+    /// Whether a failed run is that of a range, or is followed by runs of ranges. These tell whether the process is at fault.
+    fn is_isolated(&self, id: ProcessId, ending: &Ending) -> bool {
         let front = self.process(id).and_then(|process| process.pipe.front());
         let mini_batch = front.and_then(|front| self.mini_batches.get(&front.lease));
-        mini_batch.is_some_and(|mini_batch| mini_batch.isolation.is_some())
+        mini_batch.is_some_and(|failed| failed.isolation.is_some() || self.isolates(id, failed, ending))
     }
 
     fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
         let limits = self.limits;
-        let is_harmless = ending.status == AttemptStatus::Succeeded || self.is_in_range(id);
+        let is_harmless = ending.status == AttemptStatus::Succeeded || self.is_isolated(id, &ending);
         let Some(process) = self.process_mut(id) else { return };
         let sequence = ending.sequence;
         let seconds = ending.run_seconds.max(ending.process_seconds);

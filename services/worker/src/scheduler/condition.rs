@@ -61,13 +61,21 @@ impl Condition {
     /// Notes an answer.
     pub(super) fn answered(&mut self, succeeded: bool, limits: Limits) {
         self.runs += 1;
-        self.failures += u32::from(!succeeded);
         if succeeded {
             self.gpu_full = 0;
         }
         if self.runs >= limits.runs {
             self.wear.get_or_insert(Wear::Runs { runs: self.runs });
-        } else if self.failures > FAILURES_MAX {
+        }
+        if !succeeded {
+            self.failed();
+        }
+    }
+
+    /// Notes a failure that may be the fault of the process.
+    pub(super) fn failed(&mut self) {
+        self.failures += 1;
+        if self.failures > FAILURES_MAX {
             self.wear.get_or_insert(Wear::Failures { failures: self.failures });
         }
     }

@@ -18,7 +18,7 @@ const COPY_WAIT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(2);
 
 impl Process {
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.takes_work() && self.pipe.is_empty()
     }
 }

@@ -154,6 +154,7 @@ impl Scheduler {
             return;
         }
         let copies = self.hand_over_copies(now);
+        self.hand_over_ranges(now);
         self.hand_over_ready(now);
         self.ready.extend(copies);
     }
@@ -161,30 +162,37 @@ impl Scheduler {
     fn hand_over_ready(&mut self, now: Moment) {
         let share = self.ready.len().div_ceil(self.allowed.max(1));
         for slot in 0..self.slots.len() {
-            let process = self.slots[slot].process.as_deref_mut();
+            let process = self.slots[slot].process.as_deref();
             let Some(process) = process.filter(|process| process.takes_work()) else { continue };
-            let (id, gpu, was_empty) = (process.id, process.gpu, process.pipe.is_empty());
+            // Nothing waits behind the ranges of a mini-batch.
+            let runs_ranges = process.pipe.back().is_some_and(|last| self.isolations.has(last.lease));
             let quota = process.wanted(self.limits).min(share).min(self.ready.len());
-            let leases = self.take_ready(quota, gpu);
-            if leases.is_empty() {
-                continue;
+            if quota > 0 && !runs_ranges {
+                let gpu = process.gpu;
+                let leases = self.take_ready(quota, gpu);
+                self.hand_over_to(slot, leases, now);
             }
-            let Some(process) = self.slots[slot].process.as_deref_mut() else { continue };
-            let (mut frames, mut files) = (Vec::with_capacity(quota), Vec::new());
-            // Items that fail with a GPU may be good ones on another.
-            let spec = &self.config.spec;
-            let named_from = (spec.isolate != Isolate::Off && gpu.is_none()).then_some(spec.run_max_try);
-            let doubted = self.isolations.are_items_doubted();
-            for lease in leases {
-                let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
-                let sequence = process.pipe.hand_over(lease, now);
-                frames.push(MiniBatchFrame { doubted, ..mini_batch.hand_over(id, sequence, named_from) });
-                files.extend(mini_batch.table());
-            }
-            let front = was_empty.then(|| process.pipe.front()).flatten();
-            self.act(Action::HandOver { process: id, frames, files });
-            self.begin(front);
         }
+    }
+
+    /// Hands mini-batches to the process in a slot.
+    pub(super) fn hand_over_to(&mut self, slot: usize, leases: Vec<LeaseId>, now: Moment) {
+        let Some(process) = self.slots[slot].process.as_deref_mut().filter(|_| !leases.is_empty()) else { return };
+        let (id, was_empty) = (process.id, process.pipe.is_empty());
+        let (mut frames, mut files) = (Vec::with_capacity(leases.len()), Vec::new());
+        // Items that fail with a GPU may be good ones on another.
+        let spec = &self.config.spec;
+        let named_from = (spec.isolate != Isolate::Off && process.gpu.is_none()).then_some(spec.run_max_try);
+        let doubted = self.isolations.are_items_doubted();
+        for lease in leases {
+            let Some(mini_batch) = self.mini_batches.get_mut(&lease) else { unreachable!("the node holds it") };
+            let sequence = process.pipe.hand_over(lease, now);
+            frames.push(MiniBatchFrame { doubted, ..mini_batch.hand_over(id, sequence, named_from) });
+            files.extend(mini_batch.table());
+        }
+        let front = was_empty.then(|| process.pipe.front()).flatten();
+        self.act(Action::HandOver { process: id, frames, files });
+        self.begin(front);
     }
 
     /// Starts the attempt of the first mini-batch in a pipe: its lease ends with its deadline.

@@ -229,14 +229,24 @@ impl Scheduler {
         !self.chooses_mini_batches(gpu) || !self.has_failed_on(lease, gpu)
     }
 
-    /// Removes the next mini-batches for a process from those that are ready. Those that have failed on its GPU stay for
-    /// a process with another one.
+    /// Removes the next mini-batches for a process from those that are ready, or the next range of one. Those that have
+    /// failed on its GPU stay for a process with another one.
     pub(super) fn take_ready(&mut self, count: usize, gpu: Option<u32>) -> Vec<LeaseId> {
-        if !self.chooses_mini_batches(gpu) {
+        let chooses = self.chooses_mini_batches(gpu);
+        if !chooses && !self.isolations.has_any() {
             return self.ready.drain(..count).collect();
         }
-        let fit = self.ready.iter().copied().filter(|lease| !self.has_failed_on(*lease, gpu));
-        let taken: Vec<LeaseId> = fit.take(count).collect();
+        let fit = self.ready.iter().copied().filter(|lease| !chooses || !self.has_failed_on(*lease, gpu));
+        let mut taken = Vec::new();
+        for lease in fit.take(count) {
+            let is_range = self.isolations.has(lease);
+            if !is_range || taken.is_empty() {
+                taken.push(lease);
+            }
+            if is_range {
+                break;
+            }
+        }
         self.ready.retain(|lease| !taken.contains(lease));
         taken
     }

@@ -26,6 +26,8 @@ pub(super) struct Isolations {
     /// Attempts in a row that gave up because their items fail one by one.
     given_up: u32,
     has_told: bool,
+    /// The mini-batches that are isolated; some may be gone.
+    leases: Vec<LeaseId>,
 }
 
 impl Isolations {
@@ -36,6 +38,15 @@ impl Isolations {
     /// Whether a process should give a mini-batch up after a few failed items. The next success ends the doubt.
     pub(super) fn are_items_doubted(&self) -> bool {
         self.given_up >= HOPELESS_MAX
+    }
+
+    pub(super) fn has_any(&self) -> bool {
+        !self.leases.is_empty()
+    }
+
+    /// Whether a mini-batch is handed over in ranges.
+    pub(super) fn has(&self, lease: LeaseId) -> bool {
+        self.leases.contains(&lease)
     }
 
     /// Notes the end of an attempt whose process tries item by item. Returns whether the node should warn.
@@ -109,10 +120,10 @@ impl Scheduler {
         let MiniBatch { stage, isolation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
         let number = mini_batch.descriptor.mini_batch;
-        let name = process.name();
         let isolation = match isolation {
             Some(mut isolation) => {
                 isolation.waited(&handed);
+                isolation.process = process;
                 let failed = ending.status != AttemptStatus::Succeeded;
                 self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
                 match self.lost_gpu(process, &ending) {
@@ -120,7 +131,7 @@ impl Scheduler {
                     Some(gpu) if self.has_other_gpu_than(gpu) && isolation.again() => {}
                     Some(_) => isolation.give_up(),
                     None => {
-                        let run = FailedRun { process: name.into(), started_at: handed.began.milliseconds };
+                        let run = FailedRun { process: process.name().into(), started_at: handed.began.milliseconds };
                         isolation.ended(ending, rows, run, now.instant);
                     }
                 }
@@ -135,8 +146,9 @@ impl Scheduler {
                 let first =
                     mini_batch.descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
                 let items = first..first.saturating_add(prepared.passed);
-                let mut isolation = Isolation::new(items, self.config.spec.isolate, ending, &name, moments, until);
+                let mut isolation = Isolation::new(items, self.config.spec.isolate, ending, process, moments, until);
                 isolation.waited = handed.waits();
+                self.isolations.leases.push(handed.lease);
                 Box::new(isolation)
             }
         };
@@ -149,6 +161,28 @@ impl Scheduler {
             self.ready.push_front(handed.lease);
         } else {
             self.end_isolation(handed.lease, Some(process), now);
+        }
+    }
+
+    /// Hands ranges to the processes that have run others of the same mini-batch, and so have its items at hand.
+    pub(super) fn hand_over_ranges(&mut self, now: Moment) {
+        let held = &self.mini_batches;
+        self.isolations.leases.retain(|lease| held.get(lease).is_some_and(|held| held.isolation.is_some()));
+        for position in 0..self.isolations.leases.len() {
+            let lease = self.isolations.leases[position];
+            let Some(MiniBatch { stage: Stage::Ready(_), isolation: Some(isolation), .. }) =
+                self.mini_batches.get(&lease)
+            else {
+                continue;
+            };
+            let process = isolation.process;
+            let is_free = self.process(process).is_some_and(|process| {
+                process.is_idle() && process.wanted(self.limits) > 0 && self.may_run(lease, process.gpu)
+            });
+            if is_free {
+                self.ready.retain(|ready| *ready != lease);
+                self.hand_over_to(process.slot, vec![lease], now);
+            }
         }
     }
 
@@ -205,6 +239,9 @@ impl Scheduler {
             false => format!("mini-batch {number}: none of its ranges succeeded in {extra_runs} extra runs"),
         };
         self.log(if saved { "INFO" } else { "WARNING" }, message);
+        if !saved && let Some(process) = process.and_then(|process| self.process_mut(process)) {
+            process.condition.failed();
+        }
         self.isolations.hopeless = if saved { 0 } else { self.isolations.hopeless.saturating_add(1) };
         if self.isolations.are_over() && !std::mem::replace(&mut self.isolations.has_told, true) {
             let warning = self.warn(format!(

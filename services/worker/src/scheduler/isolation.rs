@@ -1,17 +1,20 @@
 //! Isolation: a mini-batch whose tries are spent is run again in ranges of its items, so that the job loses only the
 //! items at fault.
 //!
-//! A range that fails is divided into halves, and these are run on their own, down to single items, from left to right.
+//! A range that fails is divided into halves, and these are run on their own, down to single items, from left to right. If
+//! the process knows on which item it was working, that *suspect* is run first, then the items before it, which are probably
+//! good, and those after it. A suspect that succeeds alone was a wrong one: from then on there are halves only.
 //! Nothing of this is announced: the mini-batch keeps its lease, ends with one attempt, and starts from its last try again
 //! on another node if this one dies.
 //!
-//! One bad item among `n` costs at most `2 * log2(n)` runs of together twice the size of the mini-batch. A range is divided
-//! without a run of its own if it must hold a bad item, because what it is a part of has failed and the items before it have
-//! not; or if it probably does, by the distances between the last bad items. Isolation ends early if it has no chance or takes
-//! too long. It has no chance if the first items fail alone, and so do probes from the middle of the largest ranges that are
-//! left: the first items may be the only bad ones. Pure.
+//! One bad item among `n` costs at most `2 * log2(n)` runs of together twice the size of the mini-batch, and two more after a
+//! wrong suspect; three if the suspect is right. A range is divided without a run of its own if it must hold a bad item,
+//! because what it is a part of has failed and the items before it have not; or if it probably does, by the distances
+//! between the last bad items (`gaps`). Isolation ends early if it has no chance or takes too long. It has no chance if the first
+//! items fail alone, and so do probes from the middle of the largest ranges that are left: the first items may be the only
+//! bad ones. Pure.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,17 +22,17 @@ use std::time::Instant;
 use bytes::Bytes;
 use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Rejected, Waited, Warning};
 
-use super::Moment;
+use super::gaps::Gaps;
+use super::good::Good;
 use super::pipe::Handed;
 use super::rejects::{shorten, shorten_error};
+use super::{Moment, ProcessId};
 
 /// Single items that fail before anything succeeds, after which single items from elsewhere are run.
 const FIRST_ITEMS: u32 = 8;
 /// As many again, after which the mini-batch fails as a whole: the cause is probably the script, or something that it
 /// needs.
 const HOPELESS_ITEMS: u32 = 2 * FIRST_ITEMS;
-/// Distances between bad items that are remembered.
-const GAPS: usize = 8;
 /// Warnings that an attempt carries.
 const WARNINGS_MAX: usize = 10;
 
@@ -40,6 +43,8 @@ pub(super) struct Isolation {
     whole: Ending,
     pub(super) began: Moment,
     ended: Moment,
+    /// The process that has run the last range, or the mini-batch: it has the items at hand.
+    pub(super) process: ProcessId,
     /// When ranges that have not been run are rejected: later by each wait for a service, or for the limits of the job.
     until: Instant,
     /// Ranges to run, in reverse order.
@@ -49,8 +54,10 @@ pub(super) struct Isolation {
     /// The range that was run again.
     again: Option<Range<u64>>,
     good: Good,
-    rejected: Vec<Failed>,
+    /// By the first item.
+    rejected: BTreeMap<u64, Failed>,
     gaps: Gaps,
+    suspects: Suspects,
     /// Single items that have failed.
     items_failed: u32,
     runs: u32,
@@ -63,52 +70,32 @@ pub(super) struct Isolation {
     warnings_total: u64,
 }
 
-/// The results of the ranges that have succeeded, in the order of the items.
-#[derive(Default)]
-struct Good {
-    ranges: u32,
-    returned: u64,
-    items_kept: u64,
-    /// By the first item.
-    rows: BTreeMap<u64, Bytes>,
-    /// The first item of each piece of these rows, and its size.
-    pieces: Vec<(u64, u64)>,
-    /// Whether failed items lie within a piece.
-    is_undivided: bool,
-    columns: Option<Vec<String>>,
-    has_other_columns: bool,
-    has_checkpoints: bool,
+/// Whether the items on which the process was working have failed alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Suspects {
+    Untested,
+    Right,
+    /// One has not.
+    Wrong,
 }
 
 /// A range to run, and the failure of the range that it is a part of.
 struct Pending {
     items: Range<u64>,
     cause: Arc<Cause>,
-    /// Where the range begins whose end this is, if that range holds a bad item.
-    bad_from: Option<u64>,
+    /// The range whose last part this is, if that holds a bad item.
+    bad_in: Option<Range<u64>>,
+    place: Place,
 }
 
-/// The numbers of good items before each of the last bad ones.
-struct Gaps {
-    recent: VecDeque<u64>,
-    /// The item behind the last bad one.
-    next: u64,
-}
-
-impl Gaps {
-    fn found(&mut self, bad: u64) {
-        self.recent.truncate(GAPS - 1);
-        self.recent.push_front(bad.saturating_sub(self.next));
-        self.next = bad + 1;
-    }
-
-    /// Whether a range is longer than bad items are apart, and much longer than the distance since the last one.
-    fn expects_bad_in(&self, items: &Range<u64>) -> bool {
-        let count = self.recent.len() as u64;
-        let mean = self.recent.iter().sum::<u64>() / count.max(1);
-        let passed = items.start.saturating_sub(self.next);
-        count > 1 && items.end - items.start > mean.max(2 * passed)
-    }
+/// Where a range lies, as far as the exception of the range that it is a part of says so.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Anywhere,
+    /// The item on which the process was working.
+    Suspect,
+    /// Before that item.
+    Before,
 }
 
 /// A range that has failed and is not divided further.
@@ -165,7 +152,7 @@ impl Isolation {
         items: Range<u64>,
         division: Isolate,
         whole: Ending,
-        process: &str,
+        process: ProcessId,
         [began, ended]: [Moment; 2],
         until: Instant,
     ) -> Self {
@@ -173,13 +160,15 @@ impl Isolation {
             division,
             began,
             ended,
+            process,
             until,
             pending: Vec::new(),
             probe: None,
             again: None,
             good: Good::default(),
-            rejected: Vec::new(),
-            gaps: Gaps { recent: VecDeque::new(), next: items.start },
+            rejected: BTreeMap::new(),
+            gaps: Gaps::from(items.start),
+            suspects: Suspects::Untested,
             items_failed: 0,
             runs: 0,
             waited: Waited::default(),
@@ -190,9 +179,10 @@ impl Isolation {
             warnings_total: 0,
             whole,
         };
-        let run = FailedRun { process: process.into(), started_at: began.milliseconds };
+        let run = FailedRun { process: process.name().into(), started_at: began.milliseconds };
         let cause = Cause::of(&isolation.whole, run);
-        isolation.divide(items, &cause, cause.is_of_an_item());
+        let suspect = isolation.whole.suspect.filter(|_| division == Isolate::Items);
+        isolation.divide(items, &cause, cause.is_of_an_item(), suspect);
         isolation
     }
 
@@ -216,13 +206,16 @@ impl Isolation {
     /// Takes the result of the range that was to be run next, and which run that was.
     pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, run: FailedRun, now: Instant) {
         let Some(position) = self.position() else { return };
-        let Pending { items, .. } = self.pending.remove(position);
+        let Pending { items, place, .. } = self.pending.remove(position);
         self.probe = None;
         self.runs = self.runs.saturating_add(1);
         self.load_seconds += known(ending.load_seconds);
         self.run_seconds += ending.run_seconds;
         self.process_seconds += ending.process_seconds;
         if ending.status == AttemptStatus::Succeeded {
+            if place == Place::Suspect {
+                self.suspects = Suspects::Wrong;
+            }
             self.succeeded(&items, ending, rows, &run);
         } else {
             let cause = Cause::of(&ending, run);
@@ -231,38 +224,47 @@ impl Isolation {
                 self.items_failed += 1;
                 self.gaps.found(items.start);
             }
+            if place == Place::Suspect && self.suspects != Suspects::Wrong {
+                self.suspects = Suspects::Right;
+            }
             if count > 1 && self.division == Isolate::Items {
-                self.divide(items, &cause, cause.is_of_an_item());
+                self.divide(items, &cause, cause.is_of_an_item(), ending.suspect);
             } else {
-                self.rejected.push(Failed { items, cause });
+                self.reject(items, cause);
             }
             self.choose_probe();
         }
-        self.divide_bad();
+        self.divide_next();
         if now > self.until && self.next().is_some() {
             self.abandon("it took too long");
         }
     }
 
-    /// Divides the next range without a run of its own, as long as it must hold a bad item, or probably does.
-    fn divide_bad(&mut self) {
+    /// Divides the next range without a run of its own, as long as it must hold a bad item, or is so long that it probably
+    /// does.
+    fn divide_next(&mut self) {
         while self.probe.is_none() && self.division == Isolate::Items {
-            let Some(Pending { items, bad_from, .. }) = self.pending.last() else { return };
-            let is_certain = bad_from.is_some_and(|start| !self.has_rejected_in(&(start..items.start)));
-            let is_bad = is_certain || self.gaps.expects_bad_in(items);
-            if items.end - items.start < 2 || !is_bad {
+            let Some(Pending { items, bad_in, place, .. }) = self.pending.last() else { return };
+            let (start, count) = (items.start, items.end - items.start);
+            let is_doubtful = *place != Place::Before || self.suspects == Suspects::Wrong;
+            // Without suspects, a search for one bad item would cost more runs.
+            let least = if self.suspects == Suspects::Right { 1 } else { 2 };
+            let length = self.gaps.length(start, least).filter(|length| *length < count && is_doubtful);
+            let is_bad = bad_in.as_ref().is_some_and(|range| !self.has_rejected_in(range));
+            if count < 2 || (length.is_none() && !is_bad) {
                 return;
             }
-            let Some(Pending { items, cause, .. }) = self.pending.pop() else { return };
-            self.divide(items, &cause, is_certain);
+            let Some(Pending { items, cause, bad_in, .. }) = self.pending.pop() else { return };
+            match length {
+                Some(length) => self.pend([(start..start + length, None), (start + length..items.end, bad_in)], &cause),
+                None => self.divide(items, &cause, true, None),
+            }
         }
     }
 
-    /// Whether a range holds a rejected item. They are in order, except for the first ones, which were probes.
     fn has_rejected_in(&self, range: &Range<u64>) -> bool {
-        let last = self.rejected.iter().rev().take_while(|failed| range.start < failed.items.end);
-        let mut possible = self.rejected.iter().take(HOPELESS_ITEMS as usize).chain(last);
-        possible.any(|failed| failed.items.start < range.end && range.start < failed.items.end)
+        let last = self.rejected.range(..range.end).next_back();
+        last.is_some_and(|(_, failed)| range.start < failed.items.end)
     }
 
     /// Makes the item in the middle of the largest range the next one to run, once enough items have failed in vain.
@@ -279,49 +281,23 @@ impl Isolation {
         let pieces = [middle + 1..end, middle..middle + 1, start..middle];
         self.probe = Some(position + usize::from(middle + 1 < end));
         let pieces = pieces.into_iter().filter(|items| !items.is_empty());
-        let pieces = pieces.map(|items| Pending { items, cause: cause.clone(), bad_from: None });
+        let pieces = pieces.map(|items| Pending { items, cause: cause.clone(), bad_in: None, place: Place::Anywhere });
         self.pending.splice(position..position, pieces);
     }
 
-    fn succeeded(&mut self, items: &Range<u64>, ending: Ending, rows: Bytes, run: &FailedRun) {
-        let Good {
-            ranges,
-            returned,
-            items_kept,
-            rows: all,
-            pieces,
-            is_undivided,
-            columns,
-            has_other_columns,
-            has_checkpoints,
-        } = &mut self.good;
-        *ranges += 1;
-        *items_kept += ending.items_kept.min(items.end - items.start);
-        *has_checkpoints |= ending.has_checkpoints;
-        match &ending.pieces[..] {
-            [] => {
-                // The rows of this range cannot be divided.
-                *is_undivided |= !ending.failed_items.is_empty() && !rows.is_empty();
-                pieces.push((items.start, rows.len() as u64));
-            }
-            divided => pieces.extend(divided.iter().map(|&(item, bytes)| (items.start.saturating_add(item), bytes))),
-        }
-        *returned += ending.returned.min(items.end - items.start);
-        if !rows.is_empty() {
-            all.insert(items.start, rows);
-        }
-        match (&*columns, ending.columns) {
-            (None, these) => *columns = these,
-            (Some(first), Some(these)) => *has_other_columns |= *first != these,
-            (Some(_), None) => {}
-        }
+    fn succeeded(&mut self, items: &Range<u64>, mut ending: Ending, rows: Bytes, run: &FailedRun) {
+        self.good.add(items, &mut ending, rows);
         ending.warnings.into_iter().for_each(|warning| self.warn(warning));
         let without_result = (items.end - items.start).saturating_sub(ending.returned);
-        self.reject(items, ending.failed_items, without_result, run);
+        self.reject_of(items, ending.failed_items, without_result, run);
+    }
+
+    fn reject(&mut self, items: Range<u64>, cause: Arc<Cause>) {
+        self.rejected.insert(items.start, Failed { items, cause });
     }
 
     /// Rejects items of a range that has succeeded.
-    fn reject(&mut self, range: &Range<u64>, failed: Vec<FailedItems>, mut without_result: u64, run: &FailedRun) {
+    fn reject_of(&mut self, range: &Range<u64>, failed: Vec<FailedItems>, mut without_result: u64, run: &FailedRun) {
         for FailedItems { item, items, status, mut error } in failed {
             let items = items.min(without_result);
             without_result -= items;
@@ -329,18 +305,39 @@ impl Isolation {
             let items = start..start.saturating_add(items).min(range.end);
             if !items.is_empty() {
                 shorten_error(&mut error);
-                let cause = Arc::new(Cause { status, error, run: run.clone() });
-                self.rejected.push(Failed { items, cause });
+                self.reject(items, Arc::new(Cause { status, error, run: run.clone() }));
             }
         }
     }
 
-    /// `is_bad`: the range holds a bad item.
-    fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>, is_bad: bool) {
-        let middle = items.start + (items.end - items.start) / 2;
-        let bad_from = is_bad.then_some(items.start);
-        self.pending.push(Pending { items: middle..items.end, cause: cause.clone(), bad_from });
-        self.pending.push(Pending { items: items.start..middle, cause: cause.clone(), bad_from: None });
+    /// Divides a range around a suspect, which counts from its first item, or into halves. `is_bad`: it holds a bad item.
+    fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>, is_bad: bool, suspect: Option<u64>) {
+        let Range { start, end } = items;
+        let suspect = suspect.and_then(|suspect| start.checked_add(suspect));
+        let Some(suspect) = suspect.filter(|suspect| is_bad && self.suspects != Suspects::Wrong && *suspect < end)
+        else {
+            let middle = start + (end - start) / 2;
+            return self.pend([(start..middle, None), (middle..end, is_bad.then_some(items))], cause);
+        };
+        let [before, after] = [start..suspect, suspect + 1..end];
+        let [bad_before, bad_after] = if after.is_empty() { [Some(items), None] } else { [None, Some(items)] };
+        self.pend([(before, bad_before), (after, bad_after)], cause);
+        if let Some(Pending { items, place, .. }) = self.pending.last_mut()
+            && items.start < suspect
+        {
+            *place = Place::Before;
+        }
+        let of_suspect =
+            Pending { items: suspect..suspect + 1, cause: cause.clone(), bad_in: None, place: Place::Suspect };
+        self.pending.push(of_suspect);
+    }
+
+    /// Adds ranges in the order in which they are to run, each with the range whose last part it is, if that is bad.
+    fn pend(&mut self, parts: [(Range<u64>, Option<Range<u64>>); 2], cause: &Arc<Cause>) {
+        let parts = parts.into_iter().rev().filter(|(items, _)| !items.is_empty());
+        let parts =
+            parts.map(|(items, bad_in)| Pending { items, cause: cause.clone(), bad_in, place: Place::Anywhere });
+        self.pending.extend(parts);
     }
 
     /// Runs the next range again, because it has failed through no fault of its items. Returns whether it may: once.
@@ -367,7 +364,7 @@ impl Isolation {
         let message = format!("{left} items were rejected without a run of their own, because {reason}");
         self.warn(Warning { message });
         self.probe = None;
-        let rest = self.pending.drain(..).map(|Pending { items, cause, .. }| Failed { items, cause });
+        let rest = self.pending.drain(..).map(|Pending { items, cause, .. }| (items.start, Failed { items, cause }));
         self.rejected.extend(rest);
     }
 
@@ -416,7 +413,7 @@ impl Isolation {
         let rejected = rejected(self.rejected, detail);
         let ending = Ending {
             returned: self.good.returned,
-            columns: self.good.columns,
+            columns: self.good.columns.take(),
             load_seconds: self.load_seconds,
             run_seconds: self.run_seconds,
             process_seconds: self.process_seconds,
@@ -425,22 +422,7 @@ impl Isolation {
             items_kept: self.good.items_kept,
             ..Ending::empty()
         };
-        let rows: Vec<Bytes> = self.good.rows.into_values().collect();
-        let rows = match <[Bytes; 1]>::try_from(rows) {
-            Ok([rows]) => rows,
-            Err(rows) => rows.concat().into(),
-        };
-        let mut pieces = if self.good.is_undivided { Vec::new() } else { self.good.pieces };
-        pieces.sort_unstable_by_key(|(item, _)| *item);
-        // Without a reject between them they are one piece.
-        pieces.dedup_by(|next, last| {
-            let before = |item| rejected.partition_point(|rejected| rejected.item < item);
-            let joins = before(last.0) == before(next.0);
-            if joins {
-                last.1 += next.1;
-            }
-            joins
-        });
+        let (rows, pieces) = self.good.into_rows(&rejected);
         Isolated { ending, rows, pieces, rejected, warnings_total: self.warnings_total, extra_runs, ended: now }
     }
 }
@@ -451,9 +433,8 @@ fn known(load_seconds: f64) -> f64 {
 }
 
 /// Returns the rejected ranges in order.
-fn rejected(mut failed: Vec<Failed>, detail: impl Fn(u64) -> String) -> Vec<Rejected> {
-    failed.sort_unstable_by_key(|failed| failed.items.start);
-    let rejected = failed.into_iter().map(|Failed { items, cause }| Rejected {
+fn rejected(failed: BTreeMap<u64, Failed>, detail: impl Fn(u64) -> String) -> Vec<Rejected> {
+    let rejected = failed.into_values().map(|Failed { items, cause }| Rejected {
         item: items.start,
         items: items.end - items.start,
         detail: detail(items.start),

@@ -147,6 +147,11 @@ impl Pipe {
         Some(*front)
     }
 
+    /// Returns the last hand-over.
+    pub(super) fn back(&self) -> Option<Handed> {
+        self.handed.back().copied()
+    }
+
     pub(super) fn get(&self, sequence: u64) -> Option<Handed> {
         self.handed.iter().find(|handed| handed.sequence == sequence).copied()
     }

@@ -6,6 +6,7 @@ mod ends;
 mod fit;
 mod gpus;
 mod isolate;
+mod isolation;
 mod items;
 mod wear;
 mod work;

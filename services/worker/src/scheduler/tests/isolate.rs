@@ -1,12 +1,7 @@
 //! Mini-batches whose tries are spent and that are run again in ranges.
 
-use std::collections::BTreeSet;
+use protocol::{Attempt, Isolate, Waited};
 
-use proptest::collection::btree_set;
-use proptest::prelude::*;
-use protocol::{Attempt, FailedItems, FailedRun, Isolate, Waited};
-
-use super::super::isolation::{Isolated, Isolation};
 use super::*;
 
 /// Returns a working node with a mini-batch of files that has one try.
@@ -87,7 +82,7 @@ fn rejected_item_names_the_run_in_which_it_failed_alone() {
     let (attempt, _) = announced(&mut node, with_rows(0, 5, "c\nd\n"));
     let [rejected] = &attempt.rejected[..] else { panic!("{attempt:?}") };
     let run = rejected.run.as_ref().expect("known");
-    assert_eq!((&*run.process, ended_at - run.started_at, ended_at - attempt.started_at), (PROCESS, 5000, 6000));
+    assert_eq!((&*run.process, ended_at - run.started_at, ended_at - attempt.started_at), ("process000", 5000, 6000));
 }
 
 #[test]
@@ -196,6 +191,33 @@ fn drained_node_returns_a_mini_batch_between_two_ranges() {
 }
 
 #[test]
+fn ranges_stay_with_the_process_that_has_the_items() {
+    let mut node = with_isolation(2, |_| ());
+    let received = (0..8).map(|number| of_files(number, 4)).collect();
+    assert_eq!(node.after(Event::Received(received)), "0 gets 0, 1 gets 1");
+    assert!(node.after(done(0, 1)).starts_with("0 Succeeded, 0 gets 2"), "more wait behind it");
+    node.runs(1, 1);
+    let actions = node.after(raised(1, 1));
+    assert!(actions.starts_with("1 gets 1[0..2]"), "not process 0, which has room: {actions}");
+    let actions = node.after(raised(1, 2));
+    assert!(actions.starts_with("1 gets 1[0..1], 0 gets"), "and nothing else waits behind it: {actions}");
+    assert_eq!(node.after(with_rows(1, 3, "a\n")), "1 gets 1[1..2]");
+}
+
+#[test]
+fn process_is_not_replaced_because_its_items_are_bad() {
+    let mut node = with_isolation(1, |_| ());
+    let mut sequence = 0;
+    for number in 0..20 {
+        node.after(Event::Received(vec![of_files(number, 2)]));
+        node.after(raised(0, sequence + 1));
+        node.after(with_rows(0, sequence + 2, "a\n"));
+        assert_eq!(node.after(raised(0, sequence + 3)), format!("{number} Succeeded"));
+        sequence += 3;
+    }
+}
+
+#[test]
 fn lost_lease_ends_an_isolation() {
     let mut node = isolating(2, 4);
     node.after(raised(0, 1));
@@ -214,20 +236,6 @@ fn mini_batch_fails_as_a_whole_once_items_everywhere_have_failed_alone() {
         actions = node.after(raised(0, 1 + runs));
     }
     assert_eq!((actions.as_str(), runs < 30), ("0 RunRaised", true), "{runs} runs");
-}
-
-#[test]
-fn items_after_many_bad_ones_are_saved() {
-    for items in [9, 17, 100, 1000] {
-        for count in [1, 7, 8, items / 2] {
-            let isolated = isolate(items, &(0..count).collect());
-            assert_eq!(
-                (isolated.has_succeeded(), isolated.ending.returned),
-                (true, items - count),
-                "{count} of {items}"
-            );
-        }
-    }
 }
 
 #[test]
@@ -286,171 +294,7 @@ fn isolation_that_would_outlive_its_lease_ends() {
     node.after(with_rows(0, 2, "a\nb\n"));
     assert_eq!(node.after(exited(0, SlotPhase::Idle, 3)), "examine 0 in 0");
     node.after(examined(0));
-    assert_eq!(node.tick(2 * LIMIT + Duration::from_secs(1)), "start 1, return 1, 0 Succeeded");
-}
-
-const PROCESS: &str = "process000";
-
-fn moment() -> Moment {
-    Moment { instant: Instant::now(), milliseconds: 0 }
-}
-
-fn run() -> FailedRun {
-    FailedRun { process: PROCESS.into(), started_at: 0 }
-}
-
-/// Isolates `items` items, of which runs of these fail. Checks that every run is of items that are not decided, and that
-/// all are in the end.
-fn isolate(items: u64, bad: &BTreeSet<u64>) -> Isolated {
-    let now = moment();
-    let until = now.instant + Duration::from_secs(60);
-    let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-    let mut isolation = Isolation::new(0..items, Isolate::Items, whole, PROCESS, [now, now], until);
-    let mut decided = BTreeSet::new();
-    while let Some(range) = isolation.next() {
-        assert!(!range.is_empty() && decided.range(range.clone()).next().is_none(), "{range:?} was run before");
-        if bad.range(range.clone()).next().is_none() {
-            decided.extend(range.clone());
-            let rows: String = range.clone().map(|item| format!("{item}\n")).collect();
-            let ending = Ending { returned: range.end - range.start, ..Ending::empty() };
-            isolation.ended(ending, rows.into(), run(), now.instant);
-        } else {
-            if range.end == range.start + 1 {
-                decided.insert(range.start);
-            }
-            let failed = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-            isolation.ended(failed, Bytes::new(), run(), now.instant);
-        }
-    }
-    isolation.finish(|item| item.to_string(), true, now)
-}
-
-proptest! {
-    #[test]
-    fn items_are_conserved_in_their_order(items in 2u64..200, bad in btree_set(0u64..200, 0..24)) {
-        let bad: BTreeSet<u64> = bad.into_iter().filter(|item| *item < items).collect();
-        let isolated = isolate(items, &bad);
-        let levels = u64::from(items.next_power_of_two().ilog2());
-        // Probes divide ranges further.
-        let most = 2 * bad.len() as u64 * levels + if bad.len() < 8 { 0 } else { 16 };
-        prop_assert!(u64::from(isolated.extra_runs) <= most.max(levels + 1));
-        if !isolated.has_succeeded() {
-            prop_assert!(isolated.rejected.is_empty() && isolated.rows.is_empty());
-            prop_assert!(bad.len() >= 16 || bad.len() as u64 == items);
-            return Ok(());
-        }
-        let expected: String = (0..items).filter(|item| !bad.contains(item)).map(|item| format!("{item}\n")).collect();
-        prop_assert_eq!(&isolated.rows[..], expected.as_bytes());
-        prop_assert_eq!(isolated.ending.returned + bad.len() as u64, items);
-        let rejected: Vec<_> = isolated.rejected.iter().map(|one| (one.item, one.items)).collect();
-        prop_assert_eq!(rejected, bad.iter().map(|item| (*item, 1)).collect::<Vec<_>>());
-    }
-}
-
-#[test]
-fn thousands_of_bad_items_are_rejected_alone() {
-    // Every second item, so that something succeeds.
-    let bad: BTreeSet<u64> = (0..10_000).filter(|item| item % 2 == 1).collect();
-    let isolated = isolate(10_000, &bad);
-    assert_eq!(isolated.ending.returned, 5000);
-    assert!(isolated.rejected.iter().all(|one| one.items == 1));
-    assert!(isolated.rejected.iter().map(|one| one.item).eq(bad));
-    assert_eq!(isolated.pieces.len(), 5000);
-    assert!(isolated.extra_runs < 2 * 10_000, "bounded by the items: {}", isolated.extra_runs);
-}
-
-#[test]
-fn bad_items_that_are_far_apart_cost_fewer_runs_than_a_search_for_each() {
-    // A search costs 27 runs if it divides 14,000 items into halves.
-    let bad: BTreeSet<u64> = (0..14).map(|number| number * 1000 + number * 379 % 1000).collect();
-    let isolated = isolate(14_000, &bad);
-    assert_eq!(isolated.ending.returned, 14_000 - 14);
-    assert!(isolated.extra_runs < 14 * 18, "{}", isolated.extra_runs);
-}
-
-#[test]
-fn many_bad_items_in_one_place_cost_no_good_one() {
-    for first in [3, 5000, 13_000] {
-        let bad: BTreeSet<u64> = (first..first + 1000).collect();
-        let isolated = isolate(14_000, &bad);
-        assert!(isolated.extra_runs < 1100, "hardly more than one for each: {}", isolated.extra_runs);
-        let rejected: u64 = isolated.rejected.iter().map(|rejected| rejected.items).sum();
-        assert_eq!((isolated.ending.returned, rejected), (13_000, 1000));
-        assert_eq!(isolated.rejected.len(), 1000, "each alone");
-    }
-}
-
-#[test]
-fn failed_items_of_a_range_that_succeeds_are_rejected() {
-    let now = moment();
-    let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-    let mut isolation = Isolation::new(0..8, Isolate::Items, whole, PROCESS, [now, now], now.instant + LIMIT);
-    let status = AttemptStatus::IllegalResult;
-    let failed = |item| FailedItems { item, items: 1, status, error: ErrorReport::default() };
-    let [one, two] = [[2].to_vec(), [0, 3].to_vec()].map(|items| items.into_iter().map(failed).collect::<Vec<_>>());
-    let pieces = |failed_items, pieces| Ending { returned: 3, failed_items, pieces, ..Ending::empty() };
-    isolation.ended(pieces(one, vec![(0, 4), (3, 2)]), Bytes::from_static(b"a\nb\nd\n"), run(), now.instant);
-    isolation.ended(pieces(two, vec![(1, 6)]), Bytes::from_static(b"f\ng\nh\n"), run(), now.instant);
-    let isolated = isolation.finish(|item| item.to_string(), true, now);
-    let rejected: Vec<_> = isolated.rejected.iter().map(|one| (one.item, one.items, one.status)).collect();
-    assert_eq!(rejected, [(2, 1, status), (4, 1, status)], "no more than have no result");
-    assert_eq!((isolated.ending.returned, &isolated.rows[..]), (6, &b"a\nb\nd\nf\ng\nh\n"[..]));
-    assert_eq!(isolated.pieces, [(0, 4), (3, 2), (5, 6)]);
-}
-
-#[test]
-fn pieces_without_a_reject_between_them_are_one() {
-    let now = moment();
-    let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-    let rows = || Bytes::from_static(b"a\n");
-    for (failed_items, pieces, all) in [
-        // Its last item has failed: the next range is a piece of its own.
-        (vec![1], vec![(0, 2)], vec![(0, 2), (2, 2)]),
-        (vec![], vec![], vec![(0, 4)]),
-        // Which rows are whose is unknown.
-        (vec![1], vec![], vec![]),
-    ] {
-        let mut isolation =
-            Isolation::new(0..4, Isolate::Items, whole.clone(), PROCESS, [now, now], now.instant + LIMIT);
-        let failed = |item| FailedItems { item, items: 1, status: whole.status, error: ErrorReport::default() };
-        let failed_items: Vec<_> = failed_items.into_iter().map(failed).collect();
-        let returned = 2 - failed_items.len() as u64;
-        let ending = Ending { returned, failed_items, pieces, ..Ending::empty() };
-        isolation.ended(ending, rows(), run(), now.instant);
-        isolation.ended(Ending { returned: 2, ..Ending::empty() }, rows(), run(), now.instant);
-        assert_eq!(isolation.finish(|item| item.to_string(), true, now).pieces, all);
-    }
-}
-
-#[test]
-fn long_errors_are_shortened() {
-    let now = moment();
-    let error = ErrorReport { message: "ü".repeat(5000), traceback: "t".repeat(16_000), ..ErrorReport::default() };
-    let fails = || Ending::failed(AttemptStatus::RunRaised, error.clone());
-    let mut isolation = Isolation::new(0..100, Isolate::Items, fails(), PROCESS, [now, now], now.instant + LIMIT);
-    while let Some(range) = isolation.next() {
-        let ending = if range.start == 0 && range.end == 1 { Ending::empty() } else { fails() };
-        isolation.ended(ending, Bytes::new(), run(), now.instant);
-    }
-    let isolated = isolation.finish(|_| "/long".repeat(1000), true, now);
-    let bytes = serde_json::to_vec(&isolated.rejected).expect("plain data").len();
-    assert!(isolated.rejected.len() == 99 && bytes < 128 * 1024, "{bytes} bytes");
-}
-
-#[test]
-fn ranges_with_other_columns_cannot_be_joined_where_columns_have_no_names() {
-    for (by_position, status, warnings) in [(true, AttemptStatus::RunRaised, 1), (false, AttemptStatus::Succeeded, 0)] {
-        let now = moment();
-        let whole = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-        let mut isolation = Isolation::new(0..2, Isolate::Items, whole, PROCESS, [now, now], now.instant + LIMIT);
-        for name in ["a", "b"] {
-            let ending = Ending { returned: 1, columns: Some(vec![name.into()]), ..Ending::empty() };
-            isolation.ended(ending, Bytes::from_static(b"1\n"), run(), now.instant);
-        }
-        let isolated = isolation.finish(|item| item.to_string(), by_position, now);
-        assert_eq!((isolated.ending.status, isolated.warnings_total), (status, warnings));
-        assert_eq!(isolated.rows.is_empty(), by_position);
-    }
+    assert_eq!(node.tick(2 * LIMIT + Duration::from_secs(1)), "start 1, 0 Succeeded, return 1");
 }
 
 // ---- GPUs ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,132 @@
+"""The item that a failed ``run`` was working on, as the answer names it: `suspect`."""
+
+import pyarrow as pa
+import pytest
+
+TABLE = pa.record_batch(
+    [pa.array(range(100, 105)), pa.array([0.5, 1.5, None, 0.5, 4.5]), pa.array(["é", "b", None, "bad", "e"])],
+    names=["number", "value", "text"],
+)
+BAD = """
+    def check(value):
+        if value in (103, "bad"):
+            raise ValueError(value)
+        return value
+"""
+
+
+def suspect(agent, event):
+    assert (event["status"], agent.process.poll()) == ("run_raised", None), event
+    return event.get("suspect")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return [check(row.number) for row in frame.itertuples()]",
+        "for row in frame.itertuples(index=True):\n            check(row.number)",
+        "for _, row in frame.iterrows():\n            check(row['number'])",
+        "return frame.apply(lambda row: check(row['number']), axis=1)",
+        "return [of(row) for row in frame.to_dict('records')]",
+        "return [of(row._asdict()) for row in frame.itertuples(index=False)]",
+        "return [check(text) for text in frame['text']]",
+        "return frame['text'].map(check)",
+        "numbers = [str(number) for number in frame['number']]\n        return [check_text(text) for text in numbers]",
+        "first = frame.iloc[0]\n        for position in range(5):\n            check(frame.iloc[position]['number'])",
+    ],
+)
+def test_row_is_known(start, body):
+    script = f"""
+    {BAD.strip()}
+    def of(record):
+        record["new"] = check(record["number"])
+        return record
+    def check_text(text):
+        return check(int(text))
+    def run(frame):
+        {body}
+    """
+    agent = start(script, tabular=True)
+    expected = 3 if "iloc[position]" not in body else 0
+    assert suspect(agent, agent.run_table(TABLE)) == expected, "which a variable that is left over may hide"
+
+
+def test_row_of_an_arrow_table_is_known(start):
+    agent = start(
+        f"""
+    __gristmill_arrow__ = True
+    {BAD.strip()}
+    def run(table):
+        return [of(row) for row in table.to_pylist()]
+    def of(record):
+        return check(record["number"])
+    """,
+        tabular=True,
+    )
+    assert suspect(agent, agent.run_table(TABLE)) == 3
+
+
+FILES = """
+import pathlib
+from concurrent.futures import ThreadPoolExecutor
+def check(path):
+    if "bad" in str(path):
+        raise ValueError(path)
+    return path
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return [check(path) for path in files]",
+        "first = files[0]\n    for path in files:\n        check(path)",
+        "return [check(pathlib.Path(file)) for file in files]",
+        "with ThreadPoolExecutor(2) as pool:\n        return list(pool.map(check, files))",
+        "return (check(path) for path in files)",
+        "for path in files:\n        yield path, check(path)",
+        "for path in files:\n        done = path.upper()\n        yield path, check(done.lower())",
+    ],
+)
+def test_file_is_known(start, body):
+    agent = start(f"{FILES}def run(files):\n    {body}\n")
+    assert suspect(agent, agent.run(["a", "b", "c", "bad", "e"])) == 3
+    assert suspect(agent, agent.run(["a", "b", "c", "d", "e", "bad"], items=(2, 6))) == 3, "in the range"
+    assert suspect(agent, agent.run(["bad"])) is None, "there is no other"
+
+
+def test_first_item_that_was_not_handed_back_is_the_suspect(start):
+    script = """
+    def run(files):
+        todo = list(files)
+        while todo:
+            path = todo.pop(0)
+            if "bad" in path:
+                del path
+                raise ValueError
+            yield path, path
+            del path
+    """
+    agent = start(script)
+    files = ["a", "b", "c", "bad", "e"]
+    assert suspect(agent, agent.run(files, mini_batch=0)) == 3
+    # The next attempt gets the last two.
+    assert suspect(agent, agent.run(files, mini_batch=0, try_number=2)) == 3
+    assert suspect(agent, agent.run(files, mini_batch=0, items=(1, 5))) == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise ValueError",
+        "del files[:]\n    raise ValueError",
+        "number = 3\n    nothing = None\n    name = 'd'\n    raise ValueError(name)",
+        "return None",
+        "def deeper(n):\n        return deeper(n + 1)\n    return deeper(0)",
+        "class Odd:\n        def __fspath__(self):\n            exit(1)\n    odd = Odd()\n    raise ValueError",
+    ],
+)
+def test_unknown_item_is_not_named(start, body):
+    agent = start(f"def run(files):\n    {body}\n")
+    for _ in range(2):
+        assert "suspect" not in agent.run(["a", "b", "c"])

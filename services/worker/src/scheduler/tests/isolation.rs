@@ -1,0 +1,275 @@
+//! The ranges of a mini-batch whose tries are spent, apart from the node that runs them.
+
+use std::collections::BTreeSet;
+
+use proptest::collection::btree_set;
+use proptest::prelude::*;
+use protocol::{FailedItems, FailedRun, Isolate};
+
+use super::super::isolation::{Isolated, Isolation};
+use super::*;
+
+fn moment() -> Moment {
+    Moment { instant: Instant::now(), milliseconds: 0 }
+}
+
+fn run() -> FailedRun {
+    FailedRun { process: id(0).name().into(), started_at: 0 }
+}
+
+fn fails() -> Ending {
+    Ending::failed(AttemptStatus::RunRaised, ErrorReport::default())
+}
+
+/// Returns the isolation of a mini-batch of so many items, whose last try ended so.
+fn isolation(items: u64, whole: Ending, now: Moment) -> Isolation {
+    Isolation::new(0..items, Isolate::Items, whole, id(0), [now, now], now.instant + LIMIT)
+}
+
+/// Isolates items of which some are bad, in a process that does not know which it works on.
+fn isolate(items: u64, bad: &BTreeSet<u64>) -> Isolated {
+    isolate_with(items, bad, |_| None)
+}
+
+/// Isolates items, of which runs of the bad ones fail. `suspect`: the item that a failed run of a range names. Checks that
+/// every run is of items that are not decided, and that all are in the end.
+fn isolate_with(items: u64, bad: &BTreeSet<u64>, suspect: impl Fn(Range<u64>) -> Option<u64>) -> Isolated {
+    let now = moment();
+    let fails = |range: Range<u64>| {
+        let suspect = suspect(range.clone()).map(|item| item.wrapping_sub(range.start));
+        Ending { suspect, ..fails() }
+    };
+    let mut isolation = isolation(items, fails(0..items), now);
+    let mut decided = BTreeSet::new();
+    while let Some(range) = isolation.next() {
+        assert!(!range.is_empty() && decided.range(range.clone()).next().is_none(), "{range:?} was run before");
+        if bad.range(range.clone()).next().is_none() {
+            decided.extend(range.clone());
+            let rows: String = range.clone().map(|item| format!("{item}\n")).collect();
+            let ending = Ending { returned: range.end - range.start, ..Ending::empty() };
+            isolation.ended(ending, rows.into(), run(), now.instant);
+        } else {
+            if range.end == range.start + 1 {
+                decided.insert(range.start);
+            }
+            isolation.ended(fails(range), Bytes::new(), run(), now.instant);
+        }
+    }
+    isolation.finish(|item| item.to_string(), true, now)
+}
+
+/// The first bad item of a range: the one that a script works on when it fails.
+fn first_of(bad: &BTreeSet<u64>) -> impl Fn(Range<u64>) -> Option<u64> {
+    |range| bad.range(range).next().copied()
+}
+
+/// What a process knows of the item that it works on.
+#[derive(Clone, Copy, Debug)]
+enum Knows {
+    Nothing,
+    TheItem,
+    SomethingWrong { seed: u64 },
+}
+
+impl Knows {
+    fn any() -> impl Strategy<Value = Self> {
+        let wrong = any::<u64>().prop_map(|seed| Self::SomethingWrong { seed });
+        prop_oneof![Just(Self::Nothing), Just(Self::TheItem), wrong]
+    }
+
+    fn suspect(self, range: Range<u64>, bad: &BTreeSet<u64>) -> Option<u64> {
+        match self {
+            Self::Nothing => None,
+            Self::TheItem => first_of(bad)(range),
+            // Some lie outside.
+            Self::SomethingWrong { seed } => {
+                Some(range.start + seed.wrapping_mul(range.end) % (range.end - range.start + 2))
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn items_are_conserved_in_their_order(
+        items in 2u64..200,
+        bad in btree_set(0u64..200, 0..24),
+        knows in Knows::any(),
+    ) {
+        let bad: BTreeSet<u64> = bad.into_iter().filter(|item| *item < items).collect();
+        let isolated = isolate_with(items, &bad, |range| knows.suspect(range, &bad));
+        let levels = u64::from(items.next_power_of_two().ilog2());
+        let for_one = match knows {
+            Knows::Nothing => 2 * levels,
+            // The others lie at the distance of the first one, so the ranges between them are longer and longer.
+            Knows::TheItem if bad.len() == 1 => 2 * levels,
+            Knows::TheItem => levels + 4,
+            Knows::SomethingWrong { .. } => 2 * levels,
+        };
+        // Probes divide ranges further.
+        let most = for_one * bad.len() as u64 + if bad.len() < 8 { 2 } else { 18 };
+        prop_assert!(u64::from(isolated.extra_runs) <= most.max(levels + 3), "{} runs", isolated.extra_runs);
+        if !isolated.has_succeeded() {
+            prop_assert!(isolated.rejected.is_empty() && isolated.rows.is_empty());
+            prop_assert!(bad.len() >= 16 || bad.len() as u64 == items);
+            return Ok(());
+        }
+        let expected: String = (0..items).filter(|item| !bad.contains(item)).map(|item| format!("{item}\n")).collect();
+        prop_assert_eq!(&isolated.rows[..], expected.as_bytes());
+        prop_assert_eq!(isolated.ending.returned + bad.len() as u64, items);
+        let rejected: Vec<_> = isolated.rejected.iter().map(|one| (one.item, one.items)).collect();
+        prop_assert_eq!(rejected, bad.iter().map(|item| (*item, 1)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn thousands_of_bad_items_are_rejected_alone() {
+    // Every second item, so that something succeeds.
+    let bad: BTreeSet<u64> = (0..10_000).filter(|item| item % 2 == 1).collect();
+    let isolated = isolate(10_000, &bad);
+    assert_eq!(isolated.ending.returned, 5000);
+    assert!(isolated.rejected.iter().all(|one| one.items == 1));
+    assert!(isolated.rejected.iter().map(|one| one.item).eq(bad));
+    assert_eq!(isolated.pieces.len(), 5000);
+    assert!(isolated.extra_runs < 2 * 10_000, "bounded by the items: {}", isolated.extra_runs);
+}
+
+#[test]
+fn bad_items_that_are_far_apart_cost_fewer_runs_than_a_search_for_each() {
+    // A search costs 27 runs if it divides 14,000 items into halves.
+    let bad: BTreeSet<u64> = (0..14).map(|number| number * 1000 + number * 379 % 1000).collect();
+    let isolated = isolate(14_000, &bad);
+    assert_eq!(isolated.ending.returned, 14_000 - 14);
+    assert!(isolated.extra_runs < 14 * 18, "{}", isolated.extra_runs);
+}
+
+#[test]
+fn item_that_the_process_names_costs_few_runs() {
+    let now = moment();
+    let mut one = isolation(14_000, Ending { suspect: Some(700), ..fails() }, now);
+    assert_eq!(one.next(), Some(700..701));
+    one.ended(fails(), Bytes::new(), run(), now.instant);
+    assert_eq!(one.next(), Some(0..700), "it is probably good");
+    one.ended(Ending { returned: 700, ..Ending::empty() }, Bytes::new(), run(), now.instant);
+    assert_eq!(one.next(), Some(701..1124), "another may be as far away");
+    for bad in [0, 700, 5000, 13_999] {
+        let bad = BTreeSet::from([bad]);
+        let (known, unknown) = (isolate_with(14_000, &bad, first_of(&bad)), isolate(14_000, &bad));
+        assert_eq!(known.ending.returned, 13_999);
+        assert!(known.extra_runs < 20 && known.extra_runs < unknown.extra_runs, "{bad:?}: {}", known.extra_runs);
+    }
+    let bad: BTreeSet<u64> = (0..14).map(|number| number * 1000 + number * 379 % 1000).collect();
+    let isolated = isolate_with(14_000, &bad, first_of(&bad));
+    assert_eq!(isolated.ending.returned, 14_000 - 14);
+    assert!(isolated.extra_runs < 14 * 6, "with one or two ranges between them: {}", isolated.extra_runs);
+}
+
+#[test]
+fn wrong_suspects_cost_two_runs() {
+    let bad = BTreeSet::from([700]);
+    let runs_of = |suspect: fn(Range<u64>) -> u64| {
+        let isolated = isolate_with(14_000, &bad, |range| Some(suspect(range)));
+        assert_eq!((isolated.ending.returned, isolated.rejected.len()), (13_999, 1));
+        isolated.extra_runs
+    };
+    let halves = isolate(14_000, &bad).extra_runs;
+    for runs in [runs_of(|range| range.start), runs_of(|range| range.end - 1), runs_of(|range| range.end / 2)] {
+        assert!(runs <= halves + 2, "{runs} runs, {halves} without a suspect");
+    }
+}
+
+#[test]
+fn many_bad_items_in_one_place_cost_no_good_one() {
+    for (first, knows) in [(3, Knows::Nothing), (5000, Knows::Nothing), (13_000, Knows::Nothing), (3, Knows::TheItem)] {
+        let bad: BTreeSet<u64> = (first..first + 1000).collect();
+        let isolated = isolate_with(14_000, &bad, |range| knows.suspect(range, &bad));
+        assert!(isolated.extra_runs < 1100, "hardly more than one for each: {}", isolated.extra_runs);
+        let rejected: u64 = isolated.rejected.iter().map(|rejected| rejected.items).sum();
+        assert_eq!((isolated.ending.returned, rejected), (13_000, 1000));
+        assert_eq!(isolated.rejected.len(), 1000, "each alone");
+    }
+}
+
+#[test]
+fn failed_items_of_a_range_that_succeeds_are_rejected() {
+    let now = moment();
+    let mut isolation = isolation(8, fails(), now);
+    let status = AttemptStatus::IllegalResult;
+    let failed = |item| FailedItems { item, items: 1, status, error: ErrorReport::default() };
+    let [one, two] = [[2].to_vec(), [0, 3].to_vec()].map(|items| items.into_iter().map(failed).collect::<Vec<_>>());
+    let pieces = |failed_items, pieces| Ending { returned: 3, failed_items, pieces, ..Ending::empty() };
+    isolation.ended(pieces(one, vec![(0, 4), (3, 2)]), Bytes::from_static(b"a\nb\nd\n"), run(), now.instant);
+    isolation.ended(pieces(two, vec![(1, 6)]), Bytes::from_static(b"f\ng\nh\n"), run(), now.instant);
+    let isolated = isolation.finish(|item| item.to_string(), true, now);
+    let rejected: Vec<_> = isolated.rejected.iter().map(|one| (one.item, one.items, one.status)).collect();
+    assert_eq!(rejected, [(2, 1, status), (4, 1, status)], "no more than have no result");
+    assert_eq!((isolated.ending.returned, &isolated.rows[..]), (6, &b"a\nb\nd\nf\ng\nh\n"[..]));
+    assert_eq!(isolated.pieces, [(0, 4), (3, 2), (5, 6)]);
+}
+
+#[test]
+fn pieces_without_a_reject_between_them_are_one() {
+    let now = moment();
+    let rows = || Bytes::from_static(b"a\n");
+    for (failed_items, pieces, all) in [
+        // Its last item has failed: the next range is a piece of its own.
+        (vec![1], vec![(0, 2)], vec![(0, 2), (2, 2)]),
+        (vec![], vec![], vec![(0, 4)]),
+        // Which rows are whose is unknown.
+        (vec![1], vec![], vec![]),
+    ] {
+        let mut isolation = isolation(4, fails(), now);
+        let status = AttemptStatus::RunRaised;
+        let failed = |item| FailedItems { item, items: 1, status, error: ErrorReport::default() };
+        let failed_items: Vec<_> = failed_items.into_iter().map(failed).collect();
+        let returned = 2 - failed_items.len() as u64;
+        let ending = Ending { returned, failed_items, pieces, ..Ending::empty() };
+        isolation.ended(ending, rows(), run(), now.instant);
+        isolation.ended(Ending { returned: 2, ..Ending::empty() }, rows(), run(), now.instant);
+        assert_eq!(isolation.finish(|item| item.to_string(), true, now).pieces, all);
+    }
+}
+
+#[test]
+fn long_errors_are_shortened() {
+    let now = moment();
+    let error = ErrorReport { message: "ü".repeat(5000), traceback: "t".repeat(16_000), ..ErrorReport::default() };
+    let fails = || Ending::failed(AttemptStatus::RunRaised, error.clone());
+    let mut isolation = isolation(100, fails(), now);
+    while let Some(range) = isolation.next() {
+        let ending = if range.start == 0 && range.end == 1 { Ending::empty() } else { fails() };
+        isolation.ended(ending, Bytes::new(), run(), now.instant);
+    }
+    let isolated = isolation.finish(|_| "/long".repeat(1000), true, now);
+    let bytes = serde_json::to_vec(&isolated.rejected).expect("plain data").len();
+    assert!(isolated.rejected.len() == 99 && bytes < 128 * 1024, "{bytes} bytes");
+}
+
+#[test]
+fn ranges_with_other_columns_cannot_be_joined_where_columns_have_no_names() {
+    for (by_position, status, warnings) in [(true, AttemptStatus::RunRaised, 1), (false, AttemptStatus::Succeeded, 0)] {
+        let now = moment();
+        let mut isolation = isolation(2, fails(), now);
+        for name in ["a", "b"] {
+            let ending = Ending { returned: 1, columns: Some(vec![name.into()]), ..Ending::empty() };
+            isolation.ended(ending, Bytes::from_static(b"1\n"), run(), now.instant);
+        }
+        let isolated = isolation.finish(|item| item.to_string(), by_position, now);
+        assert_eq!((isolated.ending.status, isolated.warnings_total), (status, warnings));
+        assert_eq!(isolated.rows.is_empty(), by_position);
+    }
+}
+
+#[test]
+fn items_after_many_bad_ones_are_saved() {
+    for items in [9, 17, 100, 1000] {
+        for count in [1, 7, 8, items / 2] {
+            let isolated = isolate(items, &(0..count).collect());
+            assert_eq!(
+                (isolated.has_succeeded(), isolated.ending.returned),
+                (true, items - count),
+                "{count} of {items}"
+            );
+        }
+    }
+}
