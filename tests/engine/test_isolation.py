@@ -297,10 +297,12 @@ def test_plan_counts_the_extra_runs_of_its_largest_mini_batch(workplace):
 
 
 def test_mini_batch_that_is_too_large_to_be_divided_is_named(workplace):
-    workplace.data(4)
-    ended = workplace.job(BAD_FILES, mini_batch_size=4, isolate_items_max=3, error_threshold=-1, run_max_try=1).run()
-    assert ended.items == (4, 0, 4)
-    assert "mini-batch 0 has 4 items, more than isolate_items_max (3), so all of them fail together" in ended.stderr
+    workplace.data(8)
+    script = "def run(files):\n    if any(file.endswith('1.txt') for file in files): raise ValueError\n    return files"
+    ended = workplace.job(script, mini_batch_size=4, isolate="items", isolate_items_max=3, error_threshold=-1).run()
+    assert ended.items == (8, 4, 4)
+    warnings = ended.log("sys/warning/mini-batch_warnings.txt")
+    assert "mini-batch 0 has 4 items, more than isolate_items_max (3), so all of them fail together" in warnings
 
 
 def test_partition_keys_are_not_divided(workplace):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gristmill.api import command
-from gristmill.api import function as functions
 from gristmill.api.card import card, sentence
 from gristmill.api.child import Child
 from gristmill.api.errors import GristmillError, at_call, warn
@@ -267,6 +266,8 @@ class Job:
         arguments += [] if self.target is None else ["--target", self.target]
         try:
             if function is not None:
+                from gristmill.api import function as functions
+
                 folder = functions.replacement(
                     self.id, self.status["source_directory"], function, init, home() / "functions"
                 )
@@ -448,13 +449,11 @@ class Job:
 
     def __repr__(self) -> str:
         where = "" if self.target is None else f", target={self.target!r}"
-        return f"<Job {self.id}{where}: {self._sentence()}>"
-
-    def _sentence(self) -> str:
         try:
-            return sentence(self.status)
+            said = sentence(self.status)
         except GristmillError as error:
-            return str(error).partition("\n")[0]
+            said = str(error).partition("\n")[0]
+        return f"<Job {self.id}{where}: {said}>"
 
     def _repr_html_(self) -> str:
         """A card for notebooks: state, counts, cause of failure, and where output and logs are."""
