@@ -169,7 +169,9 @@ class Process:
             elif self._tabular:
                 require_pandas()
         except (AsyncFunction, MissingRun, MissingPandas, MissingPyarrow) as error:
-            report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
+            self._streams.flush()
+            printed = self._streams.printed()
+            report = self._errors.report(occasion, type(error).__name__, one_line(str(error)), printed=printed)
             self._give_up(report, "never")
         except BaseException as error:
             self._leave_if_forked(error)
