@@ -186,6 +186,7 @@ class Process:
                 "init_seconds": time.perf_counter() - started,
                 "import_seconds": imported - started,
                 "python_version": ".".join(map(str, sys.version_info[:3])),
+                "takes_arrow": functions.wants_arrow,
             }
         )
         return functions

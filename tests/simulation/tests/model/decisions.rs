@@ -185,7 +185,12 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
     let process = ProcessId { slot: 0, number: 0 };
     let frame = |frame, rows| Event::Frame { process, frame, rows };
     if fate != Fate::Drained {
-        let ready = ProcessEvent::Ready { init_seconds: 0.0, import_seconds: 0.0, python_version: "3".into() };
+        let ready = ProcessEvent::Ready {
+            init_seconds: 0.0,
+            import_seconds: 0.0,
+            python_version: "3".into(),
+            takes_arrow: false,
+        };
         scheduler.handle(frame(ready, Bytes::new()), now);
     }
     scheduler.schedule(now);
