@@ -8,6 +8,8 @@ import venv
 
 import pytest
 
+from http_server import HttpServer
+
 COMMANDS = ("validate", "plan", "run")
 
 
@@ -191,6 +193,49 @@ def test_output_in_a_missing_bucket_is_rejected(workplace, sqs, components):
     objects = components.client("s3").list_objects_v2(Bucket=sqs.prefix, Prefix="out/")["Contents"]
     assert [found["Key"] for found in objects] == ["out/rows.txt"]
     assert "Uploads" not in components.client("s3").list_multipart_uploads(Bucket=sqs.prefix)
+
+
+URLS = {
+    # The field: what is said of a bucket that does not exist, and who uses the URL.
+    "output": ("nothing can be written to {url}: its bucket does not exist", "the reducer writes it"),
+    "outputs.images": ("nothing can be written to {url}: its bucket does not exist", "the workers write it"),
+    "side_inputs.labels": ("{url} cannot be read: it does not exist", "the workers read it"),
+}
+
+
+def job_with(workplace, field, url):
+    key, _, name = field.partition(".")
+    return workplace.job("def run(files): return files", **{key: {name: url} if name else url})
+
+
+@pytest.mark.parametrize("field", URLS)
+def test_missing_url_is_rejected_here_and_for_targets(workplace, sqs, components, field):
+    workplace.data(1)
+    at = {"AWS_ENDPOINT_URL": components.aws_endpoint}
+    missing = f"s3://{sqs.prefix}-not-there/x"
+    job, said = job_with(workplace, field, missing), f"{field}: {URLS[field][0].format(url=missing)}"
+    assert said in refusals(workplace, job, **at)
+    refused = sqs.command("enqueue", job.file)
+    assert refused.exit_status == 2 and said in refused.stderr, str(refused)
+
+    components.client("s3").put_object(Bucket=sqs.prefix, Key="x/a.txt", Body=b"a")
+    there = job_with(workplace, field, f"s3://{sqs.prefix}/x").file
+    assert workplace.command("validate", there, **at).exit_status == 0
+    assert "from this machine" not in sqs.command("enqueue", there, expect=0).stderr
+
+
+@pytest.mark.parametrize("field", URLS)
+def test_url_that_only_this_machine_may_not_use_is_a_warning_for_targets(workplace, sqlite, field):
+    """The roles of a target may have rights that the machine of `enqueue` lacks."""
+    workplace.data(1)
+    denied = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+    url = "s3://theirs/x"
+    with HttpServer(lambda _: (403, {"Content-Type": "application/xml"}, denied)) as server:
+        job, at = job_with(workplace, field, url), {"AWS_ENDPOINT_URL": server.url}
+        assert f"{field}: " in refusals(workplace, job, **at)
+        warned = sqlite.command("enqueue", job.file, expect=0, **at)
+    (line,) = [line for line in warned.stderr.splitlines() if line.startswith("warning: from this machine, ")]
+    assert url in line and "access denied" in line and line.endswith(f"; {URLS[field][1]}"), line
 
 
 def test_target_rejects_a_script_that_cannot_run(workplace, sqlite):

@@ -106,6 +106,55 @@ def test_killed_role_is_named_within_seconds(workplace, sqlite, role):
     wait_until(is_named, expected)
 
 
+STARTS = {"interpreter": "the start of the interpreter", "script": "the import of the entry script", "init": "init()"}
+
+
+@pytest.mark.parametrize("where", STARTS)
+def test_start_that_hangs_is_named_within_seconds(workplace, sqlite, where):
+    """Ten seconds are promised, by the clock of the answer: a busy machine may give it late."""
+    workplace.data(1)
+    script = """
+        import os, time
+        from recorder import record, recorded, wait_for
+        def hang_in(where):
+            if os.environ["WHERE"] == where:
+                record("hangs", at=time.time())
+                wait_for(lambda: recorded("go"))
+        hang_in("script")
+        def init(): hang_in("init")
+        def run(files): return files
+    """
+    python, hangs = workplace.environment["GRISTMILL_PYTHON"], workplace.folder / "hangs"
+    wait = f'date +%s.%N > {hangs}; while ! grep -q \'"go"\' "$RECORD" 2>/dev/null; do sleep 0.1; done'
+    wrapper = f'#!/bin/sh\nif [ "$WHERE" = interpreter ]; then case "$1" in *bootstrap.py) {wait} ;; esac; fi\n'
+    workplace.write({"python": f'{wrapper}exec {python} "$@"\n'})
+    (workplace.folder / "python").chmod(0o755)
+    job_id = sqlite.enqueue(workplace.job(script, run_invocation_timeout=600))
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 1, GRISTMILL_PYTHON=str(workplace.folder / "python"), WHERE=where)
+    if where == "interpreter":
+        began = wait_until(lambda: hangs.exists() and float(hangs.read_text() or 0), "a process that hangs")
+    else:
+        worker.wait_for_record("hangs")
+        began = workplace.recorded("hangs")[0]["at"]
+    known = [began]
+
+    def is_named():
+        progress = sqlite.status(job_id)["progress"] or {"at": 0, "waiting": []}
+        if progress["waiting"]:
+            return True
+        known.append(max(progress["at"] / 1000, known[-1]))
+        late = max(after - before for before, after in itertools.pairwise(known)) - 3
+        assert known[-1] - began < 10 + max(late, 0), progress
+        return False
+
+    wait_until(is_named, "the process that hangs")
+    text = sqlite.command("status", job_id, expect=0).stdout
+    assert f"  waiting for {STARTS[where]} in process000 on node " in text, text
+    go(workplace)
+    assert sqlite.wait_for_end(job_id)["items"]["succeeded"] == 1
+
+
 def test_job_whose_script_hangs_still_fails(workplace, sqlite):
     """A live worker without progress is not the same as a missing worker."""
     workplace.data(1)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,19 @@ def test_clean_lists_removed_jobs_and_keeps_the_rest(workplace):
     assert "removed 1 job," in workplace.command("clean", "--keep-size", "1KB").stdout
     assert workplace.job_ids() == []
     assert workplace.job(RETURN).run().lines, "a job of the same fingerprint begins anew"
+
+
+def test_old_jobs_are_removed_by_the_time_since_their_last_change(workplace):
+    workplace.data(1)
+    young = workplace.job(RETURN).run()
+    add_old_jobs(workplace.home, young.job_id, 2)
+    old, changed = (job_id for job_id in workplace.job_ids() if job_id != young.job_id)
+    for path in [*(workplace.home / "jobs" / old).rglob("*")]:
+        os.utime(path, (time.time() - 7200,) * 2)
+    assert "removed 0 jobs" in workplace.command("clean", "--older-than", "3h").stdout
+    removed = workplace.command("clean", "--older-than", "1h")
+    assert "removed 1 job," in removed.stdout and old in removed.stdout, str(removed)
+    assert workplace.job_ids() == sorted([changed, young.job_id])
 
 
 KEEPS = """

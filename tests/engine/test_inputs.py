@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 
 import pandas as pd
@@ -130,6 +131,17 @@ def test_plan_shows_the_decisions_for_each_input(workplace):
         "3 mini-batches of 3 files",
     ]:
         assert expected in ended.stdout, f"{expected}\n{ended}"
+    columns = [re.split(r"  +", line.strip()) for line in ended.stdout.splitlines() if re.search(r"values? seen", line)]
+    assert columns[-3:] == [
+        ["code", "int64", "7, 8", "whole numbers (2 values seen)"],
+        [
+            "day",
+            "datetime64[ns]",
+            "2020-01-31T00:00:00, 2020-02-01T00:00:00",
+            "dates, month before day where it is open (2 values seen)",
+        ],
+        ["n", "float64", "2.5", "numbers (1 value seen, 1 of 2 missing)"],
+    ]
     # One object per line, which the harness does not expect.
     planned = subprocess.run(
         [workplace.executable, "plan", job.file, "--json"], env=workplace.environment, capture_output=True, check=True

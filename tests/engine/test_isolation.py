@@ -14,6 +14,7 @@ BAD_FILES = """
     def run(files):
         names = [os.path.basename(file) for file in files]
         record("run", names=names)
+        print("reading", *names)
         time.sleep(float(os.environ.get("SLOW", 0)))
         if any(name in os.environ["BAD"].split() for name in names):
             way = os.environ["WAY"]
@@ -56,6 +57,7 @@ def test_only_the_bad_file_is_lost(workplace, way, extra_runs):
     (row,) = rejects(ended)
     assert (row["mini_batch"], row["item"], row["items"], row["cause"]) == ("1", "2", "1", cause)
     assert row["path"].endswith("/data/006.txt")
+    assert row["printed"] == "reading 006.txt", "by its own run, not by that of its mini-batch"
     if way == "raise":
         assert (row["exception"], row["message"]) == ("ValueError", "cannot read one of 1")
         assert "cannot read one of 1" in ended.log("job_error.txt")

@@ -125,14 +125,16 @@ def test_signal_leaves_a_resumable_job(workplace, number):
 
 
 def test_run_continues_a_canceled_job(workplace):
-    """After Ctrl-C, files of an editor beside the script do not matter: the same command runs the rest."""
+    """After Ctrl-C, files of an editor and data of the script beside it do not matter: the command runs the rest."""
     workplace.data(4)
-    job = workplace.job(HOLDS_AT_ONE)
+    writes = "\n    with open(os.path.join(os.path.dirname(__file__), 'seen.csv'), 'a') as seen: seen.write('x')\n"
+    job = workplace.job(HOLDS_AT_ONE + writes)
     running = job.start(HOLD="002.txt")
     running.wait_for_record("held")
     running.send(signal.SIGINT)
     canceled = running.wait()
     assert canceled.exit_status == 130 and canceled.mini_batches[1] > 0, str(canceled)
+    assert (workplace.folder / "code/seen.csv").read_text()
     workplace.write({"code/.entry.py.swp": "x", "code/4913": "", "code/entry.py~": "x"})
     ended = job.run(HOLD="none")
     assert ended.job_id == canceled.job_id and "do not run again" in ended.stderr, str(ended)

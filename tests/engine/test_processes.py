@@ -214,6 +214,57 @@ def test_timeout_quotes_what_the_run_printed(workplace):
     assert all(line in told and line in errors for line in printed), (told, errors)
 
 
+STANDSTILLS = {
+    "init": (
+        """
+        import os, time
+        def init():
+            print("connecting to the database")
+            os.system("echo said by a child")
+            time.sleep(1000)
+        def run(files): return files
+        """,
+        {"run_invocation_timeout": 1},
+        "No process finished init() within 33 seconds",
+        "node 0, process000, in init() for ",
+    ),
+    "run": (
+        """
+        import os, threading, time
+        print("printed before the run")
+        def the_last_step():
+            time.sleep(1000)
+        def run(files):
+            # As a client of mlflow does, which sends metrics.
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            print("connecting to the database")
+            os.system("echo said by a child")
+            the_last_step()
+        """,
+        {"run_invocation_timeout": 600, "arguments": ["--progress_update_timeout", 12]},
+        "No progress update in 12 seconds",
+        "mini-batch 0 on node 0, process000, in run() for ",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", STANDSTILLS)
+def test_standstill_that_ends_the_job_quotes_what_was_printed(workplace, place):
+    workplace.data(1)
+    script, settings, cause, process = STANDSTILLS[place]
+    ended = workplace.job(script, process_count_per_node=1, **settings).run(expect=42)
+    assert ended.cause.startswith(cause) and process in ended.cause, ended.cause
+    if place == "run":
+        assert ended.cause.endswith(" in the_last_step."), "and not in the other thread"
+    failure = ended.result["failures"][0]
+    assert failure["error"].startswith(f"NoProgress: {process}"), failure
+    assert failure["printed"].splitlines() == ["connecting to the database", "said by a child"]
+    quoted = "    it printed: connecting to the database\n    it printed: said by a child\n"
+    assert f"{ended.cause}\n{quoted}" in workplace.command("status", ended.job_id).stdout
+    for report in ("job_error.txt", "job_result.txt"):
+        assert "  printed last:\n    connecting to the database\n    said by a child\n" in ended.log(report), report
+
+
 def started(ended):
     return ended.log("sys/node/0/_main.txt").count(" started, pid")
 
@@ -250,6 +301,15 @@ STARTS = {
         """,
         2,
         "crashed (SIGABRT) in the import",
+    ),
+    "no run()": (
+        """
+        print("loading the model")
+        def run(files): return files
+        globals().pop("run")
+        """,
+        1,
+        "run",
     ),
     "an exit": (
         """

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from harness import BUSY, go, wait_until
+from harness import BUSY, ERROR, go, next_second, wait_until
 
 HELD = """
     import os
@@ -179,3 +179,27 @@ def test_retry_on_one_machine_leaves_the_running_job_alone(workplace):
     ended = running.wait()
     assert ended.lines == names(8) and json.loads(ended.stdout)["state"] == "Completed"
     assert runs(workplace) == names(8)
+
+
+def test_job_name_means_the_running_job_first(workplace, sqlite):
+    workplace.data(1)
+    running = sqlite.enqueue(workplace.job(HELD))
+    sqlite.reducer()
+
+    def another(output):
+        next_second()
+        return sqlite.enqueue(workplace.job(HELD, output=output))
+
+    ended = another("ended")
+    sqlite.command("cancel", ended, expect=0)
+    sqlite.wait_for_end(ended, "Canceled")
+    assert running in sqlite.command("status", "test", expect=0).stdout, "though the other one is newer"
+    newer = another("newer")
+    assert newer in sqlite.command("status", "test", expect=0).stdout
+    refused = sqlite.command("cancel", "test", expect=ERROR).stderr
+    assert '2 jobs named "test" are running' in refused and running in refused and newer in refused, refused
+    sqlite.command("cancel", newer, expect=0)
+    sqlite.wait_for_end(newer, "Canceled")
+    sqlite.command("cancel", "test", expect=0)
+    sqlite.wait_for_end(running, "Canceled")
+    assert newer in sqlite.command("status", "test", expect=0).stdout, "the newest"

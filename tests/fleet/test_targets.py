@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from harness import CANCELED, FAILED, NOT_ENDED, go, wait_until
+from harness import CANCELED, FAILED, INVALID, NOT_ENDED, go, wait_until
 from http_server import HttpServer
 from targets import KINDS, lend
 
@@ -373,8 +373,9 @@ def test_side_inputs_in_a_store_are_local_paths_for_the_script(workplace, sqs, c
     assert job.run("--target", "local", "--fresh", **here).lines == ["null", "eins", "zwei"]
 
     settings["side_inputs"]["file"] = f"{folder}nothing.txt"
-    failed = workplace.job(script, **settings).run("--target", "local", expect=FAILED, **here)
-    assert f"side input file cannot be downloaded: {folder}nothing.txt does not exist" in str(failed)
+    refused = workplace.command("run", workplace.job(script, **settings).file, "--target", "local", **here)
+    assert refused.exit_status == INVALID, str(refused)
+    assert f"side_inputs.file: {folder}nothing.txt cannot be read: it does not exist" in refused.stderr
 
 
 def test_job_that_cannot_be_planned_fails_with_the_cause(workplace, sqs):

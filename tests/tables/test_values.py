@@ -94,6 +94,24 @@ def test_parquet_columns_are_converted_exactly_or_rejected(workplace):
     assert "cannot be read as int64" in ended.stdout + ended.stderr, str(ended)
 
 
+def test_whole_numbers_of_parquet_that_pandas_rounds_are_reported_with_a_remedy(workplace):
+    (workplace.folder / "data").mkdir()
+    pq.write_table(pa.table({"id": [1, 2**53 + 1, None]}), workplace.folder / "data/t.parquet")
+    ended = workplace.job(REPR, inputs=table("data/t.parquet")).run()
+    assert [row[0]["id"] for row in rows(ended)][:2] == [1.0, 2.0**53]
+    (kind,) = ended.result["warning_kinds"]
+    assert (kind["column"], kind["count"], kind["problem"]) == ("id", 1, "more digits than float64 holds, rounded")
+    assert kind["first"].endswith('t.parquet, row group 0, row 2: "9007199254740993"'), kind
+    assert kind["remedy"] == "to keep them, set columns: {id: string}"
+    assert "more digits than float64 holds, rounded (once: " in ended.log("job_result.txt")
+
+    kept = workplace.job(REPR, inputs=table("data/t.parquet", columns={"id": "string"})).run()
+    assert [row[0]["id"] for row in rows(kept)][1] == str(2**53 + 1) and kept.result["warnings"] == 0
+    arrow = "__gristmill_arrow__ = True\ndef run(table): return [str(value) for value in table['id'].to_pylist()]"
+    kept = workplace.job(arrow, inputs=table("data/t.parquet")).run()
+    assert (kept.lines, kept.result["warnings"]) == (["1", str(2**53 + 1), "None"], 0)
+
+
 def test_brotli_is_rejected_by_name(workplace):
     (workplace.folder / "data").mkdir()
     pq.write_table(pa.table({"a": [1, 2]}), workplace.folder / "data/t.parquet", compression="brotli")

@@ -38,7 +38,10 @@ pub fn sentence(notice: &Notice) -> String {
         Notice::Doubt(problem) => problem.to_string(),
         Notice::Decision(text) => text.clone(),
         Notice::StoreSilent { url, seconds } => {
-            format!("{url} has not answered for {seconds}s; whether it is writable is unknown")
+            format!("{url} has not answered for {seconds}s; whether the job can use it is unknown")
+        }
+        Notice::UnusableHere { problem, how } => {
+            format!("from this machine, {problem}; {}", how.by())
         }
         Notice::InterpreterSilent { python, seconds } => {
             format!("{} has not answered for {seconds}s; the script is not checked", python.display())

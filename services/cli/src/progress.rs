@@ -261,6 +261,7 @@ mod tests {
             since: 0,
             detail: String::new(),
             stack: "Thread 1 (most recent call first):\n  File \"a.py\", line 3 in wait".into(),
+            printed: String::new(),
         }
     }
 

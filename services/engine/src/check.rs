@@ -1,20 +1,16 @@
 //! Reads a job file, and checks everything that can be known before the first mini-batch. Finds all problems at once.
 
 mod python;
+mod urls;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use job_file::{AzureNames, Parsed, Problem, Wishes};
 use partitioner::{Inputs, Survey};
-use protocol::JobSpec;
 use storage::StoreOptions;
 
 use crate::{Engine, Error, Events, Notice, Result};
 use python::PythonCheck;
-
-/// How long a check waits for a store.
-const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A job file, as the caller passes it.
 #[derive(Clone, Debug)]
@@ -69,7 +65,7 @@ impl Engine {
     }
 
     /// Checks the surroundings of a job: interpreter and script; files, formats and columns of the inputs; permissions for
-    /// an output behind a URL. `options`: how to reach inputs and output. `remembers`: skips the check of a script that has
+    /// outputs behind URLs, and side inputs behind URLs. `options`: how to reach them. `remembers`: skips the check of a script that has
     /// passed before.
     ///
     /// The interpreter may still be checking the script when this returns. Blocks its thread, and needs a Tokio runtime with
@@ -96,9 +92,8 @@ impl Engine {
         };
         if !parsed.elsewhere {
             self.warn_of_unfit_machine(parsed, events);
-            let unwritable = unwritable_url(&parsed.spec, options, events);
-            problems.extend(unwritable.map(|message| parsed.problem("output", message)));
         }
+        problems.extend(urls::problems(parsed, options, events));
         let script = python.map(|python| ScriptCheck {
             python,
             // The interpreters of the nodes are unknown here, so only problems of the script count.
@@ -151,20 +146,5 @@ impl ScriptCheck {
             events.notice(Notice::CheckedWithDefault(python));
         }
         problems
-    }
-}
-
-/// Returns why this machine cannot write to an output behind a URL, if so.
-fn unwritable_url(spec: &JobSpec, options: &StoreOptions, events: &Events) -> Option<String> {
-    let url = Some(&spec.output.folder).filter(|folder| folder.is_url())?.display();
-    let probe = tokio::time::timeout(PROBE_PATIENCE, storage::can_write(&url, options.clone()));
-    let probed = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(probe));
-    match probed {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => Some(format!("nothing can be written to {url}: {error:#}")),
-        Err(_) => {
-            events.notice(Notice::StoreSilent { url, seconds: PROBE_PATIENCE.as_secs() });
-            None
-        }
     }
 }

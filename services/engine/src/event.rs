@@ -35,8 +35,10 @@ pub enum Notice {
     Doubt(Problem),
     /// A decision of the engine about an input; a note of the job, as its result repeats it.
     Decision(String),
-    /// A store has not answered for this long, so it is unknown whether the output can be written.
+    /// A store has not answered for this long, so it is unknown whether the job can use this URL.
     StoreSilent { url: String, seconds: u64 },
+    /// This machine cannot use a URL, which only roles of the target use.
+    UnusableHere { problem: String, how: UrlUse },
     /// An interpreter has not answered for this long, so the script is not checked.
     InterpreterSilent { python: PathBuf, seconds: u64 },
     /// The default interpreter of this machine found problems; the job names none.
@@ -76,6 +78,36 @@ pub enum Notice {
     LocalPaths { paths: Vec<String>, more: usize, queue: String },
     /// No worker of this target that runs now takes the job.
     NoWorkerFits { unfit: Unfit, target: TargetRef },
+}
+
+/// What uses a URL of a job, beside its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UrlUse {
+    /// The reducer writes the output.
+    Output,
+    /// Scripts on workers write it.
+    Written,
+    /// Workers read it.
+    Read,
+}
+
+impl UrlUse {
+    /// Returns what is wrong if a store rejects it.
+    pub(crate) fn rejected(self, url: &str, cause: &str) -> String {
+        match self {
+            Self::Output | Self::Written => format!("nothing can be written to {url}: {cause}"),
+            Self::Read => format!("{url} cannot be read: {cause}"),
+        }
+    }
+
+    /// Returns which roles of a target use it, as the end of a sentence.
+    pub fn by(self) -> &'static str {
+        match self {
+            Self::Output => "the reducer writes it",
+            Self::Written => "the workers write it",
+            Self::Read => "the workers read it",
+        }
+    }
 }
 
 /// Why an earlier job is neither continued nor reused.

@@ -96,7 +96,7 @@ pub use clean::{Candidate, CleanReport, CleanUp, KeptReason, OldJobs};
 pub use dead_letters::{DeadLetter, DeadLetters, Moved};
 pub use decisions::{Decisions, TextDecisions};
 pub use error::{Busy, Error, Result};
-pub use event::{Event, Events, NewJobReason, Notice, events};
+pub use event::{Event, Events, NewJobReason, Notice, UrlUse, events};
 pub use execute::StopRequest;
 pub use follow::{Followed, LOOK_EVERY, follow};
 pub use home::Home;

@@ -306,6 +306,7 @@ mod tests {
             since: 0,
             detail: "other jobs use the GPU of this node".into(),
             stack: String::new(),
+            printed: String::new(),
         };
         let (node, detail) = ("a".to_owned(), waiting.detail.clone());
         let new = Progress { nodes: 0, waiting: vec![waiting], ..progress() };

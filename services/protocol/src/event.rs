@@ -112,6 +112,9 @@ pub enum ResultEvent {
         state: JobState,
         /// Why, in one line; `None` when completed.
         cause: Option<String>,
+        /// The failure behind the cause, if no other event reports it: a process without progress.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<Box<ErrorReport>>,
     },
     /// Reverts the successes of these mini-batches, because the machine stopped before their parts were on its disk, or
     /// because the job is reopened and would fail again at once for want of the items that they lack.
@@ -273,6 +276,10 @@ pub struct Waiting {
     pub detail: String,
     /// Current Python stack, the main thread first. May be empty.
     pub stack: String,
+    /// The last lines that the current mini-batch, or the start of the process, has printed until this report. Bounded like
+    /// [`ErrorReport::printed`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub printed: String,
 }
 
 /// The phase that a Python process is in. The numbers are those of the status page.

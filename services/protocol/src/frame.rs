@@ -208,6 +208,9 @@ pub enum ProcessEvent {
         import_seconds: f64,
         /// `major.minor.micro` of the interpreter.
         python_version: String,
+        /// Whether `run()` takes tables of Arrow.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        takes_arrow: bool,
     },
     /// The script could not be imported, has no `run`, or `init()` raised. The process exits with status 72.
     InitFailed {

@@ -245,7 +245,7 @@ pub struct FailureCause {
     pub error: String,
     /// Number of attempts.
     pub attempts: u64,
-    /// Some of their mini-batches; empty if the script did not start.
+    /// Some of their mini-batches; empty if the script did not start, or if one process without progress ended the job.
     pub mini_batches: Vec<u64>,
     /// File below `logs/` to open next; may be empty.
     pub log: String,

@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn event_that_only_reducers_write_is_rejected() {
         for event in [
-            ResultEvent::Ended { state: JobState::Completed, cause: None },
+            ResultEvent::Ended { state: JobState::Completed, cause: None, error: None },
             ResultEvent::Reopened { at: 0 },
             ResultEvent::RowsLost { mini_batches: vec![0] },
             ResultEvent::CutShort,

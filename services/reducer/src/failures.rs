@@ -49,7 +49,7 @@ pub struct FailureGroup {
     pub message: String,
     /// Number of failures.
     pub count: u64,
-    /// Some of the mini-batches; empty for failures of `init()`.
+    /// Some of the mini-batches; empty for failures of `init()`, and for the one that ended the job.
     pub mini_batches: Vec<u64>,
     /// Traceback of the first failure.
     pub traceback: String,
@@ -57,6 +57,8 @@ pub struct FailureGroup {
     pub log: String,
     /// The last lines printed before the first failure.
     pub printed: String,
+    /// It ended the job by itself.
+    pub ended_job: bool,
     order: usize,
 }
 
@@ -122,6 +124,24 @@ impl Failures {
         self.add(&in_lines(error), None);
     }
 
+    /// Adds the failure of a process that ended the job by itself.
+    pub(crate) fn job_ended_by(&mut self, error: &ErrorReport) {
+        let (key, order) = ((error.category.clone(), error.message.clone()), self.next_group);
+        let ErrorReport { category, message, traceback, log, printed } = in_lines(error);
+        let group = FailureGroup {
+            category,
+            message,
+            count: 1,
+            mini_batches: vec![],
+            traceback,
+            log,
+            printed,
+            ended_job: true,
+            order,
+        };
+        self.groups.insert(key, group);
+    }
+
     /// Adds the last attempt of a mini-batch.
     pub(crate) fn given_up(&mut self, attempt: &Attempt) {
         self.retrying.remove(&attempt.mini_batch);
@@ -172,6 +192,7 @@ impl Failures {
             traceback: error.traceback.clone(),
             log: error.log.clone(),
             printed: error.printed.clone(),
+            ended_job: false,
             order,
         });
         self.next_group += usize::from(group.count == 0);
@@ -184,10 +205,10 @@ impl Failures {
         }
     }
 
-    /// Returns the groups, the most frequent first.
+    /// Returns the groups, the one that ended the job and then the most frequent first.
     pub fn groups(&self) -> Vec<&FailureGroup> {
         let mut groups: Vec<_> = self.groups.values().collect();
-        groups.sort_by_key(|group| (std::cmp::Reverse(group.count), group.order));
+        groups.sort_by_key(|group| (!group.ended_job, std::cmp::Reverse(group.count), group.order));
         groups
     }
 

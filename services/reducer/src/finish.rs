@@ -15,7 +15,7 @@ use crate::judge::End;
 use crate::output::{Assembly, Bases, Written, is_unavailable};
 use crate::peers::Agreement;
 use crate::reports::headline::headline;
-use crate::stalls::describe;
+use crate::stalls::{Stall, describe};
 use crate::words::sentence;
 use crate::{CrashPoint, Effort, Reducer};
 
@@ -73,7 +73,7 @@ impl Reducer {
                     (JobState::Failed, Some(cause), None)
                 }
             },
-            End::Failed(cause) => (JobState::Failed, Some(cause), None),
+            End::Failed(cause) | End::Stalled(Stall { cause, .. }) => (JobState::Failed, Some(cause), None),
             End::Canceled(reason) => (JobState::Canceled, Some(reason.unwrap_or_else(|| "canceled".into())), None),
         };
         if !self.spec.limits.is_empty() && !self.tally.asked_limits() && self.tally.mini_batches().succeeded > 0 {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use protocol::{JobSpec, JobState, OutputAction, ResultEvent};
+use protocol::{ErrorReport, JobSpec, JobState, OutputAction, ResultEvent};
 
 use crate::presence::{Moment, Presence};
-use crate::stalls::{self, Elapsed};
+use crate::stalls::{self, Elapsed, Stall};
 use crate::thresholds::{self, Limits};
 use crate::{Options, Tally};
 
@@ -14,27 +14,39 @@ use crate::{Options, Tally};
 pub(crate) enum End {
     Complete,
     Failed(String),
+    Stalled(Stall),
     Canceled(Option<String>),
+}
+
+impl From<Stall> for End {
+    fn from(stall: Stall) -> Self {
+        Self::Stalled(stall)
+    }
 }
 
 impl End {
     /// Reads an end from the ledger.
-    pub fn committed(state: JobState, cause: Option<&str>) -> Self {
-        match (state, cause) {
+    pub fn committed((state, cause, error): (JobState, Option<&str>, Option<&ErrorReport>)) -> Self {
+        let cause = cause.map(str::to_owned);
+        match (state, error) {
             (JobState::Completed, _) => Self::Complete,
-            (JobState::Canceled, cause) => Self::Canceled(cause.map(str::to_owned)),
-            (_, cause) => Self::Failed(cause.unwrap_or_default().to_owned()),
+            (JobState::Canceled, _) => Self::Canceled(cause),
+            (_, None) => Self::Failed(cause.unwrap_or_default()),
+            (_, Some(error)) => {
+                Self::Stalled(Stall { cause: cause.unwrap_or_default(), error: Some(error.clone().into()) })
+            }
         }
     }
 
     /// Returns the event for the ledger.
     pub fn event(&self) -> ResultEvent {
-        let (state, cause) = match self {
-            Self::Complete => (JobState::Completed, None),
-            Self::Failed(cause) => (JobState::Failed, Some(cause.clone())),
-            Self::Canceled(cause) => (JobState::Canceled, cause.clone()),
+        let (state, cause, error) = match self {
+            Self::Complete => (JobState::Completed, None, None),
+            Self::Failed(cause) => (JobState::Failed, Some(cause.clone()), None),
+            Self::Stalled(Stall { cause, error }) => (JobState::Failed, Some(cause.clone()), error.clone()),
+            Self::Canceled(cause) => (JobState::Canceled, cause.clone(), None),
         };
-        ResultEvent::Ended { state, cause }
+        ResultEvent::Ended { state, cause, error }
     }
 }
 
@@ -119,8 +131,8 @@ impl Judge {
 
     /// Returns how the committed events end the job. `polled`: mini-batches that have another try count as failed.
     pub fn end(&self, tally: &Tally, polled: bool, now: Moment) -> Option<End> {
-        if let Some((state, cause)) = tally.ended_as() {
-            return Some(End::committed(state, cause));
+        if let Some(committed) = tally.ended_as() {
+            return Some(End::committed(committed));
         }
         if let Some(cause) = tally.plan_failure() {
             return Some(End::Failed(cause.to_owned()));
@@ -133,12 +145,12 @@ impl Judge {
             let nothing = if self.collects_rows { thresholds::nothing_succeeded(tally) } else { None };
             return Some(nothing.map_or(End::Complete, End::Failed));
         }
-        stalls::init_failure(tally.nodes(), &self.limits, &self.elapsed(now)).map(End::Failed)
+        stalls::init_failure(tally.nodes(), &self.limits, &self.elapsed(now)).map(End::from)
     }
 
     /// Returns the end of a job without progress.
     pub fn stalled(&self, tally: &Tally, now: Moment) -> Option<End> {
-        stalls::stalled(tally, &self.limits, &self.elapsed(now)).map(End::Failed)
+        stalls::stalled(tally, &self.limits, &self.elapsed(now)).map(End::from)
     }
 
     fn elapsed(&self, now: Moment) -> Elapsed {
@@ -186,12 +198,15 @@ mod tests {
     #[test]
     fn committed_end_precedes_every_limit() {
         let (judge, now) = judge(Options::default());
-        let ended = |state, cause: &str| ResultEvent::Ended { state, cause: Some(cause.to_owned()) };
+        let ended = |state, cause: &str| ResultEvent::Ended { state, cause: Some(cause.to_owned()), error: None };
         let all_failed = [planned(1), attempt(failed(0, 3, true, 1))];
         assert!(matches!(judge.end(&tally(all_failed.clone()), false, now), Some(End::Failed(_))));
         let canceled = all_failed.into_iter().chain([ended(JobState::Canceled, "by the user")]);
         assert_eq!(judge.end(&tally(canceled), false, now), Some(End::Canceled(Some("by the user".into()))));
-        for end in [End::Complete, End::Failed("x".into()), End::Canceled(None), End::Canceled(Some("y".into()))] {
+        let hung = Stall { cause: "z".into(), error: Some(Box::default()) };
+        let failed = [End::Failed("x".into()), End::Stalled(hung)];
+        let canceled = [End::Canceled(None), End::Canceled(Some("y".into()))];
+        for end in [End::Complete].into_iter().chain(failed).chain(canceled) {
             assert_eq!(judge.end(&tally([end.event()]), false, now), Some(end), "as committed");
         }
     }
@@ -244,7 +259,7 @@ mod tests {
         assert_eq!(judge.stalled(&tally, now), None, "60 s are allowed");
         now = now.after(Duration::from_secs(1));
         judge.presence.heard(now);
-        assert!(matches!(judge.stalled(&tally, now), Some(End::Failed(cause)) if cause.contains("60 seconds")));
+        assert!(matches!(judge.stalled(&tally, now), Some(End::Stalled(stall)) if stall.cause.contains("60 seconds")));
         judge.resume();
         judge.task_created();
         assert_eq!(judge.stalled(&tally, now), None, "the limit restarts");

@@ -276,6 +276,7 @@ mod tests {
             since: 0,
             detail: String::new(),
             stack: String::new(),
+            printed: String::new(),
         }))
     }
 

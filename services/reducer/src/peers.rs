@@ -228,6 +228,7 @@ impl Reducer {
     /// Agrees with the other reducers on the end of the job: the first committed end decides.
     pub(crate) async fn agree(&mut self, end: End) -> anyhow::Result<Agreement> {
         if self.peers == Peers::Alone {
+            self.tally.apply(&end.event());
             return Ok(Agreement::Ends(end));
         }
         let is_ours = self.append_event(&end.event()).await? == Appended::Committed;
@@ -235,7 +236,7 @@ impl Reducer {
             return Ok(Agreement::EndedElsewhere(Box::new(result)));
         }
         Ok(match self.tally.ended_as() {
-            Some((state, cause)) => Agreement::Ends(End::committed(state, cause)),
+            Some(committed) => Agreement::Ends(End::committed(committed)),
             None => Agreement::Reopened,
         })
     }

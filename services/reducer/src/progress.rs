@@ -120,6 +120,7 @@ mod tests {
             since: 0,
             detail: String::new(),
             stack: String::new(),
+            printed: String::new(),
         };
         waits.note(&reported, &nodes);
         tokio::time::advance(Duration::from_secs(25)).await;

@@ -386,7 +386,7 @@ impl Files {
         let job_report = self.logs.join("sys/job_report");
         replace(&job_report.join("process_summary.csv"), &self.summaries.process_csv());
         replace(&job_report.join("node_summary.csv"), &self.summaries.node_csv());
-        replace(&self.logs.join("job_error.txt"), &text::job_error(tally.failures()));
+        replace(&self.logs.join("job_error.txt"), &text::job_error(tally));
         replace(&self.logs.join("user/error.txt"), &text::user_error(tally.failures()));
         self.flush();
     }

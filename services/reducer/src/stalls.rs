@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use protocol::Waiting;
+use protocol::{ErrorReport, Waiting};
 
 use crate::Tally;
 use crate::failures::{error_sentence, one_line};
@@ -23,8 +23,40 @@ pub struct Elapsed {
     pub in_init: Option<Duration>,
 }
 
+/// Why a job without progress fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// The cause.
+    pub cause: String,
+    /// The process that the job waits for, as a failure.
+    pub error: Option<Box<ErrorReport>>,
+}
+
+impl Stall {
+    /// Category of the failure.
+    const CATEGORY: &str = "NoProgress";
+
+    fn of(cause: String) -> Self {
+        Self { cause, error: None }
+    }
+
+    /// Completes a cause by what the job waits for.
+    fn waiting(cause: &str, nodes: &Nodes) -> Self {
+        let waiting = nodes.waiting().next();
+        let of_process = waiting.filter(|waiting| !waiting.process.is_empty());
+        let error = of_process.map(|waiting| ErrorReport {
+            category: Self::CATEGORY.to_owned(),
+            message: describe(waiting),
+            traceback: waiting.stack.clone(),
+            printed: waiting.printed.clone(),
+            ..ErrorReport::default()
+        });
+        Self { cause: format!("{cause}{}", waits_for(nodes)), error: error.map(Box::new) }
+    }
+}
+
 /// Returns why no process will ever be ready: `init()` failed too often or takes too long, or all nodes stopped.
-pub fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
+pub fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option<Stall> {
     let nodes_needed = limits.peers.nodes_needed(limits.node_count, nodes);
     if nodes.stopped().len() as u64 >= nodes_needed {
         let (node, cause) = nodes.stopped().first_key_value()?;
@@ -32,7 +64,7 @@ pub fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option
             1 => String::new(),
             nodes => format!(" (all {nodes} nodes stopped)"),
         };
-        return Some(format!("Node {node} stopped: {}{others}", one_line(cause)));
+        return Some(Stall::of(format!("Node {node} stopped: {}{others}", one_line(cause))));
     }
     let failures_max = 2 * nodes_needed * processes_per_node(nodes, limits);
     if nodes.processes_ready() == 0
@@ -41,15 +73,13 @@ pub fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option
     {
         let error = nodes.init_error().map_or_else(|| ".".to_owned(), |error| format!(": {}", error_sentence(error)));
         let times = counted(nodes.init_failures(), "time");
-        return Some(format!("init() failed {times} and succeeded in no process{error}"));
+        return Some(Stall::of(format!("init() failed {times} and succeeded in no process{error}")));
     }
     let in_init_max = 3 * limits.run_invocation_timeout + Duration::from_secs(30);
     if elapsed.in_init.is_some_and(|in_init| in_init > in_init_max) {
-        return Some(format!(
-            "No process finished init() within {} seconds (3 * run_invocation_timeout + 30).{}",
-            in_init_max.as_secs(),
-            waits_for(nodes)
-        ));
+        let seconds = in_init_max.as_secs();
+        let cause = format!("No process finished init() within {seconds} seconds (3 * run_invocation_timeout + 30).");
+        return Some(Stall::waiting(&cause, nodes));
     }
     None
 }
@@ -59,20 +89,20 @@ fn processes_per_node(nodes: &Nodes, limits: &Limits) -> u64 {
 }
 
 /// Returns why a job without progress fails.
-pub fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
+pub fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<Stall> {
     match elapsed.since_progress {
         None if elapsed.since_start > limits.first_task_creation_timeout => {
             let seconds = counted(limits.first_task_creation_timeout.as_secs(), "second");
-            Some(format!("Unable to create any task within {seconds}."))
+            Some(Stall::of(format!("Unable to create any task within {seconds}.")))
         }
         // The first process has its own limit. On a target, workers may start at any time.
         Some(_) if limits.peers.is_deserted(tally.nodes()) => {
             let longest = limits.peers.first_process_max().filter(|longest| elapsed.since_start > *longest)?;
-            Some(format!("No Python process started within {} seconds.", longest.as_secs()))
+            Some(Stall::of(format!("No Python process started within {} seconds.", longest.as_secs())))
         }
         Some(since) if since > limits.progress_update_timeout => {
             let seconds = counted(limits.progress_update_timeout.as_secs(), "second");
-            Some(format!("No progress update in {seconds}.{}", waits_for(tally.nodes())))
+            Some(Stall::waiting(&format!("No progress update in {seconds}."), tally.nodes()))
         }
         _ => None,
     }
@@ -125,6 +155,14 @@ mod tests {
     use crate::Options;
     use crate::fixtures::{spec, started};
 
+    fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
+        super::init_failure(nodes, limits, elapsed).map(|stall| stall.cause)
+    }
+
+    fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
+        super::stalled(tally, limits, elapsed).map(|stall| stall.cause)
+    }
+
     #[test]
     fn node_that_waits_says_for_what() {
         let waiting = Waiting {
@@ -136,6 +174,7 @@ mod tests {
             since: 0,
             detail: "other jobs use the GPU of this node".into(),
             stack: String::new(),
+            printed: String::new(),
         };
         assert_eq!(describe(&waiting), "node a for 12 seconds: other jobs use the GPU of this node");
         let of_process =
@@ -280,12 +319,16 @@ mod tests {
             stack:
                 "Thread 1 (most recent call first):\n  File \"a.py\", line 3 in wait\n  File \"b.py\", line 9 in run"
                     .into(),
+            printed: "connecting to db".into(),
         })));
         assert_eq!(
             stalled(&tally, &alone(1), &late).expect("late"),
             "No progress update in 270 seconds. Waiting for mini-batch 7 on node 0, process001, in run() for \
              260 seconds, at \"a.py\", line 3 in wait."
         );
+        let error = super::stalled(&tally, &alone(1), &late).and_then(|stall| stall.error).expect("a process waits");
+        assert!(error.message.starts_with("mini-batch 7 on node 0, process001, in run() for 260"), "{}", error.message);
+        assert_eq!((&*error.category, &*error.printed), ("NoProgress", "connecting to db"));
     }
 
     #[test]

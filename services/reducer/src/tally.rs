@@ -11,7 +11,9 @@ mod warnings;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use protocol::{Attempt, AttemptCore, AttemptStatus, Counts, JobState, Planned, ProcessName, Progress, ResultEvent};
+use protocol::{
+    Attempt, AttemptCore, AttemptStatus, Counts, ErrorReport, JobState, Planned, ProcessName, Progress, ResultEvent,
+};
 
 use crate::batch::{Event, RecordView};
 use crate::failures::Failures;
@@ -88,7 +90,7 @@ pub struct Tally {
     /// Mini-batches of which the second start succeeded first.
     copies_won: BTreeSet<u64>,
     asked_limits: bool,
-    ended_as: Option<(JobState, Option<String>)>,
+    ended_as: Option<(JobState, Option<String>, Option<Box<ErrorReport>>)>,
     times_reopened: u64,
     /// How often rows were lost, so that successes count no more.
     times_rows_lost: u64,
@@ -126,10 +128,11 @@ impl Tally {
                 mini_batches.iter().for_each(|&mini_batch| self.lose(mini_batch));
                 Effect::Counted
             }
-            ResultEvent::Ended { state, cause } => {
-                let effect = if self.ended_as.is_some() { Effect::Nothing } else { Effect::Counted };
-                self.ended_as.get_or_insert_with(|| (*state, cause.clone()));
-                effect
+            ResultEvent::Ended { .. } if self.ended_as.is_some() => Effect::Nothing,
+            ResultEvent::Ended { state, cause, error } => {
+                error.iter().for_each(|error| self.failures.job_ended_by(error));
+                self.ended_as = Some((*state, cause.clone(), error.clone()));
+                Effect::Counted
             }
             ResultEvent::Duplicates { count } => {
                 self.duplicates += count;
@@ -382,9 +385,9 @@ impl Tally {
         self.plan_failure.as_deref()
     }
 
-    /// Returns the committed end of the job and its cause.
-    pub fn ended_as(&self) -> Option<(JobState, Option<&str>)> {
-        self.ended_as.as_ref().map(|(state, cause)| (*state, cause.as_deref()))
+    /// Returns the committed end of the job, its cause, and the failure behind it that no other event reports.
+    pub fn ended_as(&self) -> Option<(JobState, Option<&str>, Option<&ErrorReport>)> {
+        self.ended_as.as_ref().map(|(state, cause, error)| (*state, cause.as_deref(), error.as_deref()))
     }
 
     /// Returns the counts of mini-batches. `total` is 0 until the plan is complete.

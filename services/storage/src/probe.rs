@@ -47,15 +47,17 @@ pub async fn probe(target: &TargetStore) -> Probe {
     Probe { requests, clock_ahead_seconds }
 }
 
-/// Checks whether objects can be written below `url`: begins and aborts an upload, which leaves nothing behind. Stores
-/// that begin an upload without a request always pass.
-pub async fn can_write(url: &str, options: StoreOptions) -> Result<()> {
-    let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
-    let (store, path) = Stores::new(options).open(&parsed).await?;
-    let upload = store.put_multipart(&path.join(".gristmill-probe")).await;
-    // An upload that cannot be aborted contains no byte.
-    let _ = upload.map_err(|error| Error::from_store(&shown(&parsed), error))?.abort().await;
-    Ok(())
+impl Stores {
+    /// Checks whether objects can be written below `url`: begins and aborts an upload, which leaves nothing behind. Stores
+    /// that begin an upload without a request always pass. Nothing is found only if the bucket does not exist.
+    pub async fn can_write(&self, url: &str) -> Result<()> {
+        let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
+        let (store, path) = self.open(&parsed).await?;
+        let upload = store.put_multipart(&path.join(".gristmill-probe")).await;
+        // An upload that cannot be aborted contains no byte.
+        let _ = upload.map_err(|error| Error::from_store(&shown(&parsed), error))?.abort().await;
+        Ok(())
+    }
 }
 
 async fn list(store: &dyn ObjectStore, folder: &ObjectPath, expected: &ObjectPath) -> object_store::Result<()> {

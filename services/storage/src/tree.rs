@@ -64,6 +64,19 @@ impl Stores {
         let digest = hasher.finalize().to_hex().to_string();
         Ok(Tree { store, url, name: file_name(parsed.as_str()), objects, digest })
     }
+
+    /// Looks for an object behind a URL: of that name, or else below it. Fails if there is none.
+    pub async fn must_exist(&self, url: &str) -> Result<()> {
+        let parsed = parsed(url)?;
+        let (store, path) = self.open(&parsed).await?;
+        let url = shown(&parsed);
+        if single(&*store, &path, &url).await?.is_none() {
+            let first = store.list(Some(&path)).next().await;
+            let first = first.ok_or_else(|| Error::NotFound { object: url.clone() })?;
+            first.map_err(|error| not_listed(&url, error))?;
+        }
+        Ok(())
+    }
 }
 
 impl Tree {
@@ -100,27 +113,40 @@ impl Tree {
 
 /// Lists the object, or those below it, sorted by name.
 async fn look(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<Vec<ObjectMeta>> {
-    if !url.ends_with('/') && !path.as_ref().is_empty() {
-        match store.head(path).await {
-            Ok(meta) => return Ok(vec![meta]),
-            // A plain web server has no folders.
-            Err(object_store::Error::NotFound { .. }) if !url.starts_with("http") => {}
-            Err(error) => return Err(Error::from_store(url, error)),
-        }
+    if let Some(meta) = single(store, path, url).await? {
+        return Ok(vec![meta]);
     }
     let listed = store.list(Some(path)).try_collect().await;
-    let mut metas: Vec<ObjectMeta> = listed.map_err(|error| match error {
-        error if url.starts_with("http") => Error::unavailable(
-            url,
-            format!("this server cannot list folders, name one file: {}", crate::error::said(&error)),
-        ),
-        error => Error::from_store(url, error),
-    })?;
+    let mut metas: Vec<ObjectMeta> = listed.map_err(|error| not_listed(url, error))?;
     if metas.is_empty() {
         return Err(Error::NotFound { object: url.to_owned() });
     }
     metas.sort_by(|left, right| left.location.cmp(&right.location));
     Ok(metas)
+}
+
+/// Returns the object of this name; `None` if there may be a folder.
+async fn single(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<Option<ObjectMeta>> {
+    if url.ends_with('/') || path.as_ref().is_empty() {
+        return Ok(None);
+    }
+    match store.head(path).await {
+        Ok(meta) => Ok(Some(meta)),
+        // A plain web server has no folders.
+        Err(object_store::Error::NotFound { .. }) if !url.starts_with("http") => Ok(None),
+        Err(error) => Err(Error::from_store(url, error)),
+    }
+}
+
+fn not_listed(url: &str, error: object_store::Error) -> Error {
+    /// The codes of a bucket or container that does not exist.
+    const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
+    let said = crate::error::said(&error);
+    match url.starts_with("http") {
+        true => Error::unavailable(url, format!("this server cannot list folders, name one file: {said}")),
+        false if NO_BUCKET.iter().any(|code| said.contains(code)) => Error::NotFound { object: url.to_owned() },
+        false => Error::from_store(url, error),
+    }
 }
 
 /// Returns every folder that contains an object.
@@ -186,6 +212,13 @@ mod tests {
         }
         let missing = stores.tree("s3://bucket/nothing").await.expect_err("it is not there");
         assert_eq!(missing.to_string(), "s3://bucket/nothing does not exist");
+        for (url, is_there) in
+            [("ref/a.txt", true), ("ref", true), ("ref/", true), ("ref/a", false), ("nothing/", false)]
+        {
+            let looked = stores.must_exist(&format!("s3://bucket/{url}")).await;
+            assert!(matches!(looked, Ok(()) | Err(Error::NotFound { .. })), "{looked:?}");
+            assert_eq!(looked.is_ok(), is_there, "{url}");
+        }
     }
 
     #[test]

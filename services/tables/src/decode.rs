@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{Field, Schema};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, UInt64Type};
 use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, UnreadRecord, Warning, WarningKind};
 
 use crate::column::{Column, Finished, Texts};
@@ -61,6 +61,8 @@ pub struct Decoded {
     pub warnings_total: u64,
     /// All warnings by kind, for a summary.
     pub warning_kinds: Vec<WarningKind>,
+    /// The warnings are about values that only pandas changes: a script that takes Arrow gets those of the file.
+    pub warns_of_pandas: bool,
 }
 
 /// Size of the pieces in which lines are read and decoded, so that the text to parse is still in the processor's
@@ -275,6 +277,14 @@ impl Decoder {
         let own = first.schema();
         let name = request.blocks[0].block.path.display();
         let batch = joined(&own, batches, &name)?;
+        let mut problems = Problems::new(request.options.on_type_mismatch);
+        for (field, column) in own.fields().iter().zip(batch.columns()) {
+            let place = |row| place_of(row, request.blocks, &rows_of_blocks);
+            rounded_by_pandas(column, |row, value, rounded| {
+                problems.rounded(|| place(row), field.name(), value, rounded);
+            });
+        }
+        let (warnings, warnings_total, warning_kinds) = problems.finish(request.options);
         let fields = own.fields().iter().map(|field| field.as_ref().clone()).collect();
         let rows = batch.num_rows();
         let batch = assemble(fields, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
@@ -283,11 +293,51 @@ impl Decoder {
             rows: rows as u64,
             failed_records: 0,
             unread: Vec::new(),
-            warnings: Vec::new(),
-            warnings_total: 0,
-            warning_kinds: Vec::new(),
+            warnings,
+            warnings_total,
+            warning_kinds,
+            warns_of_pandas: true,
         })
     }
+}
+
+/// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which pandas
+/// makes of whole numbers with missing values.
+fn rounded_by_pandas(column: &ArrayRef, rounded: impl FnMut(usize, i128, f64)) {
+    fn of<T: ArrowPrimitiveType>(column: &ArrayRef, mut rounded: impl FnMut(usize, i128, f64))
+    where
+        T::Native: Into<i128>,
+    {
+        /// Each whole number up to this one is a `float64`.
+        const EXACT_MAX: u128 = 1 << f64::MANTISSA_DIGITS;
+        for (row, value) in column.as_primitive::<T>().iter().enumerate() {
+            let Some(value) = value.map(Into::into).filter(|value| value.unsigned_abs() > EXACT_MAX) else { continue };
+            let float = value as f64;
+            if float as i128 != value {
+                rounded(row, value, float);
+            }
+        }
+    }
+    match column.data_type() {
+        _ if column.null_count() == 0 => {}
+        DataType::Int64 => of::<Int64Type>(column, rounded),
+        DataType::UInt64 => of::<UInt64Type>(column, rounded),
+        _ => {}
+    }
+}
+
+/// Returns where a row of a mini-batch of row groups is.
+fn place_of(mut row: usize, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> String {
+    for (block, &rows) in blocks.iter().zip(rows_of_blocks) {
+        if let BlockRange::RowGroup { row_group, offset, .. } = block.block.range
+            && row < rows
+        {
+            let path = block.block.path.display();
+            return format!("{path}, row group {row_group}, row {}", offset + row as u64 + 1);
+        }
+        row -= rows.min(row);
+    }
+    String::new()
 }
 
 /// Returns the positions in `names` of the columns in `listed`, in the order of the list; all positions without a list,
@@ -321,7 +371,8 @@ fn finish(table: Table, request: &DecodeRequest, rows_of_blocks: &[usize]) -> Re
     let mut arrays = Vec::with_capacity(columns.len());
     for (&index, column) in selected.iter().zip(columns) {
         let name = &names[index];
-        let rounded = |row, value, rounded| problems.rounded(row, name, value, rounded);
+        let place = |row| format!("row {row} of a mini-batch");
+        let rounded = |row, value: i64, rounded| problems.rounded(|| place(row), name, value.into(), rounded);
         let Finished { array, is_json } = column.finish(failed.as_deref(), rounded)?;
         let field = Field::new(name, array.data_type().clone(), true);
         let kind = ("ARROW:extension:name".to_owned(), JSON.to_owned());
@@ -336,7 +387,7 @@ fn finish(table: Table, request: &DecodeRequest, rows_of_blocks: &[usize]) -> Re
     let unread = problems.take_unread(failed_records);
     let (warnings, warnings_total, warning_kinds) = problems.finish(request.options);
     let rows = batch.num_rows() as u64;
-    Ok(Decoded { batch, rows, failed_records, unread, warnings, warnings_total, warning_kinds })
+    Ok(Decoded { batch, rows, failed_records, unread, warnings, warnings_total, warning_kinds, warns_of_pandas: false })
 }
 
 /// Arrow's name for text that is JSON.

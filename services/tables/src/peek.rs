@@ -143,6 +143,26 @@ impl Peek {
         }
     }
 
+    /// Notes quotes and delimiters behind a backslash, which ends no field in text of writers with an escape character:
+    /// such a quote within a field, and such a delimiter in a row with too many cells.
+    fn look_at_escapes(&mut self, text: &[u8], columns: usize, rows: &Rows, options: &TableOptions) {
+        let ends_field =
+            |next: Option<&u8>| next.is_none_or(|next| [b'"', b'\r', b'\n', options.delimiter].contains(next));
+        let quote = memchr::memmem::find_iter(text, b"\\\"").find(|at| !ends_field(text.get(at + 2)));
+        let escaped = [b'\\', options.delimiter];
+        let delimiter = rows.ragged.iter().filter(|row| row.cells > columns).find_map(|row| {
+            let line = text[row.position..].split(|&byte| byte == b'\n').next().unwrap_or_default();
+            memchr::memmem::find(line, &escaped).map(|at| row.position + at)
+        });
+        let Some(at) = [quote, delimiter].into_iter().flatten().min() else { return };
+        let found = if text[at + 1] == b'"' { "\"".to_owned() } else { shown(options.delimiter) };
+        let message = format!(
+            "holds `\\{found}` (first at byte {at}), in which the backslash is text, and no escape character: if it should be \
+             one, write fields in quotes, and each quote in them as two"
+        );
+        self.notes.push(("quotes", message));
+    }
+
     fn look_at_rows(&mut self, text: &[u8], is_whole: bool, options: &TableOptions) {
         self.look_at_line_ends(text, options);
         if self.refusal.is_some() {
@@ -159,6 +179,7 @@ impl Peek {
                 "has a line that ends within quotes: set `support_multi_line: true` if fields hold line breaks";
             self.notes.push(("support_multi_line", message.to_owned()));
         }
+        self.look_at_escapes(&text[..end], first.len(), &rows, options);
         if next == text.len() && !is_whole {
             return;
         }
@@ -287,6 +308,27 @@ mod tests {
         assert!(peek(b"a,b\n1,\"x", false, &csv).notes.is_empty(), "a line that is cut here may go on");
         let multi_line = TableOptions { support_multi_line: true, ..csv };
         assert_eq!(notes(b"a,b\n1,\"x\ny\"\n", &multi_line), "");
+    }
+
+    #[test]
+    fn escape_character_is_reported() {
+        let csv = options(TableFormat::Csv);
+        for (text, found, at) in
+            [("id,s\n10,c\\\"d\n", "\"", 9), ("id,s\n10,\"c\\\"d\"\n", "\"", 10), ("id,s\n10,x\n10,a\\,b\n", ",", 14)]
+        {
+            assert!(
+                notes(text.as_bytes(), &csv).contains(&format!("quotes: holds `\\{found}` (first at byte {at})")),
+                "{text}"
+            );
+        }
+        for text in [
+            "id,s,t\n10,C:\\,x\n",
+            "s,id\n\"C:\\\",1\n",
+            "id,s\n1,\"{\"\"a\"\": \"\"x\\\"\"y\"\"}\"\n",
+            "id,s\n1,\"C:\\\"\n",
+        ] {
+            assert!(!notes(text.as_bytes(), &csv).contains("quotes: "), "{text}");
+        }
     }
 
     #[test]

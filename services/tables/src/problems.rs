@@ -293,13 +293,12 @@ impl Problems {
     }
 
     /// Adds a whole number that changes because its column has missing values.
-    pub fn rounded(&mut self, row: usize, column: &str, value: i64, rounded: f64) {
+    pub fn rounded(&mut self, place: impl FnOnce() -> String, column: &str, value: i128, rounded: f64) {
         let text = value.to_string();
-        let place = || format!("row {row} of a mini-batch");
-        let message = |_: &str| {
+        let message = |place: &str| {
             format!(
-                "row {row} of the mini-batch, column \"{column}\": {value} is rounded to {rounded} because other values \
-                 of the column are missing"
+                "{place}, column \"{column}\": {value} is rounded to {rounded} because other values of the column are \
+                 missing"
             )
         };
         self.add(Problem::Rounded, (Some(column), Some(text.as_bytes())), place, message);

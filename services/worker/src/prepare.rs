@@ -188,6 +188,7 @@ fn decode(
         warnings: decoded.warnings,
         warnings_total: decoded.warnings_total,
         warning_kinds: decoded.warning_kinds,
+        warns_of_pandas: decoded.warns_of_pandas,
         ..Prepared::new(Payload::Table { rows, total, bytes }, total)
     })
 }

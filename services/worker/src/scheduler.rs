@@ -253,6 +253,8 @@ pub struct Scheduler {
     stop_deadline: Option<Instant>,
     /// The cause, once the node starts no more processes.
     gave_up: Option<String>,
+    /// The script takes tables of Arrow.
+    takes_arrow: bool,
     /// The reducer knows that this node stops.
     has_announced_stop: bool,
     is_receiving: bool,
@@ -307,6 +309,7 @@ impl Scheduler {
             stop: Stop::No,
             stop_deadline: None,
             gave_up: None,
+            takes_arrow: false,
             has_announced_stop: false,
             is_receiving: false,
             mini_batches: FxHashMap::default(),

@@ -135,7 +135,12 @@ impl Life {
         }
         enter(SlotPhase::Idle, None);
         self.send(
-            ProcessEvent::Ready { init_seconds: 0.0, import_seconds: 0.0, python_version: "3".into() },
+            ProcessEvent::Ready {
+                init_seconds: 0.0,
+                import_seconds: 0.0,
+                python_version: "3".into(),
+                takes_arrow: false,
+            },
             Bytes::new(),
         );
         while let Some(order) = orders.recv().await {

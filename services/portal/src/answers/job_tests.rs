@@ -95,6 +95,7 @@ fn mark_changes_with_what_the_job_waits_for() {
         since: 1_700_000_000_000,
         detail: String::new(),
         stack: "File \"entry.py\", line 3, in run".to_owned(),
+        printed: String::new(),
     };
     let mark = |waiting: Waiting| {
         let progress = Progress { waiting: vec![waiting], ..Reducer::no_progress() };

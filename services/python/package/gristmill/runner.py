@@ -169,7 +169,9 @@ class Process:
             elif self._tabular:
                 require_pandas()
         except (AsyncFunction, MissingRun, MissingPandas, MissingPyarrow) as error:
-            report = self._errors.report(occasion, type(error).__name__, one_line(str(error)))
+            self._streams.flush()
+            printed = self._streams.printed()
+            report = self._errors.report(occasion, type(error).__name__, one_line(str(error)), printed=printed)
             self._give_up(report, "never")
         except BaseException as error:
             self._leave_if_forked(error)
@@ -184,6 +186,7 @@ class Process:
                 "init_seconds": time.perf_counter() - started,
                 "import_seconds": imported - started,
                 "python_version": ".".join(map(str, sys.version_info[:3])),
+                "takes_arrow": functions.wants_arrow,
             }
         )
         return functions

@@ -20,7 +20,7 @@ use crate::output;
 const ROWS_HELD_MAX: usize = 1024;
 
 /// The columns of both tables.
-const COLUMNS: [(&str, Kind); 20] = [
+const COLUMNS: [(&str, Kind); 21] = [
     ("mini_batch", Kind::Number),
     ("item", Kind::Number),
     ("items", Kind::Number),
@@ -35,19 +35,21 @@ const COLUMNS: [(&str, Kind); 20] = [
     ("cause", Kind::Text),
     ("exception", Kind::Text),
     ("message", Kind::Text),
-    (TRACEBACK, Kind::Text),
+    ("traceback", Kind::Repeated),
     ("tries", Kind::Number),
     ("node", Kind::Text),
     ("process", Kind::Text),
     ("started_at", Kind::Time),
     ("log", Kind::Text),
+    ("printed", Kind::Repeated),
 ];
-const TRACEBACK: &str = "traceback";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Number,
     Text,
+    /// A text that the items of a mini-batch may share. Only the first of them has it in the CSV file.
+    Repeated,
     /// Milliseconds since 1970, UTC.
     Time,
 }
@@ -63,8 +65,8 @@ enum Cell<'a> {
 pub(super) struct Tables {
     csv: BufWriter<File>,
     line: String,
-    /// The traceback of the last row, and its mini-batch.
-    traceback: (u64, String),
+    /// The repeated texts of the last row, by column, and its mini-batch.
+    last: (u64, [String; COLUMNS.len()]),
     parquet: ArrowWriter<File>,
     schema: Arc<Schema>,
     columns: Vec<Column>,
@@ -94,11 +96,10 @@ impl Tables {
         let schema = Arc::new(Schema::new(COLUMNS.map(field).to_vec()));
         let parquet = ArrowWriter::try_new(create(parquet)?, schema.clone(), Some(output::parquet_properties()))?;
         let columns = COLUMNS.map(|(_, kind)| Column::new(kind)).into();
-        let traceback = (u64::MAX, String::new());
         Ok(Self {
             csv,
             line: String::new(),
-            traceback,
+            last: (u64::MAX, Default::default()),
             parquet,
             schema,
             columns,
@@ -134,11 +135,14 @@ impl Tables {
         Ok(())
     }
 
-    /// Writes a line of the CSV file. The files of a mini-batch share a traceback, which only the first of them repeats.
+    /// Writes a line of the CSV file.
     fn write_line(&mut self, mini_batch: u64, cells: &[Cell<'_>; COLUMNS.len()]) -> anyhow::Result<()> {
         let dialect = Dialect::default();
         self.line.clear();
-        for (position, ((name, kind), cell)) in COLUMNS.iter().zip(cells).enumerate() {
+        if self.last.0 != mini_batch {
+            self.last = (mini_batch, Default::default());
+        }
+        for (position, ((_, kind), cell)) in COLUMNS.iter().zip(cells).enumerate() {
             if position > 0 {
                 self.line.push(',');
             }
@@ -146,10 +150,11 @@ impl Tables {
                 Cell::Number(None) => {}
                 Cell::Number(Some(number)) if *kind == Kind::Time => self.line.push_str(&time(number)),
                 Cell::Number(Some(number)) => self.line.push_str(itoa::Buffer::new().format(number)),
-                Cell::Text(text) if *name == TRACEBACK => {
-                    if self.traceback.0 != mini_batch || self.traceback.1 != text {
+                Cell::Text(text) if *kind == Kind::Repeated => {
+                    let last = &mut self.last.1[position];
+                    if last != text {
                         dialect.push_inert(text, &mut self.line);
-                        self.traceback = (mini_batch, text.to_owned());
+                        text.clone_into(last);
                     }
                 }
                 Cell::Text(text) => dialect.push_inert(text, &mut self.line),
@@ -194,6 +199,7 @@ fn cells<'a>(reject: &'a Reject<'a>) -> [Cell<'a>; COLUMNS.len()] {
         Cell::Text(reject.process),
         number(reject.started_at),
         Cell::Text(&error.log),
+        Cell::Text(&error.printed),
     ]
 }
 
@@ -207,7 +213,7 @@ impl Kind {
     fn data_type(self) -> DataType {
         match self {
             Self::Number => DataType::Int64,
-            Self::Text => DataType::Utf8,
+            Self::Text | Self::Repeated => DataType::Utf8,
             Self::Time => DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into())),
         }
     }
@@ -217,7 +223,7 @@ impl Column {
     fn new(kind: Kind) -> Self {
         match kind {
             Kind::Number => Self::Number(Int64Builder::new()),
-            Kind::Text => Self::Text(StringBuilder::new()),
+            Kind::Text | Kind::Repeated => Self::Text(StringBuilder::new()),
             Kind::Time => Self::Time(TimestampMillisecondBuilder::new().with_data_type(Kind::Time.data_type())),
         }
     }

@@ -424,14 +424,15 @@ fn hostile_texts_stay_in_their_cells() {
     let error = attempt.error.as_mut().expect("failed");
     error.message = "=HYPERLINK(\"http://evil\")\n1,2,3".into();
     error.traceback = "-a\r\nb".into();
+    error.printed = "=1+1".into();
     error.category = String::new();
     let (csv, parquet, items) = tables(&[rejected_from(attempt, files(&["/in/a,b", "/in/\"c\""]))]);
     let expected = "mini_batch,item,items,input,path,row,byte_start,byte_end,key,detail,values,cause,exception,message,\
-        traceback,tries,node,process,started_at,log\n\
+        traceback,tries,node,process,started_at,log,printed\n\
         0,0,1,second,\"/in/a,b\",,,,,\"/in/a,b\",,run_raised,,\"'=HYPERLINK(\"\"http://evil\"\")\n1,2,3\",\"'-a\r\nb\",\
-        3,0,process000,2023-11-14T22:13:20.123Z,user/error/0/process000.txt\n\
+        3,0,process000,2023-11-14T22:13:20.123Z,user/error/0/process000.txt,'=1+1\n\
         0,1,1,second,\"/in/\"\"c\"\"\",,,,,\"/in/\"\"c\"\"\",,run_raised,,\"'=HYPERLINK(\"\"http://evil\"\")\n1,2,3\",,\
-        3,0,process000,2023-11-14T22:13:20.123Z,user/error/0/process000.txt\n";
+        3,0,process000,2023-11-14T22:13:20.123Z,user/error/0/process000.txt,\n";
     assert_eq!(csv, expected);
     assert_eq!(items, 2);
     let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(parquet)).expect("Parquet");

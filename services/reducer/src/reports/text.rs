@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use protocol::JobResult;
+use protocol::{JobResult, JobState};
 
 use crate::failures::EXAMPLES_MAX;
 use crate::stalls::describe;
@@ -143,22 +143,42 @@ fn write_waiting(tally: &Tally, text: &mut String) {
         for line in waiting.stack.lines() {
             let _ = writeln!(text, "  {line}");
         }
+        write_printed(&waiting.printed, text);
+    }
+}
+
+/// Quotes the last lines that a script has printed.
+fn write_printed(lines: &str, text: &mut String) {
+    if !lines.is_empty() {
+        let _ = writeln!(text, "  printed last:");
+        for line in lines.lines() {
+            let _ = writeln!(text, "    {line}");
+        }
     }
 }
 
 /// `job_error.txt`.
-pub(super) fn job_error(failures: &Failures) -> String {
-    let groups = failures.groups();
-    if groups.is_empty() {
-        return "No errors.\n".to_owned();
-    }
+pub(super) fn job_error(tally: &Tally) -> String {
+    let groups = tally.failures().groups();
+    let Some(first) = groups.first() else {
+        return match tally.ended_as() {
+            Some((JobState::Failed, Some(cause), _)) => {
+                format!("No error of the entry script. The job failed: {cause}\n")
+            }
+            _ => "No errors.\n".to_owned(),
+        };
+    };
     let total: u64 = groups.iter().map(|group| group.count).sum();
     let (errors, kinds) = (counted(total, "error"), counted(groups.len() as u64, "kind"));
-    let mut text = format!("{errors} of {kinds}, the most frequent first.\n");
+    let order =
+        if first.ended_job { "the one that ended the job and then the most frequent" } else { "the most frequent" };
+    let mut text = format!("{errors} of {kinds}, {order} first.\n");
     for group in groups {
         let message = if group.message.is_empty() { "(many different messages)" } else { &group.message };
         let _ = writeln!(text, "\n{} {}: {message}", counted(group.count, "time"), group.category);
-        if group.mini_batches.is_empty() {
+        if group.ended_job {
+            let _ = writeln!(text, "  it ended the job");
+        } else if group.mini_batches.is_empty() {
             let _ = writeln!(text, "  in init()");
         } else {
             let more = if group.mini_batches.len() == EXAMPLES_MAX { ", …" } else { "" };
@@ -168,12 +188,7 @@ pub(super) fn job_error(failures: &Failures) -> String {
         if !group.log.is_empty() {
             let _ = writeln!(text, "  open logs/{}", group.log);
         }
-        if !group.printed.is_empty() {
-            let _ = writeln!(text, "  printed last:");
-            for line in group.printed.lines() {
-                let _ = writeln!(text, "    {line}");
-            }
-        }
+        write_printed(&group.printed, &mut text);
     }
     text
 }
@@ -250,10 +265,10 @@ mod tests {
         (error.message, error.printed) = ("worse".into(), "opening a\nno such file".into());
         let mut tally = tally();
         tally.apply(&ResultEvent::Attempt(Box::new(printing)));
-        let text = job_error(tally.failures());
+        let text = job_error(&tally);
         assert!(text.contains("\n2 times ValueError: bad value\n  mini-batches: 1\n"), "{text}");
         assert!(text.contains("\n  printed last:\n    opening a\n    no such file\n"), "{text}");
         assert!(user_error(tally.failures()).contains("Traceback: bad value"));
-        assert_eq!(job_error(&Failures::default()), "No errors.\n");
+        assert_eq!(job_error(&Tally::default()), "No errors.\n");
     }
 }

@@ -43,6 +43,7 @@ impl Slow {
                 since: 0,
                 detail: String::new(),
                 stack: String::new(),
+                printed: String::new(),
             };
             job.send_event(ResultEvent::Waiting(waiting.into())).await;
         }

@@ -307,16 +307,22 @@ async fn stalled_job_fails_and_names_the_process_it_waits_for() {
         since: 0,
         detail: String::new(),
         stack: "File \"score.py\", line 7, in run".into(),
+        printed: "connecting".into(),
     };
     let mut other = succeeded(5, 1, 1, 1);
     other.process = "process001".into();
     let started = crate::fixtures::started("0", "process000");
     job.send(&[(started, b""), (ResultEvent::Waiting(waiting.into()), b""), (event(other), b"")]).await;
-    let cause = job.run().await.cause.expect("failed");
+    let result = job.run().await;
+    let cause = result.cause.expect("failed");
     let expected = "No progress update in 0 seconds. Waiting for mini-batch 0 on node 0, process000, in run() for 30 \
                     seconds, at \"score.py\", line 7, in run.";
     assert_eq!(cause, expected);
+    assert_eq!(result.failures[0].printed, "connecting");
     assert!(job.log("job_result.txt").contains("Still waiting for mini-batch 0 on node 0, process000"));
+    let failure = "1 time NoProgress: mini-batch 0 on node 0, process000, in run() for 30 seconds, at \"score.py\", line 7, \
+                   in run\n  it ended the job\n  printed last:\n    connecting\n";
+    assert!(job.log("job_error.txt").contains(failure), "{}", job.log("job_error.txt"));
     assert!(job.overview().contains("Waiting for mini-batch 0 on node 0, process000"));
     let progress = job.store.progress().await.expect("readable").expect("written");
     assert_eq!(progress.waiting.len(), 1);
@@ -328,6 +334,8 @@ async fn job_without_a_task_fails() {
     job.spec.first_task_creation_timeout_seconds = 0;
     let cause = job.run().await.cause.expect("failed");
     assert_eq!(cause, "Unable to create any task within 0 seconds.");
+    let errors = format!("No error of the entry script. The job failed: {cause}\n");
+    assert_eq!(job.log("job_error.txt"), errors);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray,
+    ArrayRef, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
 use parquet::arrow::ArrowWriter;
@@ -72,6 +72,47 @@ fn required_columns_are_read_like_others() {
     let decoded = decode(&path, 0, 1, 2).expect("readable");
     assert_eq!(numbers(&decoded), ["1", "2"]);
     assert_eq!(values(decoded.batch.column(1)), ["b", "c"]);
+}
+
+#[test]
+fn whole_numbers_that_pandas_rounds_are_reported() {
+    const BEYOND: i64 = (1 << 53) + 1;
+    let folder = Folder::new();
+    let path = folder.file("ids.parquet", "");
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("id", Arc::new(Int64Array::from(vec![Some(7), Some(BEYOND), None, Some(-BEYOND), Some(BEYOND + 1)]))),
+        ("big", Arc::new(UInt64Array::from(vec![None, Some(u64::MAX), Some(1 << 60), Some(3), Some(4)]))),
+        ("complete", Arc::new(Int64Array::from(vec![BEYOND; 5]))),
+        ("small", Arc::new(Int64Array::from(vec![None, Some(1), Some(2), Some(3), Some(4)]))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).expect("columns match");
+    let mut writer =
+        ArrowWriter::try_new(File::create(&path).expect("writable"), batch.schema(), None).expect("writable");
+    writer.write(&batch).expect("writable");
+    writer.close().expect("writable");
+    let decoded = decode(&path, 0, 0, 5).expect("readable");
+    let file = path.display();
+    let said: Vec<_> = decoded.warning_kinds.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            format!(
+                "column \"id\": more digits than float64 holds, rounded (2 times; first: {file}, row group 0, row 2: \
+                 \"9007199254740993\"); to keep them, set columns: {{id: string}}"
+            ),
+            format!(
+                "column \"big\": more digits than float64 holds, rounded (once: {file}, row group 0, row 2: \
+                 \"18446744073709551615\"); to keep them, set columns: {{big: string}}"
+            ),
+        ]
+    );
+    assert_eq!((decoded.warnings_total, decoded.warnings.len(), decoded.warns_of_pandas), (3, 3, true));
+    let first = format!(
+        "{file}, row group 0, row 2, column \"id\": 9007199254740993 is rounded to 9007199254740992 because other values of \
+         the column are missing"
+    );
+    assert_eq!(decoded.warnings[0].message, first);
+    assert_eq!(decode(&path, 0, 3, 2).expect("readable").warnings_total, 0, "no value of these rows is missing");
 }
 
 #[test]

@@ -114,6 +114,9 @@ impl Executor {
     }
 
     async fn notice(&mut self, process: Option<ProcessId>, mut waiting: Waiting) {
+        if let Some(process) = process {
+            waiting.printed = self.printed_so_far(process);
+        }
         if let Some(running) = process.and_then(|process| self.running(process))
             && waiting.stack.is_empty()
             && waiting.detail.is_empty()

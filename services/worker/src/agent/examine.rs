@@ -34,6 +34,16 @@ impl Executor {
         Some(Findings { death, early, chance })
     }
 
+    /// Returns the last lines that the current mini-batch of a process, or its start, has printed so far.
+    pub(super) fn printed_so_far(&self, process: ProcessId) -> String {
+        let Some(running) = self.running[process.slot].as_ref().filter(|running| running.id == process) else {
+            return String::new();
+        };
+        let (_, sequence, elapsed) = running.process.page.read();
+        let began = Instant::now().checked_sub(elapsed).filter(|_| sequence > 0);
+        printed(&self.log, running, sequence, began.unwrap_or(running.started))
+    }
+
     fn death(&self, running: &Running, code: i32, phase: SlotPhase) -> ErrorReport {
         let place = match phase {
             SlotPhase::Idle => "between two mini-batches".to_owned(),

@@ -67,6 +67,8 @@ pub struct Prepared {
     pub warnings_total: u64,
     /// The warnings by kind.
     pub warning_kinds: Vec<WarningKind>,
+    /// The warnings are about values that only pandas changes.
+    pub warns_of_pandas: bool,
 }
 
 impl Prepared {
@@ -75,6 +77,14 @@ impl Prepared {
         match *self.payload {
             Payload::Table { bytes, .. } => Some((self.file.take()?, bytes)),
             _ => None,
+        }
+    }
+
+    /// Returns it as a script gets it. `is_arrow`: as a table of Arrow.
+    pub fn given(self, is_arrow: bool) -> Self {
+        match is_arrow && self.warns_of_pandas {
+            true => Self { warnings: Vec::new(), warnings_total: 0, warning_kinds: Vec::new(), ..self },
+            false => self,
         }
     }
 
@@ -91,6 +101,7 @@ impl Prepared {
             warnings: Vec::new(),
             warnings_total: 0,
             warning_kinds: Vec::new(),
+            warns_of_pandas: false,
         }
     }
 

@@ -25,12 +25,13 @@ impl Scheduler {
     pub(super) fn frame(&mut self, id: ProcessId, frame: ProcessEvent, rows: Bytes, now: Moment) {
         let Some(process) = self.process_mut(id) else { return };
         match frame {
-            ProcessEvent::Ready { init_seconds, import_seconds, python_version } => {
+            ProcessEvent::Ready { init_seconds, import_seconds, python_version, takes_arrow } => {
                 process.noticed = None;
                 process.init_ended(Life::Working);
                 let elapsed = now.instant.duration_since(process.started).as_secs_f64();
                 let start = Start { interpreter_seconds: (elapsed - init_seconds).max(0.0), import_seconds };
                 self.starts.succeeded();
+                self.takes_arrow = takes_arrow;
                 self.has_room();
                 let (node, process) = (self.config.node.clone(), id.name());
                 let Start { interpreter_seconds: interpreter, .. } = start;

@@ -236,6 +236,7 @@ pub fn wait_of_node(node: &str, elapsed: Duration, now: u64, detail: String) -> 
         since: now.saturating_sub(elapsed.as_millis() as u64),
         detail,
         stack: String::new(),
+        printed: String::new(),
     }
 }
 

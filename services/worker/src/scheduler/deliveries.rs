@@ -285,8 +285,8 @@ impl Scheduler {
         ending.warnings.extend(self.isolations.attempt_ended(&ending).then(|| self.warn_of_doubt()));
         let MiniBatch { descriptor, deliveries_lost, stage, received, preparation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
-        let attempted =
-            Attempted { descriptor, deliveries_lost, prepared: *prepared, received, preparation, began, waited };
+        let prepared = prepared.given(self.takes_arrow);
+        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited };
         self.announce(lease, Some(process), attempted, ending, rows, now);
     }
 

@@ -225,7 +225,7 @@ impl Scheduler {
         let worker = [self.config.node.as_str(), name];
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
-        let prepared = *prepared;
+        let prepared = prepared.given(self.takes_arrow);
         let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited };
         let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, ended);
         attempt.warnings_total += more_warnings;

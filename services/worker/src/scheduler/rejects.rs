@@ -12,6 +12,9 @@ const ROW_BYTES_MAX: usize = 4 * 1024;
 const TEXT_BYTES: usize = 400;
 const TRACEBACK_BYTES: usize = 2 * 1024;
 const TRACEBACKS_BYTES: usize = 24 * 1024;
+/// Bytes that are kept of what the run of a rejected item has printed, and of these texts of each [`REJECTED_MAX`] of them.
+const PRINTED_BYTES: usize = 1024;
+const ALL_PRINTED_BYTES: usize = 12 * 1024;
 /// Most times that an attempt has this room, which bounds the memory that it needs.
 const TIMES_MAX: usize = 64;
 
@@ -45,13 +48,16 @@ fn times(items: usize) -> usize {
 
 /// Shortens the texts of rejects.
 pub(super) fn shorten(rejected: &mut [Rejected]) {
-    let mut room = TRACEBACKS_BYTES * times(rejected.len());
+    let times = times(rejected.len());
+    let mut rooms = [TRACEBACKS_BYTES * times, ALL_PRINTED_BYTES * times];
     for Rejected { detail, error, .. } in rejected {
         shorten_error(error);
-        if error.traceback.len() > room {
-            error.traceback.clear();
+        for (text, room) in [&mut error.traceback, &mut error.printed].into_iter().zip(&mut rooms) {
+            if text.len() > *room {
+                text.clear();
+            }
+            *room -= text.len();
         }
-        room -= error.traceback.len();
         cut(detail);
     }
 }
@@ -60,9 +66,20 @@ pub(super) fn shorten(rejected: &mut [Rejected]) {
 pub(super) fn shorten_error(error: &mut ErrorReport) {
     let ErrorReport { category, message, traceback, log, printed } = error;
     // The end names the line that failed.
-    traceback.drain(..traceback.ceil_char_boundary(traceback.len().saturating_sub(TRACEBACK_BYTES)));
-    printed.clear();
+    keep_end(traceback, TRACEBACK_BYTES);
+    if keep_end(printed, PRINTED_BYTES)
+        && let Some(end) = printed.find('\n')
+    {
+        printed.drain(..=end);
+    }
     [category, message, log].into_iter().for_each(cut);
+}
+
+/// Keeps the end of a text. Returns whether it was longer.
+fn keep_end(text: &mut String, bytes: usize) -> bool {
+    let start = text.ceil_char_boundary(text.len().saturating_sub(bytes));
+    text.drain(..start);
+    start > 0
 }
 
 fn cut(text: &mut String) {

@@ -218,7 +218,12 @@ impl Node {
     fn ready(&mut self, process: u32) {
         self.after(frame(
             process,
-            ProcessEvent::Ready { init_seconds: 0.1, import_seconds: 0.0, python_version: "3".into() },
+            ProcessEvent::Ready {
+                init_seconds: 0.1,
+                import_seconds: 0.0,
+                python_version: "3".into(),
+                takes_arrow: false,
+            },
         ));
         self.doing[process as usize % 2] = (SlotPhase::Idle, 0, Duration::ZERO);
     }

@@ -185,7 +185,12 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
     let process = ProcessId { slot: 0, number: 0 };
     let frame = |frame, rows| Event::Frame { process, frame, rows };
     if fate != Fate::Drained {
-        let ready = ProcessEvent::Ready { init_seconds: 0.0, import_seconds: 0.0, python_version: "3".into() };
+        let ready = ProcessEvent::Ready {
+            init_seconds: 0.0,
+            import_seconds: 0.0,
+            python_version: "3".into(),
+            takes_arrow: false,
+        };
         scheduler.handle(frame(ready, Bytes::new()), now);
     }
     scheduler.schedule(now);
@@ -222,9 +227,11 @@ fn bytes_of(record: Record) -> Bytes {
                 ResultEvent::Planned(Planned { mini_batches: u64::from(mini_batches), items: None })
             }
             Record::Reopened => ResultEvent::Reopened { at: 0 },
-            Record::Ended(End::Completed) => ResultEvent::Ended { state: JobState::Completed, cause: None },
+            Record::Ended(End::Completed) => {
+                ResultEvent::Ended { state: JobState::Completed, cause: None, error: None }
+            }
             Record::Ended(End::Failed) => {
-                ResultEvent::Ended { state: JobState::Failed, cause: Some("too many failures".into()) }
+                ResultEvent::Ended { state: JobState::Failed, cause: Some("too many failures".into()), error: None }
             }
             Record::Attempt(Tried { task, end }) => {
                 let fate = match end {
@@ -315,7 +322,7 @@ pub fn view(ledger: &[Vec<Record>], mini_batches: u8) -> Rc<View> {
             mini_batches: states,
             counts: (counts.total, counts.succeeded, counts.failed),
             is_planned: tally.planned().is_some(),
-            ended: tally.ended_as().map(|(state, _)| end(state)),
+            ended: tally.ended_as().map(|(state, ..)| end(state)),
             verdict,
             rows: rows.into_keys().map(small).collect(),
         })

@@ -19,7 +19,12 @@ fn three_idle_deaths_per_process_end_the_node() {
     let mut node = starting(1);
     for death in 0..3 {
         let process = ProcessId { slot: 0, number: death };
-        let ready = ProcessEvent::Ready { init_seconds: 0.1, import_seconds: 0.0, python_version: "3".into() };
+        let ready = ProcessEvent::Ready {
+            init_seconds: 0.1,
+            import_seconds: 0.0,
+            python_version: "3".into(),
+            takes_arrow: false,
+        };
         node.after(Event::Frame { process, frame: ready, rows: Bytes::new() });
         let exited = Event::Exited { process, code: 1, phase: SlotPhase::Idle, sequence: 0, ran: None };
         assert_eq!(node.after(exited), format!("examine {death} in 0"));

@@ -85,7 +85,12 @@ fn fail_first(node: &mut Node, number: u32, mini_batch: u64) -> String {
     let process = ProcessId { slot: 0, number };
     let frame = |frame| Event::Frame { process, frame, rows: Bytes::new() };
     if number > 0 {
-        let ready = ProcessEvent::Ready { init_seconds: 0.1, import_seconds: 0.0, python_version: "3".into() };
+        let ready = ProcessEvent::Ready {
+            init_seconds: 0.1,
+            import_seconds: 0.0,
+            python_version: "3".into(),
+            takes_arrow: false,
+        };
         node.after(frame(ready));
         let actions = node.after(Event::Received(vec![delivered(mini_batch)]));
         assert_eq!(actions, format!("{number} gets {mini_batch}"));

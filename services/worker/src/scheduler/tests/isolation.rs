@@ -233,7 +233,12 @@ fn pieces_without_a_reject_between_them_are_one() {
 #[test]
 fn long_errors_are_shortened() {
     let now = moment();
-    let error = ErrorReport { message: "ü".repeat(5000), traceback: "t".repeat(16_000), ..ErrorReport::default() };
+    let error = ErrorReport {
+        message: "ü".repeat(5000),
+        traceback: "t".repeat(16_000),
+        printed: format!("{}\nlast", "p".repeat(2000)),
+        ..ErrorReport::default()
+    };
     let fails = || Ending::failed(AttemptStatus::RunRaised, error.clone());
     let mut isolation = isolation(100, fails(), now);
     while let Some(range) = isolation.next() {
@@ -243,6 +248,7 @@ fn long_errors_are_shortened() {
     let isolated = isolation.finish(|_| "/long".repeat(1000), true, now);
     let bytes = serde_json::to_vec(&isolated.rejected).expect("plain data").len();
     assert!(isolated.rejected.len() == 99 && bytes < 128 * 1024, "{bytes} bytes");
+    assert_eq!(isolated.rejected[0].error.printed, "last", "whole lines at the end");
 }
 
 #[test]

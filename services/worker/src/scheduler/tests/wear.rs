@@ -107,7 +107,12 @@ fn outgrown_process_keeps_its_run_and_returns_the_rest() {
 #[test]
 fn limit_below_the_memory_of_a_fresh_process_is_told_once_and_replaces_nothing() {
     let mut node = starting_with(2, |config| Arc::make_mut(&mut config.spec).process_max_memory = 100 * MEGABYTE);
-    let ready = || ProcessEvent::Ready { init_seconds: 0.1, import_seconds: 0.0, python_version: "3".into() };
+    let ready = || ProcessEvent::Ready {
+        init_seconds: 0.1,
+        import_seconds: 0.0,
+        python_version: "3".into(),
+        takes_arrow: false,
+    };
     for process in 0..2 {
         node.after(measured(process, 300));
         let warnings = logged(&mut node, frame(process, ready()), "WARNING");

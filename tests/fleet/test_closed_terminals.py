@@ -1,0 +1,35 @@
+"""A closed terminal sends SIGHUP to the roles that were started in it."""
+
+import signal
+
+import pytest
+
+from harness import go, wait_until
+
+HOLDS = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files):
+        record("begun")
+        wait_for(lambda: recorded("go"))
+        return [os.path.basename(files[0])]
+"""
+
+
+@pytest.mark.parametrize("role", ["worker", "reducer"])
+def test_closed_terminal_stops_a_role_in_order(workplace, sqlite, role):
+    workplace.data(2)
+    job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
+    roles = {"reducer": sqlite.reducer(), "worker": sqlite.worker("--process-count", 1, "--grace", 100)}
+    roles["worker"].wait_for_record("begun")
+    roles[role].send(signal.SIGHUP)
+    if role == "worker":
+        wait_until(lambda: sqlite.waiting("tasks") == 1, "the mini-batch that has not begun in the queue")
+        go(workplace)
+    ended = roles[role].wait()
+    assert ended.exit_status == 0 and "SIGHUP" in ended.stderr, str(ended)
+    getattr(sqlite, role)()
+    go(workplace)
+    result = sqlite.wait_for_end(job_id)
+    assert sqlite.output(result).decode().splitlines() == ["000.txt", "001.txt"]
+    assert len(workplace.recorded("begun")) == 2, "nothing ran twice"
