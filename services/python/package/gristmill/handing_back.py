@@ -25,6 +25,7 @@ class HandingBack:
         self._creating = threading.Lock()
         self._running = None
         self._names_items = False
+        self._read = None
         self.done = None
         self.kept = 0
 
@@ -34,6 +35,7 @@ class HandingBack:
             self.done.close()
             self.done = None
         self._names_items = False
+        self._read = None
         self.kept = 0
         if self._are_used or "resumes" in mini_batch:
             folder = self._folder_of(mini_batch)
@@ -41,6 +43,7 @@ class HandingBack:
                 done = self._of(mini_batch)
                 # What an earlier attempt has yielded decides for all of them, also for ranges of other items.
                 self._names_items = done.read(folder)
+                self._read = done
                 self.done = done if done.rows else None
                 self.kept = len(done.rows)
         return self.done
@@ -53,6 +56,10 @@ class HandingBack:
         try:
             result = run(*arguments)
             return self._exhaust(result, mini_batch, warnings) if type(result) is GeneratorType else result
+        except BaseException as error:
+            if self.done is not None and not self._channel.abandoned:
+                self.done.failed(error)
+            raise
         finally:
             self._running = None
 
@@ -91,7 +98,7 @@ class HandingBack:
         if self.done is None:
             with self._creating:
                 if self.done is None:
-                    self.done = self._of(mini_batch)
+                    self.done = self._read or self._of(mini_batch)
         self.done.add(item, row)
 
     def _of(self, mini_batch):
