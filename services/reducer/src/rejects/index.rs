@@ -36,7 +36,7 @@ impl RejectIndex {
     pub fn apply(&mut self, event: &Event, effect: Effect, tally: &Tally, segment: u32, record: Range<usize>) {
         let event = match event {
             Event::Success(success) if success.failed() > 0 && effect == Effect::Won => {
-                return self.add(success.mini_batch, tally, segment, record, false);
+                return self.add(success.mini_batch, tally, segment, record, success.succeeded == 0);
             }
             Event::Success(_) => return,
             Event::Other(event) => &**event,
@@ -45,7 +45,8 @@ impl RejectIndex {
             ResultEvent::Attempt(attempt) => {
                 let (is_named, has_rejects) = match attempt.status {
                     AttemptStatus::Succeeded => {
-                        let is_named = !(attempt.rejected.is_empty() && attempt.unread.is_empty());
+                        let names_any = !(attempt.rejected.is_empty() && attempt.unread.is_empty());
+                        let is_named = names_any || attempt.returned_nothing();
                         (is_named, effect == Effect::Won && (is_named || attempt.failed() > 0))
                     }
                     _ => {

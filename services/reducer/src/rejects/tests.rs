@@ -163,7 +163,7 @@ fn records_that_could_not_be_read_are_rejects() {
     let mini_batch = rejected_from(succeeded, lines.clone());
     let rejects: Vec<_> = mini_batch.rejects(&inputs).collect();
     let places: Vec<_> = rejects.iter().map(|one| (one.item, one.items, &*one.path, &*one.detail)).collect();
-    assert_eq!(places, [(None, 1, "/in/a.csv", "/in/a.csv, line 3"), (None, 7, "/in/a.csv", "")]);
+    assert_eq!(places, [(None, 1, "/in/a.csv", "/in/a.csv, line 3"), (None, 7, "/in/a.csv", "after /in/a.csv, line 3")]);
     let first = &rejects[0];
     assert_eq!((first.input, first.process, first.status), ("first", "", AttemptStatus::LoadFailed));
     assert_eq!((&*first.error.category, &*first.error.message), ("UnreadableRecord", &*unread[0].message));
@@ -244,6 +244,9 @@ fn items_that_nothing_names_are_one_reject() {
     };
     assert_eq!(rejects(succeeded(0, 1, 3, 3)), (vec![], false));
     let silent = "run() returned no result for them, and did not say which".to_owned();
+    let nothing = "run() returned nothing for its mini-batch".to_owned();
+    let each = (0..3).map(|item| (Some(item), 1, format!("/in/{}", ["a", "b", "c"][item as usize]), nothing.clone()));
+    assert_eq!(rejects(succeeded(0, 1, 3, 0)), (each.collect(), true), "all its items, so their places are known");
     assert_eq!(rejects(succeeded(0, 1, 3, 1)), (vec![(None, 2, "2 of 3 items".into(), silent)], false));
     let rejected = |item| Rejected {
         item,
@@ -261,6 +264,12 @@ fn items_that_nothing_names_are_one_reject() {
         rejects(Attempt { rejected: some, unread: vec![unread], ..succeeded(0, 3, 600, 547) });
     assert_eq!((named.len(), can_be_replayed), (9, true));
     assert_eq!(named[7].1, 2);
+    let record =
+        |place: &str| UnreadRecord { path: String::new(), place: place.into(), records: 1, message: "bad".into() };
+    let unread = vec![record("/in/a, line 2"), record("")];
+    let (unread, _) = rejects(Attempt { unread, ..succeeded(0, 1, 2, 0) });
+    let details: Vec<_> = unread.iter().map(|(_, _, detail, _)| &**detail).collect();
+    assert_eq!(details, ["/in/a, line 2", "after /in/a, line 2"]);
     let which = "run() returned no result for them, and did not say which";
     assert_eq!(named[8], (None, 44, "44 of 600 items".into(), which.into()));
 }
@@ -386,6 +395,9 @@ fn index_tells_what_a_replay_may_need() {
     assert_eq!(may_be_replayed(succeeded(0, 1, 3, 2)), (1, false));
     let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 2) };
     assert_eq!(may_be_replayed(warned), (1, false));
+    assert_eq!(may_be_replayed(succeeded(0, 1, 3, 0)), (1, true), "all its items");
+    let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 0) };
+    assert_eq!(may_be_replayed(warned), (1, true));
     assert_eq!(may_be_replayed(failed(0, 1, true, 3)), (1, true));
 }
 
