@@ -215,6 +215,8 @@ def test_table_that_cannot_be_written_is_a_warning(workplace):
     assert warning.startswith(f"cannot write {first.logs}/rejects.csv: ") and "\n" not in warning
     assert "rejects" not in second.result
     assert counted(workplace, first.job_id)["items"] == 1, "the ledger still names them"
+    shown = workplace.command("rejects", first.job_id).stdout
+    assert "  the table of all items could not be written, or has been removed" in shown
 
 
 COUNTS = """

@@ -279,3 +279,11 @@ def test_number_beyond_64_bits_names_its_field(answer, rows, number):
     event = answer(rows.format(result), columns, output_format="parquet")
     assert misfits(event) == [(1, f"n: expected a number of 64 bits, got {eval(number, {'numpy': numpy})}")]
     assert misfits(answer(result, columns)) == [], "JSON lines have a form for it"
+
+
+def test_values_of_any_without_a_common_type_are_texts(answer):
+    columns = {"columns": [{"name": "any", "type": "any"}]}
+    event = answer("[{'any': value} for value in ['a', b'b', b'\\xff', [1, None], {'c': 2}, 7]]", columns, 6, "parquet")
+    assert misfits(event) == []
+    texts = pyarrow.ipc.open_stream(event["rows"]).read_all()["any"].to_pylist()
+    assert texts == ["a", "b", "ff", "[1, null]", '{"c": 2}', "7"]

@@ -15,7 +15,6 @@ from gristmill.missing import is_missing
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, is_frame
 from gristmill.rows import JsonLines, is_plain, json_default, json_line, python_value
 
-
 BINARY = (bytes, bytearray, memoryview)
 
 
@@ -32,6 +31,7 @@ class RowChecks:
         self._is_parquet = output_format == "parquet"
         types = {column["name"]: column["type"] for column in columns or ()} if self._is_parquet else {}
         self._strings = [name for name, kind in types.items() if kind == "string"]
+        self._anys = [name for name, kind in types.items() if kind == "any"]
         self._numbers = [name for name, kind in types.items() if kind == "number"]
 
     def sift(self, result, items):
@@ -87,6 +87,10 @@ class RowChecks:
                 for name in self._strings:
                     for row in rows:
                         row[name] = _as_text(row[name])
+                for name in self._anys:
+                    if len({_form_of(row[name]) for row in rows if not is_missing(row[name])}) > 1:
+                        for row in rows:
+                            row[name] = _in_words(row[name])
                 self._unify(rows)
         if positions is not None and rows is not result:
             checked = RowsOfItems(len(positions))
@@ -230,6 +234,23 @@ def _as_text(value):
     while value is not None and not isinstance(value, str):
         value = None if is_missing(value) else json_default(value)
     return value
+
+
+def _form_of(value):
+    """Returns which of the forms of a value of ``any`` it has that no column of Parquet holds together."""
+    forms = (("binary", BINARY), ("list", (list, tuple)), ("object", dict))
+    return next((form for form, types in forms if isinstance(value, types)), "text or number")
+
+
+def _in_words(value):
+    """Returns a value of ``any`` as text, as the reducer writes values of mini-batches that have no common type."""
+    if isinstance(value, BINARY):
+        value = bytes(value)
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    return value if isinstance(value, str) or is_missing(value) else json_line(value).decode().strip('\n"')
 
 
 def _objects(values, index):

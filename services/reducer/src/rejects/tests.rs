@@ -163,7 +163,10 @@ fn records_that_could_not_be_read_are_rejects() {
     let mini_batch = rejected_from(succeeded, lines.clone());
     let rejects: Vec<_> = mini_batch.rejects(&inputs).collect();
     let places: Vec<_> = rejects.iter().map(|one| (one.item, one.items, &*one.path, &*one.detail)).collect();
-    assert_eq!(places, [(None, 1, "/in/a.csv", "/in/a.csv, line 3"), (None, 7, "/in/a.csv", "after /in/a.csv, line 3")]);
+    assert_eq!(
+        places,
+        [(None, 1, "/in/a.csv", "/in/a.csv, line 3"), (None, 7, "/in/a.csv", "after /in/a.csv, line 3")]
+    );
     let first = &rejects[0];
     assert_eq!((first.input, first.process, first.status), ("first", "", AttemptStatus::LoadFailed));
     assert_eq!((&*first.error.category, &*first.error.message), ("UnreadableRecord", &*unread[0].message));
