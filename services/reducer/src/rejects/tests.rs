@@ -9,8 +9,6 @@ use storage::JobStore;
 
 use super::tables::Tables;
 use super::*;
-use crate::Tally;
-use crate::batch::Batch;
 use crate::fixtures::{failed, succeeded};
 
 fn inputs() -> Vec<Input> {
@@ -379,45 +377,6 @@ async fn success_with_a_short_result_is_found_and_needs_no_rows() {
     assert!(mini_batch.descriptor.is_some());
     job.commit([ResultEvent::RowsLost { mini_batches: vec![1] }]).await;
     assert_eq!(Rejects::find(&job.store, "job").await.expect("readable").mini_batches(), 0, "it runs again");
-}
-
-#[test]
-fn index_tells_what_a_replay_may_need() {
-    let may_be_replayed = |attempt: Attempt| {
-        let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
-        let mut batch = Batch::default();
-        batch.add_event(&event(attempt));
-        batch.retain_in_segment(|record, place| {
-            let effect = tally.apply_record(record);
-            index.apply(record.event, effect, &tally, 0, place.record());
-            true
-        });
-        (index.records(&tally).len(), index.may_be_replayed(&tally))
-    };
-    assert_eq!(may_be_replayed(succeeded(0, 1, 3, 3)), (0, false));
-    assert_eq!(may_be_replayed(succeeded(0, 1, 3, 2)), (1, false));
-    let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 2) };
-    assert_eq!(may_be_replayed(warned), (1, false));
-    assert_eq!(may_be_replayed(succeeded(0, 1, 3, 0)), (1, true), "all its items");
-    let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 0) };
-    assert_eq!(may_be_replayed(warned), (1, true));
-    assert_eq!(may_be_replayed(failed(0, 1, true, 3)), (1, true));
-}
-
-#[test]
-fn index_notices_that_a_table_may_exist() {
-    let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
-    let mut batch = Batch::default();
-    batch.add_event(&event(succeeded(0, 1, 1, 1)));
-    batch.add_event(&event(failed(1, 3, true, 1)));
-    batch.add_event(&ResultEvent::Reopened { at: 0 });
-    assert!(!index.had_any());
-    batch.retain_in_segment(|record, place| {
-        let effect = tally.apply_record(record);
-        index.apply(record.event, effect, &tally, 0, place.record());
-        true
-    });
-    assert!(index.had_any() && index.records(&tally).is_empty());
 }
 
 fn tables(mini_batches: &[RejectedMiniBatch]) -> (String, Vec<u8>, u64) {
