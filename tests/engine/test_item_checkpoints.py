@@ -27,8 +27,6 @@ FILES = """
                     os.kill(os.getpid(), signal.SIGKILL)
                 if way == "hang":
                     time.sleep(1000)
-                if way == "twice":
-                    yield files[0], "again"
                 if way == "foreign":
                     yield "/elsewhere", "foreign"
             record("item", name=name)
@@ -39,7 +37,6 @@ CAUSES = {
     "exit": "process_died",
     "kill": "process_died",
     "hang": "run_timed_out",
-    "twice": "illegal_result",
     "foreign": "illegal_result",
 }
 
@@ -75,9 +72,42 @@ def test_second_try_gets_only_what_is_left(workplace, way):
     statuses = [row["Status"] for row in ended.attempts()]
     assert len(statuses) == 2 and statuses[1] == "RUN_DONE"
     assert not (ended.logs.parent / "checkpoints").exists(), "nothing stays behind"
-    if way in ("twice", "foreign"):
-        item = {"twice": "000.txt' of mini-batch 0 twice", "foreign": "'/elsewhere', which is no item of"}[way]
-        assert item in ended.log("user/error/*/*.txt")
+    if way == "foreign":
+        assert "'/elsewhere', which is no item of" in ended.log("user/error/*/*.txt")
+
+
+@pytest.mark.parametrize("size", [6, 1])
+def test_item_that_comes_back_twice_has_its_first_row(workplace, size):
+    """Whatever the size of the mini-batch: in one of a single item, no other item would be left for a second try."""
+    workplace.data(6)
+    script = """
+        import os
+        def run(files):
+            for file in files:
+                yield file, os.path.basename(file)
+                yield file, "again"
+    """
+    ended = workplace.job(script, mini_batch_size=size, run_max_try=1, process_count_per_node=1).run()
+    assert (ended.lines, ended.items) == (names(6), (6, 6, 0))
+    told = {6: "6 items of mini-batch 0 more than once, first ", 1: "item "}[size]
+    assert all(f"run() handed back {told}" in warning for warning in ended.result["first_warnings"])
+    assert len(ended.result["first_warnings"]) == min(6 // size, 5), "the first of them"
+
+
+def test_failure_that_no_item_repeats_is_a_warning_of_the_job(workplace):
+    """Isolation finds no bad item where all have been handed back: without a warning, nothing says why it ran."""
+    workplace.data(20)
+    script = """
+        import os
+        def run(files):
+            for file in files:
+                yield file, os.path.basename(file)
+            yield 20, "no such item"
+    """
+    ended = workplace.job(script, mini_batch_size=20, run_max_try=1, isolate="items").run()
+    assert (ended.lines, ended.items) == (names(20), (20, 20, 0))
+    (warning,) = ended.result["first_warnings"]
+    assert "run() handed back a result of 20, which is no item of mini-batch 0: nothing else is lost" in warning
 
 
 def test_isolation_runs_only_what_is_left(workplace):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from harness import FAILED, wait_until
 
@@ -214,6 +215,8 @@ def test_table_that_cannot_be_written_is_a_warning(workplace):
     assert warning.startswith(f"cannot write {first.logs}/rejects.csv: ") and "\n" not in warning
     assert "rejects" not in second.result
     assert counted(workplace, first.job_id)["items"] == 1, "the ledger still names them"
+    shown = workplace.command("rejects", first.job_id).stdout
+    assert "  the table of all items could not be written, or has been removed" in shown
 
 
 COUNTS = """
@@ -242,6 +245,41 @@ def test_items_without_a_result_are_counted_in_the_table(workplace):
     (line,) = refused.stderr.strip().splitlines()
     assert "no rejects but 2 items without a result" in line and refused.exit_status != 0
     assert "no mini-batch failed: nothing to do" in workplace.command("retry", ended.job_id).stderr
+
+
+@pytest.mark.parametrize("nothing", ["[]", "pandas.DataFrame({'name': []})"])
+@pytest.mark.parametrize("size", [1, 4])
+def test_items_of_a_mini_batch_without_results_are_named_and_replayed(workplace, size, nothing):
+    """Where all results are missing, their items are known: only these run again."""
+    workplace.data(8)
+    script = """
+        import os, pandas
+        def run(files):
+            if "005.txt" in "".join(files) and os.environ["BAD"]:
+                return NOTHING
+            return pandas.DataFrame({"name": [os.path.basename(file) for file in files]})
+    """
+    ended = workplace.job(script.replace("NOTHING", nothing), mini_batch_size=size).run(BAD="yes")
+    bad = ["005.txt"] if size == 1 else ["004.txt", "005.txt", "006.txt", "007.txt"]
+    assert ended.items == (8, 8 - size, size)
+    rows, _ = table(ended)
+    assert [(os.path.basename(row["path"]), row["exception"]) for row in rows] == [(name, "NoResult") for name in bad]
+    assert "without_place" not in ended.result["rejects"]
+    replay = workplace.command("replay", ended.job_id, "--json", BAD="")
+    assert replay.exit_status == 0, replay.stderr
+    output = Path(json.loads(replay.stdout)["output"]).read_text()
+    assert output.split() == [f"{number:03}.txt" for number in range(8)]
+
+
+def test_all_records_that_cannot_be_read_are_the_cause(workplace):
+    """Not the script, which got none."""
+    workplace.write({"table/t.jsonl": "{broken\n" * 500})
+    inputs = [{"name": "table", "type": "tabular", "format": "jsonl", "path": "table"}]
+    ended = workplace.job(COUNTS, inputs=inputs, mini_batch_size="1KB").run(expect=FAILED)
+    assert "0 of 500 items succeeded: 500 records could not be read, first: " in ended.result["cause"]
+    assert "t.jsonl, line 1; open logs/rejects.csv." in ended.result["cause"]
+    groups = counted(workplace, ended.job_id)["groups"]
+    assert all(group["first"]["detail"] for group in groups), groups
 
 
 def test_records_that_cannot_be_read_are_in_the_table(workplace):

@@ -150,3 +150,33 @@ def test_schema_that_is_none_is_refused(workplace):
             assert ended.exit_status == 2, ended
             (line,) = [line for line in ended.stderr.splitlines() if "result_schema" in line]
             assert expected in line and "job.yaml:" in line
+
+
+@pytest.mark.parametrize("kind, bad", [("string", "b'x'"), ("number", "2**63")])
+def test_value_that_parquet_cannot_hold_beside_others_is_a_reject(workplace, kind, bad):
+    """It has a form in JSON lines. At the end of the job, it would fail the job for ever."""
+    workplace.data(30)
+    good = {"string": "'x'", "number": "1"}[kind]
+    script = f"""
+        def run(files):
+            return [{{"s": {bad} if "025.txt" in file else {good}}} for file in files]
+    """
+    output = {"append_row_file_name": "rows.parquet", "output_format": "native"}
+    job = workplace.job(script, result_schema={"columns": {"s": kind}}, mini_batch_size=10, **output)
+    ended = job.run()
+    assert (ended.state, ended.items) == ("Completed", (30, 29, 1))
+    (reject,) = rejects(ended)
+    assert reject["path"].endswith("025.txt") and reject["message"].startswith("s: expected ")
+    assert len(pyarrow.parquet.read_table(ended.result["output"])) == 29
+
+
+def test_values_of_any_need_no_common_type(workplace):
+    workplace.data(3)
+    script = """
+        VALUES = {"000.txt": "a", "001.txt": b"b", "002.txt": [1, 2]}
+        def run(files):
+            return [{"any": VALUES[file[-7:]]} for file in files]
+    """
+    output = {"append_row_file_name": "rows.parquet", "output_format": "native"}
+    ended = workplace.job(script, result_schema={"columns": {"any": "any"}}, mini_batch_size=1, **output).run()
+    assert pyarrow.parquet.read_table(ended.result["output"])["any"].to_pylist() == ["a", "b", "[1, 2]"]

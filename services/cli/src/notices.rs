@@ -187,6 +187,9 @@ fn named(differences: &[Difference]) -> String {
 }
 
 fn continuing(continuation: &Continuation) -> String {
+    if let Some(replays) = continuation.replays.as_ref().filter(|_| continuation.none_tried) {
+        return format!("job {} {replays}", continuation.job_id);
+    }
     let mut text = format!("continuing job {}:", continuation.job_id);
     let mut line = |count: u64, one: &str, several: &str| {
         if count > 0 {
@@ -245,9 +248,12 @@ mod tests {
             retrying: 0,
             untried: None,
             none_tried: true,
+            replays: None,
             lost_delivery_max: 10,
         };
         assert_eq!(continuing(&none), "continuing job test:\n  no mini-batch has been tried yet");
+        let replay = Continuation { replays: Some("replays 2 rejected items of job first".into()), ..none.clone() };
+        assert_eq!(continuing(&replay), "job test replays 2 rejected items of job first");
         let known = Continuation { untried: Some(1), ..none.clone() };
         assert_eq!(continuing(&known), "continuing job test:\n  1 mini-batch has not been tried yet");
         let some = Continuation { committed: 2, none_tried: false, ..none };

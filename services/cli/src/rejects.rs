@@ -29,7 +29,7 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
     } else {
         let replay = jobs.replayed_by(&job, None).await.ok().flatten().map(|replay| replay.spec.job_id);
         let can_replay = job.result.as_ref().is_some_and(|result| result.rejects_to_replay() > 0);
-        say!(out, "{}", shown(&summary));
+        say!(out, "{}", shown(&summary, job.result.is_some()));
         if let Some(replay) = replay {
             say!(out, "  replayed: `gristmill rejects {replay}{}` shows what is still rejected", flags(jobs.target()));
         } else if can_replay {
@@ -39,12 +39,13 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
     Ok(Exit::Done)
 }
 
-fn shown(summary: &RejectSummary) -> String {
+fn shown(summary: &RejectSummary, has_ended: bool) -> String {
     let (items, mini_batches) = (counted(summary.items, "rejected item"), counted(summary.mini_batches, "mini-batch"));
     let mut lines = vec![format!("job {}: {items} in {mini_batches}", summary.job_id)];
     lines.extend(summary.groups.iter().map(line));
     lines.push(match &summary.tables {
         Some(tables) => format!("  each item: {} and {}", tables.csv, tables.parquet),
+        None if has_ended => "  the table of all items could not be written, or has been removed".to_owned(),
         None => "  the table of all items is written when the job ends".to_owned(),
     });
     lines.join("\n")

@@ -87,10 +87,14 @@ impl FoundJob {
 
     /// Works like [`Self::descriptor`], with an error that says what is missing.
     pub(crate) async fn planned(&self, mini_batch: u64) -> Result<Descriptor> {
-        self.descriptor(mini_batch).await.with_context(|| {
-            let plan = format!("the plan of job {}", self.spec.job_id);
-            format!("{plan} has no mini-batch {mini_batch}, or has been removed; run the whole job again")
-        })
+        if let Some(descriptor) = self.descriptor(mini_batch).await {
+            return Ok(descriptor);
+        }
+        let job_id = &self.spec.job_id;
+        if self.descriptor(0).await.is_some() {
+            bail!("the plan of job {job_id} has no mini-batch {mini_batch}: the number of the first one is 0");
+        }
+        bail!("the plan of job {job_id} has been removed, or is not written yet; run the whole job again")
     }
 }
 

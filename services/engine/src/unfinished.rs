@@ -125,6 +125,7 @@ impl Unfinished {
             retrying: self.retrying as u64,
             untried: self.planned.map(|planned| planned.saturating_sub(named)),
             none_tried: named == 0,
+            replays: spec.notes.iter().find(|note| note.starts_with("replays ")).cloned(),
             lost_delivery_max: spec.lost_delivery_max,
         }
     }
@@ -153,6 +154,8 @@ pub struct Continuation {
     pub untried: Option<u64>,
     /// No mini-batch has been tried.
     pub none_tried: bool,
+    /// What the job replays, if it replays another one.
+    pub replays: Option<String>,
     /// Number of times that a mini-batch may be lost with its node.
     pub lost_delivery_max: u32,
 }

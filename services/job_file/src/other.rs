@@ -4,8 +4,9 @@ use std::path::Path;
 
 use crate::{Entry, Fault, Location, Problems, yaml};
 
-/// Returns the entries of the file, with locations in it. `None`: a mistake, which is recorded; `at`: the reference.
-pub fn read(path: &Path, at: Location, field: &str, problems: &Problems) -> Option<Vec<Entry>> {
+/// Returns the entries of the file, with locations in it. `None`: a mistake, which is recorded. `at`: the reference;
+/// `example`: a key and its value, as such a file has them.
+pub fn read(path: &Path, at: Location, field: &str, example: &str, problems: &Problems) -> Option<Vec<Entry>> {
     let shown = path.display().to_string();
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -17,10 +18,10 @@ pub fn read(path: &Path, at: Location, field: &str, problems: &Problems) -> Opti
     };
     let number = problems.other_file(shown.clone());
     let inner = Problems::new(shown);
-    let entries = yaml::read(&text, &inner);
+    let entries = yaml::read_like(example, &text, &inner);
     if let Err(found) = inner.finish() {
         for problem in found {
-            let location = problem.line.map_or(at, |line| Location::Other(number, line));
+            let location = Location::Other(number, problem.line.unwrap_or(1));
             let fault = Fault::of(problem.found, problem.allowed).saying(problem.message);
             problems.add(location, &problem.field, fault);
         }

@@ -5,7 +5,7 @@ use row_schema::RowSchema;
 use serde_json::{Map, Number, Value as Json};
 
 use crate::values::{mapping, word};
-use crate::{Entry, Fault, Location, Node, Paths, ScalarKind, Section, Value, nearest, other};
+use crate::{Entry, Fault, Location, Node, Paths, Scalar, ScalarKind, Section, Value, nearest, other};
 
 const KEY: &str = "result_schema";
 const COLUMNS: &str = "columns";
@@ -33,14 +33,14 @@ pub fn read_result_schema(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
     let file;
     let entries = match &node.value {
         Value::Mapping(entries) => entries,
-        Value::Scalar(_) => match in_file(top, node, paths) {
+        Value::Scalar(Scalar { kind: ScalarKind::Text, .. }) => match in_file(top, node, paths) {
             Some(entries) => {
                 file = entries;
                 &file
             }
             None => return,
         },
-        Value::List(_) => return top.refuse(KEY, node.location, Fault::new(node, ALLOWED)),
+        Value::Scalar(_) | Value::List(_) => return top.refuse(KEY, node.location, Fault::new(node, ALLOWED)),
     };
     job.output.row_schema = match entries.as_slice() {
         [entry] if entry.key == COLUMNS => columns(top, entry),
@@ -60,7 +60,7 @@ fn in_file(top: &Section<'_>, node: &Node, paths: &Paths) -> Option<Vec<Entry>> 
         Err(error) => Err(Fault::new(node, ALLOWED).saying(crate::paths::unusable(&path, &error))),
     });
     match path {
-        Ok(path) => other::read(&path, node.location, KEY, top.problems),
+        Ok(path) => other::read(&path, node.location, KEY, "columns: {total: number}", top.problems),
         Err(fault) => {
             top.refuse(KEY, node.location, fault);
             None

@@ -38,6 +38,11 @@ pub fn read_value(text: &str) -> Result<Node, Fault> {
 /// Reads the keys of the one document in `text`. Duplicate keys go to `problems`. So does text that is not YAML, or not
 /// a mapping; the result is then `None`.
 pub fn read(text: &str, problems: &Problems) -> Option<Vec<Entry>> {
+    read_like("name: my-job", text, problems)
+}
+
+/// Works like [`read`] for a file whose keys look like this example.
+pub fn read_like(example: &str, text: &str, problems: &Problems) -> Option<Vec<Entry>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::new(text);
     let root = builder.document();
@@ -48,17 +53,20 @@ pub fn read(text: &str, problems: &Problems) -> Option<Vec<Entry>> {
     match root {
         Ok(Some(Node { value: Value::Mapping(entries), .. })) => return Some(entries),
         Ok(Some(node)) if !node.is_null() => {
-            problems.add(node.location, "", Fault::new(&node, "a mapping of keys to values, such as `name: my-job`"));
+            let allowed = format!("a mapping of keys to values, such as `{example}`");
+            problems.add(node.location, "", Fault::new(&node, allowed));
         }
         Ok(_) => {
-            problems.add(Location::File, "", Fault::of("an empty file", "a mapping of keys to values: `name: my-job`"))
+            let allowed = format!("a mapping of keys to values: `{example}`");
+            problems.add(Location::File, "", Fault::of("an empty file", allowed))
         }
         Err(error) => {
             let marker = error.marker();
             let allowed =
                 "one YAML document; texts that hold `: ` or ` #`, or begin with one of `*&!|>%@{[`, need quotes";
             let message = format!("not valid YAML, column {}", marker.col() + 1);
-            problems.add(Location::Line(marker.line()), "", Fault::of(error.info(), allowed).saying(message));
+            let found = error.info().strip_prefix("found ").unwrap_or(error.info());
+            problems.add(Location::Line(marker.line()), "", Fault::of(found, allowed).saying(message));
         }
     }
     None

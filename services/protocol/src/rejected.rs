@@ -145,9 +145,15 @@ impl Attempt {
         Some((name, content))
     }
 
+    /// Whether it is a success for which `run()` returned nothing: then the items without a result are all its items.
+    pub fn returned_nothing(&self) -> bool {
+        let is_named = !(self.rejected.is_empty() && self.rejected_part.is_none() && self.unread.is_empty());
+        self.status == AttemptStatus::Succeeded && self.succeeded == 0 && self.failed() > 0 && !is_named
+    }
+
     /// Returns the number of items of a success that did not succeed and that nothing names.
     pub fn unnamed(&self) -> u64 {
-        if self.status != AttemptStatus::Succeeded {
+        if self.status != AttemptStatus::Succeeded || self.returned_nothing() {
             return 0;
         }
         let rejected = self.items_rejected();

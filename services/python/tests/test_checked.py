@@ -2,6 +2,7 @@
 
 import json
 
+import numpy
 import pyarrow
 import pytest
 
@@ -243,3 +244,46 @@ def test_whole_frames_of_floats_become_integers_and_the_script_keeps_its_own(sta
 def test_lines_of_text_keep_floats(answer):
     event = answer("[{'n': 3.0, 'x': 1.0}] * 3", INTEGERS, output_format="text")
     assert event["rows"] == b"{'n': 3.0, 'x': 1.0}\n" * 3
+
+
+STRINGS = {"columns": [{"name": "s", "type": "string", "nullable": True}]}
+
+
+@pytest.mark.parametrize("bad", ["b'x'", "bytearray(b'x')", "numpy.bytes_(b'x')"])
+@pytest.mark.parametrize("rows", ["{}", "pandas.DataFrame({})"])
+def test_bytes_are_no_string_of_parquet(answer, rows, bad):
+    """They have a text in JSON lines, but a column of Parquet would be binary, which no other mini-batch fits."""
+    result = f"[{{'s': 'a'}}, {{'s': {bad}}}, {{'s': 'c'}}]"
+    event = answer(rows.format(result), STRINGS, output_format="parquet")
+    kind = {"b'x'": "bytes", "bytearray(b'x')": "bytearray", "numpy.bytes_(b'x')": "bytes_"}[bad]
+    assert misfits(event) == [(1, f"s: expected string, got {kind}")]
+    assert [table.to_pylist() for table in tables_of(event)] == [[{"s": "a"}], [{"s": "c"}]]
+
+
+def test_strings_of_parquet_are_the_texts_of_json_lines(answer):
+    """Whatever the mini-batch: one with instants or decimals alone would have a column of another type."""
+    values = "[datetime.datetime(2026, 1, 31), datetime.time(1, 2), None, __import__('decimal').Decimal('1.50')]"
+    texts = ["2026-01-31T00:00:00", "01:02:00", None, "1.50"]
+    for result in (f"[{{'s': value}} for value in {values}]", f"pandas.DataFrame({{'s': {values}}}, dtype=object)"):
+        event = answer(result, STRINGS, items=4, output_format="parquet")
+        assert misfits(event) == []
+        table = pyarrow.ipc.open_stream(event["rows"]).read_all()
+        assert (table["s"].to_pylist(), table.schema.field("s").type) == (texts, pyarrow.string())
+
+
+@pytest.mark.parametrize("number", ["2**63", "-(10**30)", "numpy.uint64(2**63)"])
+@pytest.mark.parametrize("rows", ["{}", "pandas.DataFrame({}, dtype=object)"])
+def test_number_beyond_64_bits_names_its_field(answer, rows, number):
+    columns = {"columns": [{"name": "n", "type": "number"}]}
+    result = f"[{{'n': 1}}, {{'n': {number}}}, {{'n': 2.5}}]"
+    event = answer(rows.format(result), columns, output_format="parquet")
+    assert misfits(event) == [(1, f"n: expected a number of 64 bits, got {eval(number, {'numpy': numpy})}")]
+    assert misfits(answer(result, columns)) == [], "JSON lines have a form for it"
+
+
+def test_values_of_any_without_a_common_type_are_texts(answer):
+    columns = {"columns": [{"name": "any", "type": "any"}]}
+    event = answer("[{'any': value} for value in ['a', b'b', b'\\xff', [1, None], {'c': 2}, 7]]", columns, 6, "parquet")
+    assert misfits(event) == []
+    texts = pyarrow.ipc.open_stream(event["rows"]).read_all()["any"].to_pylist()
+    assert texts == ["a", "b", "ff", "[1, null]", '{"c": 2}', "7"]

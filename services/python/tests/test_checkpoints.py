@@ -118,8 +118,6 @@ def test_ranges_get_what_is_left_of_them(start):
         ("-1, 1", "handed back a result of -1"),
         ("True, 1", "handed back a result of True"),
         ("None, 1", "handed back a result of None"),
-        ("'a', 1", "handed back item 'a' of mini-batch 0 twice"),
-        ("0, 1", "handed back item 0 of mini-batch 0 twice"),
         ("'text'", "yielded a str after results of items: yield (item, row) each time"),
         ("1, 2, 3", "yielded a tuple after results"),
     ],
@@ -141,21 +139,82 @@ TWICE = """
 """
 
 
+def warnings_of(event):
+    return [warning["message"] for warning in event.get("warnings", [])]
+
+
 @pytest.mark.parametrize("back, item", [("path", "'b'"), ("1", "1")])
-def test_next_try_warns_of_an_item_that_was_handed_back_twice(start, back, item):
+def test_first_row_of_an_item_that_is_handed_back_twice_counts(start, back, item):
     agent = start(TWICE.replace("BACK", back))
-    message = f"run() handed back item {item} of mini-batch 3 twice"
-    assert failure(agent.run("abcd", mini_batch=3)) == message
+    warning = f"run() handed back item {item} of mini-batch 3 twice: its first row counts"
     for _ in range(2):
-        event = agent.run("abcd", mini_batch=3, try_number=2)
-        assert event["rows"] == b"A\nB\nC\nD\n"
-        warned = [warning["message"] for warning in event["warnings"]]
-        assert warned == [f"{message} in an earlier try: its first row counts"]
+        event = agent.run("abcd", mini_batch=3)
+        assert (event["rows"], warnings_of(event)) == (b"A\nB\nC\nD\n", [warning])
     agent.close()
     agent = start(TWICE.replace("BACK", back), **options(agent))
-    for items, expected in (([0, 1], []), ([1, 3], warned)):
+    for items, expected in (([0, 1], []), ([1, 2], [warning]), ([1, 3], [warning])):
         event = agent.run("abcd", mini_batch=3, items=items, try_number=3)
-        assert [warning["message"] for warning in event.get("warnings", [])] == expected
+        assert warnings_of(event) == expected, "another process finds it"
+
+
+def test_item_that_comes_back_by_another_way_is_the_same_item(start):
+    """The outcome is the same in a mini-batch of one item, which has no other try."""
+    agent = start(
+        """
+        def run(mini_batch, context):
+            for path in mini_batch:
+                context.done(path, path.upper())
+                yield path, path
+        """
+    )
+    event = agent.run("abc", mini_batch=0)
+    assert (event["rows"], event["returned"]) == (b"A\nB\nC\n", 3)
+    assert warnings_of(event) == [
+        "run() handed back 3 items of mini-batch 0 more than once, first 'a': the first row of each counts"
+    ]
+    event = agent.run("a", mini_batch=1)
+    assert (event["rows"], warnings_of(event)) == (
+        b"A\n",
+        ["run() handed back item 'a' of mini-batch 1 twice: its first row counts"],
+    )
+
+
+@pytest.mark.parametrize(
+    "script, warning",
+    [
+        (
+            "def run(mini_batch):\n    for path in mini_batch:\n        yield path, path\n"
+            "        if path == 'b': yield 'x', 1",
+            "run() handed back a result of 'x', which is no item of mini-batch 0: nothing else is lost",
+        ),
+        (
+            "def run(mini_batch, context):\n    for path in mini_batch: context.done(path, path)\n    return [1]",
+            "run() of mini-batch 0 returned a list, and has handed back results of items: hand back all of them, and "
+            "return nothing. What it has handed back counts",
+        ),
+        (
+            "def run(mini_batch):\n    for path in mini_batch: yield path, path\n    raise ValueError('too late')",
+            "run() of mini-batch 0 failed after it had handed back all its items, whose results count: ValueError: "
+            "too late",
+        ),
+    ],
+)
+def test_failure_that_no_item_repeats_is_a_warning_of_the_next_try(start, script, warning):
+    agent = start(script)
+    assert agent.run("abc", mini_batch=0)["status"] != "succeeded"
+    event = agent.run("abc", mini_batch=0, try_number=2)
+    assert (event["rows"], warnings_of(event)) == (b"a\nb\nc\n", [warning])
+    agent.close()
+    agent = start(script, **options(agent))
+    ranges = [agent.run("abc", mini_batch=0, items=[item, item + 1], try_number=3) for item in range(3)]
+    told = [text for event in ranges for text in warnings_of(event)]
+    assert told == [warning], "one of its ranges tells it"
+
+
+def test_failure_of_an_item_is_no_warning(start):
+    agent = start(HALFWAY)
+    failure(agent.run("abcde", mini_batch=0), "run_raised")
+    assert warnings_of(agent.run("abcde", mini_batch=0, try_number=2)) == []
 
 
 def test_every_try_names_items_once_one_has(start):

@@ -366,3 +366,24 @@ def test_variables_of_an_item_that_failed_are_not_kept(start):
     )
     event = agent.run([*map(str, range(7)), "last"], names_failed_items=True)
     assert rows(event) == ["0"]
+
+
+@pytest.mark.parametrize(
+    "script, note",
+    [
+        (
+            "async def run_item(item): return item\ndef run(mini_batch): return mini_batch",
+            "run() of score.py is called, and run_item() beside it is not: remove one of them",
+        ),
+        (
+            "async def run_item(item): return item\n"
+            "async def run(mini_batch): return [await one for one in map(run_item, mini_batch)]",
+            None,
+        ),
+        ("async def run_item(item): return item", None),
+    ],
+)
+def test_process_notes_once_what_it_does_not_call(start, script, note):
+    agent = start(script)
+    warnings = [agent.run(["a"]).get("warnings", []) for _ in range(2)]
+    assert warnings == [[{"message": note}] if note else [], []]

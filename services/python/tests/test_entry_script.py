@@ -262,6 +262,7 @@ def test_main_guards_do_not_run(start):
             "the script called sys.exit(2): the following arguments are required: --x",
         ),
         ("async def run(m): yield m", "AsyncFunction", "run() of score.py is an async generator: return a list"),
+        ("async def run_item(item): yield item", "AsyncFunction", "run_item() of score.py is an async generator"),
         ("def run_item(item): return item", "AsyncFunction", "run_item() of score.py is a plain function"),
         ("async def init(): raise OSError('no service')\ndef run(m): return m", "OSError", "no service"),
         ("def init(): raise OSError('no model')\ndef run(m): return m", "OSError", "no model"),

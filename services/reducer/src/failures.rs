@@ -214,7 +214,17 @@ impl Failures {
 
     /// Returns the first error of each reason, the most frequent reason first.
     pub(crate) fn kinds(&self) -> Vec<String> {
-        let mut groups: Vec<_> = self.groups.values().collect();
+        self.by_reason(|_| true).into_iter().map(|(_, first)| first.error()).collect()
+    }
+
+    /// Returns the most frequent reason of failed attempts and rejected items, by its first error, and their number.
+    pub(crate) fn most_frequent(&self) -> Option<(u64, &FailureGroup)> {
+        self.by_reason(|group| !group.mini_batches.is_empty()).into_iter().next()
+    }
+
+    /// Returns the number of failures and the first group of each reason, the most frequent reason first.
+    fn by_reason(&self, counts: impl Fn(&FailureGroup) -> bool) -> Vec<(u64, &FailureGroup)> {
+        let mut groups: Vec<_> = self.groups.values().filter(|group| counts(group)).collect();
         groups.sort_by_key(|group| group.order);
         let mut kinds: Vec<(u64, &FailureGroup, String)> = Vec::new();
         for &group in groups.iter().filter(|group| !group.message.is_empty()) {
@@ -233,7 +243,7 @@ impl Failures {
             }
         }
         kinds.sort_by_key(|(count, ..)| std::cmp::Reverse(*count));
-        kinds.into_iter().map(|(_, first, _)| first.error()).collect()
+        kinds.into_iter().map(|(count, first, _)| (count, first)).collect()
     }
 
     /// Returns some of the finally failed mini-batches, lowest first.

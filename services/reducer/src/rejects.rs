@@ -7,8 +7,9 @@
 //! the log tree when a job ends: not beside the output, because the next step of a pipeline reads that whole folder.
 //! `replay.rs` plans to run them again.
 //!
-//! Items for which `run()` returned no result without an error are counted as failed, but nothing tells which items
-//! these are: those of a mini-batch are one reject without a place. A replay cannot run them.
+//! Items for which `run()` returned no result without an error are counted as failed. If it returned nothing for a
+//! mini-batch, these are all its items. Else nothing tells which items they are: those of a mini-batch are one reject
+//! without a place, which a replay cannot run.
 
 mod groups;
 mod index;
@@ -21,6 +22,7 @@ mod tests;
 mod write;
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use protocol::{
     Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, NO_RESULT, Rejected,
@@ -102,6 +104,13 @@ static NO_ERROR: ErrorReport = ErrorReport {
     printed: String::new(),
 };
 
+/// The error of the items of a mini-batch for which `run()` returned nothing.
+static NOTHING_RETURNED: LazyLock<ErrorReport> = LazyLock::new(|| ErrorReport {
+    category: NO_RESULT.to_owned(),
+    message: "run() returned nothing for its mini-batch".to_owned(),
+    ..NO_ERROR.clone()
+});
+
 impl RejectedMiniBatch {
     /// Returns its rejected items in the order of the input: one for each file, and one for rows that failed together. Then
     /// the records that could not be read, and the items that nothing names.
@@ -122,7 +131,12 @@ impl RejectedMiniBatch {
 
     /// Whether a replay can run any of its rejects: their places are known.
     pub fn can_be_replayed(&self) -> bool {
-        self.attempt.status != AttemptStatus::Succeeded || !self.attempt.rejected.is_empty()
+        self.is_rejected_whole() || !self.attempt.rejected.is_empty()
+    }
+
+    /// Whether all its items are rejected for one cause.
+    fn is_rejected_whole(&self) -> bool {
+        self.attempt.status != AttemptStatus::Succeeded || self.attempt.returned_nothing()
     }
 
     /// Returns the records that could not be read. A mini-batch that failed is rejected with all its items.
@@ -136,9 +150,14 @@ impl RejectedMiniBatch {
             message: record.message.clone(),
             ..ErrorReport::default()
         };
+        // Those of several records follow the ones that are named.
+        let detail = match self.unread().iter().rfind(|named| !named.place.is_empty()) {
+            Some(last) if record.place.is_empty() => format!("after {}", last.place),
+            _ => record.place.clone(),
+        };
         Reject {
             path: record.path.clone(),
-            detail: record.place.clone(),
+            detail,
             status: AttemptStatus::LoadFailed,
             ..self.reject_without_place(record.records, error, key, inputs)
         }
@@ -200,13 +219,17 @@ impl RejectedMiniBatch {
     /// Returns the ranges of items that failed, each with its error.
     fn ranges(&self) -> impl Iterator<Item = Range<'_>> {
         let attempt = &self.attempt;
-        let whole = (attempt.status != AttemptStatus::Succeeded).then(|| Range {
+        let (status, error) = match attempt.status {
+            AttemptStatus::Succeeded => (AttemptStatus::IllegalResult, Some(&*NOTHING_RETURNED)),
+            status => (status, attempt.error.as_deref()),
+        };
+        let whole = self.is_rejected_whole().then(|| Range {
             item: self.rows_to_run().map_or(0, |(first, _)| first),
             items: self.items(),
             detail: &attempt.detail,
             values: &attempt.values,
-            status: attempt.status,
-            error: attempt.error.as_deref(),
+            status,
+            error,
             run: None,
         });
         let has_succeeded = whole.is_none();

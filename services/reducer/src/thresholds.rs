@@ -108,6 +108,9 @@ pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
         let none = format!("0 of {} succeeded", counted(items.total, "item"));
         let returned = match rejects(tally) {
             Some(rejects) => format!("{none}; {rejects}"),
+            None if unread(tally).is_some() => {
+                format!("{none}: {}; open logs/rejects.csv.", clause(&few_results(tally)))
+            }
             None => {
                 format!("run() returned no results: {none}. Return one result for each item: a list, or a DataFrame.")
             }
@@ -119,10 +122,8 @@ pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
         failed => format!("All {failed} mini-batches failed"),
     };
     let failures = tally.failures();
-    let Some(cause) = failures.groups().into_iter().find(|group| !group.mini_batches.is_empty()) else {
-        return Some(format!("{all}."));
-    };
-    let (count, attempts) = (cause.count, counted(failures.attempts_failed(), "attempt"));
+    let Some((count, cause)) = failures.most_frequent() else { return Some(format!("{all}.")) };
+    let attempts = counted(failures.attempts_failed(), "attempt");
     let open = if cause.log.is_empty() { String::new() } else { format!("; open logs/{}", cause.log) };
     Some(format!("{all}; {count} of {attempts}: {}{open}.", clause(&cause.error())))
 }
@@ -131,8 +132,8 @@ pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
 /// open; `None`: none were.
 fn rejects(tally: &Tally) -> Option<String> {
     let items = Some(tally.items_rejected()).filter(|items| *items > 0)?;
-    let most = tally.failures().groups().into_iter().find(|group| !group.mini_batches.is_empty());
-    let error = most.map_or_else(String::new, |group| format!(": {}", clause(&group.error())));
+    let most = tally.failures().most_frequent();
+    let error = most.map_or_else(String::new, |(_, group)| format!(": {}", clause(&group.error())));
     Some(format!("{} rejected{error}; open logs/rejects.csv.", counted(items, "item")))
 }
 
@@ -175,17 +176,19 @@ fn with_first(text: String, tally: &Tally) -> String {
 
 /// Returns why items of mini-batches that succeeded have no result, although none is known as rejected.
 pub(crate) fn few_results(tally: &Tally) -> String {
-    let (mut lost, mut first) = (0, "");
-    for kind in tally.warnings().kinds().iter().filter(|kind| kind.loses_records()) {
-        first = if lost == 0 { &kind.first } else { first };
-        lost += kind.count;
-    }
     let fewer = "run() returned fewer results than it received items";
+    let Some((lost, first)) = unread(tally) else { return fewer.to_owned() };
     match tally.items().failed.saturating_sub(lost) {
-        _ if lost == 0 => fewer.to_owned(),
         0 => format!("{} could not be read, first: {first}", counted(lost, "record")),
         _ => format!("{} could not be read, first: {first}; and {fewer}", counted(lost, "record")),
     }
+}
+
+/// Returns the number of records that could not be read, and the first of them; `None`: all could.
+fn unread(tally: &Tally) -> Option<(u64, String)> {
+    let mut kinds = tally.warnings().kinds().iter().filter(|kind| kind.loses_records());
+    let first = kinds.next()?;
+    Some((kinds.fold(first.count, |lost, kind| lost + kind.count), first.first.clone()))
 }
 
 #[cfg(test)]
@@ -253,6 +256,28 @@ mod tests {
         };
         assert_eq!(read(8), "2 records could not be read, first: t.csv, line 335: \"abc\"");
         assert!(read(7).ends_with("\"abc\"; and run() returned fewer results than it received items"));
+        let none = Attempt { warning_kinds: vec![kind.clone()], warnings_total: 2, ..succeeded(0, 1, 2, 0) };
+        assert_eq!(
+            nothing_succeeded(&tally(vec![none])).as_deref(),
+            Some(
+                "0 of 2 items succeeded: 2 records could not be read, first: t.csv, line 335: \"abc\"; open \
+                 logs/rejects.csv."
+            )
+        );
+    }
+
+    #[test]
+    fn failures_that_differ_only_in_numbers_and_paths_are_one_cause() {
+        let of_file = |mini_batch| {
+            let mut attempt = failed(mini_batch, 1, true, 1);
+            attempt.error.as_mut().expect("failed").message = format!("cannot read /data/{mini_batch}.png");
+            attempt
+        };
+        let cause = nothing_succeeded(&tally((0..4).map(of_file).collect())).expect("none succeeded");
+        assert!(
+            cause.starts_with("All 4 mini-batches failed; 4 of 4 attempts: ValueError: cannot read /data/0.png"),
+            "{cause}"
+        );
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Reader<'_> {
                 return None;
             }
         };
-        let entries = other::read(&path, node.location, field, self.problems)?;
+        let entries = other::read(&path, node.location, field, "type: parallel", self.problems)?;
         Some(Layer { entries, folder: path.parent().unwrap_or(Path::new("/")).to_owned() })
     }
 

@@ -71,7 +71,7 @@ fn read(
         let message = format!("there is no file {}", file.display());
         return Err(if is_made { None } else { refuse(Fault::new(path, allowed).saying(message)) });
     }
-    let entries = other::read(&file, path.location, field, problems).ok_or(None)?;
+    let entries = other::read(&file, path.location, field, "type: mltable", problems).ok_or(None)?;
     let mut table = Table { is_file, ..Table::default() };
     for entry in &entries {
         let known = match entry.key.as_str() {

@@ -213,8 +213,11 @@ const LIMITS: &[Key] = &[
              half runs once more. Always `off` with `partition_keys`. See *Bad items*.",
         )
         .job(|job, node| {
+            // Other readers of YAML write `off` as `false`.
+            let is_false = node.scalar().is_some_and(|scalar| scalar.kind == ScalarKind::Boolean(false));
             let ways = [("off", Isolate::Off), ("halves", Isolate::Halves), ("items", Isolate::Items)];
-            choice(node, &ways).map(|isolate| job.isolate = isolate)
+            let isolate = if is_false { Ok(Isolate::Off) } else { choice(node, &ways) };
+            isolate.map(|isolate| job.isolate = isolate)
         }),
     key_with_default("isolate_items_max", "integer from 2", "2000000")
         .meaning(

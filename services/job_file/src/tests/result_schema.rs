@@ -37,9 +37,13 @@ fn mistake_in_the_file_of_a_schema_names_its_line() {
         ("{\"type\": \"object\",\n \"required\": [1]}\n", "row.yaml:2: result_schema.required: "),
         ("{\"type\": \"object\",\n \"required\": [\n", "row.yaml:"),
         ("- total\n", "row.yaml:1: found a list"),
+        ("- total\n", "such as `columns: {total: number}`"),
+        ("", "row.yaml:1: found an empty file; allowed: a mapping of keys to values: `columns: {total: number}`"),
+        ("a: \u{1}\n", "row.yaml:1: "),
     ] {
         workplace.write("row.yaml", text);
         let problems = workplace.problems("result_schema: row.yaml");
         assert!(problems.contains(expected) && problems.lines().count() == 1, "{text}\n{problems}");
+        assert!(!problems.contains("found found"), "{problems}");
     }
 }

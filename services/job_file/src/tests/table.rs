@@ -186,3 +186,11 @@ fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
     });
     assert_eq!(settings, expected);
 }
+
+#[test]
+fn isolate_may_be_off_as_other_readers_of_yaml_write_it() {
+    let workplace = Workplace::new();
+    for off in ["off", "'off'", "false"] {
+        assert_eq!(workplace.spec(&format!("isolate: {off}")).isolate, protocol::Isolate::Off, "{off}");
+    }
+}

@@ -2,7 +2,8 @@
 
 A row is checked in the form that it has in JSON lines. Rows that do not fit are taken out of the result, and their
 items are rejected. With columns, all other rows get these columns in this order, which makes one table of all
-mini-batches. Its columns of integers hold integers, also where a script returns 3.0.
+mini-batches. Its columns of integers hold integers, also where a script returns 3.0. A column of Parquet has one type
+for all mini-batches, so its columns of strings hold texts, as JSON lines have them, and no bytes.
 """
 
 import json
@@ -12,7 +13,9 @@ from gristmill import _native
 from gristmill.delimited import column_names
 from gristmill.missing import is_missing
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, is_frame
-from gristmill.rows import JsonLines, json_line
+from gristmill.rows import JsonLines, is_plain, json_default, json_line, python_value
+
+BINARY = (bytes, bytearray, memoryview)
 
 
 class RowChecks:
@@ -26,6 +29,10 @@ class RowChecks:
         # The lines of `text` are those of the script.
         self._is_text = output_format == "text"
         self._is_parquet = output_format == "parquet"
+        types = {column["name"]: column["type"] for column in columns or ()} if self._is_parquet else {}
+        self._strings = [name for name, kind in types.items() if kind == "string"]
+        self._anys = [name for name, kind in types.items() if kind == "any"]
+        self._numbers = [name for name, kind in types.items() if kind == "number"]
 
     def sift(self, result, items):
         """Returns the result without the rows that do not fit, and ``(item, reason)`` of those, in order.
@@ -49,6 +56,14 @@ class RowChecks:
     def _sift_list(self, result):
         rows = result if self._names is None else [self._as_object(row) for row in result]
         misfits = self._checker.misfits(b"".join([json_line(row) for row in rows]))
+        if self._strings or self._numbers:
+            bad = {row for row, _ in misfits}
+            rows = [row if position in bad else self._in_order(row) for position, row in enumerate(rows)]
+
+            def cells(name):
+                return [None if position in bad else row[name] for position, row in enumerate(rows)]
+
+            misfits = self._without_form(cells, misfits)
         if self._names is None or self._is_text:
             rows = result
         positions = getattr(result, "positions", None)
@@ -69,6 +84,13 @@ class RowChecks:
                     if type(row[name]) is not int and row[name] is not None:
                         rows[position] = {**row, name: _as_integer(row[name])}
             if self._is_parquet:
+                for name in self._strings:
+                    for row in rows:
+                        row[name] = _as_text(row[name])
+                for name in self._anys:
+                    if len({_form_of(row[name]) for row in rows if not is_missing(row[name])}) > 1:
+                        for row in rows:
+                            row[name] = _in_words(row[name])
                 self._unify(rows)
         if positions is not None and rows is not result:
             checked = RowsOfItems(len(positions))
@@ -94,6 +116,24 @@ class RowChecks:
             row = {str(name): value for name, value in row.items()}
         return {name: row.get(name) for name in names}
 
+    def _without_form(self, cells, misfits):
+        """Adds the rows with a value that no column of Parquet of its type can hold, though JSON lines can."""
+        found = dict(misfits)
+        for name in self._strings:
+            values = cells(name)
+            if any(issubclass(kind, BINARY) for kind in {*map(type, values)}):
+                for row, value in enumerate(values):
+                    if isinstance(value, BINARY):
+                        found.setdefault(row, f"{name}: expected string, got {type(value).__name__}")
+        for name in self._numbers:
+            values = cells(name)
+            if {*map(type, values)} <= {float, type(None)}:
+                continue
+            for row, value in enumerate(map(python_value, values)):
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    found.setdefault(row, f"{name}: expected a number of 64 bits, got {str(value)[:80]}")
+        return sorted(found.items())
+
     def _unify(self, rows):
         """Turns instants and days into text in columns that hold texts too. Parquet takes one type for a column."""
         for name in self._names:
@@ -117,7 +157,21 @@ class RowChecks:
                 frame = frame.assign(**{name: None})
             positions = {name: position for position, name in enumerate([*names, *absent])}
             frame = frame.iloc[:, [positions[name] for name in self._names]]
-        return self._with_integers(frame), misfits
+        return self._with_texts(self._with_integers(frame)), misfits
+
+    def _with_texts(self, frame):
+        names = column_names(frame)
+        replaced = {}
+        for name in self._strings:
+            column = frame.iloc[:, names.index(name)]
+            if _may_hold_anything(column) and not {*map(type, column)} <= {str, type(None)}:
+                replaced[names.index(name)] = [_as_text(value) for value in column]
+        if replaced:
+            # The frame is the script's.
+            frame = frame.copy(deep=False)
+            for position, texts in replaced.items():
+                frame[frame.columns[position]] = _objects(texts, frame.index)
+        return frame
 
     def _with_integers(self, frame):
         if self._is_text or not self._integers:
@@ -134,15 +188,22 @@ class RowChecks:
         return frame
 
     def _sift_table(self, rows):
+        import pyarrow
+
         frame = rows.table.to_pandas()
         misfits = self._misfits_of(frame)
         is_in_order = self._names is None or rows.table.column_names == self._names
+        has_texts = all(is_plain(pyarrow.types, rows.table.schema.field(name).type) for name in self._strings_of(frame))
+        is_in_order = is_in_order and has_texts
         if misfits or not is_in_order or not (self._is_parquet or self._is_text or not self._integers):
             return self._sift_frame(frame, misfits)
         if self._is_parquet:
             for name in self._integers:
                 rows.table = _with_arrow_integers(rows.table, name)
         return rows, misfits
+
+    def _strings_of(self, frame):
+        return [name for name in self._strings if name in frame.columns]
 
     def _misfits_of(self, frame):
         names = column_names(frame)
@@ -151,7 +212,51 @@ class RowChecks:
                 "result_schema needs unique column names, and the DataFrame that run() returned has duplicates"
             )
         lines, _ = JsonLines().of_frame(frame)
-        return self._checker.misfits(lines)
+        misfits = self._checker.misfits(lines)
+
+        def cells(name):
+            column = frame.iloc[:, names.index(name)] if name in names else ()
+            return column if len(column) and _may_hold_anything(column) else ()
+
+        return self._without_form(cells, misfits) if self._strings or self._numbers else misfits
+
+
+def _may_hold_anything(column):
+    """Returns whether a column of a frame may hold values of other types than text, numbers and instants."""
+    import pandas
+
+    dtype = column.dtype
+    return not isinstance(dtype, (pandas.StringDtype, pandas.DatetimeTZDtype)) and dtype.kind not in "Miufb"
+
+
+def _as_text(value):
+    """Returns a value that is a string in JSON lines as this text, and a missing value as ``None``."""
+    while value is not None and not isinstance(value, str):
+        value = None if is_missing(value) else json_default(value)
+    return value
+
+
+def _form_of(value):
+    """Returns which of the forms of a value of ``any`` it has that no column of Parquet holds together."""
+    forms = (("binary", BINARY), ("list", (list, tuple)), ("object", dict))
+    return next((form for form, types in forms if isinstance(value, types)), "text or number")
+
+
+def _in_words(value):
+    """Returns a value of ``any`` as text, as the reducer writes values of mini-batches that have no common type."""
+    if isinstance(value, BINARY):
+        value = bytes(value)
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    return value if isinstance(value, str) or is_missing(value) else json_line(value).decode().strip('\n"')
+
+
+def _objects(values, index):
+    import pandas
+
+    return pandas.Series(values, index=index, dtype=object)
 
 
 def _as_integer(number):

@@ -5,10 +5,10 @@ a file at once, so that it survives the end of the process. The next attempt get
 answer has the rows of all attempts, in the order of the items: as if one ``run`` had returned them.
 
 ``<folder>/<mini-batch>/<writer>`` is one file of each attempt that handed anything back: records, each a length, a
-checksum and a pickle. The first record is the header, each other one ``(position, row)``, or ``(None, (position,
-warning))`` for an item that was handed back twice. The end of a file may be
-missing or damaged, because its process or machine has stopped: the readable part counts. Only processes of the same job
-write these files.
+checksum and a pickle. The first record is the header, each other one ``(position, row)``, ``("repeated", (position,
+item))`` for an item that came back again, or ``("failed", (position, warning))`` for a failure that is no failure of an
+item without a result. The end of a file may be missing or damaged, because its process or machine has stopped: the
+readable part counts. Only processes of the same job write these files.
 """
 
 import operator
@@ -33,7 +33,8 @@ class Kept:
         self.folder = folder
         self.items = items
         self.rows = {}
-        self.warnings = []
+        self.repeated = {}
+        self.failures = []
         self.is_used = False
         self._sizes = {}
 
@@ -57,8 +58,10 @@ class Kept:
             if next(records, None) == (FORMAT, self.items):
                 self.is_used = True
                 for record in filter(None, records):
-                    if record[0] is None:
-                        self.warnings.append(record[1])
+                    if record[0] == "repeated":
+                        self.repeated.setdefault(*record[1])
+                    elif record[0] == "failed":
+                        self.failures.append(record[1])
                     else:
                         self.rows.setdefault(*record)
 
@@ -89,6 +92,9 @@ class ItemsDone:
         self.rows = {}
         self.has_files = False
         self.warnings = []
+        self._last = None
+        self._repeated = {}
+        self._failures = set()
 
     def read(self, folder, kept):
         """Takes over what earlier attempts have handed back, and returns it. ``kept``: what this method returned last,
@@ -97,9 +103,11 @@ class ItemsDone:
             kept = Kept(folder, self._all)
         kept.update()
         self.rows = {position: kept.rows[position] for position in self._range if position in kept.rows}
-        for position, warning in kept.warnings:
-            if position in self._range and warning not in self.warnings:
+        self._repeated = {position: item for position, item in kept.repeated.items() if position in self._range}
+        for position, warning in kept.failures:
+            if position in self._range and warning not in self._failures:
                 self.warnings.append(warning)
+            self._failures.add(warning)
         self.has_files = True
         self.left = [position for position in self._range if position not in self.rows]
         return kept
@@ -112,13 +120,30 @@ class ItemsDone:
             except IllegalResult as error:
                 # The script may catch it.
                 self._error = error
+                self._remember_failure(f"{self._foreign(item)}: nothing else is lost")
                 raise
+            if position in self.rows:
+                if position not in self._repeated:
+                    self._repeated[position] = repr(item)
+                    self._keep("repeated", (position, repr(item)))
+                return
             self._keep(position, row)
             self.rows[position] = row
+            self._last = position
+
+    def failed(self, error):
+        """Takes the exception of an attempt. The next one has no item that could repeat it if all have a result."""
+        with self._lock:
+            if error is not self._error and all(position in self.rows for position in self._range):
+                self._remember_failure(
+                    one_line(
+                        f"run() of mini-batch {self._number} failed after it had handed back all its items, whose "
+                        f"results count: {type(error).__name__}: {error}"
+                    )
+                )
 
     def result(self, returned):
         """Returns the result of ``run``, which has ended and returned this."""
-        self.close()
         if self._error is not None:
             raise self._error
         failures = {}
@@ -131,10 +156,15 @@ class ItemsDone:
                 if position not in failures:
                     self.rows.setdefault(position, rows.get(index))
         elif returned is not None and not (hasattr(returned, "__len__") and len(returned) == 0):
-            raise IllegalResult(
+            failure = (
                 f"run() of mini-batch {self._number} returned a {type(returned).__name__}, and has handed back results "
                 "of items: hand back all of them, and return nothing"
             )
+            with self._lock:
+                self._remember_failure(f"{failure}. What it has handed back counts")
+            raise IllegalResult(failure)
+        self.close()
+        self._warn_of_repeated()
         done = sorted(self.rows)
         result = RowsOfItems(len(done) + len(failures))
         first = self._range.start
@@ -169,18 +199,20 @@ class ItemsDone:
                 for position in known:
                     if position not in self.rows:
                         return position
-                raise self._repeated(item, known[0])
+                return known[0]
         elif not isinstance(item, bool):
             try:
                 index = operator.index(item)
             except TypeError:
                 index = -1
             if 0 <= index < len(self.left):
-                position = self.left[index]
-                if position in self.rows:
-                    raise self._repeated(item, position)
-                return position
-        raise self._foreign(item)
+                return self.left[index]
+        positions = f"a position from 0 to {len(self.left) - 1}"
+        known = positions if self.paths is None else f"one of the paths in mini_batch, or {positions}"
+        raise IllegalResult(f"{self._foreign(item)}: an item is {known}. For rows that are pairs, return a list")
+
+    def _foreign(self, item):
+        return one_line(f"run() handed back a result of {item!r}, which is no item of mini-batch {self._number}")
 
     def _places(self):
         if self._positions is None:
@@ -189,22 +221,25 @@ class ItemsDone:
                 self._positions.setdefault(self.paths[position], []).append(position)
         return self._positions
 
-    def _repeated(self, item, position):
-        """Returns the failure, which the next try does not repeat: that gets only items that have not been handed
-        back. So it warns."""
-        failure = one_line(f"run() handed back item {item!r} of mini-batch {self._number} twice")
-        self._keep(None, (position, f"{failure} in an earlier try: its first row counts"))
-        return IllegalResult(failure)
-
-    def _foreign(self, item):
-        positions = f"a position from 0 to {len(self.left) - 1}"
-        known = positions if self.paths is None else f"one of the paths in mini_batch, or {positions}"
-        return IllegalResult(
-            one_line(
-                f"run() handed back a result of {item!r}, which is no item of mini-batch {self._number}: an item is "
-                f"{known}. For rows that are pairs, return a list"
+    def _warn_of_repeated(self):
+        if not self._repeated:
+            return
+        first = self._repeated[min(self._repeated)]
+        if len(self._repeated) == 1:
+            warning = f"run() handed back item {first} of mini-batch {self._number} twice: its first row counts"
+        else:
+            warning = (
+                f"run() handed back {len(self._repeated)} items of mini-batch {self._number} more than once, first "
+                f"{first}: the first row of each counts"
             )
-        )
+        self.warnings.append(one_line(warning))
+
+    def _remember_failure(self, warning):
+        """Keeps a warning for the next attempt that has the last item that this one has handed back. The failure would
+        be known to nobody if the items that are left succeed."""
+        if self._last is not None and warning not in self._failures:
+            self._failures.add(warning)
+            self._keep("failed", (self._last, warning))
 
     def _keep(self, position, row):
         if not self._is_kept:

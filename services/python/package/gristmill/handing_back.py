@@ -26,6 +26,7 @@ class HandingBack:
         self._running = None
         self._names_items = False
         self._on_disk = None
+        self._read = None
         self.done = None
         self.kept = 0
 
@@ -35,6 +36,7 @@ class HandingBack:
             self.done.close()
             self.done = None
         self._names_items = False
+        self._read = None
         self.kept = 0
         if self._are_used or "resumes" in mini_batch:
             folder = self._folder_of(mini_batch)
@@ -43,6 +45,7 @@ class HandingBack:
                 # What an earlier attempt has yielded decides for all of them, also for ranges of other items.
                 self._on_disk = done.read(folder, self._on_disk if "items" in mini_batch else None)
                 self._names_items = self._on_disk.is_used
+                self._read = done
                 self.done = done if done.rows else None
                 self.kept = len(done.rows)
         return self.done
@@ -55,6 +58,10 @@ class HandingBack:
         try:
             result = run(*arguments)
             return self._exhaust(result, mini_batch, warnings) if type(result) is GeneratorType else result
+        except BaseException as error:
+            if self.done is not None and not self._channel.abandoned:
+                self.done.failed(error)
+            raise
         finally:
             self._running = None
 
@@ -93,7 +100,7 @@ class HandingBack:
         if self.done is None:
             with self._creating:
                 if self.done is None:
-                    self.done = self._of(mini_batch)
+                    self.done = self._read or self._of(mini_batch)
         self.done.add(item, row)
 
     def _of(self, mini_batch):

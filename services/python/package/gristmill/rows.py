@@ -207,7 +207,7 @@ def _arrow_array(pyarrow, name, values):
     try:
         # Missing values, also those in lists and dictionaries, become null, as in files of `DataFrame.to_parquet`.
         return pyarrow.array(values, from_pandas=True)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OverflowError) as error:
         raise RowsError(f"column {name!r} of the result cannot be written to a Parquet file: {error}") from None
 
 
@@ -217,10 +217,10 @@ class Parquet:
     def of_list(self, result):
         if result and all(isinstance(element, dict) for element in result):
             names = list(dict.fromkeys(name for element in result for name in element))
-            cells = [[_python_value(element.get(name)) for element in result] for name in names]
+            cells = [[python_value(element.get(name)) for element in result] for name in names]
         else:
             names = ["value"]
-            cells = [[_python_value(element) for element in result]]
+            cells = [[python_value(element) for element in result]]
         names = [valid_text(str(name)) for name in names]
         written = _native.write_table(names, [("list", column) for column in cells], len(result))
         if isinstance(written, bytes):
@@ -254,12 +254,12 @@ class Parquet:
         import pyarrow
 
         names = [valid_text(name) for name in table.column_names]
-        if len(set(names)) == len(names) and all(_is_plain(pyarrow.types, one) for one in table.schema.types):
+        if len(set(names)) == len(names) and all(is_plain(pyarrow.types, one) for one in table.schema.types):
             return _arrow_stream(pyarrow, table.rename_columns(names)), names
         return self.of_frame(table.to_pandas())
 
 
-def _is_plain(types, kind):
+def is_plain(types, kind):
     """Returns whether a column of this type can be written as it is."""
     return (
         *(types.is_boolean(kind), types.is_integer(kind), types.is_float32(kind), types.is_float64(kind)),
@@ -267,7 +267,7 @@ def _is_plain(types, kind):
     ).count(True) > 0
 
 
-def _python_value(value):
+def python_value(value):
     is_scalar = hasattr(value, "item") and getattr(value, "shape", None) == ()
     return value.item() if is_scalar else value
 

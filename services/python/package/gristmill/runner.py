@@ -283,6 +283,9 @@ class Process:
             return process_ended
         self._streams.end(mini_batch["mini_batch"])
         process_ended = time.process_time()
+        # Once in each process.
+        warnings += functions.notes
+        functions.notes = []
         header = (
             f'{{"frame":"answered","sequence":{sequence},"returned":{returned},"load_seconds":{load_seconds:.6f},'
             f'"run_seconds":{run_seconds:.9f},"process_seconds":{process_ended - process_started:.9f}'

@@ -83,14 +83,21 @@ def _leads_to(module_name, script):
         return False
 
 
+def _uses(code, name):
+    """Returns whether a function, or one within it, uses a name of its module."""
+    return name in code.co_names or any(_uses(one, name) for one in code.co_consts if hasattr(one, "co_names"))
+
+
 class EntryFunctions:
     """``init``, ``run`` and ``shutdown`` of an imported script as plain functions; the first and last may be ``None``.
 
-    ``coroutines`` is the event loop of those that are ``async``; ``None`` if there is none.
+    ``coroutines`` is the event loop of those that are ``async``; ``None`` if there is none. ``notes``: what users
+    should know about the script.
     """
 
     def __init__(self, module, script, arguments=(), tabular=False, concurrency=1, limit=None):
         self.coroutines = None
+        self.notes = []
         self._limit = limit
         self._script = script
         self.init = self._plain("init", _callable(module, "init"))
@@ -108,6 +115,7 @@ class EntryFunctions:
             self.wants_context = True
         else:
             run = self._required(module, "run", "")
+            self._note_unused(module)
             self.wants_context = wants_context(run)
             self.run = self._plain("run", run)
         self.run = flags.adapt(self.run, arguments, tabular)
@@ -127,7 +135,17 @@ class EntryFunctions:
         call = coroutines.run if name == "run" else coroutines.call
         return functools.partial(call, function)
 
+    def _note_unused(self, module):
+        """Notes that Gristmill calls ``run`` alone. A helper of ``run`` may have any name, so that not every function
+        ``run_item`` is meant for Gristmill."""
+        codes = (getattr(one, "__code__", None) for one in vars(module).values())
+        is_used = any(_uses(code, "run_item") for code in codes if code is not None)
+        if inspect.iscoroutinefunction(_callable(module, "run_item")) and not is_used:
+            self.notes.append(f"{self._named('run')} is called, and run_item() beside it is not: remove one of them")
+
     def _of_items(self, run_item, concurrency):
+        if inspect.isasyncgenfunction(run_item):
+            raise AsyncFunction(f"{self._named('run_item')} is an async generator: return the row of the item")
         if not inspect.iscoroutinefunction(run_item):
             raise AsyncFunction(
                 f"{self._named('run_item')} is a plain function: write `async def run_item(item)`, or "

@@ -91,7 +91,10 @@ fn unified_schema(rows: &mut dyn InOrder, declared: &[ResultColumn]) -> anyhow::
                 fields.push(Field::new(name, data_type, true));
                 continue;
             };
-            let Some(unified) = types::unify(known.data_type(), &data_type) else {
+            let is_any = || declared.iter().any(|column| column.name == *name && column.kind == ColumnKind::Any);
+            // A retry cannot mend it: the rows are committed.
+            let text = || is_any().then_some(DataType::Utf8);
+            let Some(unified) = types::unify(known.data_type(), &data_type).or_else(text) else {
                 bail!(
                     "column {name:?} of mini-batch {mini_batch} is {data_type}, but {} in earlier mini-batches; return \
                      the same type from every run()",
@@ -131,7 +134,7 @@ fn unified_schema(rows: &mut dyn InOrder, declared: &[ResultColumn]) -> anyhow::
 fn declared_type(kind: ColumnKind, found: DataType) -> DataType {
     match (kind, &found) {
         (ColumnKind::Timestamp, DataType::Timestamp(..)) | (ColumnKind::String, DataType::LargeUtf8) => found,
-        (ColumnKind::String, DataType::Binary | DataType::LargeBinary) | (ColumnKind::Any, _) => found,
+        (ColumnKind::Any, _) => found,
         (ColumnKind::String, _) => DataType::Utf8,
         (ColumnKind::Integer, _) => DataType::Int64,
         (ColumnKind::Number, _) => DataType::Float64,

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, StructArray,
-    new_null_array,
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, StringArray,
+    StructArray, new_null_array,
 };
 use arrow::compute::{CastOptions, cast_with_options, nullif};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
-use arrow::util::display::FormatOptions;
+use arrow::error::ArrowError;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 /// The zone of columns with several zones.
 const UTC: &str = "UTC";
@@ -151,6 +152,10 @@ pub(super) fn conform(array: &ArrayRef, to: &DataType) -> anyhow::Result<ArrayRe
             let instants = cast_with_options(array, &DataType::Timestamp(*unit, Some("+00:00".into())), &EXACT)?;
             cast_with_options(&instants, to, &EXACT)?
         }
+        (DataType::Binary | DataType::LargeBinary, DataType::Utf8 | DataType::LargeUtf8) => {
+            cast_with_options(array, to, &EXACT).or_else(|_| texts(array, to))?
+        }
+        (from, DataType::Utf8 | DataType::LargeUtf8) if from.is_nested() => texts(array, to)?,
         (from, to) => {
             let is_counted = from.is_floating() && to.is_integer();
             cast_with_options(&if is_counted { without_nan(array)? } else { array.clone() }, to, &EXACT)?
@@ -159,6 +164,16 @@ pub(super) fn conform(array: &ArrayRef, to: &DataType) -> anyhow::Result<ArrayRe
 }
 
 const EXACT: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
+
+/// Returns the values as people read them. Bytes that are no text are hexadecimal.
+fn texts(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    let formatter = ArrayFormatter::try_new(array, &TEXTS)?;
+    let text = |row| (!array.is_null(row)).then(|| formatter.value(row).try_to_string()).transpose();
+    let texts: StringArray = (0..array.len()).map(text).collect::<Result<_, _>>()?;
+    cast_with_options(&(Arc::new(texts) as ArrayRef), to, &EXACT)
+}
+
+const TEXTS: FormatOptions<'static> = FormatOptions::new().with_null("null");
 
 /// Returns lists whose values have the type of this field.
 fn list<Offset: OffsetSizeTrait>(lists: &GenericListArray<Offset>, field: &FieldRef) -> anyhow::Result<ArrayRef> {
@@ -176,7 +191,7 @@ fn without_nan(column: &ArrayRef) -> anyhow::Result<ArrayRef> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Float64Array, Int64Array, ListArray, NullArray, StringArray, TimestampMicrosecondArray};
+    use arrow::array::{Float64Array, Int64Array, ListArray, NullArray, TimestampMicrosecondArray};
     use arrow::buffer::OffsetBuffer;
     use arrow::datatypes::{TimeUnit, TimestampMicrosecondType};
     use arrow::util::display::array_value_to_string;

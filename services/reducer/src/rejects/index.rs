@@ -36,7 +36,7 @@ impl RejectIndex {
     pub fn apply(&mut self, event: &Event, effect: Effect, tally: &Tally, segment: u32, record: Range<usize>) {
         let event = match event {
             Event::Success(success) if success.failed() > 0 && effect == Effect::Won => {
-                return self.add(success.mini_batch, tally, segment, record, false);
+                return self.add(success.mini_batch, tally, segment, record, success.succeeded == 0);
             }
             Event::Success(_) => return,
             Event::Other(event) => &**event,
@@ -45,7 +45,8 @@ impl RejectIndex {
             ResultEvent::Attempt(attempt) => {
                 let (is_named, has_rejects) = match attempt.status {
                     AttemptStatus::Succeeded => {
-                        let is_named = !(attempt.rejected.is_empty() && attempt.unread.is_empty());
+                        let names_any = !(attempt.rejected.is_empty() && attempt.unread.is_empty());
+                        let is_named = names_any || attempt.returned_nothing();
                         (is_named, effect == Effect::Won && (is_named || attempt.failed() > 0))
                     }
                     _ => {
@@ -102,5 +103,57 @@ impl RejectIndex {
     /// Whether the ledger has ever named a reject.
     pub fn had_any(&self) -> bool {
         self.had_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::Attempt;
+
+    use super::*;
+    use crate::batch::Batch;
+    use crate::fixtures::{failed, succeeded};
+
+    fn event(attempt: Attempt) -> ResultEvent {
+        ResultEvent::Attempt(Box::new(attempt))
+    }
+
+    #[test]
+    fn index_tells_what_a_replay_may_need() {
+        let may_be_replayed = |attempt: Attempt| {
+            let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
+            let mut batch = Batch::default();
+            batch.add_event(&event(attempt));
+            batch.retain_in_segment(|record, place| {
+                let effect = tally.apply_record(record);
+                index.apply(record.event, effect, &tally, 0, place.record());
+                true
+            });
+            (index.records(&tally).len(), index.may_be_replayed(&tally))
+        };
+        assert_eq!(may_be_replayed(succeeded(0, 1, 3, 3)), (0, false));
+        assert_eq!(may_be_replayed(succeeded(0, 1, 3, 2)), (1, false));
+        let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 2) };
+        assert_eq!(may_be_replayed(warned), (1, false));
+        assert_eq!(may_be_replayed(succeeded(0, 1, 3, 0)), (1, true), "all its items");
+        let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 0) };
+        assert_eq!(may_be_replayed(warned), (1, true));
+        assert_eq!(may_be_replayed(failed(0, 1, true, 3)), (1, true));
+    }
+
+    #[test]
+    fn index_notices_that_a_table_may_exist() {
+        let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
+        let mut batch = Batch::default();
+        batch.add_event(&event(succeeded(0, 1, 1, 1)));
+        batch.add_event(&event(failed(1, 3, true, 1)));
+        batch.add_event(&ResultEvent::Reopened { at: 0 });
+        assert!(!index.had_any());
+        batch.retain_in_segment(|record, place| {
+            let effect = tally.apply_record(record);
+            index.apply(record.event, effect, &tally, 0, place.record());
+            true
+        });
+        assert!(index.had_any() && index.records(&tally).is_empty());
     }
 }

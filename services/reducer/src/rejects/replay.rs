@@ -1,7 +1,7 @@
 //! The mini-batches that run the rejected items of one mini-batch again, each with its place in the output of the first job.
 
 use anyhow::Context;
-use protocol::{AttemptStatus, Descriptor, Replayed, Work};
+use protocol::{Descriptor, Replayed, Work};
 
 use super::RejectedMiniBatch;
 
@@ -56,7 +56,7 @@ impl RejectedMiniBatch {
     /// Returns the ranges of items to replay, in order, as the first item and the end: neighbours together. `None`: the
     /// whole mini-batch.
     fn ranges_to_replay(&self) -> Option<Vec<(u64, u64)>> {
-        if self.attempt.status != AttemptStatus::Succeeded {
+        if self.is_rejected_whole() {
             return None;
         }
         let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -73,7 +73,7 @@ impl RejectedMiniBatch {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Attempt, Block, BlockRange, ErrorReport, ItemPath, Rejected};
+    use protocol::{Attempt, AttemptStatus, Block, BlockRange, ErrorReport, ItemPath, Rejected};
 
     use super::*;
     use crate::fixtures::{failed, succeeded};

@@ -9,8 +9,6 @@ use storage::JobStore;
 
 use super::tables::Tables;
 use super::*;
-use crate::Tally;
-use crate::batch::Batch;
 use crate::fixtures::{failed, succeeded};
 
 fn inputs() -> Vec<Input> {
@@ -163,7 +161,10 @@ fn records_that_could_not_be_read_are_rejects() {
     let mini_batch = rejected_from(succeeded, lines.clone());
     let rejects: Vec<_> = mini_batch.rejects(&inputs).collect();
     let places: Vec<_> = rejects.iter().map(|one| (one.item, one.items, &*one.path, &*one.detail)).collect();
-    assert_eq!(places, [(None, 1, "/in/a.csv", "/in/a.csv, line 3"), (None, 7, "/in/a.csv", "")]);
+    assert_eq!(
+        places,
+        [(None, 1, "/in/a.csv", "/in/a.csv, line 3"), (None, 7, "/in/a.csv", "after /in/a.csv, line 3")]
+    );
     let first = &rejects[0];
     assert_eq!((first.input, first.process, first.status), ("first", "", AttemptStatus::LoadFailed));
     assert_eq!((&*first.error.category, &*first.error.message), ("UnreadableRecord", &*unread[0].message));
@@ -244,6 +245,9 @@ fn items_that_nothing_names_are_one_reject() {
     };
     assert_eq!(rejects(succeeded(0, 1, 3, 3)), (vec![], false));
     let silent = "run() returned no result for them, and did not say which".to_owned();
+    let nothing = "run() returned nothing for its mini-batch".to_owned();
+    let each = (0..3).map(|item| (Some(item), 1, format!("/in/{}", ["a", "b", "c"][item as usize]), nothing.clone()));
+    assert_eq!(rejects(succeeded(0, 1, 3, 0)), (each.collect(), true), "all its items, so their places are known");
     assert_eq!(rejects(succeeded(0, 1, 3, 1)), (vec![(None, 2, "2 of 3 items".into(), silent)], false));
     let rejected = |item| Rejected {
         item,
@@ -261,6 +265,12 @@ fn items_that_nothing_names_are_one_reject() {
         rejects(Attempt { rejected: some, unread: vec![unread], ..succeeded(0, 3, 600, 547) });
     assert_eq!((named.len(), can_be_replayed), (9, true));
     assert_eq!(named[7].1, 2);
+    let record =
+        |place: &str| UnreadRecord { path: String::new(), place: place.into(), records: 1, message: "bad".into() };
+    let unread = vec![record("/in/a, line 2"), record("")];
+    let (unread, _) = rejects(Attempt { unread, ..succeeded(0, 1, 2, 0) });
+    let details: Vec<_> = unread.iter().map(|(_, _, detail, _)| &**detail).collect();
+    assert_eq!(details, ["/in/a, line 2", "after /in/a, line 2"]);
     let which = "run() returned no result for them, and did not say which";
     assert_eq!(named[8], (None, 44, "44 of 600 items".into(), which.into()));
 }
@@ -367,42 +377,6 @@ async fn success_with_a_short_result_is_found_and_needs_no_rows() {
     assert!(mini_batch.descriptor.is_some());
     job.commit([ResultEvent::RowsLost { mini_batches: vec![1] }]).await;
     assert_eq!(Rejects::find(&job.store, "job").await.expect("readable").mini_batches(), 0, "it runs again");
-}
-
-#[test]
-fn index_tells_what_a_replay_may_need() {
-    let may_be_replayed = |attempt: Attempt| {
-        let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
-        let mut batch = Batch::default();
-        batch.add_event(&event(attempt));
-        batch.retain_in_segment(|record, place| {
-            let effect = tally.apply_record(record);
-            index.apply(record.event, effect, &tally, 0, place.record());
-            true
-        });
-        (index.records(&tally).len(), index.may_be_replayed(&tally))
-    };
-    assert_eq!(may_be_replayed(succeeded(0, 1, 3, 3)), (0, false));
-    assert_eq!(may_be_replayed(succeeded(0, 1, 3, 2)), (1, false));
-    let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 2) };
-    assert_eq!(may_be_replayed(warned), (1, false));
-    assert_eq!(may_be_replayed(failed(0, 1, true, 3)), (1, true));
-}
-
-#[test]
-fn index_notices_that_a_table_may_exist() {
-    let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
-    let mut batch = Batch::default();
-    batch.add_event(&event(succeeded(0, 1, 1, 1)));
-    batch.add_event(&event(failed(1, 3, true, 1)));
-    batch.add_event(&ResultEvent::Reopened { at: 0 });
-    assert!(!index.had_any());
-    batch.retain_in_segment(|record, place| {
-        let effect = tally.apply_record(record);
-        index.apply(record.event, effect, &tally, 0, place.record());
-        true
-    });
-    assert!(index.had_any() && index.records(&tally).is_empty());
 }
 
 fn tables(mini_batches: &[RejectedMiniBatch]) -> (String, Vec<u8>, u64) {

@@ -26,8 +26,7 @@ pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<St
     };
     let see = match causes.first() {
         Some(_) if mini_batches.failed > 0 || tally.items_rejected() > 0 => "; see logs/job_error.txt",
-        None if tally.items_rejected() > 0 => "; see logs/rejects.csv",
-        _ => "; see logs/sys/job_report/processed_mini-batches.csv",
+        _ => "; see logs/rejects.csv",
     };
     let allowed = if is_limited(thresholds) { "this is within the limits of the job" } else { KEYS };
     Some(format!("completed with failures: {failed} ({why}){see}; {allowed}"))
@@ -105,6 +104,7 @@ mod tests {
             text.starts_with("completed with failures: 1 of 10 items failed (run() returned fewer results"),
             "{text}"
         );
+        assert!(text.contains("; see logs/rejects.csv; "), "{text}");
         assert_eq!(headline(&tally([succeeded(0, 1, 1, 1)], 1), &OFF), None);
     }
 }

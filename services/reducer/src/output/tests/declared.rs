@@ -1,6 +1,7 @@
 //! Parquet with the columns of `result_schema`.
 
-use arrow::array::{Date32Array, TimestampMicrosecondArray};
+use arrow::array::{BinaryArray, Date32Array, ListArray, TimestampMicrosecondArray};
+use arrow::datatypes::Int64Type;
 use protocol::{ColumnKind, ResultColumn};
 
 use super::*;
@@ -48,5 +49,23 @@ async fn declared_instants_of_several_zones_are_those_of_utc() {
     job.output.row_schema = Some(ResultSchema::Columns(vec![column]));
     let rows = read_parquet(&job.write().await.expect("written").path);
     let expected: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![7_000_000, 7_000_000]).with_timezone("UTC"));
+    assert_eq!(rows.columns(), [expected]);
+}
+
+#[tokio::test]
+async fn values_of_any_without_a_common_type_are_texts() {
+    let values: Vec<ArrayRef> = vec![
+        Arc::new(StringArray::from(vec!["a"])),
+        Arc::new(BinaryArray::from_vec(vec![b"b"])),
+        Arc::new(BinaryArray::from_vec(vec![b"\xff\x01"])),
+        Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>([Some([Some(1), None])])),
+        integers(vec![7]),
+    ];
+    let results = values.into_iter().map(|any| Outcome::Inline(stream(vec![("any", any)])));
+    let mut job = parquet_job((0..).zip(results).collect()).await;
+    let column = ResultColumn { name: "any".to_owned(), kind: ColumnKind::Any, nullable: false };
+    job.output.row_schema = Some(ResultSchema::Columns(vec![column]));
+    let rows = read_parquet(&job.write().await.expect("written").path);
+    let expected: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "ff01", "[1, null]", "7"]));
     assert_eq!(rows.columns(), [expected]);
 }
