@@ -170,6 +170,14 @@ def test_rabbitmq_clients_reach_amqp_and_the_management_api(made: Plan) -> None:
     assert made.output("rabbitmq")["target"]["management"] == f"https://b-1.mq.{REGION}.amazonaws.com"
 
 
+def test_lease_of_workers_is_the_default_of_the_program(made: Plan) -> None:
+    """A killed worker is noticed within ten seconds, unless the target says otherwise."""
+    workers = {name: container for name, container in made.containers().items() if name.endswith("-worker")}
+    assert len(workers) > 2
+    for name, container in workers.items():
+        assert not [one for one in container["environment"] if one["name"] == "GRISTMILL_LEASE_SECONDS"], name
+
+
 def test_rabbitmq_processes_share_the_consumer_timeout(made: Plan) -> None:
     shown = made.output("rabbitmq")
     seconds = int(re.search(r"lease_seconds=(\d+)$", shown["target"]["queue"])[1])

@@ -24,7 +24,7 @@ locals {
     (local.worker_key) = {
       role        = "worker"
       command     = ["worker", "--grace", tostring(var.worker.stop_seconds - 20)]
-      environment = { GRISTMILL_LEASE_SECONDS = tostring(var.worker.lease_seconds) }
+      environment = { for name, seconds in { GRISTMILL_LEASE_SECONDS = var.worker.lease_seconds } : name => tostring(seconds) if seconds != null }
       secrets     = var.worker.secrets
       # By default a worker gets the share of its GPUs in an instance.
       size = merge(var.worker, {

@@ -153,7 +153,7 @@ variable "worker" {
     Workers. `cpu` in units (1024 are one core) and `memory` in MiB: by default 4096 and 16384, or with GPUs their share in an
     instance. `disk_gib` of a Fargate task; null: the 20 GiB of every task. `min` and `max` workers, one for `backlog_each`
     mini-batches. `on_demand_floor` workers, and `on_demand_percent` of the others, are not spot (with GPUs the platform sets
-    these). `lease_seconds`: time after which the queue redelivers the mini-batches of a dead worker. `secrets`: environment
+    these). `lease_seconds`: time after which the queue redelivers the mini-batches of a dead worker; unset: 8. `secrets`: environment
     variables for scripts of jobs, with ARNs in Secrets Manager (`:KEY::` behind one selects a field), encrypted with the key of
     the platform or of AWS.
   TEXT
@@ -169,7 +169,7 @@ variable "worker" {
     idle_minutes      = optional(number, 10)
     on_demand_floor   = optional(number, 1)
     on_demand_percent = optional(number, 1)
-    lease_seconds     = optional(number, 30)
+    lease_seconds     = optional(number)
     stop_seconds      = optional(number, 120)
     secrets           = optional(map(string), {})
   })
@@ -212,8 +212,8 @@ variable "worker" {
   }
 
   validation {
-    condition     = var.worker.lease_seconds >= 10 && var.worker.lease_seconds <= 600
-    error_message = "`lease_seconds` is 10 to 600."
+    condition     = var.worker.lease_seconds == null || try(var.worker.lease_seconds >= 3 && var.worker.lease_seconds <= 600, false)
+    error_message = "`lease_seconds` is 3 to 600."
   }
 
   validation {
