@@ -193,7 +193,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("allow_reuse: yes", "allow_reuse: found \"yes\" … true or false"),
     ("strict_results: 1", "strict_results: true or false"),
     ("result_schema: [a]", "result_schema: found a list … columns: {total: number"),
-    ("result_schema: true", "result_schema: found true … columns: {total: number"),
+    ("result_schema: true", "result_schema: found \"true\" … columns: {total: number"),
     ("result_schema: {}", "result_schema: found an empty mapping"),
     ("result_schema: nowhere.json", "result_schema: nowhere.json does not exist"),
     ("result_schema: data", "result_schema: data is not a file"),
