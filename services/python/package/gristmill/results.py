@@ -8,6 +8,10 @@ class IllegalResult(Exception):
     """The value is not a valid result."""
 
 
+class ShortResult(Exception):
+    """There are fewer results than items, and the job requires one for each."""
+
+
 def illegal(mini_batch_id, result):
     """Returns the failure for an invalid result; its text begins as in the original and ends with the type."""
     return IllegalResult(

@@ -22,7 +22,7 @@ from gristmill.errors import ErrorLog, add_note, chance_of_another_start, hint_o
 from gristmill.handing_back import HandingBack
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
 from gristmill.profiling import make_profiler
-from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, accept
+from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, ShortResult, accept
 from gristmill.rows import make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
@@ -483,10 +483,6 @@ def try_of(mini_batch):
         first, end = mini_batch["items"]
         words += f", items {first} to {end - 1}"
     return words
-
-
-class ShortResult(Exception):
-    """There are fewer results than items, and the job requires one for each."""
 
 
 class MissingPandas(Exception):
