@@ -226,16 +226,22 @@ def test_missing_url_is_rejected_here_and_for_targets(workplace, sqs, components
 
 @pytest.mark.parametrize("field", URLS)
 def test_url_that_only_this_machine_may_not_use_is_a_warning_for_targets(workplace, sqlite, field):
-    """The roles of a target may have rights that the machine of `enqueue` lacks."""
+    """The roles of a target may have rights and networks that the machine of `enqueue` lacks."""
     workplace.data(1)
-    denied = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
-    url = "s3://theirs/x"
-    with HttpServer(lambda _: (403, {"Content-Type": "application/xml"}, denied)) as server:
-        job, at = job_with(workplace, field, url), {"AWS_ENDPOINT_URL": server.url}
-        assert f"{field}: " in refusals(workplace, job, **at)
-        warned = sqlite.command("enqueue", job.file, expect=0, **at)
-    (line,) = [line for line in warned.stderr.splitlines() if line.startswith("warning: from this machine, ")]
-    assert url in line and "access denied" in line and line.endswith(f"; {URLS[field][1]}"), line
+
+    def warnings(status, code):
+        answer = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+        with HttpServer(lambda _: (status, {"Content-Type": "application/xml"}, answer)) as server:
+            job, at = job_with(workplace, field, "s3://theirs/x"), {"AWS_ENDPOINT_URL": server.url}
+            assert f"{field}: " in refusals(workplace, job, **at)
+            warned = sqlite.command("enqueue", job.file, expect=0, **at).stderr
+        return [line for line in warned.splitlines() if line.startswith("warning: from this machine, ")]
+
+    (line,) = warnings(400, "InvalidRequest")
+    assert "s3://theirs/x" in line and line.endswith(f"; {URLS[field][1]}"), line
+    # Enqueuers need no right to write where the roles of the target write.
+    denied = warnings(403, "AccessDenied")
+    assert len(denied) == (field == "side_inputs.labels") and all("access denied" in line for line in denied), denied
 
 
 def test_target_rejects_a_script_that_cannot_run(workplace, sqlite):

@@ -192,5 +192,12 @@ def test_job_has_no_more_nodes_than_its_node_count(workplace, sqlite):
         sqlite.worker("--node", node)
     sqlite.wait_for_end(sqlite.enqueue(workplace.job(script, node_count=1, speculation=False)))
     assert len(pids(workplace.recorded("run"))) == 1, "each node has one process of it"
-    sqlite.wait_for_end(sqlite.enqueue(workplace.job(script, name="wide", output="output/wide", speculation=False)))
-    assert len(pids(workplace.recorded("run"))) > 2, "the others were free"
+    wide = """
+        from recorder import record, recorded, wait_for
+        def run(files):
+            record("wide")
+            wait_for(lambda: len({fact["pid"] for fact in recorded("wide")}) > 1)
+            return ["row"]
+    """
+    sqlite.wait_for_end(sqlite.enqueue(workplace.job_of_its_own("wide", 12, wide, speculation=False)))
+    assert len(pids(workplace.recorded("wide"))) > 1, "the others were free"

@@ -19,7 +19,7 @@ import pytest
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gristmill" / "kernels"
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "dpkg": "dpkg", "apt-get": "apt"}
-# In the order in which they are loaded.
+# Their order depends on the kernel, so the machine tries those that fail again after the others.
 MODULES = [
     *(f"drivers/virtio/{name}" for name in ("virtio", "virtio_ring", "virtio_pci_legacy_dev")),
     *(f"drivers/virtio/{name}" for name in ("virtio_pci_modern_dev", "virtio_pci")),
@@ -30,7 +30,11 @@ BEGAN = "the virtual machine has started"
 INIT = f"""#!/busybox sh
 /busybox --install -s /bin
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs devtmpfs /dev
-for module in {" ".join(Path(module).name for module in MODULES)}; do insmod /modules/$module.ko; done
+for try in 1 2 3; do
+  for module in {" ".join(Path(module).name for module in MODULES)}; do
+    [ -d /sys/module/$module ] || insmod /modules/$module.ko 2>/dev/null
+  done
+done
 mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=512000,cache=loose host /lower
 mount -t tmpfs -o size=50% tmpfs /upper; mkdir /upper/new /upper/work
 mount -t overlay -o lowerdir=/lower,upperdir=/upper/new,workdir=/upper/work overlay /root

@@ -38,6 +38,8 @@ pub(super) fn problems(parsed: &Parsed, options: &StoreOptions, events: &Events)
                 let missing = if how == UrlUse::Read { "it does not exist" } else { "its bucket does not exist" };
                 problems.push(parsed.problem(&key, how.rejected(&url, missing)));
             }
+            // Only roles of the target write there, so this machine needs no right to do so.
+            Ok(Err(storage::Error::Denied { .. })) if parsed.elsewhere && how != UrlUse::Read => {}
             Ok(Err(error)) => {
                 let said = format!("{error:#}");
                 let cause = said.strip_prefix(&format!("{url}: ")).unwrap_or(&said);

@@ -235,8 +235,8 @@ class ItemsDone:
         self.warnings.append(one_line(warning))
 
     def _remember_failure(self, warning):
-        """Keeps a warning for the next attempt that has the last item that this one has handed back. The failure would
-        be known to nobody if the items that are left succeed."""
+        """Keeps a warning for the next attempt that has the last item that this one has handed back. If the remaining
+        items succeed, nothing else reports the failure."""
         if self._last is not None and warning not in self._failures:
             self._failures.add(warning)
             self._keep("failed", (self._last, warning))
