@@ -229,14 +229,19 @@ def test_url_that_only_this_machine_may_not_use_is_a_warning_for_targets(workpla
     """The roles of a target may have rights and networks that the machine of `enqueue` lacks."""
     workplace.data(1)
 
-    def warnings(status, code):
+    job = job_with(workplace, field, "s3://theirs/x")
+
+    def answering(status, code):
         answer = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
-        with HttpServer(lambda _: (status, {"Content-Type": "application/xml"}, answer)) as server:
-            job, at = job_with(workplace, field, "s3://theirs/x"), {"AWS_ENDPOINT_URL": server.url}
-            assert f"{field}: " in refusals(workplace, job, **at)
-            warned = sqlite.command("enqueue", job.file, expect=0, **at).stderr
+        return HttpServer(lambda _: (status, {"Content-Type": "application/xml"}, answer))
+
+    def warnings(status, code):
+        with answering(status, code) as server:
+            warned = sqlite.command("enqueue", job.file, expect=0, AWS_ENDPOINT_URL=server.url).stderr
         return [line for line in warned.splitlines() if line.startswith("warning: from this machine, ")]
 
+    with answering(403, "AccessDenied") as server:
+        assert f"{field}: " in refusals(workplace, job, AWS_ENDPOINT_URL=server.url)
     (line,) = warnings(400, "InvalidRequest")
     assert "s3://theirs/x" in line and line.endswith(f"; {URLS[field][1]}"), line
     # Enqueuers need no right to write where the roles of the target write.
