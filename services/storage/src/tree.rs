@@ -65,7 +65,7 @@ impl Stores {
         Ok(Tree { store, url, name: file_name(parsed.as_str()), objects, digest })
     }
 
-    /// Looks for an object behind a URL: of that name, or else below it. Fails if there is none.
+    /// Checks that an object exists at a URL or below it.
     pub async fn must_exist(&self, url: &str) -> Result<()> {
         let parsed = parsed(url)?;
         let (store, path) = self.open(&parsed).await?;

@@ -240,8 +240,8 @@ impl Isolation {
         }
     }
 
-    /// Divides the next range without a run of its own, as long as it must hold a bad item, or is so long that it probably
-    /// does.
+    /// Divides the next range without running it while it certainly holds a bad item, or is long enough to hold one
+    /// probably.
     fn divide_next(&mut self) {
         while self.probe.is_none() && self.division == Isolate::Items {
             let Some(Pending { items, bad_in, place, .. }) = self.pending.last() else { return };

@@ -21,7 +21,7 @@ fn fails() -> Ending {
     Ending::failed(AttemptStatus::RunRaised, ErrorReport::default())
 }
 
-/// Returns the isolation of a mini-batch of so many items, whose last try ended so.
+/// Returns the isolation of a mini-batch with this number of items and this end of its last try.
 fn isolation(items: u64, whole: Ending, now: Moment) -> Isolation {
     Isolation::new(0..items, Isolate::Items, whole, id(0), [now, now], now.instant + LIMIT)
 }
