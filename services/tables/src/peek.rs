@@ -18,6 +18,8 @@ const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
 /// Maximum cells and characters of a line in a note.
 const CELLS_SHOWN: usize = 4;
 const CELL_CHARACTERS: usize = 20;
+/// Bytes of a JSON object that tell a table from a row.
+const WHOLE_TABLE_BYTES: usize = 256;
 
 /// The result for the beginning of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,6 +93,22 @@ fn is_binary(head: &[u8]) -> bool {
     head.iter().filter(is_control).count() * 20 > head.len()
 }
 
+/// Returns what a JSON object is that holds a whole table, as some libraries write one, by its first characters.
+fn whole_table(line: &[u8]) -> Option<&'static str> {
+    let start: Vec<u8> =
+        line.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(WHOLE_TABLE_BYTES).collect();
+    let (key, value) = start.strip_prefix(b"{\"")?.split_at(start.iter().skip(2).position(|&byte| byte == b'"')?);
+    let value = value.strip_prefix(b"\":")?;
+    match key {
+        b"columns" | b"index" | b"schema" if value.starts_with(b"[") || value.starts_with(b"{\"fields\":") => {
+            Some("the columns and the rows of a table")
+        }
+        b"type" if value.starts_with(b"\"FeatureCollection\"") => Some("a collection of GeoJSON features"),
+        _ if value.starts_with(b"{\"0\":") => Some("the columns of a table"),
+        _ => None,
+    }
+}
+
 impl Peek {
     fn look_at_json(&mut self, text: &[u8], is_whole: bool) {
         let text = text.trim_ascii_start();
@@ -109,6 +127,12 @@ impl Peek {
                     let message = "holds objects of several lines, and is read as JSON lines: one object a line (`jq -c .` \
                                    makes them)";
                     self.refusal = Some(message.to_owned());
+                } else if let Some(form) = whole_table(line) {
+                    let message = format!(
+                        "holds {form} in one object, which is one row here: write one object a line (with pandas, \
+                         `to_json(orient=\"records\", lines=True)`)"
+                    );
+                    self.notes.push(("format", message));
                 }
             }
             Some(_) => {
@@ -352,6 +376,31 @@ mod tests {
         let marked = [&b"\xff\xfe"[..], &wide].concat();
         assert!(refused(&marked, true, TableFormat::Csv).starts_with("is UTF-16LE text; set `encoding: utf-16le`"));
         assert_eq!(peek(b"\xef\xbb\xbfid,n\n1,2\n", true, &csv).first_row, ["id", "n"]);
+    }
+
+    #[test]
+    fn whole_table_in_one_object_is_reported() {
+        let json = options(TableFormat::Jsonl);
+        for (text, form) in [
+            (r#"{"id":{"0":0,"1":1},"name":{"0":"a","1":"b"}}"#, "the columns of a table"),
+            (r#"{"id": {"0": 0}}"#, "the columns of a table"),
+            (r#"{"columns":["id"],"index":[0],"data":[[0]]}"#, "the columns and the rows"),
+            (r#"{"schema":{"fields":[{"name":"id"}]},"data":[{"id":0}]}"#, "the columns and the rows"),
+            (r#"{"type": "FeatureCollection", "features": []}"#, "GeoJSON"),
+        ] {
+            assert!(notes(text.as_bytes(), &json).starts_with(&format!("format: holds {form}")), "{text}");
+            assert_eq!(peek(text.as_bytes(), false, &json).notes.len(), 1, "a long line is cut: {text}");
+        }
+        for text in [
+            r#"{"id":0,"name":"a"}"#,
+            r#"{"columns":3,"index":"a"}"#,
+            r#"{"id":{"a":0},"n":1}"#,
+            r#"{"schema":{"a":1}}"#,
+            "{}",
+            r#"{"type":"Feature"}"#,
+        ] {
+            assert_eq!(notes(text.as_bytes(), &json), "", "{text}");
+        }
     }
 
     #[test]
