@@ -1,4 +1,4 @@
-"""`gristmill doctor` against real queues and stores: each line is ok, or the one thing to fix."""
+"""`gristmill doctor` against real queues and stores: each line says ok or names one thing to fix."""
 
 import json
 import urllib.parse

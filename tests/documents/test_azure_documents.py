@@ -116,7 +116,7 @@ def test_converted_document_is_the_same_job(workplace):
     assert converted.exit_status == COMPLETED, str(converted)
     workplace.write({"job.yaml": converted.stdout})
     assert "reused the result" in run(workplace, "job.yaml").stderr
-    assert workplace.command("convert", "job.yaml").stderr.strip() == "job.yaml: it is a job file already"
+    assert workplace.command("convert", "job.yaml").stderr.strip() == "job.yaml: it is already a job file"
 
 
 def test_deployment_finds_its_model_below_its_own_name(workplace):

@@ -178,7 +178,7 @@ def test_removed_replay_is_named(workplace):
     assert workplace.command("clean", first.job_id).exit_status == 0
     for command in (("replay", second.job_id), ("retry", third.job_id)):
         line = refused(workplace, *command)
-        assert f"job {first.job_id}, whose rows belong into the output" in line and "has been removed" in line
+        assert f"job {first.job_id}, whose rows belong in the output" in line and "has been removed" in line
     assert output_of(replay(workplace, second.job_id, "--separate", BAD="")) == ["007.txt"]
 
 

@@ -139,7 +139,7 @@ def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
     job_id = sqlite.enqueue(workplace.job_of_its_own("raised", 12, raised))
     assert sqlite.status(job_id)["priority"] == "normal"
     changed = sqlite.command("priority", "raised", "high", expect=0).stdout
-    assert changed.startswith(f"job {job_id} has priority high now, instead of normal;"), changed
+    assert changed.startswith(f"job {job_id} now has priority high instead of normal;"), changed
     assert sqlite.status(job_id)["priority"] == "high"
     sqlite.wait_for_end(job_id)
     assert len(workplace.recorded("raised began")) == 12, "no mini-batch ran twice"
@@ -154,7 +154,7 @@ def test_priority_of_a_waiting_job_can_be_changed(workplace, sqlite):
     workplace.data(2)
     job_id = sqlite.enqueue(workplace.job("def run(files): return ['row']"), "--priority", "high")
     sqlite.command("priority", job_id, "low", expect=0)
-    assert "has priority low already" in sqlite.command("priority", job_id, "low", expect=0).stdout
+    assert "already has priority low" in sqlite.command("priority", job_id, "low", expect=0).stdout
     assert "; priority: low\n" in sqlite.command("status", job_id, expect=0).stdout
     (row,) = json.loads(sqlite.command("jobs", "--json", expect=0).stdout)
     assert row["priority"] == "low"

@@ -443,7 +443,7 @@ def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
     worker.wait_for_record("begun")
     noticed.set()
     # It may have waited for an answer before, and reported that.
-    told = next((line for line in map(bytes.decode, worker.process.stderr) if "will be taken away" in line), "")
+    told = next((line for line in map(bytes.decode, worker.process.stderr) if "will reclaim this machine" in line), "")
     assert "terminate" in told
     wait_until(lambda: sqlite.waiting("tasks") == 5, "returned mini-batches in the queue")
     go(workplace)

@@ -81,7 +81,7 @@ def test_page_commands_print_the_documented_output(shell, tmp_path):
 
 def test_commands_that_need_an_account_are_marked():
     text = (ROOT / "infra/README.md").read_text()
-    at_aws = text.partition("### At AWS\n")[2].partition("\n## ")[0]
+    at_aws = text.partition("### On AWS\n")[2].partition("\n## ")[0]
     (commands, data) = re.findall(r"```\n(.*?)```\n", at_aws, flags=re.DOTALL)
     joined = (commands + data).replace("\\\n", "").splitlines()
     for line in joined:

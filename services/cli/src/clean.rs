@@ -17,7 +17,7 @@ use crate::{Exit, TargetFlags, remedies, usage};
   gristmill clean --state failed --name 'test-*'
   gristmill clean --keep-size 10GB --caches")]
 pub struct CleanArguments {
-    /// Jobs to remove, by id or the beginning of an id; interrupted ones too.
+    /// Jobs to remove, by id or the beginning of an id, even interrupted ones.
     #[arg(value_name = "JOB", conflicts_with_all = ["states", "name", "older_than", "keep", "keep_size", "all"], add = crate::complete::jobs())]
     jobs: Vec<String>,
     #[command(flatten)]
@@ -25,7 +25,7 @@ pub struct CleanArguments {
     /// Only jobs that have not changed for this long: `45min`, `12h`, `7d`, `2w`.
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
-    /// Keep this many of the selected jobs, the newest.
+    /// Keep this many of the selected jobs: the newest ones.
     #[arg(long, value_name = "NUMBER")]
     keep: Option<usize>,
     /// Keep the newest of the selected jobs up to this total size: `500MB`, `10GB` (units of 1024).

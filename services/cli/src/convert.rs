@@ -15,7 +15,7 @@ pub fn convert(arguments: &ConvertArguments, settings: &Settings) -> Result<Exit
         let document = arguments.job.document(None, settings)?;
         let shown = job_file::shown(&document.path);
         let Some(steps) = settings.engine.document_steps(&document)? else {
-            return Err(arguments.job.invalid("it is a job file already".to_owned()));
+            return Err(arguments.job.invalid("it is already a job file".to_owned()));
         };
         let several = steps.steps().len() > 1;
         let mut text = format!("# From {shown}. Paths are relative to its folder.\n");

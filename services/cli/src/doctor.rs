@@ -1,5 +1,5 @@
-//! `gristmill doctor`: checks whether this machine, or a compute target, can run jobs. Each check prints one line: ok, or
-//! the one thing to fix.
+//! `gristmill doctor`: checks whether this machine, or a compute target, can run jobs. Each check prints one line: ok
+//! or one thing to fix.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct DoctorArguments {
     /// Check for this job: its Python, or, on a target, its time limits.
     #[arg(long, value_name = "JOB_FILE")]
     job: Option<PathBuf>,
-    /// The longest time that a job may take, for the retention of messages.
+    /// The longest time that a job may take, which the queues must be able to keep messages for.
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     hours: u32,
     /// Print one JSON object.

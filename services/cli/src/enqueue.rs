@@ -27,7 +27,7 @@ pub struct EnqueueArguments {
     /// end.
     #[arg(long)]
     pub json: bool,
-    /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
+    /// With --json: before the result, print one JSON object for each event: `job`, `step`, `warning` and `note`.
     #[arg(long, requires = "json")]
     pub events: bool,
     /// Start a new job instead of reusing a result.

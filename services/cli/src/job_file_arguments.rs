@@ -121,7 +121,7 @@ fn read(job_file: &Path) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     source.take(JOB_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > JOB_FILE_BYTES_MAX {
-        return Err(std::io::Error::other("it is larger than 16 MB, so it is no job file"));
+        return Err(std::io::Error::other("it is larger than 16 MB, so it is not a job file"));
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return Err(std::io::Error::other("it is UTF-16; save it as UTF-8"));

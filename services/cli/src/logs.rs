@@ -17,7 +17,7 @@ pub struct LogsArguments {
     pub job: String,
     /// File below the job's logs folder, or the beginning of its path: prints the file, or lists those that match.
     path: Option<PathBuf>,
-    /// Print added lines until the job has ended. Without PATH: the overview, and what the script prints and logs.
+    /// Print new lines until the job has ended. Without PATH: the overview, and what the script prints and logs.
     #[arg(long, short)]
     follow: bool,
     /// Print the first error, with its traceback.

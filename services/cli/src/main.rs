@@ -1,6 +1,7 @@
 //! The `gristmill` command: arguments, environment, printing and exit statuses. The engine does the work.
 //!
-//! Only this crate reads the environment; all others receive values.
+//! Only this crate reads variables of Gristmill; all others receive values. `storage` and the AWS SDK read those of
+//! cloud vendors.
 
 /// Prints a line on standard output (`out`) or standard error (`err`; `note`: unless `--quiet` is given).
 macro_rules! say {
@@ -110,7 +111,7 @@ struct Arguments {
     /// Print only results, warnings and errors: no progress, no notes.
     #[arg(long, short, global = true, conflicts_with = "verbose", help_heading = GLOBAL)]
     quiet: bool,
-    /// Log the work of the engine on standard error; twice: in detail.
+    /// Log the work of the engine on standard error; -vv: in detail.
     #[arg(long, short, global = true, action = ArgAction::Count, help_heading = GLOBAL)]
     verbose: u8,
     #[command(subcommand)]
@@ -137,7 +138,7 @@ enum Command {
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: Option<String>,
     },
-    /// Show how Gristmill reads the inputs of a job, and its mini-batches, without running it.
+    /// Show how Gristmill reads the inputs of a job and divides them into mini-batches, without running it.
     Plan(plan::PlanArguments),
     /// Check a job file and its entry script, and show all problems at once.
     Validate(validate::ValidateArguments),
@@ -146,18 +147,18 @@ enum Command {
     /// List jobs, newest first.
     #[command(after_help = JOBS_EXAMPLES)]
     Jobs(list::JobsArguments),
-    /// Show what a job is doing, what it waits for, or its result.
+    /// Show what a job is doing, what it waits for, or how it ended.
     Status(status::StatusArguments),
     /// List the logs of a job, print or follow them, or show its first error.
     #[command(after_help = LOGS_EXAMPLES)]
     Logs(logs::LogsArguments),
     /// Show the rejected items of a job, grouped by cause.
     Rejects(rejects::RejectsArguments),
-    /// Run the rejected items of an ended job again, with the script as it is now, and put their rows into its output; or
+    /// Run the rejected items of an ended job again, with the current script, and insert their rows into its output; or
     /// run one mini-batch alone.
     #[command(after_help = REPLAY_EXAMPLES)]
     Replay(replay::ReplayArguments),
-    /// Serve a page that shows jobs in a browser, while they run and after they ended.
+    /// Serve a page that shows jobs in a browser, while they run and after they have ended.
     #[command(after_help = PORTAL_EXAMPLES)]
     Portal(portal::PortalArguments),
     /// Write what the portal shows of a job to one HTML file, to keep or to send to others.
@@ -177,7 +178,7 @@ enum Command {
     Clean(clean::CleanArguments),
     /// Continue an interrupted, canceled or failed job without repeating successful mini-batches.
     Retry(retry::RetryCommand),
-    /// Check whether this machine, or a compute target, can run jobs. Each line is ok, or the one thing to fix.
+    /// Check whether this machine, or a compute target, can run jobs. Each line says ok or names one thing to fix.
     Doctor(doctor::DoctorArguments),
     /// List the compute targets of gristmill.toml, import one from Terraform, or set its quotas.
     #[command(subcommand)]

@@ -23,7 +23,7 @@ pub struct PortalArguments {
     /// Refuse everything that changes or starts a job (cancel, retry, running one mini-batch again), and doctor.
     #[arg(long)]
     read_only: bool,
-    /// Answer requests that carry this header, which a proxy in front sets for users that it knows. Without
+    /// Answer requests that carry this header, which a proxy in front sets for users that it has authenticated. Without
     /// GRISTMILL_PORTAL_TOKEN no other request is answered.
     #[arg(long, value_name = "NAME")]
     trust_header: Option<String>,

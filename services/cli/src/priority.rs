@@ -26,10 +26,10 @@ pub async fn priority(arguments: &PriorityArguments, jobs: &Jobs) -> Result<Exit
     let engine::Reprioritised { job_id, before } = jobs.change_priority(&arguments.job, priority).await?;
     let word = priority.word();
     match before == priority {
-        true => say!(out, "job {job_id} has priority {word} already"),
+        true => say!(out, "job {job_id} already has priority {word}"),
         false => say!(
             out,
-            "job {job_id} has priority {word} now, instead of {}; workers take it over within ten seconds",
+            "job {job_id} now has priority {word} instead of {}; workers apply it within ten seconds",
             before.word()
         ),
     }

@@ -30,7 +30,7 @@ pub struct QuotaArguments {
     /// Remove the limits of the owner.
     #[arg(long, requires = "owner")]
     remove: bool,
-    /// Effect on a job that may not run yet: it waits for its turn, or is rejected.
+    /// Effect on a job above a limit: it waits for its turn, or is rejected.
     #[arg(long, value_name = "EFFECT", value_parser = ["wait", "refuse"])]
     when_full: Option<String>,
     /// Print one JSON object.

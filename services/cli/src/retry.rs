@@ -15,7 +15,7 @@ pub struct RetryArguments {
     /// Print one JSON object, and nothing else, on standard output.
     #[arg(long)]
     pub json: bool,
-    /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
+    /// With --json: before the result, print one JSON object for each event: `job`, `step`, `warning` and `note`.
     #[arg(long, requires = "json")]
     pub events: bool,
     /// With a compute target: follow the job to its end. On this machine, the command always follows it.

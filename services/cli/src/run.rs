@@ -19,7 +19,7 @@ pub struct RunArguments {
     /// Print one JSON object at the end, and nothing else, on standard output.
     #[arg(long)]
     pub json: bool,
-    /// With --json: first print what happens, one JSON object for each event: `job`, `step`, `warning` and `note`.
+    /// With --json: before the result, print one JSON object for each event: `job`, `step`, `warning` and `note`.
     #[arg(long, requires = "json")]
     pub events: bool,
     /// Start a new job instead of continuing an unfinished one or reusing a result.

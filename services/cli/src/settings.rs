@@ -37,7 +37,7 @@ pub struct Settings {
     pub crash_at: Option<String>,
 }
 
-/// The shortest lease: workers extend it three times as often, and services count whole seconds.
+/// The shortest lease: workers extend it halfway through, and services count whole seconds.
 const LEASE_SECONDS_MIN: u64 = 3;
 /// Longer than the two minutes that a role waits for a queue.
 const STALL_SECONDS: u64 = 180;

@@ -31,7 +31,7 @@ pub struct StatusArguments {
     /// Wait until the job has ended. Exit status: 0 completed, 42 failed, 130 canceled, 124 not ended.
     #[arg(long)]
     pub wait: bool,
-    /// With --wait: stop waiting after this many seconds, with exit status 124. The job continues. 0: look once.
+    /// With --wait: stop waiting after this many seconds, with exit status 124. The job continues. 0: check once.
     #[arg(long, value_name = "SECONDS", requires = "wait")]
     pub timeout: Option<u64>,
     #[command(flatten)]

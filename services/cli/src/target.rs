@@ -74,7 +74,7 @@ fn import(arguments: &ImportArguments, settings: &Settings) -> Result<Exit> {
             keys.join(", "),
             if keys.len() == 1 { "s" } else { "" }
         ),
-        Imported::Unchanged => say!(out, "target {name} is in {} already", path.display()),
+        Imported::Unchanged => say!(out, "target {name} is already in {}", path.display()),
         Imported::Changed(text) => {
             write(&path, &text)?;
             say!(out, "wrote target {name} to {}", path.display());

@@ -37,7 +37,7 @@ pub struct WorkerArguments {
     /// Remove cache entries that no job has used for this long: `12h`, `7d` [default: 30d].
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     cache_age: Option<Duration>,
-    /// A label that jobs may require, `zone=a`; repeat it for several.
+    /// A label that jobs may require, for example `zone=a`. May be repeated.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
     /// Stop in time when the cloud announces that it reclaims this spot instance [default URL: the metadata service of AWS].

@@ -32,7 +32,7 @@ impl Engine {
         let gpus = self.settings().gpu_count.unwrap_or_else(worker::count_by_driver);
         if let Some(lacks) = worker::offer(gpus, BTreeMap::new()).lacks(&requires) {
             let message = format!(
-                "this machine does not meet it: {lacks}; the job runs here all the same, because `requires` selects the \
+                "this machine does not meet it: {lacks}; the job runs here anyway, because `requires` selects the \
                  nodes of a compute target"
             );
             let warning = parsed.problem("requires", message);

@@ -84,7 +84,7 @@ pub async fn follow(
                 }
             }
             Err(error) if answered.elapsed() > PATIENCE => return Err(error.into()),
-            Err(error) => tracing::debug!("cannot look at the job, trying again: {error:#}"),
+            Err(error) => tracing::debug!("cannot read the state of the job, trying again: {error:#}"),
         }
         tokio::select! {
             () = tokio::time::sleep(period) => {}

@@ -3,8 +3,8 @@
 //!
 //! Values in, values out: [`Settings`] describe the use of this machine, [`Event`]s report what happens, a job ends with a
 //! [`JobResult`](protocol::JobResult), and a [`Remedy`] is what people can do about a problem. The engine reads no
-//! environment variable, prints nothing, and knows neither commands nor exit statuses; the command line is one caller of
-//! it.
+//! variable of Gristmill (`storage` and the AWS SDK read those of cloud vendors), prints nothing, and has no exit
+//! statuses; the command line is one caller of it.
 //!
 //! # A whole job
 //!

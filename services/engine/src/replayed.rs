@@ -129,7 +129,7 @@ impl Jobs {
         }
         let Some(base_id) = &job.spec.replays else { return Ok(()) };
         let Ok(Some(base)) = self.job(base_id).await else {
-            bail!("job {base_id}, whose rows belong into the output of replay {job_id}, has been removed");
+            bail!("job {base_id}, whose rows belong in the output of replay {job_id}, has been removed");
         };
         let run = times_reopened(&base.store, base_id).await.with_context(|| format!("read job {base_id}"))?;
         if job.spec.replays_run.is_some_and(|planned| planned != run) {
@@ -138,7 +138,7 @@ impl Jobs {
             return Err(Fixable::error(problem, Remedy::Replay { job_id, target }));
         }
         if let Some(without) = job_without_rows(&job.store, base_id).await? {
-            bail!("job {without} no longer has its rows, which belong into the output of replay {job_id}");
+            bail!("job {without} no longer has its rows, which belong in the output of replay {job_id}");
         }
         // An interrupted replay may have written the output already.
         if let (Some(result), Self::Here(_)) = (&job.result, self) {

@@ -299,7 +299,7 @@ async fn show_life(job: JobStore, queue: String) {
     loop {
         let sign = format!("{} {queue}", storage::random_name());
         if let Err(error) = job.put_publishing(sign).await {
-            tracing::warn!("cannot show that this process publishes the job: {error:#}");
+            tracing::warn!("cannot record that this process publishes the job: {error:#}");
         }
         tokio::time::sleep(PUBLISHING_EVERY).await;
     }

@@ -227,7 +227,7 @@ impl Turns {
                 }
             }
             if let Err(error) = self.look().await {
-                tracing::warn!("cannot look which waiting jobs may run, trying again: {error:#}");
+                tracing::warn!("cannot determine which waiting jobs may run, trying again: {error:#}");
             }
         }
     }
@@ -294,7 +294,7 @@ async fn publish(store: &TargetStore, queues: &Queues, job_id: &str) -> Result<(
     let signing = async {
         loop {
             if let Err(error) = store.put_part(job_id, Part::Begins).await {
-                tracing::debug!("cannot say that job {job_id} is being published: {error:#}");
+                tracing::debug!("cannot record that job {job_id} is being published: {error:#}");
             }
             sleep(SIGN_EVERY).await;
         }

@@ -203,7 +203,7 @@ fn unwritable(folder: &ItemPath, file: Option<&str>) -> Option<String> {
             Some(format!("{} is a folder, where the output file goes", file.display()))
         }
         Ok(metadata) if metadata.permissions().readonly() => {
-            Some(format!("{} is there and read-only; remove it, or choose another name", file.display()))
+            Some(format!("{} exists and is read-only; remove it, or choose another name", file.display()))
         }
         Ok(_) => {
             access(&file, Access::WRITE_OK).err().map(|error| format!("{} cannot be replaced: {error}", file.display()))

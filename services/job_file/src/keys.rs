@@ -201,7 +201,7 @@ impl Keys {
     /// Returns the fault of a key that has no row, with the key that was probably meant. `list` may shorten the list of
     /// all names.
     pub fn unknown(self, name: &str, list: impl FnOnce(String) -> String) -> Fault {
-        let option = || OPTIONS.find(name).map(|_| format!("it belongs into arguments: [\"--{name}\", \"<value>\"]"));
+        let option = || OPTIONS.find(name).map(|_| format!("it belongs in arguments: [\"--{name}\", \"<value>\"]"));
         let hint = azure::hint(name).map(str::to_owned).or_else(option);
         let (hint, allowed) = match (hint, nearest(name, self.names())) {
             (Some(hint), _) => (format!("; {hint}"), "the keys of JOB_FILE.md".to_owned()),

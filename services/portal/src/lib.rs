@@ -1,4 +1,5 @@
-//! The portal: shows jobs in a browser while they run and after they ended, and answers the same as JSON below `/api/v1`.
+//! The portal: shows jobs in a browser while they run and after they have ended, and serves the same data as JSON below
+//! `/api/v1`.
 //!
 //! It reads through [`engine`] alone, so it shows what `gristmill status` shows, for this machine or for the store of a
 //! compute target. It writes nothing into a job, except that its actions cancel and continue jobs through the engine.

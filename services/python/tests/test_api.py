@@ -1,4 +1,4 @@
-"""`gristmill.run` and its relatives: functions, inputs, results, failures, interruptions."""
+"""`gristmill.run` and related functions: functions, inputs, results, failures, interruptions."""
 
 import asyncio
 import json

@@ -171,7 +171,7 @@ impl Running {
                     let (job_id, outcome) = ended.context("a task of the service was aborted")?;
                     self.ended(job_id, outcome).await;
                 }
-                arrival = arrivals.recv() => match arrival.context("the result queue is received no more")? {
+                arrival = arrivals.recv() => match arrival.context("the receiver of the result queue has ended")? {
                     Arrival::NewGroup(job_id) => self.arrived(job_id),
                     Arrival::Unreadable { delivery, reason } => self.bury(delivery, &reason).await,
                     Arrival::Failed(error) => return Err(error).context("receive results"),
@@ -180,7 +180,7 @@ impl Running {
                     self.look().await;
                     let idle = self.quiet_since.elapsed();
                     if self.tasks.is_empty() && self.service.options.idle_exit.is_some_and(|longest| idle >= longest) {
-                        tracing::info!("no job has been open for {} s, the reducer exits", idle.as_secs());
+                        tracing::info!("no job has been open for {} s; the reducer exits", idle.as_secs());
                         return Ok(());
                     }
                 }
@@ -292,7 +292,7 @@ impl Running {
         let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
         progress.trouble = Some(trouble);
         if let Err(error) = job.put_progress(&progress).await {
-            tracing::debug!(job.id = job_id, "the trouble cannot be written: {error:#}");
+            tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
         }
     }
 

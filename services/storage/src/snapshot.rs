@@ -78,7 +78,7 @@ impl Limit {
     /// without a noticeable delay.
     pub const SCRIPTS: Self = Self { bytes: 300 * 1024 * 1024, files: 20_000 };
 
-    /// For models and tables, of which every node keeps a copy. Larger data belongs into a store, and the job names its
+    /// For models and tables, of which every node keeps a copy. Larger data belongs in a store, and the job names its
     /// URL.
     pub const DATA: Self = Self { bytes: 32 * 1024 * 1024 * 1024, files: 200_000 };
 }

@@ -238,7 +238,7 @@ impl Node {
                 },
                 pause = pauses.next() => Event::Slept(pause.asleep),
                 notice = &mut spot, if !executor.roster.is_stopping() => {
-                    tracing::warn!("this machine will be taken away ({notice}): draining");
+                    tracing::warn!("the cloud will reclaim this machine ({notice}): draining");
                     Event::SpotNotice
                 }
                 Ok(()) = parts.changed() => Event::Parts(parts.borrow_and_update().clone()),

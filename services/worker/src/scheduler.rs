@@ -95,10 +95,11 @@ pub struct Moment {
 pub struct Config {
     pub spec: Arc<JobSpec>,
     pub node: String,
-    /// Python processes to run, and the number of the first one.
+    /// Python processes to run.
     pub processes: u32,
     /// What the job may have on a node that it shares with others; `None`: all processes.
     pub share: Option<Share>,
+    /// Number of the first process.
     pub first_process: u32,
     /// GPUs of the machine.
     pub gpus: u32,

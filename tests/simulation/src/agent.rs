@@ -106,7 +106,7 @@ impl Agent {
             results: self.results.clone(),
             leases: leases.clone(),
             patience: PATIENCE,
-            // Mini-batches have few items, and longer lists than a message holds belong into the store.
+            // Mini-batches have few items, and longer lists than a message holds belong in the store.
             rejected_max: 1,
             crash: |_| {},
         }

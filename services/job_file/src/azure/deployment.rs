@@ -112,7 +112,7 @@ impl Reader<'_> {
             );
         }
         if top.find(&["environment"]).is_none() && !self.is_replaced(name, "environment") {
-            let message = "no environment is named: the model runs with the interpreter at hand; --set \
+            let message = "no environment is named: the model runs with the default interpreter; --set \
                            environment=PATH names another, or a requirements file (MODEL/requirements.txt)";
             self.problems.warn(here, "environment", message);
         }

@@ -1,4 +1,4 @@
-//! The Python of a step: a conda file, a name that `gristmill.toml` knows, or the interpreter at hand.
+//! The Python of a step: a conda file, a name that `gristmill.toml` knows, or the default interpreter.
 
 use std::fs::{File, FileTimes};
 use std::path::Path;
@@ -28,7 +28,7 @@ const KEYS: Known = &[
 const REPLACE: &str = "--set environment=PATH names an interpreter or a requirements file";
 
 impl Reader<'_> {
-    /// Returns the value of `environment` in the job file of a step. `None`: the interpreter at hand.
+    /// Returns the value of `environment` in the job file of a step. `None`: the default interpreter.
     pub fn environment(&self, step: &str, found: Option<Found<'_>>, field: &str) -> Option<Node> {
         if self.is_replaced(step, "environment") {
             return None;
@@ -111,7 +111,7 @@ impl Reader<'_> {
             (None, Some(_)) => ("build", "a Dockerfile".to_owned()),
             (None, None) => ("name", find(&layer.entries, "name").map_or("", Node::written).to_owned()),
         };
-        let message = format!("{name} is not used, the script runs with the interpreter at hand; {REPLACE}");
+        let message = format!("{name} is not used; the script runs with the default interpreter; {REPLACE}");
         self.problems.warn(at.location, &format!("{field}.{what}"), message);
         None
     }

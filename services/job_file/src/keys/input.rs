@@ -132,7 +132,7 @@ const OF_ENVIRONMENT: &[Key] = &[
     key("python", "path", "the interpreter of the command")
         .meaning("An interpreter, or the folder of a virtual environment."),
     key("requirements", "path", "none")
-        .meaning("A requirements file, `pyproject.toml` or conda file, from which `python` makes the environment."),
+        .meaning("A requirements file, `pyproject.toml` or conda file, from which `python` creates the environment."),
 ];
 
 fn delimiter(node: &Node) -> Result<u8, Fault> {

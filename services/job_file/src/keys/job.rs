@@ -54,7 +54,7 @@ const SCRIPT: &[Key] = &[
         .meaning(
             "The Python that runs the script: an interpreter (path, or name on `PATH`), the folder of a virtual \
              environment, or a requirements file (`.txt`), `pyproject.toml` or conda file (`.yml`), from which \
-             Gristmill makes an environment once. Packages of conda are installed by micromamba, \
+             Gristmill creates an environment once. Packages of conda are installed by micromamba, \
              mamba or conda if one is on `PATH`, and otherwise by pip if it has all of them (`numpy=1.26` becomes \
              `numpy==1.26.*`).",
         )
@@ -75,7 +75,7 @@ const SCRIPT: &[Key] = &[
         )
         .with_parts(),
     key("model", "path", "none").meaning(
-        "A model, a file or a folder. Scripts find it below the folder `AZUREML_MODEL_DIR`, under its own name; on a \
+        "A model: a file or a folder. Scripts find it below the folder `AZUREML_MODEL_DIR`, under its own name; on a \
          compute target, and for a URL, a copy of it.",
     ),
 ];
@@ -136,7 +136,7 @@ const RESULTS: &[Key] = &[
     key("outputs", "mapping of folders or URLs", "none")
         .meaning(
             "Further folders that the script writes to, by name. The script gets the path through `${{outputs.NAME}}`; \
-             Gristmill makes local folders before the script starts.",
+             Gristmill creates local folders before the script starts.",
         )
         .with_parts(),
     key_with_default("append_row_file_name", "text", "parallel_run_step.txt")
@@ -208,9 +208,9 @@ const LIMITS: &[Key] = &[
         .argument(7, |job, _| Some(job.run_max_try.to_string())),
     key("isolate", "`off`, `halves`, `items`", "`items` with `append_row`, else `off`")
         .meaning(
-            "How a mini-batch of files or rows ends whose tries are spent. `off`: all its items fail. `items`: its \
-             items run again in ever smaller ranges, and only items that fail alone count as failed. `halves`: each \
-             half runs once more. Always `off` with `partition_keys`. See *Bad items*.",
+            "What happens to a mini-batch of files or rows after its last try has failed. `off`: all its items fail. \
+             `items`: its items run again in ever smaller ranges, and only items that fail alone count as failed. \
+             `halves`: each half runs once more. Always `off` with `partition_keys`. See *Bad items*.",
         )
         .job(|job, node| {
             // Other readers of YAML write `off` as `false`.
@@ -246,8 +246,8 @@ const NODES: &[Key] = &[
         .leave_out(|_| {}),
     key("node_count", "1 to 10000", "1; on a target, every node")
         .meaning(
-            "On this machine: number of agents side by side. On a compute target: the most nodes that work on the job at \
-             a time.",
+            "On this machine: number of agents side by side. On a compute target: maximum number of nodes that work \
+             on the job at a time.",
         )
         .job(|job, node| node_count(node).map(|nodes| job.node_count = Some(nodes)))
         .leave_out(|job| job.node_count = None),
@@ -325,12 +325,14 @@ const NODES: &[Key] = &[
         .argument(5, |job, _| Some(job.logging_level.clone()))
         .leave_out(|job| job.logging_level.clear()),
     key_with_default("hide_unassigned_gpus", BOOLEAN, "false")
-        .meaning("Processes without a GPU of their own see none, instead of all those of their job.")
+        .meaning(
+            "Hides all GPUs from processes without a GPU of their own. By default these see all GPUs of their job.",
+        )
         .job(|job, node| boolean(node).map(|hide| job.hide_unassigned_gpus = hide)),
     key_with_default("durability", "`process`, `full`", "process")
         .meaning(
-            "What acknowledged work survives. `process`: the death of every process; a power cut costs the work of some \
-             seconds. `full`: a power cut costs nothing. See *What a power cut can cost*.",
+            "Which failures acknowledged work survives. `process`: the death of every process; a power cut costs the \
+             work of some seconds. `full`: a power cut costs nothing. See *What a power cut can cost*.",
         )
         .job(|job, node| {
             let durabilities = [("process", Durability::Process), ("full", Durability::Full)];

@@ -128,7 +128,7 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("output: labels.txt/x", "output: "),
     ("output: dangling/x", "output: "),
     ("output: occupied\nappend_row_file_name: rows.txt", "rows.txt is a folder, where the output file goes"),
-    ("output: kept\nappend_row_file_name: rows.txt", "rows.txt is there and read-only"),
+    ("output: kept\nappend_row_file_name: rows.txt", "rows.txt exists and is read-only"),
 ];
 
 #[test]

@@ -65,7 +65,7 @@ pub(super) fn explain(address: &Address, during: During, error: lapin::Error) ->
         (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) => (
             true,
             format!(
-                "it was deleted together with its messages; start again to create it, then retry the jobs ({said})"
+                "it was deleted with its messages; restart this command to create it, then retry the jobs ({said})"
             ),
         ),
         _ if is_certificate(&error) && address.encrypted() => (

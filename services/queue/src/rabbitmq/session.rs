@@ -158,7 +158,7 @@ impl Session {
                 Some(confirm) => match confirm.await {
                     Ok(Confirmation::Ack(None) | Confirmation::NotRequested) => {}
                     Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) => {
-                        return Err(Unsent::Refused("it does not exist; start again to create it".to_owned()));
+                        return Err(Unsent::Refused("it does not exist; restart this command to create it".to_owned()));
                     }
                     Ok(Confirmation::Nack(None)) => return Err(Unsent::NotNow),
                     Err(error) => {

@@ -67,7 +67,7 @@ impl Bases {
             let store = store.sibling(&job_id)?;
             let spec = match store.spec().await {
                 Err(storage::Error::NotFound { .. }) => {
-                    bail!("job {job_id}, whose rows belong into this output, has been removed")
+                    bail!("job {job_id}, whose rows belong in this output, has been removed")
                 }
                 spec => spec.with_context(|| format!("read job {job_id}"))?,
             };
@@ -104,7 +104,7 @@ pub async fn job_without_rows(store: &JobStore, job_id: &str) -> anyhow::Result<
     let mut bases = Bases { earlier: Vec::new(), places: Vec::new() };
     let mut wanted = Some(job_id.to_owned());
     while let Some(job_id) = wanted.filter(|_| bases.earlier.len() < CHAIN_MAX) {
-        let removed = || format!("job {job_id}, whose rows belong into the output, has been removed or cannot be read");
+        let removed = || format!("job {job_id}, whose rows belong in the output, has been removed or cannot be read");
         // The folder of a removed job does not exist.
         let Ok(store) = store.sibling(&job_id) else { bail!(removed()) };
         let Ok(spec) = store.spec().await else { bail!(removed()) };

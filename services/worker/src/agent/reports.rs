@@ -73,7 +73,7 @@ impl Executor {
                 Ok(settled) if settled.is_empty() => {}
                 Ok(settled) => drop(messages.send(Message::Settled(settled))),
                 // The next look may succeed, and the end of the job stops the run as well.
-                Err(error) => tracing::debug!("cannot look which second starts are over: {error:#}"),
+                Err(error) => tracing::debug!("cannot determine which second starts are over: {error:#}"),
             }
         });
     }

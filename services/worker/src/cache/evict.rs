@@ -232,7 +232,7 @@ impl Cache {
                         found.entries.push(entry);
                     }
                     Ok(None) => {}
-                    Err(error) => tracing::warn!("cannot look at {} in the caches: {error}", path.display()),
+                    Err(error) => tracing::warn!("cannot examine {} in the caches: {error}", path.display()),
                 }
             }
         }
@@ -299,7 +299,7 @@ fn evicted(kind: Kind, path: &Path, entry: &Entry, why: Why, limits: Limits, fre
     let why = match why {
         Why::Age => format!("no job has used it for {} hours", unused / 3600),
         Why::Size => format!("the caches would exceed {}", size(limits.bytes.unwrap_or_default())),
-        Why::Disk => format!("only {} of the disk are free", size(free)),
+        Why::Disk => format!("only {} of the disk is free", size(free)),
     };
     format!(
         "evicted the {what} {} ({}, last used {unused} s ago) from the caches: {why}",

@@ -167,7 +167,7 @@ impl Shared {
                 })
                 .await;
                 if let Err(error) = tidied.context("the eviction panicked").flatten() {
-                    tracing::warn!("cannot look at the caches of this node: {error:#}");
+                    tracing::warn!("cannot examine the caches of this node: {error:#}");
                 }
                 tokio::time::sleep(TIDY_EVERY).await;
             }

@@ -1,6 +1,6 @@
 //! Whether another Python process starts after one whose `init()` failed. Pure.
 //!
-//! A node does not retry failures that cannot heal. Before its first success:
+//! A node does not retry failures that would recur. Before its first success:
 //!
 //! - a script with wrong code or arguments ends the node at the first failure;
 //! - a script that fails alike in every process ends the node when all of them have failed, and at least two: a node

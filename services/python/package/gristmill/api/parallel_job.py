@@ -273,8 +273,8 @@ def parallel_run_function(
     :param compute: a target of ``gristmill.toml``; otherwise this machine.
     :param retry_settings: ``{"max_retries": 2, "timeout": 60}``: tries after the first one, and seconds of one call.
     :param max_concurrency_per_instance: processes of each node.
-    :param error_threshold: failed items at which the job goes on; -1: any number.
-    :param mini_batch_error_threshold: failed mini-batches at which the job goes on; -1: any number.
+    :param error_threshold: maximum number of failed items; -1: any number.
+    :param mini_batch_error_threshold: maximum number of failed mini-batches; -1: any number.
     :param task: the script, with its folder and arguments.
     :param mini_batch_size: files, or bytes of a table (``"10kb"``).
     :param partition_keys: one mini-batch for each combination of values of these columns; takes precedence.

@@ -57,7 +57,7 @@ class ParallelRunConfig:
 
     :param environment: an interpreter, a requirements file or a conda file; ``None``: the interpreter of this process.
     :param entry_script: the script with ``init()`` and ``run(mini_batch)``, below ``source_directory`` if given.
-    :param error_threshold: failed items at which the job goes on; -1: any number.
+    :param error_threshold: maximum number of failed items; -1: any number.
     :param output_action: ``append_row`` (one output file) or ``summary_only``.
     :param compute_target: a target of ``gristmill.toml``; ``None`` or ``"local"``: this machine.
     :param node_count: nodes, at least 1.
@@ -69,7 +69,7 @@ class ParallelRunConfig:
     :param run_invocation_timeout: seconds of one call of ``run``.
     :param run_max_try: tries of a mini-batch.
     :param append_row_file_name: the name of the output file; ``parallel_run_step.txt`` by default.
-    :param allowed_failed_count: failed mini-batches at which the job goes on; -1 or ``None``: any number.
+    :param allowed_failed_count: maximum number of failed mini-batches; -1 or ``None``: any number.
     :param allowed_failed_percent: the same in percent.
     :param partition_keys: one mini-batch for each combination of values of these columns, instead of a size.
     :param environment_variables: variables of the processes that run the script.
