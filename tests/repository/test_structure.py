@@ -8,11 +8,17 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from harness import ROOT
 
 LINES_MAX = 500
 CRATES = sorted(path.parent for path in (ROOT / "services").glob("*/src"))
+ROLES = {"partitioner", "worker", "reducer"}
+# What only a caller of the engine does: it prints, has exit statuses and reads variables.
+CALLERS_ALONE = r"\be?print(?:ln)?!|process::exit|ExitCode|\benv::vars?(?:_os)?\("
+# What a pure state machine does not: it waits, reads files or clocks, logs, or draws numbers. A moment is a value.
+IMPURE = r"\btokio::(?!time::Instant)|\bstd::fs\b|\bnow\(\)|\btracing::|\brand::|\basync fn\b|\.await\b"
 PACKAGE = ROOT / "services/python/package/gristmill"
 PAGES = ROOT / "services/portal/web/src"
 PATH = re.compile(r"\b(crate|super(?:::super)*)((?:::\w+)+)")
@@ -57,6 +63,72 @@ def test_circle_is_found(tmp_path):
     assert not circle(rust_modules(tmp_path))
 
 
+def test_engine_leaves_the_terminal_and_the_environment_to_its_callers():
+    assert not occurrences(CALLERS_ALONE, (ROOT / "services/engine/src").rglob("*.rs"))
+    assert occurrences(CALLERS_ALONE, (ROOT / "services/cli/src").glob("*.rs"))
+
+
+def test_decisions_are_pure():
+    worker, reducer = ROOT / "services/worker/src", ROOT / "services/reducer/src"
+    files = [worker / "scheduler.rs", worker / "node/shares.rs", *(worker / "scheduler").glob("*.rs")]
+    files += [reducer / f"{name}.rs" for name in ("tally", "nodes", "judge", "thresholds", "stalls", "speculation")]
+    assert not occurrences(IMPURE, files)
+    assert occurrences(IMPURE, [worker / "agent.rs"])
+
+
+@pytest.mark.parametrize("role", sorted(ROLES))
+def test_no_role_depends_on_another(role):
+    manifest = tomllib.loads((ROOT / f"services/{role}/Cargo.toml").read_text())
+    assert manifest["dependencies"].keys() & ROLES == set()
+
+
+@pytest.mark.parametrize("crate", ["job_file", "reducer", "worker"])
+def test_head_of_a_crate_lists_its_files(crate):
+    text = (ROOT / f"services/{crate}/src/lib.rs").read_text()
+    head = "".join(re.findall(r"^//!.*\n", text, re.MULTILINE))
+    modules = set(re.findall(r"(?<!cfg\(test\)\]\n)^(?:pub )?mod (\w+);", text, re.MULTILINE))
+    assert len(modules) > 20
+    assert not {name for name in modules if f"`{name}`" not in head and f"`{name}.rs`" not in head}
+
+
+def test_paths_of_the_architecture_page_exist():
+    text = (ROOT / "services/README.md").read_text().partition("## To change X, open Y\n")[2]
+    folders = [ROOT, ROOT / "services", *CRATES, *(crate / "src" for crate in CRATES), PACKAGE, PAGES]
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) > 50
+    missing = []
+    for row in rows:
+        near = list(folders)
+        for path in re.findall(r"`([\w./]+(?:\.(?:rs|py|ts|md|json)|/))`", row):
+            found = next((folder / path for folder in near if (folder / path).exists()), None)
+            if found is None:
+                missing.append(path)
+            else:
+                # Further names of a row are often those of files beside the last one, or below it.
+                near += [found.parent, found.parent.parent, found.with_suffix("")]
+    assert not missing
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
+def occurrences(pattern, files):
+    """Returns the places where the code of these files, without comments and tests, matches."""
+    places = []
+    for file in files:
+        if "tests" in file.parts or "tests" in file.stem:
+            continue
+        text = re.sub(r"//.*", "", code(file))
+        places += [f"{file.relative_to(ROOT)}: {match.group()}" for match in re.finditer(pattern, text)]
+    return places
+
+
+def code(file):
+    """Returns the text of a file without its module of tests."""
+    return re.sub(r"#\[cfg\(test\)\]\n(pub(\(.*?\))? )?mod \w+ \{.*", "", file.read_text(), flags=re.DOTALL)
+
+
 def circle(needs):
     """Returns the names of files that need one another; an empty list if there are none."""
     try:
@@ -71,8 +143,7 @@ def rust_modules(folder):
     files = {module_of(file, folder): file for file in folder.rglob("*.rs") if "tests" not in file.stem}
     found = {}
     for module, file in files.items():
-        text = re.sub(r"#\[cfg\(test\)\]\n(pub(\(.*?\))? )?mod \w+ \{.*", "", file.read_text(), flags=re.DOTALL)
-        text = re.sub(r"//.*", "", text)
+        text = re.sub(r"//.*", "", code(file))
         needed = set()
         for start, rest in PATH.findall(text):
             base = () if start == "crate" else module[: len(module) - start.count("super")]

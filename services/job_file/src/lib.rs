@@ -8,10 +8,11 @@
 //! |---|---|
 //! | `tree`, `yaml` | a document with the line of every key and value |
 //! | `problem` | mistakes and warnings |
+//! | `context` | what the meaning of a job file depends on beside its text |
 //! | `keys` | the table of keys; `values` and the files below `keys/` parse single values |
 //! | `section` | reads one mapping by the table |
 //! | `overrides` | `--set key=value` |
-//! | `script`, `inputs`, `mini_batches`, `output`, `result_schema`, `environment`, `limits`, `arguments`, `options` | keys that depend on others |
+//! | `script`, `inputs`, `mini_batches`, `output`, `result_schema`, `environment`, `limits`, `requires`, `arguments`, `options` | keys that depend on others |
 //! | `paths`, `destination` | paths and URLs; where results may go |
 //! | `argv` | the argument list of the script |
 //! | `identity`, `snapshot`, `words` | whether two jobs are the same |

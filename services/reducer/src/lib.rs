@@ -7,19 +7,19 @@
 //!
 //! | to see | open |
 //! |---|---|
-//! | the loop of one reducer | `job.rs` |
-//! | how results are committed | `receive.rs`, `commit.rs`, `ledger.rs` |
+//! | the loop of one reducer, and its options | `job.rs`, `options.rs` |
+//! | how results are committed | `receive.rs`, `batch.rs`, `commit.rs`, `ledger.rs` |
 //! | what depends on other processes that work on the job | `peers.rs` |
 //! | which attempt counts | `tally.rs` |
 //! | running nodes and processes, and waits | `nodes.rs` |
 //! | failures, grouped | `failures.rs` |
 //! | when a job ends, and how | `judge.rs`, `thresholds.rs`, `stalls.rs` |
 //! | second starts of slow mini-batches | `speculation.rs` decides, `copies.rs` publishes |
-//! | whether a worker is present | `presence.rs` |
+//! | whether a worker is present, and takes the job | `presence.rs`, `fit.rs` |
 //! | which messages are rejected | `believed.rs` |
 //! | how the final file is written | `finish.rs`, `output.rs`; of a replay: `output/merged.rs` |
 //! | rejected items, and their tables | `rejects.rs` |
-//! | progress and reports for people | `progress.rs`, `reports.rs` |
+//! | progress and reports for people | `progress.rs`, `reports.rs`, `words.rs`, `csv.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
 //! | what the model of the protocol calls | `parts.rs` |
 //! | how one process serves all jobs of a target | `service.rs` |

@@ -8,18 +8,24 @@
 //! | `scheduler` | every decision about one job on this node, as a state machine without I/O |
 //! | `agent` | one job: executes the actions of the scheduler, and reports events to it |
 //! | `stop` | how agents and nodes are stopped |
-//! | `python_process` | starts, messages, observes and kills one interpreter |
+//! | `python_process`, `scratch` | starts, messages, observes and kills one interpreter; its working directory |
 //! | `cache` | what this machine keeps for later jobs, and what leaves it when it is too much |
-//! | `prepare` | prepares the argument of `run()`: paths, or a table in shared memory |
+//! | `environment`, `conda`, `tools` | the interpreter of the script, and the programs that create one |
+//! | `offer`, `gpu` | what this machine offers to jobs |
+//! | `prepare`, `memory_files` | prepares the argument of `run()`: paths, or a table in shared memory |
 //! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
-//! | `announce` | write, announce, acknowledge, in that order |
+//! | `announce`, `messages` | write, announce, acknowledge, in that order; the messages of results |
+//! | `dead_letters` | messages that are not mini-batches |
 //! | `checkpoints` | where results are that scripts hand back before their attempt has ended |
 //! | `limit` | what the processes of a job together may ask of a service |
 //! | `lease` | extends leases, and reports lost ones |
 //! | `retry` | how calls of queues and stores are retried |
 //! | `resident`, `pressure` | the memory of a process; whether that of the machine is short |
+//! | `memory_groups`, `oom` | limits the memory of a job; processes that the kernel killed for memory |
+//! | `allocator` | keeps freed memory in this process |
 //! | `orphans` | kills child processes that user code leaves behind |
-//! | `printed` | the last lines that a process printed, for reports |
+//! | `printed`, `capped_log` | the last lines that a process printed, for reports; its output in a file |
+//! | `node_log` | the log files of the node |
 //! | `counts` | metrics of announcements |
 //! | `monitor` | samples of processor, memory, disk and network |
 //!
