@@ -11,6 +11,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -19,15 +20,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
-use protocol::{FrameReader, ProcessEvent, SLOT_PHASES, STATUS_PAGE_BYTES, SlotPhase, status_offset};
+use bytes::{Bytes, BytesMut};
+use protocol::{
+    FrameReader, ProcessEvent, SLOT_PHASES, STATUS_PAGE_BYTES, SlotPhase, ToProcess, encode_frame, status_offset,
+};
 use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -47,8 +50,8 @@ const FILES_PER_SEND_MAX: usize = 64;
 /// Longest wait for the end of the output, after the process and its children have ended.
 const LAST_OUTPUT_TIME: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 256 * 1024;
-/// A process that answers more often than this is read once in this time: reading, scheduling and announcing many
-/// answers together costs little more than one, and the process has its next mini-batches already.
+/// A process that has its next mini-batch already is read once in this time: reading, scheduling and announcing many
+/// answers together costs little more than one.
 const ANSWERS_TOGETHER: Duration = Duration::from_millis(1);
 /// Most bytes of such answers: the socket must hold those of the next pause, too.
 const ANSWERS_BYTES_MAX: usize = 64 * 1024;
@@ -91,6 +94,8 @@ pub struct PythonProcess {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     pub page: StatusPage,
     incomplete: Arc<Incomplete>,
+    /// The last hand-over.
+    handed: Arc<AtomicU64>,
     /// The output of native code and child processes.
     pub pipes: Arc<Pipes>,
     /// Cancelled when the process and its descendants have ended.
@@ -104,7 +109,7 @@ type Incomplete = Mutex<Option<Instant>>;
 impl PythonProcess {
     /// Starts the interpreter. Calls `report` from a task of its own.
     pub fn start(start: &Start, report: impl Fn(Report) + Send + Sync + 'static) -> Result<Self> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().context("create a socket pair")?;
+        let (ours, theirs) = UnixStream::pair().context("create a socket pair")?;
         let page = StatusPage::new()?;
         let socket_fd = rustix::io::fcntl_dupfd_cloexec(&theirs, FD_FLOOR)?;
         let status_fd = rustix::io::fcntl_dupfd_cloexec(&page.file, FD_FLOOR)?;
@@ -140,10 +145,7 @@ impl PythonProcess {
         drop((socket_fd, status_fd));
         let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32)).expect("a started child has a process id");
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).context("watch the process")?;
-        // SAFETY: an owned descriptor is the same descriptor for as long as it lives.
-        let exit = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }
-            .map_err(|error| error.into_parts().1)
-            .context("watch the process")?;
+        let exit = watch(pidfd, Interest::READABLE).context("watch the process")?;
 
         let mut pipes = Pipes::default();
         let mut copying = JoinSet::new();
@@ -158,15 +160,17 @@ impl PythonProcess {
         }
 
         ours.set_nonblocking(true).context("prepare the socket")?;
-        let socket = Arc::new(UnixStream::from_std(ours).context("prepare the socket")?);
+        let to_write = ours.try_clone().context("prepare the socket")?;
+        let to_write = watch(to_write, Interest::WRITABLE).context("prepare the socket")?;
         let (outgoing, to_send) = mpsc::unbounded_channel();
-        let writer = tokio::spawn(write_frames(socket.clone(), to_send));
+        let writer = tokio::spawn(write_frames(to_write, to_send));
         let incomplete = Arc::new(Incomplete::default());
-        let (reading, marker) = (incomplete.clone(), start.marker.clone());
+        let handed = Arc::new(AtomicU64::new(0));
+        let (reading, last, marker) = (incomplete.clone(), handed.clone(), start.marker.clone());
         let ended = CancellationToken::new();
         let has_ended = ended.clone();
         let supervisor = tokio::spawn(async move {
-            if let Err(error) = read_frames(&socket, &reading, &report, &exit).await {
+            if let Err(error) = read_frames(&ours, &reading, &last, &report, &exit).await {
                 report(Report::Broken(format!("{error:#}")));
                 let _ = exit.readable().await;
             }
@@ -182,15 +186,22 @@ impl PythonProcess {
             report(Report::Exited(code));
             has_ended.cancel();
         });
-        Ok(Self { pid, outgoing, page, incomplete, pipes: Arc::new(pipes), ended, supervisor })
+        Ok(Self { pid, outgoing, page, incomplete, handed, pipes: Arc::new(pipes), ended, supervisor })
     }
 
     pub fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get() as u32
     }
 
-    /// Queues frames, which are dropped if the process has ended.
-    pub fn send(&self, bytes: Vec<u8>, files: Vec<Arc<OwnedFd>>) {
+    /// Queues a frame, with a memory file for each table, in order. It is dropped if the process has ended.
+    pub fn send(&self, frame: &ToProcess, files: Vec<Arc<OwnedFd>>) {
+        if let ToProcess::MiniBatches { mini_batches } = frame
+            && let Some(last) = mini_batches.last()
+        {
+            self.handed.store(last.sequence, Ordering::Relaxed);
+        }
+        let mut bytes = Vec::new();
+        encode_frame(frame, b"", &mut bytes);
         let _ = self.outgoing.send((bytes, files));
     }
 
@@ -229,55 +240,75 @@ fn kill_group(leader: Pid) {
     let _ = rustix::process::kill_process_group(leader, Signal::KILL);
 }
 
+/// Lets tasks wait for a descriptor.
+fn watch<F: AsFd + AsRawFd>(descriptor: F, interest: Interest) -> std::io::Result<AsyncFd<F>> {
+    // SAFETY: descriptors that are owned or borrowed stay the same for as long as they live.
+    unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(|error| error.into_parts().1)
+}
+
 /// Reads frames until the process exits. The end of the stream is not enough, since a forked child may keep the socket
 /// open.
 async fn read_frames(
     socket: &UnixStream,
     incomplete: &Incomplete,
+    handed: &AtomicU64,
     report: &impl Fn(Report),
     exit: &AsyncFd<OwnedFd>,
 ) -> Result<()> {
     let mut frames = FrameReader::default();
-    let mut answered: Option<Instant> = None;
+    let mut exited = false;
     loop {
-        let exited = tokio::select! {
-            biased;
-            ready = socket.readable() => { ready?; false }
-            exited = exit.readable() => { exited?.retain_ready(); true }
-        };
-        if answered.is_some_and(|answered| answered.elapsed() < ANSWERS_TOGETHER) {
-            tokio::time::sleep(ANSWERS_TOGETHER).await;
-        }
-        // Results that the process sent before its exit still count.
+        // The last hand-over that was answered, if nothing else has arrived.
+        let mut answered = None;
         loop {
-            let buffer = frames.buffer();
-            buffer.reserve(READ_BYTES);
-            match socket.try_read_buf(buffer) {
+            match read_some(socket, frames.buffer()) {
                 Ok(0) => {
                     exit.readable().await?.retain_ready();
                     return Ok(());
                 }
                 Ok(bytes) => {
-                    let are_answers = report_frames(&mut frames, report)?;
-                    answered = (are_answers && bytes <= ANSWERS_BYTES_MAX).then(Instant::now);
+                    answered = report_frames(&mut frames, report)?.filter(|_| bytes <= ANSWERS_BYTES_MAX);
                     *incomplete.lock().expect("no holder panics") = frames.is_in_a_frame().then(Instant::now);
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                Err(Errno::WOULDBLOCK) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => {
                     exit.readable().await?.retain_ready();
                     return Ok(());
                 }
                 Err(error) => return Err(error).context("read from the process"),
             }
         }
+        // Results that the process sent before its exit count: it had exited before the last look.
         if exited {
             return Ok(());
+        }
+        if answered.is_some_and(|answered| answered < handed.load(Ordering::Relaxed)) {
+            // Nobody watches the socket meanwhile: each answer on a watched one wakes a thread.
+            tokio::time::sleep(ANSWERS_TOGETHER).await;
+        } else {
+            let watched = watch(socket.as_fd(), Interest::READABLE).context("watch the socket")?;
+            exited = tokio::select! {
+                biased;
+                ready = watched.readable() => { ready?.retain_ready(); false }
+                exited = exit.readable() => { exited?.retain_ready(); true }
+            };
         }
     }
 }
 
-/// Reports the frames that have arrived. Returns whether they are answers and whole: the process waits for nothing.
-fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<bool> {
+/// Reads bytes that have arrived; 0: the end of the stream.
+fn read_some(socket: &UnixStream, buffer: &mut BytesMut) -> rustix::io::Result<usize> {
+    buffer.reserve(READ_BYTES);
+    let (bytes, _) = rustix::io::read(socket, buffer.spare_capacity_mut())?;
+    let count = bytes.len();
+    // SAFETY: `read` has initialized them.
+    unsafe { buffer.set_len(buffer.len() + count) };
+    Ok(count)
+}
+
+/// Reports the frames that have arrived. Returns the last hand-over that was answered, if they are answers and whole.
+fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<Option<u64>> {
     let mut events = Vec::new();
     let broken = loop {
         match frames.next_frame::<ProcessEvent>() {
@@ -286,15 +317,18 @@ fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<b
             Err(error) => break Some(error),
         }
     };
-    let is_answer = |(event, _): &(ProcessEvent, Bytes)| matches!(event, ProcessEvent::Answered(_));
-    let are_answers = !events.is_empty() && !frames.is_in_a_frame() && events.iter().all(is_answer);
+    let answered = events.iter().map(|(event, _): &(ProcessEvent, Bytes)| match event {
+        ProcessEvent::Answered(ending) => Some(ending.sequence),
+        _ => None,
+    });
+    let answered = answered.reduce(|all, next| all.and(next)).flatten().filter(|_| !frames.is_in_a_frame());
     if !events.is_empty() {
         report(Report::Events(events));
     }
-    broken.map_or(Ok(are_answers), |error| Err(error.into()))
+    broken.map_or(Ok(answered), |error| Err(error.into()))
 }
 
-async fn write_frames(socket: Arc<UnixStream>, mut to_send: mpsc::UnboundedReceiver<Outgoing>) {
+async fn write_frames(socket: AsyncFd<UnixStream>, mut to_send: mpsc::UnboundedReceiver<Outgoing>) {
     while let Some(outgoing) = to_send.recv().await {
         // A write fails if the process has ended, which another report tells.
         if write_frame(&socket, outgoing).await.is_err() {
@@ -303,7 +337,7 @@ async fn write_frames(socket: Arc<UnixStream>, mut to_send: mpsc::UnboundedRecei
     }
 }
 
-async fn write_frame(socket: &UnixStream, (bytes, files): Outgoing) -> std::io::Result<()> {
+async fn write_frame(socket: &AsyncFd<UnixStream>, (bytes, files): Outgoing) -> std::io::Result<()> {
     let mut rest = &bytes[..];
     let mut files: VecDeque<_> = files.into();
     while !rest.is_empty() {
@@ -312,7 +346,7 @@ async fn write_frame(socket: &UnixStream, (bytes, files): Outgoing) -> std::io::
         // before the end of their frame.
         let bytes = if files.len() > sending { &rest[..1] } else { rest };
         let sent = socket
-            .async_io(Interest::WRITABLE, || {
+            .async_io(Interest::WRITABLE, |socket| {
                 let borrowed: Vec<_> = files.iter().take(sending).map(|file| file.as_fd()).collect();
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_SEND_MAX))];
                 let mut ancillary = SendAncillaryBuffer::new(&mut space);

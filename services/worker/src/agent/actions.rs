@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use protocol::{ResultEvent, ToProcess, Waiting, encode_frame};
+use protocol::{ResultEvent, ToProcess, Waiting};
 use telemetry::metrics::CAUSE;
 use telemetry::{metrics, trace};
 use tokio_util::task::AbortOnDropHandle;
@@ -74,10 +74,9 @@ impl Executor {
     }
 
     pub(super) fn send(&mut self, process: ProcessId, frame: &ToProcess, files: Vec<Arc<OwnedFd>>) {
-        let Some(running) = self.running(process) else { return };
-        let mut bytes = Vec::new();
-        encode_frame(frame, b"", &mut bytes);
-        running.process.send(bytes, files);
+        if let Some(running) = self.running(process) {
+            running.process.send(frame, files);
+        }
     }
 
     pub(super) async fn announce(&mut self, mut announcement: Announcement) {
