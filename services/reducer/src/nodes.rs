@@ -1,6 +1,6 @@
 //! The state of nodes and Python processes, derived from their events. Part of the tally, and pure like it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use protocol::{ErrorReport, ResultEvent, Waiting};
 
@@ -10,6 +10,8 @@ use crate::words::counted;
 const WAITING_MAX: usize = 16;
 /// Notices of nodes that are kept; a fleet of many nodes repeats the same ones.
 const NOTICES_MAX: usize = 8;
+/// Ended processes of a node that are remembered: a queue may deliver the start of a process again, or after its end.
+const ENDED_MAX: usize = 64;
 
 /// The nodes and processes that work on a job.
 #[derive(Clone, Debug, Default)]
@@ -36,10 +38,12 @@ pub struct Nodes {
     notices: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Node {
     /// Running processes.
     up: u32,
+    /// The last processes that ended. No later one has the name of an earlier one.
+    ended: VecDeque<String>,
     /// It had no work left.
     left: bool,
 }
@@ -121,10 +125,11 @@ impl Nodes {
     }
 
     fn started(&mut self, node: &str, process: &str) {
-        self.stopped.remove(node);
-        if self.up.contains_key(&(node.to_owned(), process.to_owned())) {
+        let has_ended = self.nodes.get(node).is_some_and(|node| node.ended.iter().any(|ended| ended == process));
+        if has_ended || self.up.contains_key(&(node.to_owned(), process.to_owned())) {
             return;
         }
+        self.stopped.remove(node);
         self.up.insert((node.to_owned(), process.to_owned()), false);
         let node = self.nodes.entry(node.to_owned()).or_default();
         node.left = false;
@@ -134,11 +139,15 @@ impl Nodes {
 
     /// Returns whether the process was running.
     fn ended(&mut self, process: &(String, String)) -> bool {
+        let (node, process_name) = process;
+        let node = self.nodes.entry(node.clone()).or_default();
+        if !node.ended.contains(process_name) {
+            node.ended.truncate(ENDED_MAX - 1);
+            node.ended.push_front(process_name.clone());
+        }
         let Some(ready) = self.up.remove(process) else { return false };
         self.ready -= usize::from(ready);
-        if let Some(node) = self.nodes.get_mut(&process.0) {
-            node.up -= 1;
-        }
+        node.up -= 1;
         true
     }
 
@@ -328,6 +337,19 @@ mod tests {
         nodes.apply(&started("b"));
         nodes.apply(&ready("b"));
         assert_eq!(nodes.init_failures(), 0);
+    }
+
+    #[test]
+    fn process_whose_start_is_delivered_after_its_end_does_not_run() {
+        for events in [
+            [started("a"), ended("a"), started("a")],
+            [ended("a"), started("a"), ready("a")],
+            [ready("a"), ended("a"), ready("a")],
+        ] {
+            let nodes = nodes_after(&events);
+            assert_eq!((nodes.processes_up(), nodes.processes_ready()), (0, 0), "{events:?}");
+            assert!(!nodes.is_in_init(), "{events:?}");
+        }
     }
 
     #[test]
