@@ -155,8 +155,11 @@ impl Reducer {
             }
             failed_copies.iter().for_each(|attempt| self.copy_failed(attempt));
             let known = retain_new(&mut batch, &self.tally);
-            self.duplicates += known;
-            metrics().duplicates_dropped.inc_by(known);
+            if known > 0 {
+                self.duplicates += known;
+                metrics().duplicates_dropped.inc_by(known);
+                self.judge.attempt_ended();
+            }
             if batch.is_empty() {
                 // An outcome of a reopened job may look like one of its first run: only the end of the ledger tells.
                 self.catch_up().await?;
@@ -272,7 +275,7 @@ impl Reducer {
         self.ledger.index.apply(record, effect, segment, place.rows());
         self.rejects.apply(record.event, effect, &self.tally, segment, place.record());
         if let Event::Other(event) = record.event {
-            news.has_progressed |= matches!(**event, ResultEvent::Working { .. });
+            news.has_progressed |= matches!(**event, ResultEvent::Working { .. } | ResultEvent::Duplicates { .. });
             if let ResultEvent::Waiting(waiting) = &**event {
                 self.waits.note(waiting, self.tally.nodes());
             }

@@ -119,6 +119,11 @@ impl Judge {
         self.progressed.is_none()
     }
 
+    /// Records the end of an attempt that is not committed, because an equal one was before: workers work.
+    pub fn attempt_ended(&mut self) {
+        self.progressed = self.progressed.map(|_| self.presence.attended());
+    }
+
     /// Records that a mini-batch exists.
     pub fn task_created(&mut self) {
         self.progressed = Some(self.presence.attended());

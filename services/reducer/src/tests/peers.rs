@@ -351,3 +351,22 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     };
     assert!(result.cause.expect("failed").starts_with("No progress update in 1 second."));
 }
+
+/// A queue may deliver a mini-batch of a slow script many times, and each attempt takes its time.
+#[tokio::test]
+async fn repeated_attempts_are_progress() {
+    let mut job = Job::new();
+    job.spec.progress_update_timeout_seconds = 2;
+    let reducer = job.open().await;
+    let run = tokio::spawn(reducer.run(CancellationToken::new()));
+    job.send(&[(crate::fixtures::started("a", "process000"), b""), (event(succeeded(0, 1, 1, 0)), b"")]).await;
+    for _ in 0..40 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        job.send(&[(event(succeeded(0, 1, 1, 0)), b"")]).await;
+    }
+    assert!(!run.is_finished(), "attempts have ended");
+    job.send_rows(1, "one\n").await;
+    job.planned(2).await;
+    let result = run.await.expect("no panic").expect("the job ends");
+    assert_eq!(result.state, JobState::Completed, "{result:?}");
+}
