@@ -13,6 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
+use crate::spec::{default_concurrency, is_default_concurrency};
 use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, ResultSchema, Warning};
 
 /// Largest header or payload of one frame: a larger length is an error, not a hang.
@@ -98,7 +99,9 @@ pub struct Configure {
     pub to_csv_arguments: serde_json::Map<String, serde_json::Value>,
     /// Fail a mini-batch whose result is shorter than its input.
     pub strict_results: bool,
-    /// Items of one mini-batch that an asynchronous `run_item()` works on at a time.
+    /// Items of one mini-batch that an asynchronous `run_item()` works on at a time. The default does not travel, so that
+    /// the process can say that another number has no effect.
+    #[serde(default = "default_concurrency", skip_serializing_if = "is_default_concurrency")]
     pub concurrency: u32,
     /// The limits of the job. If there are any, the process asks the agent before each request.
     #[serde(default, skip_serializing_if = "RateLimits::is_empty")]

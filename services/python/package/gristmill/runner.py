@@ -88,7 +88,7 @@ class Process:
         self._module_name = configure["module"]
         self._argv = configure["argv"]
         self._strict = configure["strict_results"]
-        self._concurrency = configure.get("concurrency", 1)
+        self._concurrency = configure.get("concurrency")
         self._formatter = None
         if configure["rows_wanted"]:
             self._formatter = make_formatter(configure["output_format"], configure["to_csv_arguments"])
