@@ -300,6 +300,9 @@ fn check_inputs(plan: &[Descriptor], job_id: &str, is_here: bool) -> Result<()> 
             return Ok(known.clone());
         }
         let found = match std::fs::metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => {
+                bail!("{} is a folder now, so the file of job {job_id} cannot be replayed", path.display())
+            }
             Ok(metadata) => Some(FileVersion::of_file(&metadata)),
             Err(error) if !is_here && error.kind() == ErrorKind::NotFound => None,
             Err(error) => {
@@ -365,6 +368,15 @@ mod tests {
         let plan = [Descriptor::new("first", 0, rows(Some(other)))];
         let refused = check_inputs(&plan, "first", false).expect_err("it is here, and has changed");
         assert!(refused.to_string().contains("t.csv has changed since job first was planned"));
+    }
+
+    #[test]
+    fn file_that_has_become_a_folder_is_refused() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let paths = vec![folder.path().into()];
+        let files = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
+        let refused = check_inputs(&[Descriptor::new("first", 0, files)], "first", true).expect_err("no file");
+        assert!(refused.to_string().contains("is a folder now"), "{refused:#}");
     }
 
     #[test]
