@@ -111,7 +111,7 @@ impl Reducer {
                 .chain(self.tally.warnings().first())
                 .take(WARNINGS_NAMED_MAX)
                 .collect(),
-            warning_kinds: self.tally.warnings().kinds().to_vec(),
+            warning_kinds: self.tally.warnings().kinds(),
             duplicates_dropped: self.tally.duplicates() + self.duplicates,
             notes: self.notes(state).await.into_iter().chain(self.tally.nodes().notes()).collect(),
             failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
