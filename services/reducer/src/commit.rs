@@ -274,7 +274,7 @@ impl Reducer {
         if let Event::Other(event) = record.event {
             news.has_progressed |= matches!(**event, ResultEvent::Working { .. });
             if let ResultEvent::Waiting(waiting) = &**event {
-                self.waits.note(waiting, self.tally.nodes());
+                self.judge.waits.note(waiting, self.tally.nodes());
             }
         }
         true

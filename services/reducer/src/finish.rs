@@ -120,10 +120,11 @@ impl Reducer {
         self.show_progress();
         self.write_progress().await;
         // These help only with a failed job.
-        for waiting in self.tally.nodes().waiting().filter(|_| state == JobState::Failed) {
+        let waits = self.waiting();
+        for waiting in waits.iter().filter(|_| state == JobState::Failed) {
             tracing::warn!("the job failed while waiting for {}", describe(waiting));
         }
-        self.reports.ended(&result, &self.tally, &warnings).await;
+        self.reports.ended(&result, &self.tally, &waits, &warnings).await;
         if self.is_reopened().await? {
             return Ok(None);
         }

@@ -20,7 +20,6 @@ use crate::fit::Fit;
 use crate::judge::{End, Judge};
 use crate::ledger::Ledger;
 use crate::presence::Moment;
-use crate::progress::Waits;
 use crate::receive::{Received, receive_all, received};
 use crate::rejects::RejectIndex;
 use crate::reports::Reports;
@@ -49,7 +48,6 @@ pub struct Reducer {
     pub(crate) speculation: Speculation,
     pub(crate) reports: Reports,
     pub(crate) progress: watch::Sender<Progress>,
-    pub(crate) waits: Waits,
     pub(crate) fit: Fit,
     /// Whether the absence of workers has been logged.
     pub(crate) is_silent: bool,
@@ -111,7 +109,6 @@ impl Reducer {
             published: Published::default(),
             tally: Tally::default(),
             progress: watch::Sender::new(Self::no_progress()),
-            waits: Waits::default(),
             fit: Fit::default(),
             is_silent: false,
             failure: watch::Sender::new(None),
