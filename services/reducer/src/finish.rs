@@ -120,6 +120,10 @@ impl Reducer {
         self.show_progress();
         self.write_progress().await;
         // These help only with a failed job.
+        // The cause of a failed job names them.
+        if state != JobState::Failed {
+            self.tell_failed_starts(true);
+        }
         let waits = self.waiting();
         for waiting in waits.iter().filter(|_| state == JobState::Failed) {
             tracing::warn!("the job failed while waiting for {}", describe(waiting));
