@@ -248,8 +248,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn cause_of_a_standstill_counts_seconds_until_it_ends_the_job() {
+    #[tokio::test(start_paused = true)]
+    async fn cause_of_a_standstill_counts_seconds_until_it_ends_the_job() {
         let waiting = |phase| Waiting {
             node: "0".into(),
             process: "process000".into(),
