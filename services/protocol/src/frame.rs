@@ -132,6 +132,10 @@ pub struct MiniBatchFrame {
     /// The first item of a range to run alone, and the end of the range; `None`: all items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<(u64, u64)>,
+    /// Whether `run()` is not called, and only results count that earlier attempts have handed back. Items without one failed
+    /// with the attempt before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_kept: bool,
     /// Whether an earlier attempt may have handed back results of some items.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resumes: bool,
@@ -305,7 +309,8 @@ pub struct Ending {
     /// Items of the result that earlier attempts had handed back.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_kept: u64,
-    /// Whether there are checkpoints of the mini-batch, which a success makes superfluous.
+    /// Whether there are checkpoints of the mini-batch, which a success makes superfluous. Of a failure: whether there are
+    /// results of its own items.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_checkpoints: bool,
 }
@@ -318,7 +323,7 @@ pub struct FailedItems {
     pub item: u64,
     /// Number of items.
     pub items: u64,
-    /// [`AttemptStatus::RunRaised`], or [`AttemptStatus::IllegalResult`] for rows that do not fit.
+    /// [`AttemptStatus::RunRaised`], or [`AttemptStatus::IllegalResult`] for rows that do not fit and items without a result.
     pub status: AttemptStatus,
     /// Error of the first item.
     pub error: ErrorReport,

@@ -4,6 +4,9 @@ from bisect import bisect_left
 
 from gristmill.results import is_frame
 
+NAMED_MAX = 10_000
+"""Most items that have an entry each, if they failed together."""
+
 
 def that_do_not_fit(misfits):
     """Returns the entries for rows that do not fit ``result_schema``: ``(item, reason)``."""
@@ -19,6 +22,21 @@ def never_handed_back(missing):
     """Returns the entries for items that ``run`` has not handed back, though it has handed back others."""
     message = "run() ended without a result of this item"
     return [_entry(item, "illegal_result", {"category": "NoResult", "message": message}) for item in missing]
+
+
+def without_result(missing):
+    """Returns the entries for items that failed with their attempt, so that the agent knows the error. Each item has an
+    entry of its own, unless they are many."""
+    error = {"category": "", "message": ""}
+    if len(missing) <= NAMED_MAX:
+        return [_entry(item, "run_raised", error) for item in missing]
+    entries = []
+    for item in missing:
+        if entries and entries[-1]["item"] + entries[-1]["items"] == item:
+            entries[-1]["items"] += 1
+        else:
+            entries.append(_entry(item, "run_raised", error))
+    return entries
 
 
 def _entry(item, status, error):

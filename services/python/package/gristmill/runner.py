@@ -228,6 +228,9 @@ class Process:
             self._fail_load(mini_batch, error, load_seconds, process_ended - process_started)
             return process_ended
         functions, handing_back = self._functions, self._handing_back
+        only_kept = mini_batch.get("only_kept", False)
+        if only_kept and handing_back.done is None:
+            return self._nothing_kept(mini_batch, load_started, process_started)
         warnings, failed_items, pieces, vain = [], (), (), None
         started = status.set(sequence, RUN)
         load_seconds = started - load_started
@@ -258,7 +261,7 @@ class Process:
                     vain = {"items_tried": is_last, "gave_up": not any_succeeded and gave_up(result, items)}
                     raise self._first_of(failures)
             if returned != items:
-                returned = self._compare_lengths(mini_batch, result, items, warnings)
+                returned = self._compare_lengths(mini_batch, result, items, warnings, self._strict and not only_kept)
             misfits = ()
             if self._checks is not None:
                 result, misfits = self._checks.sift(result, items)
@@ -266,7 +269,7 @@ class Process:
                 returned -= len(failures) + len(misfits)
                 from gristmill.failed_items import in_pieces
 
-                failed_items = self._named(mini_batch, failures, misfits, missing)
+                failed_items = self._named(mini_batch, failures, misfits, missing, only_kept)
                 payload, columns, pieces = in_pieces(result, failed_items, items, self._rows_of)
             else:
                 payload, columns = self._rows_of(result)
@@ -368,7 +371,16 @@ class Process:
             return call(self._functions.run, *arguments)
         return self._profiler.runcall(call, self._functions.run, *arguments)
 
-    def _compare_lengths(self, mini_batch, result, items, warnings):
+    def _nothing_kept(self, mini_batch, load_started, process_started):
+        """Answers that nothing was handed back. The agent knows why the items have no result."""
+        self._release_table()
+        load_seconds = self._status.set(mini_batch["sequence"], REPORT) - load_started
+        process_ended = time.process_time()
+        report = {"category": "NothingKept", "message": ""}
+        self._send_failed(mini_batch, "illegal_result", report, [load_seconds, 0.0, process_ended - process_started])
+        return process_ended
+
+    def _compare_lengths(self, mini_batch, result, items, warnings, strict):
         """Returns the number of results to count."""
         returned = result.items if type(result) is RowsOfItems else len(result)
         identity = mini_batch["mini_batch"]
@@ -377,7 +389,7 @@ class Process:
                 f"run() returned {returned} results for the {items} items of mini-batch {identity}: "
                 f"all rows are kept, {items} items count as succeeded"
             )
-        elif returned < items and self._strict:
+        elif returned < items and strict:
             raise ShortResult(
                 f"run() returned {returned} results for the {items} items of mini-batch {identity}, "
                 "and strict_results asks for one each"
@@ -390,14 +402,15 @@ class Process:
             add_note(error, f"{len(failures) - 1} more items of the mini-batch failed")
         return error
 
-    def _named(self, mini_batch, failures, misfits, missing):
+    def _named(self, mini_batch, failures, misfits, missing, only_kept):
         """Returns the items without a result, as the answer names them."""
-        from gristmill.failed_items import in_order, never_handed_back, that_do_not_fit, that_raised
+        from gristmill.failed_items import in_order, never_handed_back, that_do_not_fit, that_raised, without_result
 
         def report(item, error):
             return self._errors.report_exception(f"run_item() of {try_of(mini_batch)}, item {item}", error)
 
-        entries = that_raised(failures, report) + that_do_not_fit(misfits) + never_handed_back(missing)
+        entries = that_raised(failures, report) + that_do_not_fit(misfits)
+        entries += without_result(missing) if only_kept else never_handed_back(missing)
         return in_order(entries)
 
     def _rows_of(self, result):
@@ -453,6 +466,7 @@ class Process:
                 "load_seconds": load_seconds,
                 "run_seconds": run_seconds,
                 "process_seconds": process_seconds,
+                **({"has_checkpoints": True} if self._handing_back.has_kept() else {}),
                 **(about or {}),
             }
         )
