@@ -122,8 +122,8 @@ class EntryFunctions:
             self.run = self._plain("run", run)
         if concurrency is not None:
             self.notes.append(
-                f"concurrency has no effect: {os.path.basename(self._script)} has no `async def run_item(item)` in place "
-                "of run()"
+                f"concurrency has no effect: {os.path.basename(self._script)} has no `async def run_item(item)` in "
+                "place of run()"
             )
         self.run = flags.adapt(self.run, arguments, tabular)
         self.wants_arrow = getattr(module, ARROW, False) is True
