@@ -102,8 +102,8 @@ impl Engine {
         Err(Error::Invalid(problems))
     }
 
-    /// Makes the check of interpreter and script alone, for a job that runs items of another job. `elsewhere`: on a target.
-    /// Needs a Tokio runtime with several threads.
+    /// Makes the check of interpreter and script alone, for a job that runs items of another job. `elsewhere`: on a
+    /// target. Needs a Tokio runtime with several threads.
     pub(crate) fn check_script(&self, spec: &JobSpec, elsewhere: bool, events: &Events) -> Result<()> {
         let script = self.start_script_check(spec, elsewhere, true, events);
         let problems = tokio::task::block_in_place(|| script.map_or_else(Vec::new, ScriptCheck::problems));

@@ -138,7 +138,8 @@ fn lower_case_scheme(url: &str) -> String {
     url.split_once("://").map_or_else(|| url.to_owned(), |(scheme, rest)| format!("{}://{rest}", scheme.to_lowercase()))
 }
 
-/// Refuses a text that begins like a URL and is none (`s3:/bucket`, `http//host`): it would name a folder of this machine.
+/// Refuses a text that begins like a URL and is none (`s3:/bucket`, `http//host`): it would name a folder of this
+/// machine.
 fn not_a_misspelt_url(text: &str, node: &Node) -> Result<(), Fault> {
     let Some(meant) = meant_url(text) else { return Ok(()) };
     if let Some(what) = not_kept(&meant) {

@@ -245,8 +245,8 @@ impl Descriptor {
         }
     }
 
-    /// Returns one line that names an item, by its position in the argument of `run`. It says where rows count from, which is
-    /// not the beginning of the file unless the plan knows that.
+    /// Returns one line that names an item, by its position in the argument of `run`. It says where rows count from,
+    /// which is not the beginning of the file unless the plan knows that.
     pub fn item_detail(&self, item: u64) -> String {
         match &self.work {
             Work::Files { paths, .. } => {

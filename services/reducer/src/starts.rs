@@ -1,5 +1,5 @@
-//! When the log tells that processes do not start: not if the job ends by it at once, since its cause says the same, and
-//! each failure once. Pure.
+//! When the log tells that processes do not start: not if the job ends by it at once, since its cause says the same,
+//! and each failure once. Pure.
 
 use std::time::Duration;
 

@@ -434,7 +434,7 @@ impl Tally {
         self.deliveries_lost
     }
 
-    /// Returns the warnings of the attempts that count: of successes, and of the last attempts of mini-batches that have failed.
+    /// Returns the warnings of the attempts that count: successes, and the last attempts of failed mini-batches.
     pub fn warnings(&self) -> &Warnings {
         &self.warnings
     }

@@ -1,5 +1,5 @@
-//! Warnings of the attempts that count: their number, the first of them, and their kinds. The successes count, and the last
-//! attempts of mini-batches that have failed, until these run again.
+//! Warnings of the attempts that count: their number, the first of them, and their kinds. The successes count, and the
+//! last attempts of mini-batches that have failed, until these run again.
 
 use std::collections::HashSet;
 

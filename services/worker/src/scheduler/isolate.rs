@@ -77,8 +77,8 @@ impl Scheduler {
             .is_some_and(|items| (2..=self.config.spec.isolate_items_max).contains(&items))
     }
 
-    /// Whether, after the failure of a mini-batch for good that is not divided, results that the script has handed back still
-    /// count. `isolate: off` keeps mini-batches whole, unless `partition_keys` is the reason for it.
+    /// Whether the results that the script has handed back still count, after a mini-batch that is not divided has failed
+    /// for good. `isolate: off` keeps mini-batches whole, unless `partition_keys` is the reason for it.
     pub(super) fn takes_kept(&self, mini_batch: &MiniBatch, ending: &Ending) -> bool {
         let spec = &self.config.spec;
         ending.has_checkpoints
