@@ -242,6 +242,46 @@ def test_retry_continues_failed_mini_batches_with_the_same_script_alone(workplac
     assert ended.lines == [f"new {row}" for row in rows(10)], "results of another script do not count"
 
 
+@pytest.mark.parametrize("way, exception", [("raise", "ValueError"), ("exit", "ProcessDied"), ("hang", "RunTimeout")])
+def test_what_was_handed_back_counts_where_nothing_is_divided(workplace, way, exception):
+    """One partition is one mini-batch. Its replay runs only what has no result."""
+    workplace.write({f"data/{number:03}/all.txt": "" for number in range(20)})
+    inputs = [{"name": "data", "type": "file", "path": "data", "partition_format": "{number}/{kind}.txt"}]
+    script = FILES.replace("os.path.basename(file)", "os.path.basename(os.path.dirname(file)) + '.txt'")
+    settings = {"run_invocation_timeout": 2, "arguments": ["--task_overhead_timeout", 2]} if way == "hang" else {}
+    job = workplace.job(script, inputs=inputs, partition_keys=["kind"], mini_batch_size=None, **settings)
+    ended = job.run(BAD="015.txt", WAY=way, TIMES="100")
+    assert (ended.lines, ended.items) == (rows(15), (20, 15, 5))
+    assert ended.result["items_kept"] == 15
+    with open(ended.result["rejects"]["csv"], newline="") as file:
+        rejects = list(csv.DictReader(file))
+    assert [row["path"][-11:-8] for row in rejects] == ["015", "016", "017", "018", "019"]
+    assert {row["exception"] for row in rejects} == {exception}
+    assert not (ended.logs.parent / "checkpoints").exists()
+    replayed = workplace.command("replay", ended.job_id, "--json", BAD="none")
+    assert replayed.items == (5, 5, 0)
+    assert Path(replayed.result["output"]).read_text().splitlines() == rows(20)
+    computed_once(workplace, names(20))
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_process_that_dies_after_its_last_item_is_a_warning(workplace, size):
+    workplace.data(4)
+    script = """
+        import os
+        def run(files):
+            for file in files:
+                yield file, os.path.basename(file)
+            os._exit(9)
+    """
+    ended = workplace.job(script, mini_batch_size=size, run_max_try=1).run()
+    assert (ended.lines, ended.items) == (names(4), (4, 4, 0))
+    assert ended.result["warnings"] == 4 // size
+    for warning in ended.result["first_warnings"]:
+        assert "failed after it had handed back all its items, whose results count: ProcessDied: " in warning, warning
+        assert "exit status 9 (os._exit)" in warning, warning
+
+
 def test_run_item_keeps_the_items_beside_one_that_fails(workplace):
     workplace.data(20)
     script = """

@@ -335,6 +335,18 @@ def test_permanent_start_failures_are_not_retried(workplace, way, processes):
         assert ended.result["failures"][0]["printed"].splitlines()[0] == "loading the model", ended.result
 
 
+@pytest.mark.parametrize("processes", [1, 4])
+def test_missing_module_is_said_once_with_its_remedy(workplace, processes):
+    workplace.data(8)
+    job = workplace.job("import no_such_module\ndef run(files): return files\n", process_count_per_node=processes)
+    ended = workplace.command("run", job.file)
+    assert ended.exit_status == 42, str(ended)
+    (line,) = [line for line in (ended.stderr + ended.stdout).splitlines() if "no_such_module" in line]
+    assert "No module named 'no_such_module' (interpreter: " in line, line
+    assert "install what is missing there, or name another interpreter or a requirements file" in line, line
+    assert "Open logs/user/error/0/process00" in line, line
+
+
 def test_thread_that_outlives_shutdown_is_named(workplace):
     workplace.data(1)
     script = """

@@ -263,6 +263,30 @@ def test_script_of_another_folder(workplace):
     assert len(workplace.recorded("run")) == before, "the first script does not run"
 
 
+@pytest.mark.parametrize(
+    "of, script, said",
+    [
+        ((), "def run(files) return files\n", "entry.py:1: "),
+        (("--mini-batch", "0"), "def run(files) return files\n", "entry.py:1: "),
+        ((), None, "No such file"),
+        ((), "import helper\ndef run(files): return files\n", "helper.py:1: "),
+        (("--source-directory", "mended"), "def run(files) return files\n", "mended/entry.py:1: "),
+    ],
+)
+def test_script_is_checked_as_before_a_run(workplace, of, script, said):
+    workplace.data(4)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt")
+    folder = "mended" if "--source-directory" in of else "code"
+    if script is None:
+        (workplace.folder / folder / "entry.py").unlink()
+    else:
+        workplace.write({f"{folder}/entry.py": script, "code/helper.py": "def (\n"})
+    assert said in refused(workplace, "replay", first.job_id, *of)
+    ended = workplace.command("replay", first.job_id, *of, "--json")
+    assert ended.exit_status == 2 and json.loads(ended.stdout)["valid"] is False, str(ended)
+    assert workplace.job_ids() == [first.job_id], "no job was made"
+
+
 def test_interrupted_replay_keeps_its_script(workplace):
     workplace.data(8)
     first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt")

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use engine::ReplayOptions;
-use engine::targets::TargetRef;
+use engine::targets::{Target, TargetRef};
+use engine::{Events, ReplayOptions, Retry};
 use reducer::counted;
 
 use crate::outcome::report;
@@ -52,13 +52,30 @@ pub async fn replay(arguments: ReplayArguments, settings: &Settings) -> Result<E
     let options = ReplayOptions { separate, source_directory };
     if let Some(target) = retry.target.find(None, settings)? {
         let (events, show) = Show::start();
-        let replay = settings.engine.replay_on(&retry.job, &options, &target, &events).await?;
-        return follow::publish(replay, retry.follows(), &target, events, show).await;
+        let replay = settings.engine.replay_on(&retry.job, &options, &target, &events).await;
+        return publish(replay, &retry, &target, events, show).await;
     }
     let (stop, _signals) = stop_on_signals();
     match Show::during(async |events| settings.engine.replay(&retry.job, &options, &stop, events).await).await {
         Ok(result) => Ok(report(&result, retry.json, &TargetRef::ThisMachine)),
         Err(error) => refuse(error, retry.json),
+    }
+}
+
+/// Publishes a job of a target, or says why there is none.
+async fn publish(
+    described: engine::Result<Retry>,
+    arguments: &RetryArguments,
+    target: &Target,
+    events: Events,
+    show: Show,
+) -> Result<Exit> {
+    match described {
+        Ok(retry) => follow::publish(retry, arguments.follows(), target, events, show).await,
+        Err(error) => {
+            show.finish(events).await;
+            refuse(error, arguments.json)
+        }
     }
 }
 
@@ -72,8 +89,8 @@ async fn replay_one(
     let (engine, job) = (&settings.engine, &retry.job);
     if let Some(target) = retry.target.find(None, settings)? {
         let (events, show) = Show::start();
-        let again = engine.run_again_on(job, mini_batch, source_directory, &target, &events).await?;
-        return follow::publish(again, retry.follows(), &target, events, show).await;
+        let again = engine.run_again_on(job, mini_batch, source_directory, &target, &events).await;
+        return publish(again, retry, &target, events, show).await;
     }
     let (stop, _signals) = stop_on_signals();
     let ran =

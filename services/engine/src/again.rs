@@ -43,7 +43,9 @@ impl Engine {
         events: &Events,
     ) -> crate::Result<JobResult> {
         let (home, jobs) = (self.home(), self.jobs());
-        let alone = jobs.alone(wanted, mini_batch, source_directory).await?;
+        let job = jobs.with_script(wanted, source_directory).await?;
+        self.check_script(&job.spec, false, events)?;
+        let alone = jobs.alone(job, mini_batch).await?;
         let lock = home.try_lock_job(&alone.spec.job_id)?.context("a new job is already locked")?;
         let output = take_output(&alone.spec, home)?;
         jobs.write(&alone).await?;
@@ -64,15 +66,19 @@ impl Engine {
         source_directory: Option<&Path>,
         target: &Target,
         events: &Events,
-    ) -> Result<Retry> {
+    ) -> crate::Result<Retry> {
         let store = target.open_store().await?;
         let jobs = target.jobs(store.clone());
-        let mut alone = jobs.alone(wanted, mini_batch, source_directory).await?;
+        let job = jobs.with_script(wanted, source_directory).await?;
+        if source_directory.is_some() {
+            self.check_script(&job.spec, true, events)?;
+        }
+        let mut alone = jobs.alone(job, mini_batch).await?;
         if source_directory.is_some() {
             send_snapshots(&mut alone.spec, &store, self.home(), target.queue()?, events).await?;
         }
         jobs.write(&alone).await?;
-        self.retry_on(&alone.spec.job_id, Republish::Unended, target, events).await
+        Ok(self.retry_on(&alone.spec.job_id, Republish::Unended, target, events).await?)
     }
 }
 
@@ -104,16 +110,25 @@ impl Jobs {
     /// It has the settings of the other job, one try, and an output in its own folder. Files are read as they are now; a
     /// table must be as it was planned, because the mini-batch is a range of its rows.
     pub async fn describe_again(&self, wanted: &str, mini_batch: u64) -> Result<String> {
-        let alone = self.alone(wanted, mini_batch, None).await?;
+        let alone = self.alone(self.with_script(wanted, None).await?, mini_batch).await?;
         self.write(&alone).await?;
         Ok(alone.spec.job_id)
     }
 
-    async fn alone(&self, wanted: &str, mini_batch: u64, source_directory: Option<&Path>) -> Result<Alone> {
+    /// Finds a job, with the script as it is now, or that of another folder.
+    async fn with_script(&self, wanted: &str, source_directory: Option<&Path>) -> Result<FoundJob> {
         let mut job = self.find(wanted, For::Look).await?;
         if let Some(folder) = source_directory {
             take_script(&mut job.spec, folder)?;
         }
+        // A target has packed the script, unless another replaces it.
+        if matches!(self, Self::Here(_)) || source_directory.is_some() {
+            job_file::renew_script(&mut job.spec);
+        }
+        Ok(job)
+    }
+
+    async fn alone(&self, job: FoundJob, mini_batch: u64) -> Result<Alone> {
         let from = &job.spec.job_id;
         let mut descriptor = job.planned(mini_batch).await?;
         if !can_run_alone(&descriptor) {
@@ -127,11 +142,7 @@ impl Jobs {
         let (id, store, turn) = self.create(&name, "", job.spec.durability).await?;
         (descriptor.job_id, descriptor.mini_batch) = (id.clone(), 0);
         let schemas = job.store.schemas().await.context("read the plan")?;
-        let mut spec = alone(&job.spec, id, name, mini_batch, &store)?;
-        // A target has packed the script, unless another replaces it.
-        if matches!(self, Self::Here(_)) || source_directory.is_some() {
-            job_file::renew_script(&mut spec);
-        }
+        let spec = alone(&job.spec, id, name, mini_batch, &store)?;
         Ok(Alone { from: from.clone(), spec, store, schemas, descriptor, turn })
     }
 

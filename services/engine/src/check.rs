@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use job_file::{AzureNames, Parsed, Problem, Wishes};
 use partitioner::{Inputs, Survey};
+use protocol::JobSpec;
 use storage::StoreOptions;
 
 use crate::{Engine, Error, Events, Notice, Result};
@@ -77,9 +78,8 @@ impl Engine {
         remembers: bool,
         events: &Events,
     ) -> Result<Check> {
-        let remembered = remembers.then(|| self.home().cache("checks"));
         // It runs while the inputs are read.
-        let python = PythonCheck::start(&parsed.spec, self.settings().python(), remembered.as_deref());
+        let script = self.start_script_check(&parsed.spec, parsed.elsewhere, remembers, events);
         parsed.listings = Inputs::new(options);
         let surveys = parsed.listings.survey(&parsed.spec);
         let mut problems = match parsed.settle_inputs(&surveys) {
@@ -94,18 +94,34 @@ impl Engine {
             self.warn_of_unfit_machine(parsed, events);
         }
         problems.extend(urls::problems(parsed, options, events));
-        let script = python.map(|python| ScriptCheck {
-            python,
-            // The interpreters of the nodes are unknown here, so only problems of the script count.
-            only_below: parsed.elsewhere.then(|| parsed.spec.source_directory.display()),
-            events: events.clone(),
-        });
         let check = Check { surveys: surveys.into_iter().flatten().collect(), script };
         if problems.is_empty() {
             return Ok(check);
         }
         problems.extend(check.script.map_or_else(Vec::new, ScriptCheck::problems));
         Err(Error::Invalid(problems))
+    }
+
+    /// Makes the check of interpreter and script alone, for a job that runs items of another job. `elsewhere`: on a
+    /// target. Needs a Tokio runtime with several threads.
+    pub(crate) fn check_script(&self, spec: &JobSpec, elsewhere: bool, events: &Events) -> Result<()> {
+        let script = self.start_script_check(spec, elsewhere, true, events);
+        let problems = tokio::task::block_in_place(|| script.map_or_else(Vec::new, ScriptCheck::problems));
+        if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
+    }
+
+    fn start_script_check(
+        &self,
+        spec: &JobSpec,
+        elsewhere: bool,
+        remembers: bool,
+        events: &Events,
+    ) -> Option<ScriptCheck> {
+        let remembered = remembers.then(|| self.home().cache("checks"));
+        let python = PythonCheck::start(spec, self.settings().python(), remembered.as_deref())?;
+        // The interpreters of the nodes are unknown here, so only problems of the script count.
+        let only_below = elsewhere.then(|| spec.source_directory.display());
+        Some(ScriptCheck { python, only_below, events: events.clone() })
     }
 }
 

@@ -70,7 +70,9 @@ impl Engine {
         if job.result.is_none() && home.is_running(&job_id)? {
             return Err(Busy::Running(job_id).into());
         }
-        let replay = jobs.rejects_of(&job, options).await?;
+        let mut replay = jobs.rejects_of(&job, options).await?;
+        job_file::renew_script(&mut replay.spec);
+        self.check_script(&replay.spec, false, events)?;
         // Before anything is created: another job may be writing it.
         let output = if separate { None } else { take_output(&replay.spec, home)? };
         if replay.spec.replays.is_some() {
@@ -78,8 +80,7 @@ impl Engine {
         }
         let key = if separate { String::new() } else { key(&job_id) };
         let (id, store, turn) = jobs.create(&replay.spec.name, &key, replay.spec.durability).await?;
-        let Replay { mut spec, plan, items } = replay.named(id, separate, &store)?;
-        job_file::renew_script(&mut spec);
+        let Replay { spec, plan, items } = replay.named(id, separate, &store)?;
         let schemas = job.store.schemas().await.context("read the plan")?;
         let lock = home.try_lock_job(&spec.job_id)?.context("a new job is already locked")?;
         let output = if separate { take_output(&spec, home)? } else { output };
@@ -99,7 +100,7 @@ impl Engine {
         options: &ReplayOptions,
         target: &Target,
         events: &Events,
-    ) -> Result<Retry> {
+    ) -> crate::Result<Retry> {
         let separate = options.separate;
         let target_store = target.open_store().await?;
         let jobs = target.jobs(target_store.clone());
@@ -108,24 +109,29 @@ impl Engine {
             match &next.result {
                 None => {
                     options.begins_anew(&next, &jobs)?;
-                    return self.retry_on(&next.spec.job_id, Republish::Missing, target, events).await;
+                    return Ok(self.retry_on(&next.spec.job_id, Republish::Missing, target, events).await?);
                 }
                 // It would run the script that it has packed.
                 Some(_) if !has_completed(&next) => break,
                 Some(_) => job = next,
             }
         }
-        let replay = jobs.rejects_of(&job, options).await?;
+        let mut replay = jobs.rejects_of(&job, options).await?;
+        let has_script = replay.spec.snapshots.source.is_some()
+            && replay.spec.source_directory.as_path().join(&replay.spec.entry_script).is_file();
+        if has_script {
+            job_file::renew_script(&mut replay.spec);
+            self.check_script(&replay.spec, true, events)?;
+        }
         let (id, store, _) = jobs.create(&replay.spec.name, "", replay.spec.durability).await?;
         let Replay { mut spec, plan, items } = replay.named(id, separate, &store)?;
-        if spec.snapshots.source.is_some() && spec.source_directory.as_path().join(&spec.entry_script).is_file() {
-            job_file::renew_script(&mut spec);
+        if has_script {
             send_snapshots(&mut spec, &target_store, self.home(), target.queue()?, events).await?;
         }
         let schemas = job.store.schemas().await.context("read the plan")?;
         describe(&store, &spec, &schemas, &plan, Some(items)).await?;
         jobs.open(&spec, &job.spec.job_id).await?;
-        self.retry_on(&spec.job_id, Republish::Unended, target, events).await
+        Ok(self.retry_on(&spec.job_id, Republish::Unended, target, events).await?)
     }
 }
 
@@ -294,6 +300,9 @@ fn check_inputs(plan: &[Descriptor], job_id: &str, is_here: bool) -> Result<()> 
             return Ok(known.clone());
         }
         let found = match std::fs::metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => {
+                bail!("{} is a folder now, so the file of job {job_id} cannot be replayed", path.display())
+            }
             Ok(metadata) => Some(FileVersion::of_file(&metadata)),
             Err(error) if !is_here && error.kind() == ErrorKind::NotFound => None,
             Err(error) => {
@@ -359,6 +368,15 @@ mod tests {
         let plan = [Descriptor::new("first", 0, rows(Some(other)))];
         let refused = check_inputs(&plan, "first", false).expect_err("it is here, and has changed");
         assert!(refused.to_string().contains("t.csv has changed since job first was planned"));
+    }
+
+    #[test]
+    fn file_that_has_become_a_folder_is_refused() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let paths = vec![folder.path().into()];
+        let files = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
+        let refused = check_inputs(&[Descriptor::new("first", 0, files)], "first", true).expect_err("no file");
+        assert!(refused.to_string().contains("is a folder now"), "{refused:#}");
     }
 
     #[test]

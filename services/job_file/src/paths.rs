@@ -13,6 +13,9 @@ const KEPT: &str = "a URL without user, password, query and fragment, since anyo
                     the nodes credentials for the store, or copy the object of a signed URL into one (in a name, `?` \
                     is %3F and `#` is %23)";
 
+/// Schemes of the URLs that jobs read and write.
+const SCHEMES: [&str; 11] = ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "file"];
+
 /// The base of relative paths in a job file.
 pub struct Paths {
     pub folder: PathBuf,
@@ -40,21 +43,23 @@ impl Paths {
     pub fn path_or_url(&self, node: &Node) -> Result<ItemPath, Fault> {
         let text = word(node)?;
         if !is_url(&text) {
+            not_a_misspelt_url(&text, node)?;
             return Ok(ItemPath::from(self.resolve(&text)));
         }
         match not_kept(&text) {
             Some(what) => Err(Fault::of(what, KEPT)),
-            None => Ok(ItemPath::from(text.as_str())),
+            None => Ok(ItemPath::from(lower_case_scheme(&text).as_str())),
         }
     }
 
     /// A value that is a local path, whether or not it exists.
     pub fn local(&self, node: &Node) -> Result<PathBuf, Fault> {
         let text = word(node)?;
-        match is_url(&text) {
-            true => Err(Fault::new(node, "a local path")),
-            false => Ok(self.resolve(&text)),
+        if is_url(&text) {
+            return Err(Fault::new(node, "a local path"));
         }
+        not_a_misspelt_url(&text, node)?;
+        Ok(self.resolve(&text))
     }
 }
 
@@ -128,6 +133,36 @@ pub fn is_url(text: &str) -> bool {
     })
 }
 
+/// Returns a URL with its scheme as everyone writes it: `S3://` is `s3://`.
+fn lower_case_scheme(url: &str) -> String {
+    url.split_once("://").map_or_else(|| url.to_owned(), |(scheme, rest)| format!("{}://{rest}", scheme.to_lowercase()))
+}
+
+/// Refuses a text that begins like a URL and is none (`s3:/bucket`, `http//host`): it would name a folder of this
+/// machine.
+fn not_a_misspelt_url(text: &str, node: &Node) -> Result<(), Fault> {
+    let Some(meant) = meant_url(text) else { return Ok(()) };
+    if let Some(what) = not_kept(&meant) {
+        return Err(Fault::of(what, KEPT));
+    }
+    let allowed = format!("a URL with `://`, or a path; a folder of this name is written ./{text}");
+    Err(Fault::new(node, allowed).saying(format!("this is no URL: did you mean {meant:?}?")))
+}
+
+/// Returns the URL that a text was meant to be, if it begins with the scheme of one and is none.
+fn meant_url(text: &str) -> Option<String> {
+    let scheme_end = text.find(|character: char| !character.is_ascii_alphanumeric())?;
+    let (scheme, rest) = text.split_at(scheme_end);
+    let scheme = SCHEMES.iter().find(|known| known.eq_ignore_ascii_case(scheme))?;
+    if !rest.starts_with(':') && !rest.starts_with("//") {
+        return None;
+    }
+    let name = rest.trim_start_matches([':', '/', '\\']);
+    // Only URLs of files have no host.
+    let root = if *scheme == "file" { "/" } else { "" };
+    Some(format!("{scheme}://{root}{name}"))
+}
+
 /// Returns the path of a `file://` URL, and any other path or URL as it is.
 pub fn without_file_scheme(path: ItemPath) -> ItemPath {
     let url = path.is_url().then(|| Url::parse(&path.display()).ok()).flatten();
@@ -163,6 +198,27 @@ pub fn glob_folder(path: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn misspelt_url_names_the_one_that_was_meant() {
+        for (text, meant) in [
+            ("s3:/bucket/x", "s3://bucket/x"),
+            ("s3:bucket/x", "s3://bucket/x"),
+            ("S3:/bucket", "s3://bucket"),
+            ("s3//bucket/x", "s3://bucket/x"),
+            ("s3:\\\\bucket", "s3://bucket"),
+            ("http//host/a.csv", "http://host/a.csv"),
+            ("https:://host", "https://host"),
+            ("file:/data", "file:///data"),
+        ] {
+            assert_eq!(meant_url(text).as_deref(), Some(meant), "{text}");
+        }
+        for text in
+            ["./s3:/x", "s3/x", "s3", "files/x", "az-output", "data//x", "azureml:x", "data:x", "/s3:/x", "é:/x"]
+        {
+            assert_eq!(meant_url(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn url_with_secret_is_rejected_and_not_repeated() {

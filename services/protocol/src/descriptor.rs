@@ -245,7 +245,8 @@ impl Descriptor {
         }
     }
 
-    /// Returns one line that names an item, by its position in the argument of `run`.
+    /// Returns one line that names an item, by its position in the argument of `run`. It says where rows count from,
+    /// which is not the beginning of the file unless the plan knows that.
     pub fn item_detail(&self, item: u64) -> String {
         match &self.work {
             Work::Files { paths, .. } => {
@@ -264,7 +265,10 @@ impl Descriptor {
                         BlockRange::Lines { .. } | BlockRange::WholeText | BlockRange::Records { .. } => break,
                     }
                 }
-                format!("row {item} of {}", self.detail())
+                match blocks.as_slice() {
+                    [block] => format!("row {item}, counted from 0, of {}", block.rows_detail()),
+                    _ => format!("row {item}, counted from 0, of {}", self.detail()),
+                }
             }
             Work::Rank | Work::Planned { .. } => self.detail(),
         }
@@ -290,6 +294,19 @@ impl BlockRange {
 }
 
 impl Block {
+    /// Returns whose rows the rows of the block are, as far as people can count them: the file, or a part of it.
+    fn rows_detail(&self) -> String {
+        let path = self.path.display();
+        match self.range {
+            BlockRange::Lines { first: 0, .. } | BlockRange::Records { start: 0, .. } | BlockRange::WholeText => path,
+            BlockRange::Lines { first, last } => format!("the lines of {path} that start at bytes {first} to {last}"),
+            BlockRange::Records { start, end } => {
+                format!("the records at bytes {start} to {end} of the text of {path}")
+            }
+            BlockRange::RowGroup { row_group, .. } => format!("row group {row_group} of {path}"),
+        }
+    }
+
     /// Returns the file and its rows, for people.
     pub fn detail(&self) -> String {
         match self.range {
@@ -328,7 +345,13 @@ mod tests {
         assert_eq!((groups.items(), groups.item_detail(9)), (Some(20), "/t (row group 3, row 99)".into()));
         assert_eq!(groups.item_detail(12), "/t (row group 4, row 2)");
         let text = rows(&[BlockRange::Lines { first: 0, last: 50 }]);
-        assert_eq!(text.item_detail(7), "row 7 of /t (lines that start at bytes 0 to 50)");
-        assert_eq!(text.items(), None);
+        assert_eq!((text.items(), text.item_detail(7)), (None, "row 7, counted from 0, of /t".into()));
+        assert_eq!(rows(&[BlockRange::WholeText]).item_detail(7), "row 7, counted from 0, of /t");
+        let later = rows(&[BlockRange::Lines { first: 51, last: 99 }]);
+        assert_eq!(later.item_detail(7), "row 7, counted from 0, of the lines of /t that start at bytes 51 to 99");
+        let records = rows(&[BlockRange::Records { start: 51, end: 99 }]);
+        assert_eq!(records.item_detail(7), "row 7, counted from 0, of the records at bytes 51 to 99 of the text of /t");
+        let several = rows(&[BlockRange::WholeText, BlockRange::WholeText]);
+        assert_eq!(several.item_detail(7), "row 7, counted from 0, of /t and 1 more");
     }
 }

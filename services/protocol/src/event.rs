@@ -185,7 +185,7 @@ impl ErrorReport {
     }
 }
 
-/// A warning for the user about a mini-batch that succeeded.
+/// A warning for the user about a mini-batch that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
     /// One line that names file, line, column and value as far as they are known.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
+use crate::spec::{default_concurrency, is_default_concurrency};
 use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, ResultSchema, Warning};
 
 /// Largest header or payload of one frame: a larger length is an error, not a hang.
@@ -98,7 +99,9 @@ pub struct Configure {
     pub to_csv_arguments: serde_json::Map<String, serde_json::Value>,
     /// Fail a mini-batch whose result is shorter than its input.
     pub strict_results: bool,
-    /// Items of one mini-batch that an asynchronous `run_item()` works on at a time.
+    /// Items of one mini-batch that an asynchronous `run_item()` works on at a time. The default does not travel, so
+    /// that the process can say that another number has no effect.
+    #[serde(default = "default_concurrency", skip_serializing_if = "is_default_concurrency")]
     pub concurrency: u32,
     /// The limits of the job. If there are any, the process asks the agent before each request.
     #[serde(default, skip_serializing_if = "RateLimits::is_empty")]
@@ -129,6 +132,10 @@ pub struct MiniBatchFrame {
     /// The first item of a range to run alone, and the end of the range; `None`: all items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<(u64, u64)>,
+    /// Whether `run()` is not called, and only results count that earlier attempts have handed back. Items without one
+    /// failed with the attempt before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_kept: bool,
     /// Whether an earlier attempt may have handed back results of some items.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resumes: bool,
@@ -302,7 +309,8 @@ pub struct Ending {
     /// Items of the result that earlier attempts had handed back.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_kept: u64,
-    /// Whether there are checkpoints of the mini-batch, which a success makes superfluous.
+    /// Whether there are checkpoints of the mini-batch, which a success makes superfluous. Of a failure: whether there
+    /// are results of its own items.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_checkpoints: bool,
 }
@@ -315,7 +323,8 @@ pub struct FailedItems {
     pub item: u64,
     /// Number of items.
     pub items: u64,
-    /// [`AttemptStatus::RunRaised`], or [`AttemptStatus::IllegalResult`] for rows that do not fit.
+    /// [`AttemptStatus::RunRaised`], or [`AttemptStatus::IllegalResult`] for rows that do not fit, and for items that
+    /// were never handed back.
     pub status: AttemptStatus,
     /// Error of the first item.
     pub error: ErrorReport,

@@ -153,12 +153,12 @@ pub struct JobSpec {
 /// The default of [`JobSpec::concurrency`].
 pub const DEFAULT_CONCURRENCY: u32 = 8;
 
-fn default_concurrency() -> u32 {
+pub(crate) fn default_concurrency() -> u32 {
     DEFAULT_CONCURRENCY
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-fn is_default_concurrency(concurrency: &u32) -> bool {
+pub(crate) fn is_default_concurrency(concurrency: &u32) -> bool {
     *concurrency == DEFAULT_CONCURRENCY
 }
 

@@ -61,7 +61,6 @@ class Agent:
             "output_format": "text",
             "to_csv_arguments": {},
             "strict_results": False,
-            "concurrency": 8,
             "log_bytes_max": 1 << 20,
             "threads": 1,
             "tabular": False,

@@ -5,6 +5,8 @@ import os
 import pyarrow
 import pytest
 
+from gristmill.failed_items import without_result
+
 HALFWAY = """
     import os
     def run(mini_batch):
@@ -54,6 +56,32 @@ def test_another_process_finds_what_one_that_died_has_kept(start):
     assert event["items_kept"] == 2
     event = agent.run("xy", mini_batch=1)
     assert event["rows"] == b"x\ny\n" and "items_kept" not in event
+
+
+@pytest.mark.parametrize(
+    "script", [HALFWAY, "import os\ndef run(batch):\n    yield 0, 'A'\n    yield 1, 'B'\n    os._exit(9)"]
+)
+def test_only_what_is_kept_counts_where_run_is_not_called(start, script):
+    agent = start(script, strict_results=True)
+    if script is HALFWAY:
+        assert agent.run("abcde", mini_batch=3)["has_checkpoints"]
+    else:
+        agent.hand_over(agent.files("abcde", mini_batch=3))
+        assert agent.wait() == 9
+        agent = start(script, strict_results=True, **options(agent))
+    event = agent.run("abcde", mini_batch=3, items=(0, 5), only_kept=True)
+    assert (event["rows"], event["returned"], event["items_kept"]) == (b"A\nB\n", 2, 2)
+    failed = [(entry["item"], entry["items"], entry["status"]) for entry in event["failed_items"]]
+    assert failed == [(2, 1, "run_raised"), (3, 1, "run_raised"), (4, 1, "run_raised")]
+    assert event["pieces"] == [[0, 4]]
+    nothing = agent.run("xy", mini_batch=4, items=(0, 2), only_kept=True)
+    assert nothing["error"]["category"] == "NothingKept" and "has_checkpoints" not in nothing
+
+
+def test_many_items_without_a_result_share_entries():
+    missing = [*range(5), *range(10, 20_000)]
+    assert [(entry["item"], entry["items"]) for entry in without_result(missing)] == [(0, 5), (10, 19_990)]
+    assert len(without_result(missing[:10_000])) == 10_000
 
 
 def test_rows_of_tables_are_named_by_their_index(start):

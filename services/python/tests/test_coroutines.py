@@ -385,5 +385,23 @@ def test_variables_of_an_item_that_failed_are_not_kept(start):
 )
 def test_process_notes_once_what_it_does_not_call(start, script, note):
     agent = start(script)
+    check_noted_once(agent, note)
+
+
+@pytest.mark.parametrize(
+    "script, has_effect",
+    [
+        ("async def run_item(item): return item", True),
+        ("def run(mini_batch): return mini_batch", False),
+        ("async def run(mini_batch): return mini_batch", False),
+    ],
+)
+def test_process_notes_once_that_concurrency_has_no_effect(start, script, has_effect):
+    note = "concurrency has no effect: score.py has no `async def run_item(item)` in place of run()"
+    check_noted_once(start(script, concurrency=2), None if has_effect else note)
+    check_noted_once(start(script), None)
+
+
+def check_noted_once(agent, note):
     warnings = [agent.run(["a"]).get("warnings", []) for _ in range(2)]
     assert warnings == [[{"message": note}] if note else [], []]

@@ -17,7 +17,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::batch::{Batch, Event, PlaceInSegment, RecordView, Unreadable};
-use crate::failures::error_sentence;
 use crate::judge::News;
 use crate::ledger::{Committed, SEGMENT_BYTES_MAX};
 use crate::presence::Moment;
@@ -240,18 +239,21 @@ impl Reducer {
 
     /// Applies the latest segment to tally, index and reports.
     async fn apply_segment(&mut self, mut segment: Batch, is_new: bool) {
-        let mut news = News::default();
+        let (mut news, now) = (News::default(), Moment::now());
         segment.retain_in_segment(|record, place| {
             let changes = self.apply_record(record, place, &mut news);
             if changes
                 && is_new
                 && let Some(event) = record.event.other()
             {
-                log(event);
+                if let ResultEvent::Waiting(waiting) = event {
+                    tracing::warn!("waiting for {}", describe(waiting));
+                }
+                self.failed_starts.note(event, now.instant);
             }
             changes
         });
-        self.judge.committed(news, &self.tally, is_new, Moment::now());
+        self.judge.committed(news, &self.tally, is_new, now);
         self.reports.events(segment, is_new, self.started.elapsed()).await;
     }
 
@@ -277,7 +279,7 @@ impl Reducer {
         if let Event::Other(event) = record.event {
             news.has_progressed |= matches!(**event, ResultEvent::Working { .. } | ResultEvent::Duplicates { .. });
             if let ResultEvent::Waiting(waiting) = &**event {
-                self.waits.note(waiting, self.tally.nodes());
+                self.judge.waits.note(waiting, self.tally.nodes());
             }
         }
         true
@@ -352,20 +354,6 @@ fn duration_of(event: &Event) -> Option<(f64, u64)> {
             ResultEvent::Attempt(attempt) => Some((attempt.elapsed_seconds, attempt.total)),
             _ => None,
         },
-    }
-}
-
-/// Logs events that the user should know immediately.
-fn log(event: &ResultEvent) {
-    match event {
-        ResultEvent::Waiting(waiting) => tracing::warn!("waiting for {}", describe(waiting)),
-        ResultEvent::InitFailed { node, process, error } => {
-            tracing::warn!(node.id = node, process.id = process, "init() failed: {}", error_sentence(error));
-        }
-        ResultEvent::NodeStopped { node, cause: Some(cause) } => {
-            tracing::warn!(node.id = node, "the node stopped: {cause}")
-        }
-        _ => {}
     }
 }
 

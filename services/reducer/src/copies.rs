@@ -113,12 +113,9 @@ impl Reducer {
         let mut plan: Option<(u64, Bytes)> = None;
         let Some(least) = self.speculation.run_times.slow_after(None) else { return Ok(slow) };
         let reported: HashMap<u64, Duration> = self
-            .tally
-            .nodes()
             .waiting()
-            .filter_map(|waiting| {
-                Some((waiting.mini_batch?, Duration::from_secs(self.waits.until_now(waiting).seconds)))
-            })
+            .iter()
+            .filter_map(|waiting| Some((waiting.mini_batch?, Duration::from_secs(waiting.seconds))))
             .collect();
         let age = |mini_batch| reported.get(&mini_batch).map_or(idle_for, |reported| idle_for.max(*reported));
         if idle_for <= least && reported.values().all(|reported| *reported <= least) {

@@ -111,7 +111,7 @@ impl Reducer {
                 .chain(self.tally.warnings().first())
                 .take(WARNINGS_NAMED_MAX)
                 .collect(),
-            warning_kinds: self.tally.warnings().kinds().to_vec(),
+            warning_kinds: self.tally.warnings().kinds(),
             duplicates_dropped: self.tally.duplicates() + self.duplicates,
             notes: self.notes(state).await.into_iter().chain(self.tally.nodes().notes()).collect(),
             failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
@@ -120,10 +120,15 @@ impl Reducer {
         self.show_progress();
         self.write_progress().await;
         // These help only with a failed job.
-        for waiting in self.tally.nodes().waiting().filter(|_| state == JobState::Failed) {
+        // The cause of a failed job names them.
+        if state != JobState::Failed {
+            self.tell_failed_starts(true);
+        }
+        let waits = self.waiting();
+        for waiting in waits.iter().filter(|_| state == JobState::Failed) {
             tracing::warn!("the job failed while waiting for {}", describe(waiting));
         }
-        self.reports.ended(&result, &self.tally, &warnings).await;
+        self.reports.ended(&result, &self.tally, &waits, &warnings).await;
         if self.is_reopened().await? {
             return Ok(None);
         }

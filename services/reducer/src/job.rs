@@ -20,11 +20,11 @@ use crate::fit::Fit;
 use crate::judge::{End, Judge};
 use crate::ledger::Ledger;
 use crate::presence::Moment;
-use crate::progress::Waits;
 use crate::receive::{Received, receive_all, received};
 use crate::rejects::RejectIndex;
 use crate::reports::Reports;
 use crate::speculation::Speculation;
+use crate::starts::FailedStarts;
 use crate::{Options, Peers, Tally};
 
 /// Messages of one receive. Workers put many outcomes into a message, so this limit bounds memory and costs little
@@ -49,7 +49,7 @@ pub struct Reducer {
     pub(crate) speculation: Speculation,
     pub(crate) reports: Reports,
     pub(crate) progress: watch::Sender<Progress>,
-    pub(crate) waits: Waits,
+    pub(crate) failed_starts: FailedStarts,
     pub(crate) fit: Fit,
     /// Whether the absence of workers has been logged.
     pub(crate) is_silent: bool,
@@ -111,7 +111,7 @@ impl Reducer {
             published: Published::default(),
             tally: Tally::default(),
             progress: watch::Sender::new(Self::no_progress()),
-            waits: Waits::default(),
+            failed_starts: FailedStarts::default(),
             fit: Fit::default(),
             is_silent: false,
             failure: watch::Sender::new(None),
@@ -341,6 +341,7 @@ impl Reducer {
         if let Some(result) = self.look_for_peers().await? {
             return Ok(Some(Exit::EndedElsewhere(Box::new(result))));
         }
+        self.tell_failed_starts(false);
         self.look_for_workers().await;
         self.look_for_fit().await;
         self.speculate().await;
@@ -358,6 +359,11 @@ impl Reducer {
             self.judge.task_created();
         }
         Ok(self.judge.stalled(&self.tally, Moment::now()).map(Exit::Ends))
+    }
+
+    /// Logs that processes do not start. `all`: also what has just happened.
+    pub(crate) fn tell_failed_starts(&mut self, all: bool) {
+        self.failed_starts.due(Instant::now(), all).iter().for_each(|line| tracing::warn!("{line}"));
     }
 
     /// Whether a mini-batch exists, even if none has ended yet.

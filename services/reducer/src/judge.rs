@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::{ErrorReport, JobSpec, JobState, OutputAction, ResultEvent};
 
 use crate::presence::{Moment, Presence};
+use crate::progress::Waits;
 use crate::stalls::{self, Elapsed, Stall};
 use crate::thresholds::{self, Limits};
 use crate::{Options, Tally};
@@ -68,6 +69,7 @@ pub(crate) struct Judge {
     collects_rows: bool,
     began: Moment,
     pub presence: Presence,
+    pub waits: Waits,
     /// When a mini-batch was created, the first process started, or an attempt ended, in time attended by workers;
     /// `None` before the first mini-batch.
     progressed: Option<Duration>,
@@ -85,6 +87,7 @@ impl Judge {
             collects_rows: spec.output.action == OutputAction::AppendRow,
             began,
             presence: Presence::new(options.silence, began),
+            waits: Waits::default(),
             progressed: None,
             in_init_since: None,
             times_ready: 0,
@@ -150,12 +153,14 @@ impl Judge {
             let nothing = if self.collects_rows { thresholds::nothing_succeeded(tally) } else { None };
             return Some(nothing.map_or(End::Complete, End::Failed));
         }
-        stalls::init_failure(tally.nodes(), &self.limits, &self.elapsed(now)).map(End::from)
+        let waiting = || self.waits.at(now.instant, tally.nodes());
+        stalls::init_failure(tally.nodes(), waiting, &self.limits, &self.elapsed(now)).map(End::from)
     }
 
     /// Returns the end of a job without progress.
     pub fn stalled(&self, tally: &Tally, now: Moment) -> Option<End> {
-        stalls::stalled(tally, &self.limits, &self.elapsed(now)).map(End::from)
+        let waiting = || self.waits.at(now.instant, tally.nodes());
+        stalls::stalled(tally, waiting, &self.limits, &self.elapsed(now)).map(End::from)
     }
 
     fn elapsed(&self, now: Moment) -> Elapsed {
@@ -170,7 +175,7 @@ impl Judge {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Planned, Start};
+    use protocol::{Planned, SlotPhase, Start, Waiting};
 
     use super::*;
     use crate::fixtures::{failed, spec, started, succeeded};
@@ -245,6 +250,40 @@ mod tests {
             let (node, process, notice) = ("0".into(), "process000".into(), String::new());
             tally.apply(&ResultEvent::ProcessEnded { node, process, return_code: 0, at: 0, wear: None, notice });
             tally.apply(&started("0", "process000"));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cause_of_a_standstill_counts_seconds_until_it_ends_the_job() {
+        let waiting = |phase| Waiting {
+            node: "0".into(),
+            process: "process000".into(),
+            mini_batch: None,
+            phase,
+            seconds: 8,
+            since: 0,
+            detail: String::new(),
+            stack: String::new(),
+            printed: String::new(),
+        };
+        let stalls =
+            [(SlotPhase::Init, 53, "in init() for 220 seconds"), (SlotPhase::Run, 16, "in run() for 72 seconds")];
+        for (phase, looks, expected) in stalls {
+            let (mut judge, mut now) = judge(Options::default());
+            let reported = waiting(phase);
+            let event = ResultEvent::Waiting(Box::new(reported.clone()));
+            let tally = tally([started("0", "process000"), event]);
+            judge.task_created();
+            judge.committed(PROGRESSED, &tally, true, now);
+            judge.waits.note(&reported, tally.nodes());
+            for _ in 0..looks {
+                now = now.after(Duration::from_secs(4));
+                judge.presence.heard(now);
+            }
+            let end = if phase == SlotPhase::Init { judge.end(&tally, false, now) } else { judge.stalled(&tally, now) };
+            let Some(End::Stalled(Stall { cause, error })) = end else { panic!("{end:?}") };
+            let error = error.expect("a process waits").message;
+            assert!(cause.contains(expected) && error.contains(expected), "{cause} {error}");
         }
     }
 

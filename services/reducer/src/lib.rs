@@ -14,6 +14,7 @@
 //! | running nodes and processes, and waits | `nodes.rs` |
 //! | failures, grouped | `failures.rs` |
 //! | when a job ends, and how | `judge.rs`, `thresholds.rs`, `stalls.rs` |
+//! | when the log tells that processes do not start | `starts.rs` |
 //! | second starts of slow mini-batches | `speculation.rs` decides, `copies.rs` publishes |
 //! | whether a worker is present, and takes the job | `presence.rs`, `fit.rs` |
 //! | which messages are rejected | `believed.rs` |
@@ -54,6 +55,7 @@ mod reports;
 mod service;
 mod speculation;
 mod stalls;
+mod starts;
 mod tally;
 #[cfg(test)]
 mod tests;

@@ -27,11 +27,14 @@ impl Waits {
         self.0.insert((waiting.node.clone(), waiting.process.clone()), Instant::now());
     }
 
-    /// Returns the wait with the time since its report added.
-    pub fn until_now(&self, waiting: &Waiting) -> Waiting {
-        let noted = self.0.get(&(waiting.node.clone(), waiting.process.clone()));
-        let more = noted.map_or(0, |noted| noted.elapsed().as_secs());
-        Waiting { seconds: waiting.seconds + more, ..waiting.clone() }
+    /// Returns the waits of a job, latest first, with the time since the report of each one added.
+    pub fn at(&self, now: Instant, nodes: &Nodes) -> Vec<Waiting> {
+        let until_now = |waiting: &Waiting| {
+            let noted = self.0.get(&(waiting.node.clone(), waiting.process.clone()));
+            let more = noted.map_or(0, |noted| now.saturating_duration_since(*noted).as_secs());
+            Waiting { seconds: waiting.seconds + more, ..waiting.clone() }
+        };
+        nodes.waiting().map(until_now).collect()
     }
 }
 
@@ -71,6 +74,11 @@ impl Reducer {
         self.progress.subscribe()
     }
 
+    /// Returns what the job waits for, latest first, with the durations until now.
+    pub(crate) fn waiting(&self) -> Vec<Waiting> {
+        self.judge.waits.at(Instant::now(), self.tally.nodes())
+    }
+
     pub(crate) fn show_progress(&self) {
         let nodes = self.tally.nodes();
         self.progress.send_modify(|progress| {
@@ -87,7 +95,7 @@ impl Reducer {
             progress.copies = self.copies();
             progress.processes = nodes.processes_up() as u64;
             progress.notes = nodes.notes().collect();
-            progress.waiting = nodes.waiting().map(|waiting| self.waits.until_now(waiting)).collect();
+            progress.waiting = self.waiting();
         });
     }
 
@@ -104,13 +112,13 @@ impl Reducer {
 mod tests {
     use std::time::Duration;
 
-    use protocol::SlotPhase;
+    use protocol::{ResultEvent, SlotPhase};
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn seconds_of_a_wait_advance_between_its_reports() {
-        let (mut waits, nodes) = (Waits::default(), Nodes::default());
+        let (mut waits, mut nodes) = (Waits::default(), Nodes::default());
         let reported = Waiting {
             node: "0".into(),
             process: "process000".into(),
@@ -122,10 +130,11 @@ mod tests {
             stack: String::new(),
             printed: String::new(),
         };
+        nodes.apply(&ResultEvent::Waiting(Box::new(reported.clone())));
         waits.note(&reported, &nodes);
         tokio::time::advance(Duration::from_secs(25)).await;
-        assert_eq!(waits.until_now(&reported).seconds, 41);
+        assert_eq!(waits.at(Instant::now(), &nodes)[0].seconds, 41);
         waits.note(&reported, &nodes);
-        assert_eq!(waits.until_now(&reported).seconds, 16, "a new report counts from its own time");
+        assert_eq!(waits.at(Instant::now(), &nodes)[0].seconds, 16, "a new report counts from its own time");
     }
 }

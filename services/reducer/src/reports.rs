@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{Attempt, AttemptRef, AttemptStatus, JobResult, ResultEvent};
+use protocol::{Attempt, AttemptRef, AttemptStatus, JobResult, ResultEvent, Waiting};
 use storage::JobStore;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -182,13 +182,13 @@ impl Reports {
         }
     }
 
-    /// Reports the end of the job.
-    pub async fn ended(&mut self, result: &JobResult, tally: &Tally, warnings: &[String]) {
+    /// Reports the end of the job, which may still wait for processes.
+    pub async fn ended(&mut self, result: &JobResult, tally: &Tally, waits: &[Waiting], warnings: &[String]) {
         let Some(files) = self.files().await else { return };
         files.ended(result, tally);
         replace(
             &files.logs.join("job_result.txt"),
-            &text::job_result(result, tally, &files.summaries.starts(), warnings),
+            &text::job_result(result, tally, &files.summaries.starts(), waits, warnings),
         );
         if let Some(upload) = &mut self.upload {
             upload.finish().await;

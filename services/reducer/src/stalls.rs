@@ -41,8 +41,8 @@ impl Stall {
     }
 
     /// Completes a cause by what the job waits for.
-    fn waiting(cause: &str, nodes: &Nodes) -> Self {
-        let waiting = nodes.waiting().next();
+    fn waiting(cause: &str, nodes: &Nodes, waits: &[Waiting]) -> Self {
+        let waiting = waits.first();
         let of_process = waiting.filter(|waiting| !waiting.process.is_empty());
         let error = of_process.map(|waiting| ErrorReport {
             category: Self::CATEGORY.to_owned(),
@@ -51,12 +51,18 @@ impl Stall {
             printed: waiting.printed.clone(),
             ..ErrorReport::default()
         });
-        Self { cause: format!("{cause}{}", waits_for(nodes)), error: error.map(Box::new) }
+        Self { cause: format!("{cause}{}", waits_for(nodes, waiting)), error: error.map(Box::new) }
     }
 }
 
 /// Returns why no process will ever be ready: `init()` failed too often or takes too long, or all nodes stopped.
-pub fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option<Stall> {
+/// `waits`: what the job waits for now, latest first.
+pub fn init_failure(
+    nodes: &Nodes,
+    waits: impl FnOnce() -> Vec<Waiting>,
+    limits: &Limits,
+    elapsed: &Elapsed,
+) -> Option<Stall> {
     let nodes_needed = limits.peers.nodes_needed(limits.node_count, nodes);
     if nodes.stopped().len() as u64 >= nodes_needed {
         let (node, cause) = nodes.stopped().first_key_value()?;
@@ -79,7 +85,7 @@ pub fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option
     if elapsed.in_init.is_some_and(|in_init| in_init > in_init_max) {
         let seconds = in_init_max.as_secs();
         let cause = format!("No process finished init() within {seconds} seconds (3 * run_invocation_timeout + 30).");
-        return Some(Stall::waiting(&cause, nodes));
+        return Some(Stall::waiting(&cause, nodes, &waits()));
     }
     None
 }
@@ -88,8 +94,13 @@ fn processes_per_node(nodes: &Nodes, limits: &Limits) -> u64 {
     u64::from(limits.process_count_per_node.unwrap_or(nodes.processes_per_node_seen()).max(1))
 }
 
-/// Returns why a job without progress fails.
-pub fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<Stall> {
+/// Returns why a job without progress fails. `waits`: what it waits for now, latest first.
+pub fn stalled(
+    tally: &Tally,
+    waits: impl FnOnce() -> Vec<Waiting>,
+    limits: &Limits,
+    elapsed: &Elapsed,
+) -> Option<Stall> {
     match elapsed.since_progress {
         None if elapsed.since_start > limits.first_task_creation_timeout => {
             let seconds = counted(limits.first_task_creation_timeout.as_secs(), "second");
@@ -102,15 +113,15 @@ pub fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<Stal
         }
         Some(since) if since > limits.progress_update_timeout => {
             let seconds = counted(limits.progress_update_timeout.as_secs(), "second");
-            Some(Stall::waiting(&format!("No progress update in {seconds}."), tally.nodes()))
+            Some(Stall::waiting(&format!("No progress update in {seconds}."), tally.nodes(), &waits()))
         }
         _ => None,
     }
 }
 
 /// Returns one sentence about the process or node that the job waits for.
-fn waits_for(nodes: &Nodes) -> String {
-    match nodes.waiting().next() {
+fn waits_for(nodes: &Nodes, waiting: Option<&Waiting>) -> String {
+    match waiting {
         Some(waiting) => format!(" Waiting for {}.", describe(waiting)),
         None if nodes.processes_up() == 0 => " No Python process is running; see logs/sys/node.".to_owned(),
         None if nodes.processes_up() == 1 => " 1 Python process is running; see logs/sys/node.".to_owned(),
@@ -155,12 +166,16 @@ mod tests {
     use crate::Options;
     use crate::fixtures::{spec, started};
 
+    fn waits(nodes: &Nodes) -> Vec<Waiting> {
+        nodes.waiting().cloned().collect()
+    }
+
     fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
-        super::init_failure(nodes, limits, elapsed).map(|stall| stall.cause)
+        super::init_failure(nodes, || waits(nodes), limits, elapsed).map(|stall| stall.cause)
     }
 
     fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
-        super::stalled(tally, limits, elapsed).map(|stall| stall.cause)
+        super::stalled(tally, || waits(tally.nodes()), limits, elapsed).map(|stall| stall.cause)
     }
 
     #[test]
@@ -326,7 +341,9 @@ mod tests {
             "No progress update in 270 seconds. Waiting for mini-batch 7 on node 0, process001, in run() for \
              260 seconds, at \"a.py\", line 3 in wait."
         );
-        let error = super::stalled(&tally, &alone(1), &late).and_then(|stall| stall.error).expect("a process waits");
+        let error = super::stalled(&tally, || waits(tally.nodes()), &alone(1), &late)
+            .and_then(|stall| stall.error)
+            .expect("a process waits");
         assert!(error.message.starts_with("mini-batch 7 on node 0, process001, in run() for 260"), "{}", error.message);
         assert_eq!((&*error.category, &*error.printed), ("NoProgress", "connecting to db"));
     }

@@ -239,7 +239,7 @@ impl Tally {
         }
         let effect = self.succeed(index, attempt.total, attempt.succeeded);
         if effect == Effect::Won {
-            self.warnings.add(attempt);
+            self.warnings.succeeded(attempt);
             if attempt.copy {
                 self.copies_won.insert(attempt.mini_batch);
             }
@@ -335,6 +335,7 @@ impl Tally {
         self.failed += 1;
         self.items_failed += u64::from(total);
         self.failures.given_up(attempt);
+        self.warnings.given_up(attempt);
         Effect::Counted
     }
 
@@ -433,7 +434,7 @@ impl Tally {
         self.deliveries_lost
     }
 
-    /// Returns the warnings of the attempts that count.
+    /// Returns the warnings of the attempts that count: successes, and the last attempts of failed mini-batches.
     pub fn warnings(&self) -> &Warnings {
         &self.warnings
     }

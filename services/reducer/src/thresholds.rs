@@ -186,7 +186,7 @@ pub(crate) fn few_results(tally: &Tally) -> String {
 
 /// Returns the number of records that could not be read, and the first of them; `None`: all could.
 fn unread(tally: &Tally) -> Option<(u64, String)> {
-    let mut kinds = tally.warnings().kinds().iter().filter(|kind| kind.loses_records());
+    let mut kinds = tally.warnings().kinds_of_successes().iter().filter(|kind| kind.loses_records());
     let first = kinds.next()?;
     Some((kinds.fold(first.count, |lost, kind| lost + kind.count), first.first.clone()))
 }

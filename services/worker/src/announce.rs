@@ -134,7 +134,8 @@ impl Announcer {
                         }
                     }
                     counts.add(&attempt, rows.len() as u64);
-                    superfluous.extend(Some(attempt.mini_batch).filter(|_| has_checkpoints));
+                    let is_superfluous = has_checkpoints && attempt.status == AttemptStatus::Succeeded;
+                    superfluous.extend(is_superfluous.then_some(attempt.mini_batch));
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
                     rooms.push(room);
                     next_tries.extend(next_try.map(|next_try| task_message(&self.job_id, next_try, task_bytes_max)));

@@ -19,6 +19,7 @@
 //! | `rejects` | the items that an attempt names as rejected |
 //! | `gaps` | how long these ranges are |
 //! | `good` | the results of those that succeed |
+//! | `causes` | why others fail, and the rejects that follow |
 //! | `isolation` | the ranges of a mini-batch whose tries are spent |
 //! | `isolate` | which mini-batches are isolated |
 //! | `copies` | second starts of slow mini-batches, and the end of the slower one |
@@ -31,6 +32,7 @@
 
 mod answers;
 mod attempt;
+mod causes;
 mod condition;
 mod copies;
 mod deadlines;
@@ -148,6 +150,8 @@ pub struct Findings {
     pub early: String,
     /// The chance that another process starts.
     pub chance: Chance,
+    /// Whether scripts of the job have handed back results, so that it may have some of its mini-batch.
+    pub has_checkpoints: bool,
 }
 
 /// An event that the agent reports.

@@ -352,7 +352,8 @@ impl Executor {
             Action::Examine { process, sequence, .. } => {
                 let mut death = ErrorReport { category: "ProcessDied".into(), ..ErrorReport::default() };
                 self.gpus.died(process, sequence, &mut death.message);
-                let findings = Findings { death, early: "it died".into(), chance: Chance::Likely };
+                let findings =
+                    Findings { death, early: "it died".into(), chance: Chance::Likely, has_checkpoints: false };
                 return Some(Event::Examined { process, findings: Box::new(findings) });
             }
             Action::Forget(process) => {

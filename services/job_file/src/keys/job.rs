@@ -309,7 +309,10 @@ const NODES: &[Key] = &[
         .job(|job, node| memory(node).map(|bytes| job.process_max_memory = bytes))
         .leave_out(|job| job.process_max_memory = 0),
     key_with_default("concurrency", "1 to 1000", "8")
-        .meaning("Items of its mini-batch that a process works on at a time, if the script has `async def run_item`.")
+        .meaning(
+            "Items of its mini-batch that a process works on at a time, if the script has `async def run_item`; a \
+             warning, if it has not.",
+        )
         .job(|job, node| integer(node, 1, CONCURRENCY_MAX).map(|items| job.concurrency = items))
         .leave_out(|job| job.concurrency = DEFAULT_CONCURRENCY),
     key("limits", "mapping", "none")

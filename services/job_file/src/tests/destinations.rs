@@ -76,6 +76,15 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("READ s3://b/in/*.csv\noutput: s3://b/in/x\nappend_row_file_name: a.csv", ""),
     ("READ s3://b/in/**\noutput: s3://b/in/x", "output: input input_0 matches files that the job writes there"),
     ("READ s3://b/*/a.csv\noutput: s3://other/in\nappend_row_file_name: a.csv", ""),
+    // What begins like a URL is one, or a mistake.
+    ("READ S3://b/in\noutput: s3://b/in", "output: the output lies in input input_0"),
+    ("output: s3:/b/x", "output: this is no URL: did you mean \"s3://b/x\"? (found \"s3:/b/x\"; allowed: "),
+    ("outputs: {more: http//h/x}", "outputs.more: this is no URL: did you mean \"http://h/x\"?"),
+    ("READ gs:/b/in", "inputs[0].path: this is no URL: did you mean \"gs://b/in\"?"),
+    ("side_inputs: {l: 's3:b/l.txt'}", "side_inputs.l: this is no URL: did you mean \"s3://b/l.txt\"?"),
+    ("source_directory: file:/code", "source_directory: this is no URL: did you mean \"file:///code\"?"),
+    ("output: https:/user:s3cr3t@h/x", "output: found a URL with a user or password"),
+    ("output: ./s3:/b/x", ""),
     // URLs of files of this machine are paths.
     ("READ data\noutput: file://HERE/data/x", "output: the output lies in input input_0"),
     ("READ file://HERE/data\noutput: data", "output: the output lies in input input_0"),

@@ -31,6 +31,9 @@ TRACEBACK_BYTES_MAX = 16 * 1024
 MESSAGE_CHARACTERS_MAX = 2000
 """Longest one-line message in an error report."""
 
+CONCURRENCY = 8
+"""Items that ``run_item()`` works on at a time, if the job does not say it."""
+
 PRINTED_LINES_MAX = 10
 """Number of lines of the script's output in an error report."""
 

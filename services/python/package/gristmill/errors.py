@@ -86,7 +86,8 @@ def chance_of_another_start(error):
 def hint_on_start(error, printed):
     """Returns the remedy for common reasons why a script does not start."""
     if isinstance(error, ModuleNotFoundError):
-        return f" (interpreter: {sys.executable})"
+        remedy = "install what is missing there, or name another interpreter or a requirements file with `environment`"
+        return f" (interpreter: {sys.executable}; {remedy})"
     if isinstance(error, SystemExit) and error.code == USAGE_STATUS:
         errors = [line.partition("error: ")[2] for line in printed.splitlines() if "error: " in line]
         if not errors:

@@ -4,15 +4,21 @@ from bisect import bisect_left
 
 from gristmill.results import is_frame
 
+NAMED_MAX = 10_000
+"""Most items that have an entry each, if they failed together."""
+
+
+def named(failures, misfits, missing, only_kept):
+    """Returns the entries for all items without a result, in their order. ``failures``: ``(item, report)`` of those
+    that raised. ``only_kept``: those that are ``missing`` failed with their attempt."""
+    entries = [_entry(item, "run_raised", report) for item, report in failures] + that_do_not_fit(misfits)
+    entries += without_result(missing) if only_kept else never_handed_back(missing)
+    return sorted(entries, key=lambda entry: entry["item"])
+
 
 def that_do_not_fit(misfits):
     """Returns the entries for rows that do not fit ``result_schema``: ``(item, reason)``."""
     return [_entry(item, "illegal_result", {"category": "RowDoesNotFit", "message": why}) for item, why in misfits]
-
-
-def that_raised(failures, report):
-    """Returns the entries for ``(item, exception)``. ``report`` makes a report of both."""
-    return [_entry(item, "run_raised", report(item, error)) for item, error in failures]
 
 
 def never_handed_back(missing):
@@ -21,13 +27,23 @@ def never_handed_back(missing):
     return [_entry(item, "illegal_result", {"category": "NoResult", "message": message}) for item in missing]
 
 
+def without_result(missing):
+    """Returns the entries for items that failed with their attempt, so that the agent knows the error. Each item has an
+    entry of its own, unless they are many."""
+    error = {"category": "", "message": ""}
+    if len(missing) <= NAMED_MAX:
+        return [_entry(item, "run_raised", error) for item in missing]
+    entries = []
+    for item in missing:
+        if entries and entries[-1]["item"] + entries[-1]["items"] == item:
+            entries[-1]["items"] += 1
+        else:
+            entries.append(_entry(item, "run_raised", error))
+    return entries
+
+
 def _entry(item, status, error):
     return {"item": item, "items": 1, "status": status, "error": error}
-
-
-def in_order(entries):
-    """Returns the entries in the order of their items."""
-    return sorted(entries, key=lambda entry: entry["item"])
 
 
 def in_pieces(result, entries, items, rows_of):

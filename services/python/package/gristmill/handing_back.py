@@ -52,7 +52,7 @@ class HandingBack:
 
     def call(self, run, mini_batch, warnings, *arguments):
         """Calls ``run``, and takes what it yields. Returns its result without what it has handed back."""
-        if self.done is not None and not self.done.left:
+        if self.done is not None and (not self.done.left or "only_kept" in mini_batch):
             return None
         self._running = mini_batch
         try:
@@ -87,6 +87,10 @@ class HandingBack:
             if not _is_pair(value):
                 raise _no_pair(value)
             done.add(*value)
+
+    def has_kept(self):
+        """Returns whether results of items of the current attempt are kept for another one."""
+        return self.done is not None and self.done.has_files and len(self.done.rows) > 0
 
     def take(self, mini_batch, item, row):
         """Takes the result of an item, from any thread of the process."""

@@ -75,3 +75,20 @@ class RowsOfItems(list):
         self.positions = None
         self.failures = []
         self.missing = ()
+
+
+def compare_lengths(mini_batch, result, items, warnings, strict):
+    """Returns the number of results to count, of a result that is longer or shorter than its input."""
+    returned = result.items if type(result) is RowsOfItems else len(result)
+    identity = mini_batch["mini_batch"]
+    if returned > items:
+        warnings.append(
+            f"run() returned {returned} results for the {items} items of mini-batch {identity}: "
+            f"all rows are kept, {items} items count as succeeded"
+        )
+    elif returned < items and strict:
+        raise ShortResult(
+            f"run() returned {returned} results for the {items} items of mini-batch {identity}, "
+            "and strict_results asks for one each"
+        )
+    return returned

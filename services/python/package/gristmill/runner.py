@@ -22,7 +22,7 @@ from gristmill.errors import ErrorLog, add_note, chance_of_another_start, hint_o
 from gristmill.handing_back import HandingBack
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
 from gristmill.profiling import make_profiler
-from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, ShortResult, accept
+from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, ShortResult, accept, compare_lengths
 from gristmill.rows import make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
@@ -88,7 +88,7 @@ class Process:
         self._module_name = configure["module"]
         self._argv = configure["argv"]
         self._strict = configure["strict_results"]
-        self._concurrency = configure.get("concurrency", 1)
+        self._concurrency = configure.get("concurrency")
         self._formatter = None
         if configure["rows_wanted"]:
             self._formatter = make_formatter(configure["output_format"], configure["to_csv_arguments"])
@@ -228,6 +228,9 @@ class Process:
             self._fail_load(mini_batch, error, load_seconds, process_ended - process_started)
             return process_ended
         functions, handing_back = self._functions, self._handing_back
+        only_kept = mini_batch.get("only_kept", False)
+        if only_kept and handing_back.done is None:
+            return self._nothing_kept(mini_batch, load_started, process_started)
         warnings, failed_items, pieces, vain = [], (), (), None
         started = status.set(sequence, RUN)
         load_seconds = started - load_started
@@ -258,15 +261,19 @@ class Process:
                     vain = {"items_tried": is_last, "gave_up": not any_succeeded and gave_up(result, items)}
                     raise self._first_of(failures)
             if returned != items:
-                returned = self._compare_lengths(mini_batch, result, items, warnings)
+                returned = compare_lengths(mini_batch, result, items, warnings, self._strict and not only_kept)
             misfits = ()
             if self._checks is not None:
                 result, misfits = self._checks.sift(result, items)
             if failures or misfits or missing:
                 returned -= len(failures) + len(misfits)
-                from gristmill.failed_items import in_pieces
+                from gristmill.failed_items import in_pieces, named
 
-                failed_items = self._named(mini_batch, failures, misfits, missing)
+                occasion = f"run_item() of {try_of(mini_batch)}, item "
+                failures = [
+                    (item, self._errors.report_exception(f"{occasion}{item}", error)) for item, error in failures
+                ]
+                failed_items = named(failures, misfits, missing, only_kept)
                 payload, columns, pieces = in_pieces(result, failed_items, items, self._rows_of)
             else:
                 payload, columns = self._rows_of(result)
@@ -368,37 +375,20 @@ class Process:
             return call(self._functions.run, *arguments)
         return self._profiler.runcall(call, self._functions.run, *arguments)
 
-    def _compare_lengths(self, mini_batch, result, items, warnings):
-        """Returns the number of results to count."""
-        returned = result.items if type(result) is RowsOfItems else len(result)
-        identity = mini_batch["mini_batch"]
-        if returned > items:
-            warnings.append(
-                f"run() returned {returned} results for the {items} items of mini-batch {identity}: "
-                f"all rows are kept, {items} items count as succeeded"
-            )
-        elif returned < items and self._strict:
-            raise ShortResult(
-                f"run() returned {returned} results for the {items} items of mini-batch {identity}, "
-                "and strict_results asks for one each"
-            )
-        return returned
+    def _nothing_kept(self, mini_batch, load_started, process_started):
+        """Answers that nothing was handed back. The agent knows why the items have no result."""
+        self._release_table()
+        load_seconds = self._status.set(mini_batch["sequence"], REPORT) - load_started
+        process_ended = time.process_time()
+        report = {"category": "NothingKept", "message": ""}
+        self._send_failed(mini_batch, "illegal_result", report, [load_seconds, 0.0, process_ended - process_started])
+        return process_ended
 
     def _first_of(self, failures):
         _, error = failures[0]
         if len(failures) > 1:
             add_note(error, f"{len(failures) - 1} more items of the mini-batch failed")
         return error
-
-    def _named(self, mini_batch, failures, misfits, missing):
-        """Returns the items without a result, as the answer names them."""
-        from gristmill.failed_items import in_order, never_handed_back, that_do_not_fit, that_raised
-
-        def report(item, error):
-            return self._errors.report_exception(f"run_item() of {try_of(mini_batch)}, item {item}", error)
-
-        entries = that_raised(failures, report) + that_do_not_fit(misfits) + never_handed_back(missing)
-        return in_order(entries)
 
     def _rows_of(self, result):
         formatter = self._formatter
@@ -453,6 +443,7 @@ class Process:
                 "load_seconds": load_seconds,
                 "run_seconds": run_seconds,
                 "process_seconds": process_seconds,
+                **({"has_checkpoints": True} if self._handing_back.has_kept() else {}),
                 **(about or {}),
             }
         )

@@ -9,6 +9,7 @@ import sys
 
 from gristmill import flags
 from gristmill.azureml_core import Beside
+from gristmill.contract import CONCURRENCY
 from gristmill.enqueued import FUNCTIONS as ENQUEUED
 from gristmill.enqueued import Enqueued
 
@@ -95,7 +96,7 @@ class EntryFunctions:
     should know about the script.
     """
 
-    def __init__(self, module, script, arguments=(), tabular=False, concurrency=1, limit=None):
+    def __init__(self, module, script, arguments=(), tabular=False, concurrency=None, limit=None):
         self.coroutines = None
         self.notes = []
         self._limit = limit
@@ -111,13 +112,19 @@ class EntryFunctions:
             self.run = Enqueued(called, wants_context(called["enqueue"])).run
             self.wants_context = True
         elif _callable(module, "run") is None and (run_item := _callable(module, "run_item")) is not None:
-            self.run = self._of_items(run_item, concurrency)
+            self.run = self._of_items(run_item, concurrency or CONCURRENCY)
             self.wants_context = True
+            concurrency = None
         else:
             run = self._required(module, "run", "")
             self._note_unused(module)
             self.wants_context = wants_context(run)
             self.run = self._plain("run", run)
+        if concurrency is not None:
+            self.notes.append(
+                f"concurrency has no effect: {os.path.basename(self._script)} has no `async def run_item(item)` in "
+                "place of run()"
+            )
         self.run = flags.adapt(self.run, arguments, tabular)
         self.wants_arrow = getattr(module, ARROW, False) is True
         shutdown = _callable(module, "shutdown")

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use protocol::{JobResult, JobState};
+use protocol::{JobResult, JobState, Waiting};
 
 use crate::failures::EXAMPLES_MAX;
 use crate::stalls::describe;
@@ -51,7 +51,13 @@ pub(super) fn progress(ended_before: u64, tally: &Tally, elapsed: Duration) -> S
 }
 
 /// `job_result.txt`.
-pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnings: &[String]) -> String {
+pub(super) fn job_result(
+    result: &JobResult,
+    tally: &Tally,
+    starts: &str,
+    waits: &[Waiting],
+    warnings: &[String],
+) -> String {
     let mut text = format!("Job {} ended: {:?}.\n", result.job_id, result.state);
     if let Some(cause) = &result.cause {
         let _ = writeln!(text, "Cause: {cause}");
@@ -101,7 +107,7 @@ pub(super) fn job_result(result: &JobResult, tally: &Tally, starts: &str, warnin
         let _ = writeln!(text, "Rejected: {}, see {}.", counted(rejects.items, "item"), rejects.csv);
     }
     write_given_up(tally, &mut text);
-    write_waiting(tally, &mut text);
+    write_waiting(waits, &mut text);
     if tally.warnings().count() > 0 || !warnings.is_empty() {
         let _ = writeln!(text, "\nWarnings:");
         for warning in warnings {
@@ -137,8 +143,8 @@ fn write_given_up(tally: &Tally, text: &mut String) {
     }
 }
 
-fn write_waiting(tally: &Tally, text: &mut String) {
-    for waiting in tally.nodes().waiting() {
+fn write_waiting(waits: &[Waiting], text: &mut String) {
+    for waiting in waits {
         let _ = writeln!(text, "\nStill waiting for {}.", describe(waiting));
         for line in waiting.stack.lines() {
             let _ = writeln!(text, "  {line}");
@@ -249,7 +255,7 @@ mod tests {
             elapsed_seconds: 61.0,
             ..JobResult::new("digits".into(), JobState::Failed, "/jobs/digits/logs".into())
         };
-        let text = job_result(&result, &tally, "", &["a warning".into()]);
+        let text = job_result(&result, &tally, "", &[], &["a warning".into()]);
         assert!(text.starts_with("Job digits ended: Failed.\nCause: The number of failed items is 2"), "{text}");
         let failed = "  mini-batch 1 (/data/1.png), tries: 3, ValueError: bad value. Open \
                       logs/user/error/0/process000.txt.\n";

@@ -20,6 +20,7 @@ impl Tally {
         self.failed = 0;
         self.retrying = 0;
         self.failures = Failures::default();
+        self.warnings.reopen();
         self.ended_as = None;
         self.times_reopened += 1;
         self.begin_session();

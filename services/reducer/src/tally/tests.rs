@@ -1,7 +1,7 @@
 //! The tally is the same for any order of events and any duplicates.
 
 use proptest::prelude::*;
-use protocol::{ColumnType, ErrorThresholds, Rejected, WarningKind};
+use protocol::{ColumnType, ErrorThresholds, Rejected, Warning, WarningKind};
 
 use super::*;
 use crate::batch::Batch;
@@ -48,6 +48,38 @@ fn warning_kinds_are_counted_and_quote_the_lowest_mini_batch() {
     let shown: Vec<_> = kinds.iter().map(|kind| (kind.count, kind.first.as_str(), kind.remedy.as_str())).collect();
     assert_eq!(shown, [(8, "line 1", "set Text"), (1, "line 3", "set Integer")]);
     assert_eq!(tally.warnings().count(), 9, "an attempt that is announced twice warns once");
+}
+
+#[test]
+fn warnings_of_a_mini_batch_that_fails_count_once_until_it_runs_again() {
+    let warned = |attempt: Attempt| {
+        let kind = WarningKind {
+            column: Some("a".to_owned()),
+            problem: "not a number, read as missing".to_owned(),
+            count: 1,
+            first: format!("line {}", attempt.mini_batch),
+            remedy: String::new(),
+            column_type: None,
+        };
+        let warnings = vec![Warning { message: kind.to_string() }, Warning { message: "slow".to_owned() }];
+        event(Attempt { warning_kinds: vec![kind], warnings, warnings_total: 2, ..attempt })
+    };
+    let mut tally = fold(&[
+        warned(failed(1, 1, false, 4)),
+        warned(failed(1, 2, true, 4)),
+        warned(failed(1, 2, true, 4)),
+        warned(succeeded(3, 1, 4, 4)),
+        event(failed(5, 2, true, 4)),
+    ]);
+    let shown = |tally: &Tally| {
+        let kinds = tally.warnings().kinds().iter().map(|kind| (kind.count, kind.first.clone())).collect::<Vec<_>>();
+        (tally.warnings().count(), tally.warnings().first().collect::<Vec<_>>(), kinds)
+    };
+    assert_eq!(shown(&tally), (4, vec!["mini-batch 1: slow".to_owned()], vec![(2, "line 1".to_owned())]));
+    tally.apply(&warned(succeeded(1, 1, 4, 4)));
+    assert_eq!(shown(&tally).0, 4, "its copy has succeeded");
+    tally.apply(&ResultEvent::Reopened { at: 0 });
+    assert_eq!(shown(&tally), (2, vec!["mini-batch 3: slow".to_owned()], vec![(1, "line 3".to_owned())]));
 }
 
 #[test]

@@ -1,4 +1,7 @@
-//! Warnings of the attempts that count: their number, the first of them, and their kinds.
+//! Warnings of the attempts that count: their number, the first of them, and their kinds. The successes count, and the
+//! last attempts of mini-batches that have failed, until these run again.
+
+use std::collections::HashSet;
 
 use protocol::{Attempt, WarningKind};
 
@@ -12,6 +15,65 @@ const WORDED_MAX: u64 = 10;
 /// Part of the tally, and pure like it.
 #[derive(Clone, Debug, Default)]
 pub struct Warnings {
+    of_successes: Counted,
+    of_failures: Counted,
+    /// Mini-batches that have failed, and had warnings.
+    failed: HashSet<u64>,
+}
+
+impl Warnings {
+    /// Adds the warnings of a success that counts, unless those of the same mini-batch counted when it had failed.
+    pub(super) fn succeeded(&mut self, attempt: &Attempt) {
+        if !self.failed.contains(&attempt.mini_batch) {
+            self.of_successes.add(attempt);
+        }
+    }
+
+    /// Adds the warnings of the last attempt of a mini-batch that has failed.
+    pub(super) fn given_up(&mut self, attempt: &Attempt) {
+        if attempt.warnings_total > 0 || !attempt.warnings.is_empty() {
+            self.failed.insert(attempt.mini_batch);
+            self.of_failures.add(attempt);
+        }
+    }
+
+    /// Forgets the warnings of the mini-batches that have failed, since they run again.
+    pub(super) fn reopen(&mut self) {
+        self.of_failures = Counted::default();
+        self.failed.clear();
+    }
+
+    /// Returns the number of warnings.
+    pub fn count(&self) -> u64 {
+        self.of_successes.count + self.of_failures.count
+    }
+
+    /// Returns the first distinct warnings, one line each.
+    pub fn first(&self) -> impl Iterator<Item = String> + '_ {
+        let mut both: Vec<_> = self.of_successes.first.iter().chain(&self.of_failures.first).collect();
+        both.sort_by_key(|(mini_batch, _)| *mini_batch);
+        let mut lines = HashSet::new();
+        both.retain(|(_, line)| lines.insert(line));
+        both.into_iter().take(NAMED_MAX).map(|(mini_batch, line)| format!("mini-batch {mini_batch}: {line}"))
+    }
+
+    /// Returns the warnings by kind, each with the first in the order of the mini-batches.
+    pub fn kinds(&self) -> Vec<WarningKind> {
+        let mut kinds = self.of_successes.clone();
+        for (kind, mini_batch) in self.of_failures.kinds.iter().zip(&self.of_failures.first_in) {
+            kinds.add_kind(kind, *mini_batch);
+        }
+        kinds.kinds
+    }
+
+    /// Returns those of the successes alone.
+    pub(crate) fn kinds_of_successes(&self) -> &[WarningKind] {
+        &self.of_successes.kinds
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counted {
     count: u64,
     /// The first distinct warnings with their mini-batches.
     first: Vec<(u64, String)>,
@@ -20,12 +82,11 @@ pub struct Warnings {
     first_in: Vec<u64>,
 }
 
-impl Warnings {
-    /// Adds the warnings of an attempt that counts.
-    pub(super) fn add(&mut self, attempt: &Attempt) {
+impl Counted {
+    fn add(&mut self, attempt: &Attempt) {
         self.count += attempt.warnings_total.max(attempt.warnings.len() as u64);
         self.add_first(attempt);
-        self.add_kinds(attempt);
+        attempt.warning_kinds.iter().for_each(|kind| self.add_kind(kind, attempt.mini_batch));
     }
 
     fn add_first(&mut self, attempt: &Attempt) {
@@ -44,33 +105,16 @@ impl Warnings {
         self.first.truncate(NAMED_MAX);
     }
 
-    fn add_kinds(&mut self, attempt: &Attempt) {
-        for kind in &attempt.warning_kinds {
-            kind.clone().add_to(&mut self.kinds);
-            let is_same = |known: &WarningKind| known.column == kind.column && known.problem == kind.problem;
-            let Some(index) = self.kinds.iter().position(is_same) else { continue };
-            if self.first_in.len() == index {
-                self.first_in.push(attempt.mini_batch);
-            }
-            if attempt.mini_batch < self.first_in[index] {
-                self.first_in[index] = attempt.mini_batch;
-                self.kinds[index].first.clone_from(&kind.first);
-            }
+    fn add_kind(&mut self, kind: &WarningKind, mini_batch: u64) {
+        kind.clone().add_to(&mut self.kinds);
+        let is_same = |known: &WarningKind| known.column == kind.column && known.problem == kind.problem;
+        let Some(index) = self.kinds.iter().position(is_same) else { return };
+        if self.first_in.len() == index {
+            self.first_in.push(mini_batch);
         }
-    }
-
-    /// Returns the number of warnings.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Returns the first distinct warnings, one line each.
-    pub fn first(&self) -> impl Iterator<Item = String> + '_ {
-        self.first.iter().map(|(mini_batch, line)| format!("mini-batch {mini_batch}: {line}"))
-    }
-
-    /// Returns the warnings by kind, each with the first in the order of the mini-batches.
-    pub fn kinds(&self) -> &[WarningKind] {
-        &self.kinds
+        if mini_batch < self.first_in[index] {
+            self.first_in[index] = mini_batch;
+            self.kinds[index].first.clone_from(&kind.first);
+        }
     }
 }

@@ -34,6 +34,8 @@ const COMPANIONS: [&str; 4] = ["then", "else", "additionalItems", "prefixItems"]
 struct Compiler<'a> {
     root: &'a Value,
     nodes: Vec<Vec<Rule>>,
+    /// Where each of them stands in the schema.
+    places: Vec<Vec<String>>,
     /// Nodes of definitions by their pointer.
     known: HashMap<String, Node>,
     /// Where the compiler is.
@@ -43,9 +45,51 @@ struct Compiler<'a> {
 impl JsonSchema {
     pub fn new(schema: &Value) -> Result<Self, InvalidSchema> {
         let known = HashMap::from([(String::new(), 0)]);
-        let mut compiler = Compiler { root: schema, nodes: Vec::new(), known, place: Vec::new() };
+        let mut compiler = Compiler { root: schema, nodes: Vec::new(), places: Vec::new(), known, place: Vec::new() };
         compiler.node(schema)?;
+        if let Some(node) = endless(&compiler.nodes) {
+            let message = "it refers to itself without looking into the value, so that no check of it would end";
+            return Err(InvalidSchema { place: compiler.places.swap_remove(node), message: message.to_owned() });
+        }
         Ok(Self { nodes: compiler.nodes })
+    }
+}
+
+/// Returns a node that checks a value by checking the same value against itself.
+fn endless(nodes: &[Vec<Rule>]) -> Option<Node> {
+    let next: Vec<Vec<Node>> =
+        nodes.iter().map(|rules| rules.iter().flat_map(Rule::of_the_same_value).collect()).collect();
+    let mut before = vec![Vec::new(); nodes.len()];
+    for (node, next) in next.iter().enumerate() {
+        next.iter().for_each(|next| before[*next].push(node));
+    }
+    // How many of the next ones may not end.
+    let mut open: Vec<usize> = next.iter().map(Vec::len).collect();
+    let mut ending: Vec<Node> = (0..nodes.len()).filter(|node| open[*node] == 0).collect();
+    while let Some(node) = ending.pop() {
+        for &node in &before[node] {
+            open[node] -= 1;
+            if open[node] == 0 {
+                ending.push(node);
+            }
+        }
+    }
+    // From a node that does not end, this way leads into the circle.
+    let first = open.iter().position(|open| *open > 0)?;
+    (0..nodes.len()).try_fold(first, |node, _| next[node].iter().copied().find(|next| open[*next] > 0))
+}
+
+impl Rule {
+    /// Returns the nodes against which it checks the value itself, and not a part of it.
+    fn of_the_same_value(&self) -> Vec<Node> {
+        match self {
+            Self::All(nodes) | Self::Any(nodes) | Self::ExactlyOne(nodes) => nodes.clone(),
+            Self::Not(node) => vec![*node],
+            Self::If { condition, then, otherwise } => {
+                [Some(*condition), *then, *otherwise].into_iter().flatten().collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -72,6 +116,7 @@ impl Compiler<'_> {
     fn node(&mut self, schema: &Value) -> Compiled<Node> {
         let node = self.nodes.len();
         self.nodes.push(Vec::new());
+        self.places.push(self.place.clone());
         let rules = match schema {
             Value::Bool(true) => Vec::new(),
             Value::Bool(false) => vec![Rule::Nothing],

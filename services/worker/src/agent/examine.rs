@@ -31,7 +31,8 @@ impl Executor {
         let mut death = self.death(running, code, phase);
         death.printed = printed(&self.log, running, sequence, since);
         let (early, chance) = self.early_death(code, phase, &death.message, &death.printed);
-        Some(Findings { death, early, chance })
+        let has_checkpoints = self.checkpoints.folder().is_dir();
+        Some(Findings { death, early, chance, has_checkpoints })
     }
 
     /// Returns the last lines that the current mini-batch of a process, or its start, has printed so far.

@@ -180,7 +180,7 @@ impl Scheduler {
     pub(super) fn examined(&mut self, id: ProcessId, findings: Findings, now: Moment) {
         let Some(process) = self.process_mut(id) else { return };
         let Life::Ended(verdict) = std::mem::replace(&mut process.life, Life::Ended(Verdict::Expected)) else { return };
-        let Findings { death, early, chance } = findings;
+        let Findings { death, early, chance, has_checkpoints } = findings;
         let handed = match &verdict {
             Verdict::Failed(ending) => process.pipe.remove(ending.sequence),
             _ => None,
@@ -201,7 +201,7 @@ impl Scheduler {
                 if let Some(handed) = handed {
                     let mini_batch = self.mini_batch_of(handed);
                     self.act(Action::UserError { process: id, mini_batch, error: Box::new(error.clone()) });
-                    let ending = Ending { error: Some(error), ..ending };
+                    let ending = Ending { error: Some(error), has_checkpoints, ..ending };
                     self.conclude(id, handed, ending, Bytes::new(), now);
                 }
                 self.replace(id, now);

@@ -282,6 +282,9 @@ impl Scheduler {
             return self.isolate(process, handed, mini_batch, ending, rows, now);
         }
         ending.warnings.extend(self.warn_of_size(process, &mini_batch, &ending));
+        if self.takes_kept(&mini_batch, &ending) {
+            return self.isolate(process, handed, mini_batch, ending, rows, now);
+        }
         ending.warnings.extend(self.isolations.attempt_ended(&ending).then(|| self.warn_of_doubt()));
         let MiniBatch { descriptor, deliveries_lost, stage, received, preparation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
@@ -354,6 +357,7 @@ impl MiniBatch {
                 Some(isolation) => isolation.next().map(|items| (items.start, items.end)),
                 None => self.descriptor.replays.and_then(|replays| replays.rows),
             },
+            only_kept: self.isolation.as_ref().is_some_and(|isolation| isolation.next_is_kept()),
             resumes: self.resumes(),
             names_failed_items: named_from.is_some_and(|first| try_number >= first),
             doubted: false,

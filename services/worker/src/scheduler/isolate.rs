@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, FailedRun, Isolate, OutputFormat, Payload, Warning};
+use protocol::{AttemptStatus, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning};
 
 use super::isolation::{Isolated, Isolation};
 use super::mini_batch::{MiniBatch, Stage};
@@ -15,6 +15,17 @@ use crate::lease::LeaseId;
 const HOPELESS_MAX: u32 = 3;
 /// Runs of ranges in a row that fail, after which it does the same: many mini-batches may be isolated side by side.
 const VAIN_RUNS_MAX: u32 = 256;
+
+/// Whether an attempt was ended by the script, or by one of its items.
+fn is_of_user_code(status: AttemptStatus) -> bool {
+    matches!(
+        status,
+        AttemptStatus::RunRaised
+            | AttemptStatus::IllegalResult
+            | AttemptStatus::RunTimedOut
+            | AttemptStatus::ProcessDied
+    )
+}
 
 /// The isolations of a node.
 #[derive(Debug, Default)]
@@ -66,6 +77,22 @@ impl Scheduler {
             .is_some_and(|items| (2..=self.config.spec.isolate_items_max).contains(&items))
     }
 
+    /// Whether the results that the script has handed back still count, after a mini-batch that is not divided has failed
+    /// for good. `isolate: off` keeps mini-batches whole, unless `partition_keys` is the reason for it.
+    pub(super) fn takes_kept(&self, mini_batch: &MiniBatch, ending: &Ending) -> bool {
+        let spec = &self.config.spec;
+        ending.has_checkpoints
+            && spec.output.action == OutputAction::AppendRow
+            && (spec.isolate != Isolate::Off || !spec.partition_keys.is_empty())
+            && is_of_user_code(ending.status)
+            && self.is_last_try(mini_batch)
+    }
+
+    fn is_last_try(&self, mini_batch: &MiniBatch) -> bool {
+        let descriptor = &mini_batch.descriptor;
+        !descriptor.copy && descriptor.tries_spent.saturating_add(1) >= self.config.spec.run_max_try
+    }
+
     /// Returns a warning if only the size of a mini-batch prevents runs of its ranges.
     pub(super) fn warn_of_size(
         &mut self,
@@ -87,20 +114,13 @@ impl Scheduler {
     /// Returns the number of items of a mini-batch whose failure is followed by runs of its ranges, if its size allows.
     fn items_to_isolate(&self, process: ProcessId, mini_batch: &MiniBatch, ending: &Ending) -> Option<u64> {
         let (spec, status) = (&self.config.spec, ending.status);
-        if spec.isolate == Isolate::Off || status == AttemptStatus::Succeeded || mini_batch.descriptor.copy {
+        if spec.isolate == Isolate::Off || status == AttemptStatus::Succeeded {
             return None;
         }
         let Stage::Handed { prepared, .. } = &mini_batch.stage else { return None };
-        let is_of_user_code = matches!(
-            status,
-            AttemptStatus::RunRaised
-                | AttemptStatus::IllegalResult
-                | AttemptStatus::RunTimedOut
-                | AttemptStatus::ProcessDied
-        );
-        let is_isolated = is_of_user_code
+        let is_isolated = is_of_user_code(status)
             && !ending.items_tried
-            && mini_batch.descriptor.tries_spent.saturating_add(1) >= spec.run_max_try
+            && self.is_last_try(mini_batch)
             && !matches!(*prepared.payload, Payload::Rank)
             && !self.isolations.are_over()
             && self.lost_gpu(process, ending).is_none();
@@ -117,6 +137,7 @@ impl Scheduler {
         rows: Bytes,
         now: Moment,
     ) {
+        let divides = self.isolates(process, &mini_batch, &ending);
         let MiniBatch { stage, isolation, .. } = mini_batch;
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
         let number = mini_batch.descriptor.mini_batch;
@@ -125,7 +146,9 @@ impl Scheduler {
                 isolation.waited(&handed);
                 isolation.process = process;
                 let failed = ending.status != AttemptStatus::Succeeded;
-                self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
+                if !isolation.next_is_kept() {
+                    self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
+                }
                 match self.lost_gpu(process, &ending) {
                     // No item is at fault, so none is rejected for it.
                     Some(gpu) if self.has_other_gpu_than(gpu) && isolation.again() => {}
@@ -138,21 +161,30 @@ impl Scheduler {
                 isolation
             }
             None => {
-                let message =
-                    format!("mini-batch {number} has spent its tries, running its {} items in ranges", prepared.passed);
-                self.log("INFO", message);
                 let until = now.instant + Duration::from_secs(self.config.spec.isolation_seconds_max());
                 let moments = [handed.began, now];
                 let first =
                     mini_batch.descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
                 let items = first..first.saturating_add(prepared.passed);
-                let mut isolation = Isolation::new(items, self.config.spec.isolate, ending, process, moments, until);
+                let (mut isolation, how) = match divides {
+                    true => {
+                        let isolation =
+                            Isolation::new(items, self.config.spec.isolate, ending, process, moments, until);
+                        (isolation, format!("running its {} items in ranges", prepared.passed))
+                    }
+                    false => (
+                        Isolation::of_kept(items, ending, process, moments, until),
+                        "taking the results that it has handed back".to_owned(),
+                    ),
+                };
+                self.log("INFO", format!("mini-batch {number} has spent its tries, {how}"));
                 isolation.waited = handed.waits();
                 self.isolations.leases.push(handed.lease);
                 Box::new(isolation)
             }
         };
-        let goes_on = isolation.next().is_some() && !(self.isolations.are_over() && isolation.is_vain());
+        let is_given_up = self.isolations.are_over() && isolation.is_vain() && !isolation.next_is_kept();
+        let goes_on = isolation.next().is_some() && !is_given_up;
         let (stage, isolation) = (Stage::Ready(prepared), Some(isolation));
         self.mini_batches.insert(handed.lease, MiniBatch { stage, isolation, ..mini_batch });
         self.goes_on(handed.lease, now);
@@ -216,7 +248,7 @@ impl Scheduler {
         let Some(isolation) = isolation else { return };
         let Stage::Ready(mut prepared) = stage else { unreachable!("it waits for a process, or waited last") };
         let table = prepared.take_table();
-        let (began, waited) = (isolation.began, isolation.waited);
+        let (began, waited, only_kept) = (isolation.began, isolation.waited, isolation.only_kept);
         let by_position = matches!(self.config.spec.output.format, OutputFormat::Text | OutputFormat::Csv);
         let isolated = isolation.finish(|item| descriptor.item_detail(item), by_position, now);
         let (saved, passed, number) = (isolated.has_succeeded(), prepared.passed, descriptor.mini_batch);
@@ -236,13 +268,16 @@ impl Scheduler {
                 let items: u64 = attempt.rejected.iter().map(|rejected| rejected.items).sum();
                 format!("mini-batch {number}: {items} of {passed} items rejected after {extra_runs} extra runs")
             }
+            false if only_kept => format!("mini-batch {number}: no result that it has handed back could be read"),
             false => format!("mini-batch {number}: none of its ranges succeeded in {extra_runs} extra runs"),
         };
         self.log(if saved { "INFO" } else { "WARNING" }, message);
         if !saved && let Some(process) = process.and_then(|process| self.process_mut(process)) {
             process.condition.failed();
         }
-        self.isolations.hopeless = if saved { 0 } else { self.isolations.hopeless.saturating_add(1) };
+        if !only_kept {
+            self.isolations.hopeless = if saved { 0 } else { self.isolations.hopeless.saturating_add(1) };
+        }
         if self.isolations.are_over() && !std::mem::replace(&mut self.isolations.has_told, true) {
             let warning = self.warn(format!(
                 "no range of the last mini-batches succeeded, so node {} divides no more mini-batches whose tries are \

@@ -20,12 +20,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Rejected, Waited, Warning};
+use protocol::{AttemptStatus, Ending, FailedItems, FailedRun, Isolate, Rejected, Waited, Warning};
 
+use super::causes::{Cause, Failed, rejected};
 use super::gaps::Gaps;
 use super::good::Good;
 use super::pipe::Handed;
-use super::rejects::{shorten, shorten_error};
+use super::rejects::shorten_error;
 use super::{Moment, ProcessId};
 
 /// Single items that fail before anything succeeds, after which single items from elsewhere are run.
@@ -39,6 +40,8 @@ const WARNINGS_MAX: usize = 10;
 /// A mini-batch that is being isolated.
 pub(super) struct Isolation {
     division: Isolate,
+    /// Whether it divides nothing, because only what the script has handed back may still count.
+    pub(super) only_kept: bool,
     /// How its last try ended, and when.
     whole: Ending,
     pub(super) began: Moment,
@@ -96,31 +99,8 @@ enum Place {
     Suspect,
     /// Before that item.
     Before,
-}
-
-/// A range that has failed and is not divided further.
-struct Failed {
-    items: Range<u64>,
-    cause: Arc<Cause>,
-}
-
-struct Cause {
-    status: AttemptStatus,
-    error: ErrorReport,
-    run: FailedRun,
-}
-
-impl Cause {
-    fn of(ending: &Ending, run: FailedRun) -> Arc<Self> {
-        let mut error = ending.error.clone().unwrap_or_default();
-        shorten_error(&mut error);
-        Arc::new(Self { status: ending.status, error, run })
-    }
-
-    /// Whether an item is at fault, rather than the size of the range.
-    fn is_of_an_item(&self) -> bool {
-        matches!(self.status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult)
-    }
+    /// Nowhere else: the range has failed, and only what the script has handed back of it may still count.
+    Kept,
 }
 
 /// The outcome of an isolation, as the mini-batch announces it.
@@ -156,8 +136,45 @@ impl Isolation {
         [began, ended]: [Moment; 2],
         until: Instant,
     ) -> Self {
-        let mut isolation = Self {
+        let mut isolation = Self::begin(items.start, division, whole, process, [began, ended], until);
+        let cause = isolation.cause_of_whole();
+        let suspect = isolation.whole.suspect.filter(|_| division == Isolate::Items);
+        isolation.divide(items, &cause, cause.is_of_an_item(), suspect);
+        isolation
+    }
+
+    /// Takes only those results of a mini-batch that the script has handed back, because it is not divided.
+    pub(super) fn of_kept(
+        items: Range<u64>,
+        whole: Ending,
+        process: ProcessId,
+        moments: [Moment; 2],
+        until: Instant,
+    ) -> Self {
+        let mut isolation = Self::begin(items.start, Isolate::Off, whole, process, moments, until);
+        isolation.only_kept = true;
+        isolation.whole.warnings.clone().into_iter().for_each(|warning| isolation.warn(warning));
+        let cause = isolation.cause_of_whole();
+        isolation.pending.push(Pending { items, cause, bad_in: None, place: Place::Kept });
+        isolation
+    }
+
+    fn cause_of_whole(&self) -> Arc<Cause> {
+        let run = FailedRun { process: self.process.name().into(), started_at: self.began.milliseconds };
+        Cause::of(&self.whole, run)
+    }
+
+    fn begin(
+        first: u64,
+        division: Isolate,
+        whole: Ending,
+        process: ProcessId,
+        [began, ended]: [Moment; 2],
+        until: Instant,
+    ) -> Self {
+        Self {
             division,
+            only_kept: false,
             began,
             ended,
             process,
@@ -167,7 +184,7 @@ impl Isolation {
             again: None,
             good: Good::default(),
             rejected: BTreeMap::new(),
-            gaps: Gaps::from(items.start),
+            gaps: Gaps::from(first),
             suspects: Suspects::Untested,
             items_failed: 0,
             runs: 0,
@@ -178,18 +195,18 @@ impl Isolation {
             warnings: Vec::new(),
             warnings_total: 0,
             whole,
-        };
-        let run = FailedRun { process: process.name().into(), started_at: began.milliseconds };
-        let cause = Cause::of(&isolation.whole, run);
-        let suspect = isolation.whole.suspect.filter(|_| division == Isolate::Items);
-        isolation.divide(items, &cause, cause.is_of_an_item(), suspect);
-        isolation
+        }
     }
 
     /// Returns the items to run next; `None`: the isolation is over.
     pub(super) fn next(&self) -> Option<Range<u64>> {
         let next = self.pending.get(self.position()?)?;
         (!self.is_hopeless()).then(|| next.items.clone())
+    }
+
+    /// Whether only those results of the next range count that the script has handed back: `run` is not called.
+    pub(super) fn next_is_kept(&self) -> bool {
+        self.position().is_some_and(|position| self.pending[position].place == Place::Kept)
     }
 
     /// Takes the time that the range to run next has waited for a service, or for the limits of the job: no item is at
@@ -206,9 +223,9 @@ impl Isolation {
     /// Takes the result of the range that was to be run next, and which run that was.
     pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, run: FailedRun, now: Instant) {
         let Some(position) = self.position() else { return };
-        let Pending { items, place, .. } = self.pending.remove(position);
+        let Pending { items, place, cause: kept, .. } = self.pending.remove(position);
         self.probe = None;
-        self.runs = self.runs.saturating_add(1);
+        self.runs = self.runs.saturating_add(u32::from(place != Place::Kept));
         self.load_seconds += known(ending.load_seconds);
         self.run_seconds += ending.run_seconds;
         self.process_seconds += ending.process_seconds;
@@ -216,7 +233,10 @@ impl Isolation {
             if place == Place::Suspect {
                 self.suspects = Suspects::Wrong;
             }
-            self.succeeded(&items, ending, rows, &run);
+            let kept = (place == Place::Kept).then_some(kept);
+            self.succeeded(&items, ending, rows, &run, kept);
+        } else if place == Place::Kept {
+            self.reject(items, kept);
         } else {
             let cause = Cause::of(&ending, run);
             let count = items.end - items.start;
@@ -229,6 +249,8 @@ impl Isolation {
             }
             if count > 1 && self.division == Isolate::Items {
                 self.divide(items, &cause, cause.is_of_an_item(), ending.suspect);
+            } else if ending.has_checkpoints {
+                self.pending.push(Pending { items, cause, bad_in: None, place: Place::Kept });
             } else {
                 self.reject(items, cause);
             }
@@ -245,6 +267,9 @@ impl Isolation {
     fn divide_next(&mut self) {
         while self.probe.is_none() && self.division == Isolate::Items {
             let Some(Pending { items, bad_in, place, .. }) = self.pending.last() else { return };
+            if *place == Place::Kept {
+                return;
+            }
             let (start, count) = (items.start, items.end - items.start);
             let is_doubtful = *place != Place::Before || self.suspects == Suspects::Wrong;
             // Without suspects, a search for one bad item would cost more runs.
@@ -273,9 +298,8 @@ impl Isolation {
             return;
         }
         let size = |pending: &Pending| pending.items.end - pending.items.start;
-        let Some(position) = (0..self.pending.len()).max_by_key(|position| size(&self.pending[*position])) else {
-            return;
-        };
+        let positions = (0..self.pending.len()).filter(|position| self.pending[*position].place != Place::Kept);
+        let Some(position) = positions.max_by_key(|position| size(&self.pending[*position])) else { return };
         let Pending { items: Range { start, end }, cause, .. } = self.pending.remove(position);
         let middle = start + (end - start) / 2;
         let pieces = [middle + 1..end, middle..middle + 1, start..middle];
@@ -285,29 +309,38 @@ impl Isolation {
         self.pending.splice(position..position, pieces);
     }
 
-    fn succeeded(&mut self, items: &Range<u64>, mut ending: Ending, rows: Bytes, run: &FailedRun) {
+    /// Takes the result of a range. `kept`: why the range has failed, if the result is what it had handed back.
+    fn succeeded(
+        &mut self,
+        items: &Range<u64>,
+        mut ending: Ending,
+        rows: Bytes,
+        run: &FailedRun,
+        kept: Option<Arc<Cause>>,
+    ) {
         self.good.add(items, &mut ending, rows);
         ending.warnings.into_iter().for_each(|warning| self.warn(warning));
-        let without_result = (items.end - items.start).saturating_sub(ending.returned);
-        self.reject_of(items, ending.failed_items, without_result, run);
+        let mut without_result = (items.end - items.start).saturating_sub(ending.returned);
+        for FailedItems { item, items: count, status, mut error } in ending.failed_items {
+            let count = count.min(without_result);
+            without_result -= count;
+            let start = items.start.saturating_add(item).min(items.end);
+            let failed = start..start.saturating_add(count).min(items.end);
+            if failed.is_empty() {
+                continue;
+            }
+            // The others do not fit the schema of the job.
+            if let Some(cause) = kept.as_ref().filter(|_| status != AttemptStatus::IllegalResult) {
+                self.reject(failed, cause.clone());
+            } else {
+                shorten_error(&mut error);
+                self.reject(failed, Arc::new(Cause { status, error, run: run.clone() }));
+            }
+        }
     }
 
     fn reject(&mut self, items: Range<u64>, cause: Arc<Cause>) {
         self.rejected.insert(items.start, Failed { items, cause });
-    }
-
-    /// Rejects items of a range that has succeeded.
-    fn reject_of(&mut self, range: &Range<u64>, failed: Vec<FailedItems>, mut without_result: u64, run: &FailedRun) {
-        for FailedItems { item, items, status, mut error } in failed {
-            let items = items.min(without_result);
-            without_result -= items;
-            let start = range.start.saturating_add(item).min(range.end);
-            let items = start..start.saturating_add(items).min(range.end);
-            if !items.is_empty() {
-                shorten_error(&mut error);
-                self.reject(items, Arc::new(Cause { status, error, run: run.clone() }));
-            }
-        }
     }
 
     /// Divides a range around a suspect, which counts from its first item, or into halves. `is_bad`: it holds a bad item.
@@ -358,13 +391,16 @@ impl Isolation {
         self.good = Good::default();
     }
 
-    /// Rejects the ranges that have not been run, each with the failure of the range that it is a part of.
+    /// Rejects the ranges that have not been run, with an error of their own: which of their items are bad is unknown.
     pub(super) fn abandon(&mut self, reason: &str) {
         let left: u64 = self.pending.iter().map(|pending| pending.items.end - pending.items.start).sum();
         let message = format!("{left} items were rejected without a run of their own, because {reason}");
         self.warn(Warning { message });
         self.probe = None;
-        let rest = self.pending.drain(..).map(|Pending { items, cause, .. }| (items.start, Failed { items, cause }));
+        let rest = self.pending.drain(..).map(|Pending { items, cause, place, .. }| {
+            let cause = if place == Place::Kept { cause } else { cause.of_a_whole(reason) };
+            (items.start, Failed { items, cause })
+        });
         self.rejected.extend(rest);
     }
 
@@ -410,6 +446,17 @@ impl Isolation {
                 ended,
             };
         }
+        // A process that was able to says itself what happened after it had handed back results.
+        let is_untold = self.good.items_kept == 0
+            || !matches!(self.whole.status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult);
+        if let Some(error) = self.whole.error.as_ref().filter(|_| self.rejected.is_empty() && is_untold) {
+            // Nothing else tells why its ranges ran.
+            let how = match self.good.items_kept >= self.good.returned {
+                true => "after it had handed back all its items, whose results count",
+                false => "with all its items together, and none of them failed alone",
+            };
+            self.warn(Warning { message: format!("the mini-batch failed {how}: {}", error.sentence()) });
+        }
         let rejected = rejected(self.rejected, detail);
         let ending = Ending {
             returned: self.good.returned,
@@ -430,20 +477,4 @@ impl Isolation {
 /// Returns the duration of loading, unless it ended with its process.
 fn known(load_seconds: f64) -> f64 {
     if load_seconds.is_finite() { load_seconds } else { 0.0 }
-}
-
-/// Returns the rejected ranges in order.
-fn rejected(failed: BTreeMap<u64, Failed>, detail: impl Fn(u64) -> String) -> Vec<Rejected> {
-    let rejected = failed.into_values().map(|Failed { items, cause }| Rejected {
-        item: items.start,
-        items: items.end - items.start,
-        detail: detail(items.start),
-        values: String::new(),
-        status: cause.status,
-        error: cause.error.clone(),
-        run: Some(cause.run.clone()),
-    });
-    let mut rejected = rejected.collect::<Vec<_>>();
-    shorten(&mut rejected);
-    rejected
 }

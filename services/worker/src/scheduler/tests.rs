@@ -8,6 +8,7 @@ mod gpus;
 mod isolate;
 mod isolation;
 mod items;
+mod kept;
 mod wear;
 mod work;
 
@@ -130,8 +131,12 @@ fn exited(process: u32, phase: SlotPhase, sequence: u64) -> Event {
 }
 
 fn examined(process: u32) -> Event {
-    let death = ErrorReport { category: "ProcessDied".into(), ..ErrorReport::default() };
-    let findings = Findings { death, early: "it crashed".into(), chance: Chance::Perhaps };
+    examined_with(process, false)
+}
+
+fn examined_with(process: u32, has_checkpoints: bool) -> Event {
+    let death = ErrorReport { category: "ProcessDied".into(), message: "it died".into(), ..ErrorReport::default() };
+    let findings = Findings { death, early: "it crashed".into(), chance: Chance::Perhaps, has_checkpoints };
     Event::Examined { process: id(process), findings: findings.into() }
 }
 
@@ -154,6 +159,7 @@ fn in_short(action: Action) -> Option<String> {
         Action::Start { process, gpu: Some(gpu), .. } => format!("start {} with GPU {gpu}", process.number),
         Action::HandOver { process, frames, .. } => {
             let name = |frame: &MiniBatchFrame| match frame.items {
+                Some((first, end)) if frame.only_kept => format!("{}[kept of {first}..{end}]", frame.mini_batch),
                 Some((first, end)) => format!("{}[{first}..{end}]", frame.mini_batch),
                 None => frame.mini_batch.to_string(),
             };

@@ -269,6 +269,29 @@ fn isolation_that_takes_too_long_rejects_the_rest() {
 }
 
 #[test]
+fn items_that_did_not_run_alone_say_so() {
+    let mut node = isolating(1, 4);
+    let hangs = |sequence| {
+        let error = ErrorReport { category: "RunTimeout".into(), message: "too long".into(), ..ErrorReport::default() };
+        answered(0, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) })
+    };
+    node.after(hangs(1));
+    assert_eq!(node.after(hangs(2)), "0 gets 0[0..1]");
+    assert_eq!(node.after(with_rows(0, 3, "a\n")), "0 gets 0[1..2]");
+    node.pass(33 * LIMIT);
+    let (attempt, _) = announced(&mut node, hangs(4));
+    assert_eq!(rejected_items(&attempt), [(1, 1), (2, 2)]);
+    let causes: Vec<_> = attempt.rejected.iter().map(|rejected| rejected.error.sentence()).collect();
+    assert_eq!(
+        causes,
+        [
+            "RunTimeout: too long.",
+            "NotRunAlone: not run alone, because it took too long; together with others: RunTimeout: too long."
+        ]
+    );
+}
+
+#[test]
 fn isolation_does_not_end_because_its_ranges_wait() {
     let limited = Event::Limited { process: id(0), time: 33 * LIMIT };
     let rate_limited = frame(0, ProcessEvent::RateLimited { sequence: 3, seconds: (33 * LIMIT).as_secs_f64() });

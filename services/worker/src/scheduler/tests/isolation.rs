@@ -253,7 +253,7 @@ fn long_errors_are_shortened() {
 
 #[test]
 fn ranges_with_other_columns_cannot_be_joined_where_columns_have_no_names() {
-    for (by_position, status, warnings) in [(true, AttemptStatus::RunRaised, 1), (false, AttemptStatus::Succeeded, 0)] {
+    for (by_position, status, warnings) in [(true, AttemptStatus::RunRaised, 1), (false, AttemptStatus::Succeeded, 1)] {
         let now = moment();
         let mut isolation = isolation(2, fails(), now);
         for name in ["a", "b"] {
@@ -263,6 +263,9 @@ fn ranges_with_other_columns_cannot_be_joined_where_columns_have_no_names() {
         let isolated = isolation.finish(|item| item.to_string(), by_position, now);
         assert_eq!((isolated.ending.status, isolated.warnings_total), (status, warnings));
         assert_eq!(isolated.rows.is_empty(), by_position);
+        let warning = isolated.ending.warnings.last().map_or("", |warning| &warning.message);
+        let expected = if by_position { "all its items failed" } else { "and none of them failed alone" };
+        assert!(warning.contains(expected), "{warning}");
     }
 }
 
