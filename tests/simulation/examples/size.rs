@@ -1,13 +1,60 @@
-//! Plays one large job on many nodes in virtual time, and prints what it asked of queues and store as one JSON object.
+//! Plays one large job on many nodes in virtual time, and prints what it asked of queues and store, and what its roles
+//! needed, as one JSON object.
 //!
 //! `cargo run --release --example size <nodes> <mini-batches>`
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use engine::cost::LIST_PRICES;
-use simulation::{Size, Sized, run_size};
+use simulation::{LATENCY, Meter, Needed, Size, Sized, run_size};
 
 const RUN_TIME: Duration = Duration::from_secs(1);
+const METER: Meter = Meter { begin, most };
+
+/// The allocator of the system, which counts bytes.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+static MOST: AtomicU64 = AtomicU64::new(0);
+static BEFORE: AtomicU64 = AtomicU64::new(0);
+
+#[allow(unsafe_code, reason = "an allocator is unsafe; this one passes every call on")]
+// SAFETY: every call is passed on to the allocator of the system.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let allocated = ALLOCATED.fetch_add(layout.size() as u64, Relaxed) + layout.size() as u64;
+        MOST.fetch_max(allocated, Relaxed);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        ALLOCATED.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let change = (size as u64).wrapping_sub(layout.size() as u64);
+        let allocated = ALLOCATED.fetch_add(change, Relaxed).wrapping_add(change);
+        MOST.fetch_max(allocated, Relaxed);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+fn begin() {
+    BEFORE.store(ALLOCATED.load(Relaxed), Relaxed);
+    MOST.store(ALLOCATED.load(Relaxed), Relaxed);
+}
+
+fn most() -> u64 {
+    MOST.load(Relaxed) - BEFORE.load(Relaxed)
+}
 
 fn main() {
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
@@ -15,7 +62,7 @@ fn main() {
         eprintln!("usage: size <nodes> <mini-batches>");
         std::process::exit(2);
     };
-    match run_size(Size { nodes, mini_batches, run_time: RUN_TIME }) {
+    match run_size(Size { nodes, mini_batches, run_time: RUN_TIME, meter: METER }) {
         Ok(sized) => println!("{}", document(nodes, mini_batches, &sized)),
         Err(violation) => {
             eprintln!("{violation}");
@@ -49,11 +96,23 @@ fn document(nodes: u64, mini_batches: u64, sized: &Sized) -> serde_json::Value {
         "ledger_bytes": sized.ledger_bytes,
         "segments": sized.segments,
         "plan_objects": sized.plan_objects,
-        "restart_gets": sized.restart.gets,
-        "retry_requests": sized.retry.all(),
+        "restart": needed(&sized.restart),
+        "status": needed(&sized.status),
+        "retry": needed(&sized.retry),
+        "latency_milliseconds": LATENCY,
         "in_flight_max": sized.in_flight_max,
         "message_bytes_max": requests.message_bytes_max,
+        "sqs_a_second_max": requests.sqs_a_second_max,
         "puts_a_second_max": requests.puts_a_second_max,
         "gets_a_second_max": requests.gets_a_second_max,
+    })
+}
+
+fn needed(needed: &Needed) -> serde_json::Value {
+    serde_json::json!({
+        "requests": needed.requests.all(),
+        "gets": needed.requests.gets,
+        "seconds": needed.time.as_secs_f64(),
+        "memory": needed.memory,
     })
 }

@@ -33,7 +33,7 @@ use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
 
 pub use lanes::{Queued, run_lanes};
-pub use size::{Size, Sized, run_size};
+pub use size::{LATENCY, Meter, Needed, Size, Sized, run_size};
 
 /// No job takes longer, whatever the weather.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
@@ -362,10 +362,13 @@ impl World {
     }
 
     fn layer(&self, actor: &Actor, side: Side, tasks: Option<Arc<QueueLayer>>) -> Arc<QueueLayer> {
-        let is_of_tasks = !matches!(side, Side::Results | Side::ReducerResults);
-        let service = if is_of_tasks { self.tasks.clone() } else { vec![self.results.clone()] };
-        let inner: Arc<dyn Queue> = match &service[..] {
+        let inner: Arc<dyn Queue> = match &self.service(side)[..] {
             [only] => only.clone(),
+    /// Returns the queues of the service that a side uses.
+    fn service(&self, side: Side) -> Vec<Arc<MemoryQueue>> {
+        if side.is_of_tasks() { self.tasks.clone() } else { vec![self.results.clone()] }
+    }
+
             [first, ..] if side == Side::PartitionerTasks && self.scenario.bug == Some(Bug::FillsOneLane) => {
                 first.clone()
             }
@@ -373,10 +376,21 @@ impl World {
             lanes => Arc::new(MemoryLanes::new(lanes.to_vec())),
         };
         let counted = Arc::new(CountedQueue { inner, counts: self.counts.clone() });
-        let inner: Arc<dyn Queue> = if is_of_tasks { Arc::new(Bundles::new(counted, unspent)) } else { counted };
+        let inner: Arc<dyn Queue> = if side.is_of_tasks() { Arc::new(Bundles::new(counted, unspent)) } else { counted };
         let (actor, witness, bug) = (actor.clone(), self.witness.clone(), self.scenario.bug);
         let counts = self.counts.clone();
         Arc::new(QueueLayer { inner, service, counts, actor, witness, side, bug, tasks, held: Default::default() })
+        self.layer_before(actor, side, inner, tasks)
+    }
+
+    fn layer_before(
+        &self,
+        actor: &Actor,
+        side: Side,
+        inner: Arc<dyn Queue>,
+        tasks: Option<Arc<QueueLayer>>,
+    ) -> Arc<QueueLayer> {
+        let service = self.service(side);
     }
 
     fn target(&self, actor: &Actor) -> TargetStore {

@@ -44,6 +44,6 @@ mod weather;
 mod witness;
 
 pub use counts::Requests;
-pub use fleet::{Played, Queued, Size, Sized, run, run_lanes, run_size};
+pub use fleet::{LATENCY, Meter, Needed, Played, Queued, Size, Sized, run, run_lanes, run_size};
 pub use weather::{Bug, Scenario};
 pub use witness::Violation;

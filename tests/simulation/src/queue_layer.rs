@@ -27,6 +27,13 @@ pub(crate) enum Side {
     ReducerTasks,
 }
 
+impl Side {
+    /// Whether it uses the task queue.
+    pub fn is_of_tasks(self) -> bool {
+        !matches!(self, Self::Results | Self::ReducerResults)
+    }
+}
+
 /// One role's view of a queue.
 #[derive(Debug)]
 pub(crate) struct QueueLayer {

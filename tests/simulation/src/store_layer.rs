@@ -62,6 +62,9 @@ impl StoreLayer {
     }
 
     async fn write(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        if self.actor.weather().latency > 0 {
+            self.actor.wait(self.actor.weather().latency).await;
+        }
         let bytes = Bytes::from(payload.clone());
         let written = self.inner.put_opts(location, payload, options).await?;
         self.witness.written(location.as_ref(), &bytes);

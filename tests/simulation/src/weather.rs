@@ -243,6 +243,8 @@ impl Weather {
         let maybe = |probability: f64, value: f64| {
             if dice.happens(probability) { value * dice.draw(fastrand::Rng::f64) } else { 0.0 }
         };
+    /// Milliseconds that each request to the store takes longer.
+    pub latency: u64,
         let seconds = Duration::from_secs;
         Self {
             fail: maybe(0.6, 0.3),
@@ -275,3 +277,4 @@ impl Weather {
         }
     }
 }
+            latency: 0,
