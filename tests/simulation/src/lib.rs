@@ -1,6 +1,7 @@
 //! A simulated fleet: several jobs on several nodes with several reducers, in virtual time, under the weather of a seed.
 //!
-//! The production code makes every decision: `Partitioner`; for reducers `Service` with its `Demultiplexer`; for a node
+//! The production code makes every decision: `Partitioner`, with the `turns` of a target that has quotas; for reducers
+//! `Service` with its `Demultiplexer`; for a node
 //! its `Demultiplexer`, its `Roster` (which jobs it serves, seats included) with executor and errands, and for each job a
 //! `Scheduler` with leases and announcer. The simulation plays the rest. Queue and store lose answers, delay, duplicate,
 //! reorder and fail. Nodes, reducers and partitioners die, freeze and return; nodes are drained, and lose their machine
@@ -17,6 +18,7 @@
 //! | file | what it plays |
 //! |---|---|
 //! | `fleet` | a seed: jobs, roles, and their lives |
+//! | `fleet/publish` | publishers, and the turns of jobs where there are quotas |
 //! | `node` | a node: provisions jobs and runs agents for the executor of a node |
 //! | `agent` | one job on a node: executes the actions of its scheduler |
 //! | `process` | a Python process |

@@ -98,7 +98,10 @@ impl Queue for QueueLayer {
         }
         self.call(async || {
             match self.side {
-                Side::PartitionerTasks => self.witness.published(&messages, JobWitness::published_by_partitioner),
+                Side::PartitionerTasks => {
+                    self.witness.published(&messages, JobWitness::published_by_partitioner);
+                    self.witness.begun(&messages);
+                }
                 Side::NodeTasks => self.witness.published(&messages, JobWitness::published_by_node),
                 Side::Results => self.witness.announced(&messages),
                 Side::ReducerTasks => self.witness.published(&messages, JobWitness::published_by_reducer),

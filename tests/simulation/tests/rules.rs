@@ -174,6 +174,10 @@ bugs! {
         "a job has no more processes than its share", "no GPU is in processes of two jobs of a node at a time";
     SharesGpus: "no GPU is in processes of two jobs of a node at a time";
     IgnoresPriorities: "jobs with work divide a node by weight";
+    IgnoresMaxShare: "a job has no more of a node than its max_share";
+    IgnoresRequires: "a job runs only on nodes that it fits";
+    IgnoresQuotas: "no more jobs run than quotas allow";
+    TurnsTwice: "no more jobs run than quotas allow";
     HidesGpuTroubles:
         "a GPU that keeps failing is taken out of use", "a mini-batch that failed on a GPU is tried elsewhere next";
     BlamesNobodyForDeaths: "a delivery is run once";
@@ -184,7 +188,7 @@ bugs! {
     DropsTheSlowerTooEarly: "commit, then drop the slower start";
     CopiesTwice: "a slow mini-batch is started once more";
     ServiceDropsOpenJobs:
-        "commit, then acknowledge", "while queue and store keep their promises, a job is completed";
+        "commit, then acknowledge", "while queue and store keep their promises, a job is completed", "every job ends";
     NodeDropsOpenJobs: "publish again, then acknowledge", "every job ends";
     KeepsWhatItTurnsAway: "a node returns what it turns away";
     StaysOnEndedJobs: "nothing is left of an ended job";
