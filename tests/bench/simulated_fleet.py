@@ -117,7 +117,7 @@ def need_rows(fleets: list[dict]) -> Iterator[list[str]]:
             seconds(one["retry"]["seconds"]),
             megabytes(one["retry"]["memory"]),
             f"{one['messages'] / one['seconds']:,.0f}",
-            f"{broker_dollars(one):.2f}",
+            f"{broker_dollars(one):.3f}",
         ]
 
 

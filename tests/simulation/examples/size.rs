@@ -3,58 +3,15 @@
 //!
 //! `cargo run --release --example size <nodes> <mini-batches>`
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use engine::cost::LIST_PRICES;
-use simulation::{LATENCY, Meter, Needed, Size, Sized, run_size};
+use simulation::{CountedMemory, LATENCY, Needed, Size, Sized, run_size};
 
 const RUN_TIME: Duration = Duration::from_secs(1);
-const METER: Meter = Meter { begin, most };
-
-/// The allocator of the system, which counts bytes.
-struct Counting;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-static ALLOCATED: AtomicU64 = AtomicU64::new(0);
-static MOST: AtomicU64 = AtomicU64::new(0);
-static BEFORE: AtomicU64 = AtomicU64::new(0);
-
-#[allow(unsafe_code, reason = "an allocator is unsafe; this one passes every call on")]
-// SAFETY: every call is passed on to the allocator of the system.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let allocated = ALLOCATED.fetch_add(layout.size() as u64, Relaxed) + layout.size() as u64;
-        MOST.fetch_max(allocated, Relaxed);
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let change = (size as u64).wrapping_sub(layout.size() as u64);
-        let allocated = ALLOCATED.fetch_add(change, Relaxed).wrapping_add(change);
-        MOST.fetch_max(allocated, Relaxed);
-        // SAFETY: the caller keeps the contract.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-fn begin() {
-    BEFORE.store(ALLOCATED.load(Relaxed), Relaxed);
-    MOST.store(ALLOCATED.load(Relaxed), Relaxed);
-}
-
-fn most() -> u64 {
-    MOST.load(Relaxed) - BEFORE.load(Relaxed)
-}
+static MEMORY: CountedMemory = CountedMemory;
 
 fn main() {
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
@@ -62,7 +19,7 @@ fn main() {
         eprintln!("usage: size <nodes> <mini-batches>");
         std::process::exit(2);
     };
-    match run_size(Size { nodes, mini_batches, run_time: RUN_TIME, meter: METER }) {
+    match run_size(Size { nodes, mini_batches, run_time: RUN_TIME, meter: CountedMemory::METER }) {
         Ok(sized) => println!("{}", document(nodes, mini_batches, &sized)),
         Err(violation) => {
             eprintln!("{violation}");

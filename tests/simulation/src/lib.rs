@@ -26,6 +26,7 @@
 //! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
 //! | `fleet/lanes` | a small job beside large ones, in a task queue with lanes ([`run_lanes`]) |
 //! | `counts` | what roles ask of queues and store, for one large job on many nodes ([`run_size`]) |
+//! | `memory` | counts what roles allocate |
 //! | `queue_layer`, `store_layer` | queue and store as one role sees them |
 //! | `job` | the jobs, and what their scripts do |
 //! | `witness`, `rules` | the rules |
@@ -36,6 +37,7 @@ mod counts;
 mod fleet;
 mod gpus;
 mod job;
+mod memory;
 mod node;
 mod process;
 mod queue_layer;
@@ -47,5 +49,6 @@ mod witness;
 
 pub use counts::Requests;
 pub use fleet::{LATENCY, Meter, Needed, Played, Queued, Size, Sized, run, run_lanes, run_size};
+pub use memory::CountedMemory;
 pub use weather::{Bug, Scenario};
 pub use witness::Violation;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use simulation::{Meter, Size, Sized, run_size};
+use simulation::{CountedMemory, Size, Sized, run_size};
+
+#[global_allocator]
+static MEMORY: CountedMemory = CountedMemory;
 
 const NODES: u64 = 20;
 /// What AWS publishes: messages of a standard queue in flight, bytes of a message, and requests to S3 a second for each
@@ -18,7 +21,7 @@ type Count = fn(&Sized) -> u64;
 
 fn play(mini_batches: u64) -> Sized {
     let run_time = Duration::from_millis(200);
-    let meter = Meter::default();
+    let meter = CountedMemory::METER;
     run_size(Size { nodes: NODES, mini_batches, run_time, meter }).unwrap_or_else(|violation| panic!("{violation}"))
 }
 
@@ -26,7 +29,7 @@ fn play(mini_batches: u64) -> Sized {
 fn requests_and_objects_grow_no_faster_than_a_job() {
     let (few, many) = (1_000, 10_000);
     let (small, large) = (play(few), play(many));
-    let counts: [(&str, Count); 16] = [
+    let counts: [(&str, Count); 18] = [
         ("sends", |one| one.requests.sends),
         ("receives", |one| one.requests.receives),
         ("deletes", |one| one.requests.deletes),
@@ -41,6 +44,8 @@ fn requests_and_objects_grow_no_faster_than_a_job() {
         ("requests of a restart", |one| one.restart.requests.all()),
         ("requests of a retry", |one| one.retry.requests.all()),
         ("requests of `status`", |one| one.status.requests.all()),
+        ("memory of a reducer that opens the ledger", |one| one.restart.memory),
+        ("memory of a publisher", |one| one.retry.memory),
         ("milliseconds of a restart", |one| one.restart.time.as_millis() as u64),
         ("milliseconds of a retry", |one| one.retry.time.as_millis() as u64),
     ];

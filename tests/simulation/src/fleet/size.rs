@@ -73,19 +73,13 @@ pub struct Needed {
     pub memory: u64,
 }
 
-/// Measures memory. The default does not.
+/// Measures memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Meter {
     /// Begins to measure.
     pub begin: fn(),
     /// Returns the most bytes that were allocated since beyond those that were allocated then.
     pub most: fn() -> u64,
-}
-
-impl Default for Meter {
-    fn default() -> Self {
-        Self { begin: || (), most: || 0 }
-    }
 }
 
 /// Plays a job to its end.
