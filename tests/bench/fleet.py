@@ -22,7 +22,7 @@ from pathlib import Path
 
 import crowd
 from data import small_files
-from report import machine_table
+from report import commit, keeping_section, machine_table, table, with_section
 from workloads import count_lines, files_at, write_job
 
 HERE = Path(__file__).resolve().parent
@@ -31,6 +31,9 @@ sys.path.insert(0, str(HERE.parent / "support"))
 from counting_proxy import STORE, CountingProxy  # noqa: E402
 from harness import is_alive, wait_until  # noqa: E402
 
+PAGE = HERE / "FLEET.md"
+LONE = "What fairness costs a job that is alone"
+"""The section of `--beside`, which the page keeps otherwise."""
 PROCESSES = 2
 
 
@@ -218,11 +221,18 @@ def main() -> None:
 
     title = f"{count:,} mini-batches through"
     if options.beside:
+        lone = []
         for kind in ("RabbitMQ", "SQS"):
             sides = [functools.partial(new_target, kind, executable=build) for build in ("", options.beside)]
             runs = [functools.partial(lambda side: whole_run(side(), data, count), side) for side in sides]
             ours, theirs = alternate(options.rounds, *runs)
-            print(f"{title} {kind}: {rate(ours)}, other build: {rate(theirs)}, {ours / theirs - 1:+.1%}", flush=True)
+            lone.append((f"{title} {kind}", rate(ours), rate(theirs), f"{ours / theirs - 1:+.1%}"))
+            print(*lone[-1], flush=True)
+        shutil.rmtree(work, ignore_errors=True)
+        section = lone_section(lone, options)
+        print(f"\n{section}")
+        if not options.keep_results:
+            PAGE.write_text(with_section(PAGE.read_text(), LONE, section))
         return
     rabbit, celery = alternate(
         options.rounds,
@@ -257,13 +267,23 @@ def main() -> None:
     lines += ["", crowd.section(new_target, options.data, options.scale)]
     shutil.rmtree(work, ignore_errors=True)
 
-    table = "\n".join(lines)
-    print(f"\n{table}")
+    tables = "\n".join(lines)
+    print(f"\n{tables}")
     if not options.keep_results:
-        (HERE / "FLEET.md").write_text(report(table, options))
+        PAGE.write_text(keeping_section(report(tables, options), LONE, PAGE))
 
 
-def report(table: str, options: argparse.Namespace) -> str:
+def lone_section(rows: list[tuple[str, ...]], options: argparse.Namespace) -> str:
+    version = subprocess.run([options.beside, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+    return f"""`scripts/bench fleet --beside EXECUTABLE` writes this section, where the executable is a build in which
+jobs do not share workers ({version}). Both builds run the whole command on the same brokers and take turns; each figure
+is a median (rounds: {options.rounds}). *Cost*: above 0, this build is slower.
+
+{table(("", "this build", "other build", "cost"), rows)}
+Commit {commit()}, {time.strftime("%Y-%m-%d")}."""
+
+
+def report(tables: str, options: argparse.Namespace) -> str:
     return f"""# How fast through a queue
 
 `scripts/bench fleet` writes this page. Both brokers, the store and all roles share one small machine, so look at the
@@ -273,7 +293,7 @@ starts, plans, publishes, runs and writes the one ordered file; *once they are p
 and a reducer to that file. Celery acknowledges late and returns results, and its worker starts before its clock; the
 boto3 loop only receives and deletes existing messages. *Ratio*: above 1, gristmill is faster.
 
-{table}
+{tables}
 
 {machine_table(options.scale)}"""
 

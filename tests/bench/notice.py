@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import time
 import uuid
@@ -19,9 +20,11 @@ from pathlib import Path
 
 from data import small_files
 from fleet import PROCESSES, STORE, CountingProxy, Target, takeover, wait_until
-from report import machine_table, table
+from report import commit, keeping_section, machine_table, table, with_section
 
 PAGE = Path(__file__).resolve().parent / "NOTICE.md"
+BESIDE = "Beside an earlier build"
+"""The section of `--beside`, which the page keeps otherwise."""
 EXTENSION = "ChangeMessageVisibilityBatch"
 CASES = [(2, 0.1), (2, 10), (2, 60), (2, 600), (16, 60)]
 """Processes of the worker, and seconds of a run."""
@@ -67,8 +70,13 @@ def main() -> None:
         with ThreadPoolExecutor(len(CASES)) as pool:
             counted.append(list(pool.map(lambda case, build=build: count(build, *case), CASES)))
     shutil.rmtree(work, ignore_errors=True)
-    page = report(reactions, counted, machine_table(1))
-    print(page)
+    if options.beside:
+        section = beside(reactions, counted, options)
+        print(section)
+        page = with_section(PAGE.read_text(), BESIDE, section)
+    else:
+        page = keeping_section(report(reactions, counted), BESIDE, PAGE)
+        print(page)
     if not options.keep_results:
         PAGE.write_text(page)
 
@@ -110,32 +118,52 @@ def seconds(time: float) -> str:
     return f"{time:.1f} s"
 
 
-def report(reactions: list[list[str]], counted: list[list[Counter[str]]], machine: str) -> str:
-    names = ["before", "now"][-len(counted) :]
-    sums = [
-        ("leases", lambda kinds: kinds[EXTENSION]),
-        ("SQS", lambda kinds: sum(number for kind, number in kinds.items() if kind not in STORE)),
-        ("SQS and S3", lambda kinds: kinds.total()),
+SUMS = [
+    ("leases", lambda kinds: kinds[EXTENSION]),
+    ("SQS", lambda kinds: sum(number for kind, number in kinds.items() if kind not in STORE)),
+    ("SQS and S3", lambda kinds: kinds.total()),
+]
+"""Requests that the tables add up."""
+LEASES = f"""*Leases* are those that extend or return messages ({EXTENSION}). The store's are mostly signs of life and
+looks for `gristmill cancel`."""
+
+
+def report(reactions: list[list[str]], counted: list[list[Counter[str]]]) -> str:
+    (of_build,) = counted
+    rows = [
+        [f"{run_seconds:g} s", processes, *(count(kinds) for _, count in SUMS)]
+        for (processes, run_seconds), kinds in zip(CASES, of_build, strict=True)
     ]
-    heads = [f"{kind}, {name}" for kind, _ in sums for name in names]
-    rows = []
-    for (processes, run_seconds), *of_builds in zip(CASES, *counted, strict=True):
-        cells = [str(count(kinds)) for _, count in sums for kinds in of_builds]
-        rows.append([f"{run_seconds:g} s", str(processes), *cells])
     return f"""# How soon the work of a dead worker begins elsewhere
 
-`scripts/bench notice --beside EXECUTABLE` writes this page, where the other executable is the build *before*. SQS and
-S3 are LocalStack. A worker is killed with SIGKILL; the time ends when another one has begun all mini-batches that it
-ran.
+`scripts/bench notice` writes this page. SQS and S3 are LocalStack. A worker is killed with SIGKILL; the time ends when
+another one has begun all mini-batches that it ran.
 
-{table(["", *names], reactions)}
+{table(["", "time"], reactions)}
+Requests per minute of one worker and one reducer, while runs take so long. {LEASES}
 
-Requests per minute of one worker and one reducer, while runs take so long. *Leases* are those that extend or return
-messages ({EXTENSION}). The store's are mostly signs of life and looks for `gristmill cancel`.
+{table(["a run", "processes", *(kind for kind, _ in SUMS)], rows)}
+{machine_table(1)}"""
+
+
+def beside(reactions: list[list[str]], counted: list[list[Counter[str]]], options: argparse.Namespace) -> str:
+    version = subprocess.run([options.beside, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+    heads = [f"{kind}, {name}" for kind, _ in SUMS for name in ("before", "now", "ratio")]
+    rows = []
+    for (processes, run_seconds), *of_builds in zip(CASES, *counted, strict=True):
+        cells = []
+        for _, count in SUMS:
+            before, now = map(count, of_builds)
+            cells += [before, now, f"{now / before:.2f}" if before else ""]
+        rows.append([f"{run_seconds:g} s", processes, *cells])
+    return f"""`scripts/bench notice --beside EXECUTABLE` writes this section, where the executable is the build
+*before* ({version}). Times are medians (rounds: {options.rounds}).
+
+{table(["", "before", "now"], reactions)}
+Requests per minute of one worker and one reducer, counted for {options.seconds} s, while runs take so long. {LEASES}
 
 {table(["a run", "processes", *heads], rows)}
-
-{machine}"""
+Commit {commit()}, {time.strftime("%Y-%m-%d")}."""
 
 
 if __name__ == "__main__":

@@ -110,6 +110,18 @@ def table(heads: tuple[str, ...], rows: Iterable) -> str:
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
+def with_section(page: str, title: str, section: str) -> str:
+    """Returns a page whose last section has this title."""
+    before, _, _ = page.partition(f"## {title}\n")
+    return f"{before.rstrip()}\n\n## {title}\n\n{section.strip()}\n"
+
+
+def keeping_section(page: str, title: str, former: Path) -> str:
+    """Returns a page with the last section of its former version, if that has one of this title."""
+    _, _, section = (former.read_text() if former.exists() else "").partition(f"## {title}\n")
+    return with_section(page, title, section) if section else page
+
+
 def values(entry: dict, side: str, key: str = "seconds") -> list[float]:
     return [measured[key] for measured in entry["sides"].get(side, []) if measured[key] is not None]
 

@@ -11,7 +11,6 @@ import argparse
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,17 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import chart
+import simulated_fleet
 from data import need_space, once
 from measure import status_kib
 from report import commit, hardware, table
+from simulated_fleet import megabytes, seconds
 from workloads import count_lines, tables_at, write_job
 
 PAGE = Path(__file__).resolve().parent / "SIZE.md"
 CHART = PAGE.with_name("size.svg")
 SIZES = {1: (10_000, 100_000, 1_000_000, 10_000_000), 100: (10_000, 100_000, 1_000_000)}
 """Mini-batches of the jobs, by the number of their items."""
-SIMULATED = (10_000, 100_000, 1_000_000)
-NODES = 1000
+FLEET_CHART = PAGE.with_name("size-fleet.svg")
 DISK_BYTES = 1600
 """Of a job, at most, for each mini-batch: plan, two queues, ledger, reports and output."""
 LOOK_SECONDS = 0.02
@@ -126,17 +126,20 @@ def main() -> None:
         if options.keep_results:
             return
         if options.simulation_only:
-            page, _, _ = PAGE.read_text().partition(FLEET_TITLE)
-            PAGE.write_text(page.rstrip() + "\n\n" + fleet_section(simulated))
-            return
-        PAGE.write_text(report(measured, simulated))
+            page, _, _ = PAGE.read_text().partition(simulated_fleet.TITLE)
+            PAGE.write_text(page.rstrip() + "\n\n" + simulated_fleet.section(simulated))
+        else:
+            PAGE.write_text(report(measured, simulated))
+        if len(simulated) > 1:
+            FLEET_CHART.write_text(simulated_fleet.curves(simulated))
         if drawn := curves(measured):
             CHART.write_text(drawn)
 
     if options.simulation:
-        for fleet in play(options.simulation, [size for size in SIMULATED if size <= options.mini_batches]):
+        sizes = [size for size in simulated_fleet.SIMULATED if size <= options.mini_batches]
+        for fleet in simulated_fleet.play(options.simulation, sizes):
             simulated.append(fleet)
-            say(table(FLEET_HEADS, fleet_rows([fleet])))
+            say(table(simulated_fleet.HEADS, simulated_fleet.rows([fleet])))
             show()
     if options.simulation_only:
         return
@@ -239,16 +242,6 @@ def occupied(folder: Path) -> tuple[int, int]:
     return sum(sizes), len(sizes)
 
 
-def play(simulation: str, sizes: list[int]) -> Iterator[dict]:
-    """Plays a fleet with each number of mini-batches."""
-    for mini_batches in sizes:
-        say(f"{NODES} nodes in virtual time, {mini_batches:,} mini-batches: {time.strftime('%H:%M:%S')}")
-        began = time.perf_counter()
-        played = subprocess.run([simulation, str(NODES), str(mini_batches)], check=True, capture_output=True, text=True)
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        yield json.loads(played.stdout) | {"played_seconds": time.perf_counter() - began, "played_mib": peak}
-
-
 HEADS = (
     "mini-batches",
     "items",
@@ -296,58 +289,6 @@ def growth(smaller: Measured, larger: Measured) -> float:
     return math.log(larger.run.seconds / smaller.run.seconds) / math.log(larger.mini_batches / smaller.mini_batches)
 
 
-def seconds(time: float) -> str:
-    return f"{time:,.0f} s" if time >= 100 else f"{time:.2f} s"
-
-
-def megabytes(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB" if size >= 10_000_000 else f"{size / 1e6:.1f} MB"
-
-
-FLEET_HEADS = (
-    "mini-batches",
-    "virtual time",
-    "SQS",
-    "S3 PUT, LIST",
-    "S3 GET",
-    "requests a mini-batch",
-    "dollars",
-    "RabbitMQ: messages",
-    "bytes",
-    "ledger",
-    "segments",
-    "restart: GET",
-    "`retry`: requests",
-    "most in flight",
-    "largest message",
-    "most PUT / s",
-    "most GET / s",
-)
-
-
-def fleet_rows(fleets: list[dict]) -> Iterator[list[str]]:
-    for one in fleets:
-        yield [
-            f"{one['mini_batches']:,}",
-            seconds(one["seconds"]),
-            f"{one['sqs']:,}",
-            f"{one['puts']:,}",
-            f"{one['gets']:,}",
-            f"{(one['sqs'] + one['puts'] + one['gets']) / one['mini_batches']:.2f}",
-            f"{one['dollars']:.2f}",
-            f"{one['messages']:,}",
-            megabytes(one["message_bytes"]),
-            megabytes(one["ledger_bytes"]),
-            f"{one['segments']:,}",
-            f"{one['restart_gets']:,}",
-            f"{one['retry_requests']:,}",
-            f"{one['in_flight_max']:,}",
-            f"{one['message_bytes_max']:,} bytes",
-            f"{one['puts_a_second_max']:,}",
-            f"{one['gets_a_second_max']:,}",
-        ]
-
-
 def of_each(measured: list[Measured], items_each: int, value: Callable[[Measured], float]) -> list[tuple]:
     found = [one for one in measured if one.items_each == items_each]
     return [(one.mini_batches, value(one), f"{one.mini_batches:,}") for one in found]
@@ -383,32 +324,7 @@ a mini-batch. Each job is killed (SIGKILL) when its last mini-batch has ended, a
 {table(HEADS, rows(measured))}"""
     facts = {"commit": commit(), **hardware(), "date": time.strftime("%Y-%m-%d")}
     page += "\n" + table(("", ""), facts.items())
-    return f"{page}\n{fleet_section(simulated)}" if simulated else page
-
-
-def fleet_section(simulated: list[dict]) -> str:
-    told = FLEET.format(table=table(FLEET_HEADS, fleet_rows(simulated)), **simulated[-1])
-    return f"{FLEET_TITLE}{told}\nCommit {commit()}, {time.strftime('%Y-%m-%d')}.\n"
-
-
-FLEET_TITLE = "## A fleet of "
-FLEET = """{nodes:,} nodes
-
-Partitioner, nodes and reducer run their own code in virtual time (`tests/simulation`), with two processes on each node,
-runs of {run_seconds:g} s, and requests that take 1 to 20 ms. Queues and store are simulated: requests to SQS are
-counted as the SQS backend would send them, ten messages at a time, and dollars follow from them with the list prices of
-`services/engine/src/cost.rs`. The partitioner publishes with 16 requests at a time. Logs, reports and the list of
-workers are left out, whose requests grow with time and nodes, not with mini-batches. Limits that AWS publishes: 120 000
-messages of a standard queue in flight, 256 KiB a message, 3 500 PUT and 5 500 GET a second for each prefix.
-
-*RabbitMQ: messages* and *bytes* are those of the same job where each descriptor has a message of its own, without AMQP
-frames and without time: the simulation has no broker, and RabbitMQ no prices. A message may have 16 MiB, the default of
-RabbitMQ's `max_message_size`.
-
-*restart* counts the reads of a reducer that opens the complete ledger. *`retry`* counts the requests of publishing
-every mini-batch of the stored plan again. Nothing in this table is extrapolated.
-
-{table}"""
+    return f"{page}\n{simulated_fleet.section(simulated)}" if simulated else page
 
 
 if __name__ == "__main__":

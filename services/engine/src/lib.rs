@@ -86,7 +86,7 @@ mod status;
 mod steps;
 mod submit;
 pub mod targets;
-mod turns;
+pub mod turns;
 mod unfinished;
 
 pub use again::can_run_alone;

@@ -4,13 +4,15 @@
 //! messages are not in the way of other jobs. When its turn has come, a reducer publishes it. Every process that lets a
 //! job begin writes a turn (`storage/src/target/turns.rs`) first, so no limit is exceeded whatever runs at the same time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 use partitioner::Partitioner;
 use protocol::{Contender, Full, JobSpec, Priority, Quotas, WhenFull};
+use queue::Queue;
 use reducer::Reducer;
 use storage::{Commit, OpenJob, Part, TargetStore, Turn};
 use tokio::task::JoinSet;
@@ -32,7 +34,7 @@ const TRIES_MAX: usize = 10;
 
 /// Whether a job may run now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub enum Entry {
     /// It may.
     Runs,
     /// It waits for its turn.
@@ -133,7 +135,7 @@ pub(crate) async fn refused(store: &TargetStore, spec: &JobSpec, refuses: bool) 
 }
 
 /// Marks a described job as open. Its caller publishes it if it may run, and only plans it otherwise.
-pub(crate) async fn enter(store: &TargetStore, spec: &JobSpec) -> Result<Entry> {
+pub async fn enter(store: &TargetStore, spec: &JobSpec) -> Result<Entry> {
     let Some(quotas) = quotas(store).await? else {
         store.mark_open(&spec.job_id).await?;
         return Ok(Entry::Runs);
@@ -160,7 +162,7 @@ pub(crate) async fn enter(store: &TargetStore, spec: &JobSpec) -> Result<Entry> 
 }
 
 /// Works like [`enter`] for a job that is continued. One that runs keeps its turn.
-pub(crate) async fn enter_again(store: &TargetStore, spec: &JobSpec) -> Result<Entry> {
+pub async fn enter_again(store: &TargetStore, spec: &JobSpec) -> Result<Entry> {
     if quotas(store).await?.is_some() && store.part(&spec.job_id).await? == Some(Part::Runs) {
         return Ok(Entry::Runs);
     }
@@ -175,15 +177,16 @@ struct Sign {
 }
 
 /// Lets waiting jobs of a target begin, and publishes them.
-struct Turns {
+pub struct Turns {
     store: TargetStore,
-    queues: Queues,
+    tasks: Arc<dyn Queue>,
+    results: Arc<dyn Queue>,
     quotas: Option<Quotas>,
     quotas_read_at: Option<Instant>,
     some_wait: bool,
     known: Known,
     /// Jobs that begin, with the last sign of the reducers that publish them.
-    signs: HashMap<String, Sign>,
+    signs: BTreeMap<String, Sign>,
     /// What this process has written about jobs that wait.
     reasons: HashMap<String, String>,
     publishing: JoinSet<String>,
@@ -194,28 +197,36 @@ struct Turns {
 impl Engine {
     /// Lets waiting jobs of a target begin and publishes them, until the result is dropped. Part of every reducer.
     pub fn turns(&self, store: TargetStore, queues: &Queues) -> AbortOnDropHandle<()> {
-        let turns = Turns {
-            store,
-            queues: queues.clone(),
-            quotas: None,
-            quotas_read_at: None,
-            some_wait: false,
-            known: Known::new(),
-            signs: HashMap::new(),
-            reasons: HashMap::new(),
-            publishing: JoinSet::new(),
-            own: HashSet::new(),
-        };
+        let turns = Turns::new(store, queues.tasks.clone(), queues.results.clone());
         AbortOnDropHandle::new(tokio::spawn(turns.keep()))
     }
 }
 
 impl Turns {
-    async fn keep(mut self) {
+    /// Creates what [`Engine::turns`] runs, for a target with these queues.
+    pub fn new(store: TargetStore, tasks: Arc<dyn Queue>, results: Arc<dyn Queue>) -> Self {
+        Self {
+            store,
+            tasks,
+            results,
+            quotas: None,
+            quotas_read_at: None,
+            some_wait: false,
+            known: Known::new(),
+            signs: BTreeMap::new(),
+            reasons: HashMap::new(),
+            publishing: JoinSet::new(),
+            own: HashSet::new(),
+        }
+    }
+
+    /// Looks which jobs may begin again and again, and never returns.
+    pub async fn keep(mut self) {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                biased;
                 _ = look.tick() => {}
                 Some(ended) = self.publishing.join_next(), if !self.publishing.is_empty() => {
                     match ended {
@@ -278,10 +289,10 @@ impl Turns {
         if !self.own.insert(job_id.clone()) {
             return;
         }
-        let (store, queues) = (self.store.clone(), self.queues.clone());
+        let (store, tasks, results) = (self.store.clone(), self.tasks.clone(), self.results.clone());
         self.publishing.spawn(async move {
             tracing::info!(job.id = job_id, "the turn of the job has come");
-            if let Err(error) = publish(&store, &queues, &job_id).await {
+            if let Err(error) = publish(&store, tasks, results, &job_id).await {
                 tracing::error!(job.id = job_id, "cannot publish the job, trying again in a minute: {error:#}");
             }
             job_id
@@ -290,7 +301,7 @@ impl Turns {
 }
 
 /// Publishes the mini-batches of a planned job that have not ended.
-async fn publish(store: &TargetStore, queues: &Queues, job_id: &str) -> Result<()> {
+async fn publish(store: &TargetStore, tasks: Arc<dyn Queue>, results: Arc<dyn Queue>, job_id: &str) -> Result<()> {
     let signing = async {
         loop {
             if let Err(error) = store.put_part(job_id, Part::Begins).await {
@@ -305,13 +316,13 @@ async fn publish(store: &TargetStore, queues: &Queues, job_id: &str) -> Result<(
             anyhow::bail!("the command that enqueued it was interrupted before it had planned it");
         }
         let options = reducer::Options { reports: false, ..reducer::Options::shared() };
-        let reducer = Reducer::open(job.clone(), queues.results.clone(), options).await?;
+        let reducer = Reducer::open(job.clone(), results.clone(), options).await?;
         let unfinished = Unfinished::new(reducer.tally(), HashMap::default());
-        let (spec, tasks, results) = (reducer.spec().clone(), queues.tasks.clone(), queues.results.clone());
-        let partitioner = Partitioner::new(spec, job, tasks, results);
+        let partitioner = Partitioner::new(reducer.spec().clone(), job, tasks, results);
         partitioner.resume(|mini_batch| unfinished.pending(mini_batch), |_| ()).await.context("publish the plan")
     };
     tokio::select! {
+        biased;
         published = publishing => published?,
         () = signing => unreachable!("signs are given until the job is published"),
     };

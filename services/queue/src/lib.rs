@@ -215,8 +215,9 @@ pub struct Limits {
 pub enum Fairness {
     /// They do not: a message may wait for all messages that were sent before.
     None,
-    /// There are this many lanes, which take turns. A group is in one of them, alone while there are fewer groups than
-    /// lanes; groups in the same lane wait for each other. The last lane has only the first messages of groups.
+    /// There are this many lanes, which take turns, and short ones besides. A group is in one lane, alone while there are
+    /// no more groups than lanes; groups in the same lane wait for each other, but for their first messages, which are in
+    /// the short ones.
     Lanes(usize),
     /// They take turns.
     Groups,

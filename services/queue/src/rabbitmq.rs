@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use self::address::Address;
 use self::failure::{During, explain, no_permission};
-use self::lanes::Lanes;
+use self::lanes::{Lanes, whole_lanes};
 use self::session::{Outgoing, Session, Unsent};
 use crate::clock::deadline;
 use crate::error::check_sizes;
@@ -53,8 +53,8 @@ pub struct RabbitOptions {
     pub url: String,
     /// The queue's name.
     pub name: String,
-    /// The number of queues that hold its messages, as lanes for their groups: NAME, NAME-2, NAME-3 …. With 1, groups
-    /// wait for each other. Every process that opens the queue must set the same value.
+    /// The number of queues that hold its messages, as lanes for their groups: NAME, NAME-2, NAME-3 …. The last two are
+    /// short. With 1, groups wait for each other. Every process that opens the queue must set the same value.
     pub lanes: usize,
     /// The queue for messages that the broker removes; it is created together with this queue.
     pub dead_letters: Option<String>,
@@ -114,7 +114,7 @@ impl RabbitOptions {
             bundle_max: 1,
             fairness: match self.lanes {
                 1 => Fairness::None,
-                lanes => Fairness::Lanes(lanes),
+                lanes => Fairness::Lanes(whole_lanes(lanes)),
             },
         }
     }
@@ -134,7 +134,8 @@ impl Debug for RabbitOptions {
 /// A queue of RabbitMQ, in one quorum queue or several lanes, on one connection with a channel for each direction.
 ///
 /// - With several lanes, each group of messages is in one of them, and callers get messages of all lanes in turns.
-///   Groups wait for each other only in the same lane, first in, first out.
+///   Groups wait for each other only in the same lane, first in, first out; where that has messages already, their first
+///   ones are in short lanes.
 /// - A lease is the connection, and [`Queue::extend`] only reports lost leases. The `visibility` of a receive and delays
 ///   of messages are ignored.
 /// - The broker sends as many messages as callers hold and request; messages that arrive early wait here. While no lane

@@ -2,7 +2,7 @@
 //! them.
 
 use std::panic::resume_unwind;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
 use protocol::{Attempt, AttemptStatus, Counts, ResultEvent};
@@ -29,6 +29,9 @@ use crate::{CrashPoint, Reducer, Tally};
 /// Size from which a segment does not wait for more messages. Unless messages are large, one receive is smaller than
 /// the rest of [`SEGMENT_BYTES_MAX`].
 const SEGMENT_BYTES_MIN: usize = SEGMENT_BYTES_MAX / 2;
+/// With every so many segments, commits become rarer, up to this time between two: who opens a job reads every segment.
+const SEGMENTS_UNTIL_RARER: u32 = 1000;
+const COMMIT_INTERVAL_MAX: Duration = Duration::from_millis(500);
 /// Segments that are read concurrently, and their size. A job of many days has hundreds of thousands of small ones, and
 /// a request for a small one takes a store as long as one for a large one.
 const SEGMENTS_AHEAD_MAX: usize = 64;
@@ -54,7 +57,8 @@ impl Reducer {
         mut messages: Vec<Received>,
         incoming: &mut mpsc::Receiver<anyhow::Result<Reading>>,
     ) -> anyhow::Result<()> {
-        let due = self.committed.map_or_else(Instant::now, |committed| committed + self.options.commit_interval);
+        let interval = commit_interval(self.options.commit_interval, self.ledger.segments());
+        let due = self.committed.map_or_else(Instant::now, |committed| committed + interval);
         let bytes_of =
             |messages: &[Received]| messages.iter().map(|message| message.delivery.body.len()).sum::<usize>();
         let ended_in = |messages: &[Received]| messages.iter().map(|message| message.ended).sum::<u64>();
@@ -286,6 +290,11 @@ impl Reducer {
     }
 }
 
+/// Returns the time from one commit to the next, given that of a new ledger and the number of its segments.
+fn commit_interval(first: Duration, segments: u32) -> Duration {
+    (first * (1 + segments / SEGMENTS_UNTIL_RARER)).min(first.max(COMMIT_INTERVAL_MAX))
+}
+
 /// Returns how many segments of about this size are read concurrently.
 fn ahead_max(bytes: usize) -> usize {
     (SEGMENT_BYTES_AHEAD_MAX / bytes.max(1)).clamp(2, SEGMENTS_AHEAD_MAX)
@@ -360,6 +369,22 @@ fn duration_of(event: &Event) -> Option<(f64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A job of ten million mini-batches takes half an hour on one machine.
+    #[test]
+    fn commits_become_rarer_as_the_ledger_grows() {
+        let milliseconds = Duration::from_millis;
+        let intervals = |first| [0, 999, 1000, 4500, 1_000_000].map(|segments| commit_interval(first, segments));
+        assert_eq!(intervals(milliseconds(25)), [25, 25, 50, 125, 500].map(milliseconds));
+        assert_eq!(intervals(milliseconds(200)), [200, 200, 400, 500, 500].map(milliseconds));
+        assert_eq!(intervals(Duration::from_secs(60)), [Duration::from_secs(60); 5], "the longer one counts");
+        let (mut time, mut segments) = (Duration::ZERO, 0);
+        while time < Duration::from_secs(1722) {
+            time += commit_interval(milliseconds(25), segments);
+            segments += 1;
+        }
+        assert!(segments < 12_000, "{segments} instead of 68 880");
+    }
 
     #[test]
     fn more_segments_are_read_at_a_time_if_they_are_small() {

@@ -137,7 +137,11 @@ impl Actor {
 
     /// Waits for the answer to a request.
     pub async fn wait_for_answer(&self) {
-        let milliseconds = 1 + self.dice().below(20);
+        self.wait(1 + self.dice().below(20)).await;
+    }
+
+    /// Waits for this long.
+    pub async fn wait(&self, milliseconds: u64) {
         if !self.weather().drives_time {
             return sleep(Duration::from_millis(milliseconds)).await;
         }

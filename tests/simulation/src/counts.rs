@@ -35,7 +35,8 @@ pub struct Requests {
     pub messages: u64,
     pub message_bytes: u64,
     pub deliveries: u64,
-    /// Requests to the store in its busiest second.
+    /// Requests in the busiest second of each.
+    pub sqs_a_second_max: u64,
     pub puts_a_second_max: u64,
     pub gets_a_second_max: u64,
 }
@@ -55,8 +56,8 @@ impl Requests {
 #[derive(Debug, Default)]
 struct State {
     requests: Requests,
-    /// Requests to the store since then: `puts` and `gets`.
-    second: Option<(Instant, u64, u64)>,
+    /// The second that began last, and the requests before it.
+    second: Option<(Instant, Requests)>,
     stopped_at: Option<Instant>,
 }
 
@@ -79,29 +80,28 @@ impl Counts {
 
     fn add(&self, add: impl FnOnce(&mut Requests)) {
         let mut state = self.state();
-        if state.stopped_at.is_none() {
-            add(&mut state.requests);
-        }
-    }
-
-    /// Counts a request to the store.
-    pub fn asked(&self, asked: Asked) {
-        let mut state = self.state();
         if state.stopped_at.is_some() {
             return;
         }
         let now = Instant::now();
-        let (since, puts, gets) = state.second.filter(|(since, ..)| now - *since < SECOND).unwrap_or((now, 0, 0));
-        let (puts, gets) = (puts + u64::from(asked == Asked::Put), gets + u64::from(asked == Asked::Get));
-        state.second = Some((since, puts, gets));
+        let (since, before) = state.second.filter(|(since, _)| now - *since < SECOND).unwrap_or((now, state.requests));
+        state.second = Some((since, before));
         let requests = &mut state.requests;
-        *match asked {
-            Asked::Put => &mut requests.puts,
-            Asked::Get => &mut requests.gets,
-            Asked::List => &mut requests.lists,
-        } += 1;
-        requests.puts_a_second_max = requests.puts_a_second_max.max(puts);
-        requests.gets_a_second_max = requests.gets_a_second_max.max(gets);
+        add(requests);
+        requests.sqs_a_second_max = requests.sqs_a_second_max.max(requests.sqs() - before.sqs());
+        requests.puts_a_second_max = requests.puts_a_second_max.max(requests.puts - before.puts);
+        requests.gets_a_second_max = requests.gets_a_second_max.max(requests.gets - before.gets);
+    }
+
+    /// Counts a request to the store.
+    pub fn asked(&self, asked: Asked) {
+        self.add(|requests| {
+            *match asked {
+                Asked::Put => &mut requests.puts,
+                Asked::Get => &mut requests.gets,
+                Asked::List => &mut requests.lists,
+            } += 1;
+        });
     }
 
     /// Counts messages that a role sends, before they are joined.

@@ -1,6 +1,7 @@
 //! One seed, from the first job to the end of the last.
 
 mod lanes;
+mod publish;
 mod replay;
 mod size;
 
@@ -11,10 +12,9 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use object_store::memory::InMemory;
-use partitioner::{Partitioner, Pending};
-use protocol::{JobResult, JobSpec};
+use protocol::{JobResult, JobSpec, Offer};
 use queue::{Bundles, Clock, Depth, MemoryLanes, MemoryOptions, MemoryQueue, Queue};
-use reducer::{CrashPoint, MiniBatchState, Options, Reducer, Service, ServiceOptions, Tally};
+use reducer::{CrashPoint, Options, Reducer, Service, ServiceOptions};
 use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -23,7 +23,7 @@ use worker::unspent;
 
 use crate::actor::{Actor, Told};
 use crate::counts::{CountedQueue, Counts};
-use crate::job::Job;
+use crate::job::{Job, LABEL, ZONES};
 use crate::node::Node;
 use crate::queue_layer::{QueueLayer, Side};
 use crate::rules;
@@ -33,7 +33,7 @@ use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
 
 pub use lanes::{Queued, run_lanes};
-pub use size::{Size, Sized, run_size};
+pub use size::{LATENCY, Meter, Needed, Size, Sized, run_size};
 
 /// No job takes longer, whatever the weather.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
@@ -117,6 +117,7 @@ struct World {
     witness: Arc<Witness>,
     counts: Counts,
     calm_from: Instant,
+    began: Instant,
     thread: ThreadId,
     scenario: Scenario,
     weather: Weather,
@@ -146,9 +147,10 @@ impl World {
             tasks: (0..weather.lanes.max(1)).map(|lane| queue(&weather, lane)).collect(),
             results: queue(&weather, 0),
             dead_letters: queue(&weather, 0),
-            witness: Arc::new(Witness::new(witnesses)),
+            witness: Arc::new(Witness::new(witnesses, weather.quotas.clone())),
             counts: Counts::default(),
             calm_from: Instant::now() + weather.ends,
+            began: Instant::now(),
             thread: std::thread::current().id(),
             scenario,
             weather,
@@ -159,6 +161,9 @@ impl World {
 
     async fn play(mut self) -> Result<Played, Violation> {
         let began = Instant::now();
+        if self.weather.has_quotas() {
+            self.target(&self.user()).put_quotas(&self.weather.quotas).await.expect("memory takes it");
+        }
         let mut jobs: Vec<_> = self.witness.jobs().cloned().collect();
         let mut played = Played { jobs: jobs.len() as u64, ..Played::default() };
         loop {
@@ -181,7 +186,7 @@ impl World {
             let user = self.user();
             for job in &jobs {
                 self.reducer(&job.spec, &user).await.expect("it is calm").reopen().await.expect("it is calm");
-                self.target(&user).mark_open(&job.spec.job_id).await.expect("it is calm");
+                self.mark_open(&job.spec.job_id).await;
             }
         }
         played.attempts = self.witness.jobs().map(|job| job.attempts()).sum();
@@ -272,7 +277,7 @@ impl World {
         if self.play == 0 {
             sleep(job.job.begins).await;
             store.put_spec(&job.spec).await.expect("memory takes it");
-            self.target(&user).mark_open(&job.spec.job_id).await.expect("memory takes it");
+            self.mark_open(&job.spec.job_id).await;
         }
         let canceled = async {
             let Some(after) = canceled_after else { return };
@@ -302,7 +307,7 @@ impl World {
             living.spawn(async move {
                 match own_role {
                     Role::Partitioner(job) => world.partition(&job.spec, &own).await,
-                    Role::Node => world.work(&own).await,
+                    Role::Node => world.work(&own, number).await,
                     Role::Reducer => world.reduce(&own).await,
                 }
             });
@@ -361,10 +366,13 @@ impl World {
         tokio::select! { biased; () = actor.dead() => {} () = crashes => {} }
     }
 
+    /// Returns the queues of the service that a side uses.
+    fn service(&self, side: Side) -> Vec<Arc<MemoryQueue>> {
+        if side.is_of_tasks() { self.tasks.clone() } else { vec![self.results.clone()] }
+    }
+
     fn layer(&self, actor: &Actor, side: Side, tasks: Option<Arc<QueueLayer>>) -> Arc<QueueLayer> {
-        let is_of_tasks = !matches!(side, Side::Results | Side::ReducerResults);
-        let service = if is_of_tasks { self.tasks.clone() } else { vec![self.results.clone()] };
-        let inner: Arc<dyn Queue> = match &service[..] {
+        let inner: Arc<dyn Queue> = match &self.service(side)[..] {
             [only] => only.clone(),
             [first, ..] if side == Side::PartitionerTasks && self.scenario.bug == Some(Bug::FillsOneLane) => {
                 first.clone()
@@ -372,8 +380,19 @@ impl World {
             // Each role has a connection of its own.
             lanes => Arc::new(MemoryLanes::new(lanes.to_vec())),
         };
+        self.layer_before(actor, side, inner, tasks)
+    }
+
+    fn layer_before(
+        &self,
+        actor: &Actor,
+        side: Side,
+        inner: Arc<dyn Queue>,
+        tasks: Option<Arc<QueueLayer>>,
+    ) -> Arc<QueueLayer> {
+        let service = self.service(side);
         let counted = Arc::new(CountedQueue { inner, counts: self.counts.clone() });
-        let inner: Arc<dyn Queue> = if is_of_tasks { Arc::new(Bundles::new(counted, unspent)) } else { counted };
+        let inner: Arc<dyn Queue> = if side.is_of_tasks() { Arc::new(Bundles::new(counted, unspent)) } else { counted };
         let (actor, witness, bug) = (actor.clone(), self.witness.clone(), self.scenario.bug);
         let counts = self.counts.clone();
         Arc::new(QueueLayer { inner, service, counts, actor, witness, side, bug, tasks, held: Default::default() })
@@ -386,38 +405,13 @@ impl World {
             witness: self.witness.clone(),
             counts: self.counts.clone(),
             bug: self.scenario.bug,
+            began: self.began,
             thread: self.thread,
         };
         TargetStore::new(Arc::new(layer), object_store::path::Path::default())
     }
 
-    async fn partition(&self, spec: &JobSpec, actor: &Actor) {
-        let tasks = self.layer(actor, Side::PartitionerTasks, None);
-        let results = self.layer(actor, Side::Results, None);
-        let partitioner = Partitioner::new(spec.clone(), self.target(actor).job(&spec.job_id), tasks, results);
-        loop {
-            // Publishing twice does no harm; a retry leaves out what has ended.
-            let pending = self.pending(spec, actor).await;
-            if partitioner.resume(&pending, |_| ()).await.is_ok() {
-                return;
-            }
-            sleep(Duration::from_secs(1)).await;
-        }
-    }
-
-    async fn pending(&self, spec: &JobSpec, actor: &Actor) -> impl Fn(u64) -> Option<Pending> + use<> {
-        let tally: Option<Tally> = self.reducer(spec, actor).await.ok().map(|reducer| reducer.tally().clone());
-        move |mini_batch| {
-            let Some(tally) = &tally else { return Some(Pending::default()) };
-            let tries_spent = tally.tries_spent(mini_batch);
-            match tally.state(mini_batch) {
-                MiniBatchState::Succeeded | MiniBatchState::Failed => None,
-                _ => Some(Pending { tries_spent, deliveries_lost: tally.deliveries_lost(mini_batch) }),
-            }
-        }
-    }
-
-    async fn work(&self, actor: &Actor) {
+    async fn work(&self, actor: &Actor, number: u64) {
         let tasks = self.layer(actor, Side::NodeTasks, None);
         let results = self.layer(actor, Side::Results, Some(tasks.clone()));
         let node = Node {
@@ -428,9 +422,17 @@ impl World {
             results,
             bug: self.scenario.bug,
             accidents: Arc::default(),
+            offer: self.offer(number),
             shares: Shares::default(),
         };
         node.live().await;
+    }
+
+    fn offer(&self, number: u64) -> Offer {
+        let zone = ZONES[number as usize % ZONES.len()];
+        // Where nodes have no labels to choose from, all have the one that jobs may require.
+        let zone = if self.weather.has_labels { zone } else { ZONES[0] };
+        Offer { labels: [(LABEL.to_owned(), zone.to_owned())].into(), ..Offer::default() }
     }
 
     async fn reducer(&self, spec: &JobSpec, actor: &Actor) -> anyhow::Result<Reducer> {
@@ -482,7 +484,7 @@ impl World {
                 }
                 std::future::pending::<()>().await;
             };
-            tokio::select! { biased; _ = served => {} () = asked => {} }
+            tokio::select! { biased; _ = served => {} () = asked => {} () = self.keep_turns(actor) => {} }
             // A supervisor restarts it.
             sleep(Duration::from_secs(1)).await;
         }

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Isolate, JobSpec, Output, Priority, Replayed};
+use protocol::{AttemptStatus, Isolate, JobSpec, Output, Priority, Quotas, Replayed, Requirements};
 
-use crate::weather::{Bug, Dice};
+use crate::weather::{Bug, Dice, quotas_of};
 
 /// Number of different jobs.
 const JOBS: u64 = 32;
@@ -17,6 +17,9 @@ const TRIES_MAX: u32 = 3;
 pub(crate) const ITEMS: u64 = 6;
 /// Processes of each node.
 pub(crate) const PROCESSES: u32 = 2;
+/// The label of nodes, and its values. The first node has the first one.
+pub(crate) const LABEL: &str = "zone";
+pub(crate) const ZONES: [&str; 2] = ["a", "b"];
 /// Why nodes cannot work on a broken job.
 pub(crate) const BROKEN: &str = "there is no such interpreter";
 
@@ -31,6 +34,12 @@ pub(crate) struct Job {
     /// Nodes that may work on it at a time.
     pub node_count: Option<u32>,
     pub priority: Priority,
+    /// Whom it counts for.
+    pub owner: String,
+    /// Percent of a node that it may have.
+    pub max_share: Option<u32>,
+    /// The label that it requires of nodes.
+    pub zone: Option<&'static str>,
     pub mini_batches: u64,
     /// Tries that fail before one succeeds; `u32::MAX`: all.
     failures: BTreeMap<u64, (u32, AttemptStatus)>,
@@ -97,19 +106,28 @@ impl Job {
     /// Returns the jobs of a seed.
     pub fn of_seed(seed: u64) -> Vec<Self> {
         let dice = Dice::new(seed, "jobs");
-        let count = [1, 1, 1, 2, 2, 3][dice.below(6) as usize];
+        let quotas = quotas_of(seed);
+        let (has_turns, turns) = (quotas != Quotas::default(), Dice::new(seed, "turns"));
+        let together = turns.happens(0.5);
+        let claims = Dice::new(seed, "claims");
+        let count = [1, 1, 1, 2, 2, 3][dice.below(6) as usize] + u64::from(has_turns);
         let first = seed % JOBS;
         let step = 1 + dice.below(JOBS / 2 - 1);
         let priorities = Dice::new(seed, "priorities");
         let gpus = if Dice::new(seed, "gpus").happens(0.4) { PROCESSES } else { 0 };
         let jobs = (0..count).map(|index| {
             let job = Self::new((first + index * step) % JOBS);
-            let begins = if index == 0 { Duration::ZERO } else { dice.time(Duration::from_secs(180)) };
+            let later = if index == 0 { Duration::ZERO } else { dice.time(Duration::from_secs(180)) };
+            let begins = if has_turns && together { Duration::ZERO } else { later };
+            let owner = ["ana", "bo"][turns.below(2) as usize].to_owned();
+            let max_share = claims.happens(0.3).then(|| [10, 40, 70][claims.below(3) as usize]);
+            let zone = claims.happens(0.4).then_some(ZONES[0]);
             let canceled_after = dice.happens(0.08).then(|| dice.time(Duration::from_secs(120)));
             let node_count = dice.happens(0.3).then(|| 1 + u32::from(dice.happens(0.3)));
             let priority = [Priority::Low, Priority::Normal, Priority::High][priorities.below(3) as usize];
             let (is_broken, broken_gpu) = (dice.happens(0.05), job.broken_gpu.filter(|_| gpus > 0));
-            Self { begins, canceled_after, node_count, priority, is_broken, gpus, broken_gpu, ..job }
+            let claimed = Self { owner, max_share, zone, ..job };
+            Self { begins, canceled_after, node_count, priority, is_broken, gpus, broken_gpu, ..claimed }
         });
         jobs.collect()
     }
@@ -245,6 +263,12 @@ impl Job {
             job_id: self.id(),
             node_count: self.node_count,
             priority: self.priority,
+            owner: self.owner.clone(),
+            max_share: self.max_share,
+            requires: Requirements {
+                labels: self.zone.iter().map(|zone| (LABEL.to_owned(), (*zone).to_owned())).collect(),
+                ..Requirements::default()
+            },
             name: "simulated".into(),
             rank_mini_batch_count: self.mini_batches,
             output: Output { folder: folder.into(), ..example.output },

@@ -1,6 +1,7 @@
 //! A simulated fleet: several jobs on several nodes with several reducers, in virtual time, under the weather of a seed.
 //!
-//! The production code makes every decision: `Partitioner`; for reducers `Service` with its `Demultiplexer`; for a node
+//! The production code makes every decision: `Partitioner`, with the `turns` of a target that has quotas; for reducers
+//! `Service` with its `Demultiplexer`; for a node
 //! its `Demultiplexer`, its `Roster` (which jobs it serves, seats included) with executor and errands, and for each job a
 //! `Scheduler` with leases and announcer. The simulation plays the rest. Queue and store lose answers, delay, duplicate,
 //! reorder and fail. Nodes, reducers and partitioners die, freeze and return; nodes are drained, and lose their machine
@@ -17,6 +18,7 @@
 //! | file | what it plays |
 //! |---|---|
 //! | `fleet` | a seed: jobs, roles, and their lives |
+//! | `fleet/publish` | publishers, and the turns of jobs where there are quotas |
 //! | `node` | a node: provisions jobs and runs agents for the executor of a node |
 //! | `agent` | one job on a node: executes the actions of its scheduler |
 //! | `process` | a Python process |
@@ -24,6 +26,7 @@
 //! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
 //! | `fleet/lanes` | a small job beside large ones, in a task queue with lanes ([`run_lanes`]) |
 //! | `counts` | what roles ask of queues and store, for one large job on many nodes ([`run_size`]) |
+//! | `memory` | counts what roles allocate |
 //! | `queue_layer`, `store_layer` | queue and store as one role sees them |
 //! | `job` | the jobs, and what their scripts do |
 //! | `witness`, `rules` | the rules |
@@ -34,6 +37,7 @@ mod counts;
 mod fleet;
 mod gpus;
 mod job;
+mod memory;
 mod node;
 mod process;
 mod queue_layer;
@@ -44,6 +48,7 @@ mod weather;
 mod witness;
 
 pub use counts::Requests;
-pub use fleet::{Played, Queued, Size, Sized, run, run_lanes, run_size};
+pub use fleet::{LATENCY, Meter, Needed, Played, Queued, Size, Sized, run, run_lanes, run_size};
+pub use memory::CountedMemory;
 pub use weather::{Bug, Scenario};
 pub use witness::Violation;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use protocol::{JobSpec, Offer, Priority};
+use protocol::{JobSpec, Offer, Priority, Requirements};
 use queue::{Queue, View};
 use storage::TargetStore;
 use tokio::sync::watch;
@@ -15,7 +15,7 @@ use worker::{Stop, Timing};
 
 use crate::actor::{Actor, Told};
 use crate::agent::{Agent, PATIENCE};
-use crate::job::BROKEN;
+use crate::job::{BROKEN, PROCESSES};
 use crate::queue_layer::QueueLayer;
 use crate::shares::Shares;
 use crate::weather::Bug;
@@ -38,6 +38,7 @@ pub(crate) struct Node {
     pub results: Arc<QueueLayer>,
     pub bug: Option<Bug>,
     pub accidents: Arc<AtomicU32>,
+    pub offer: Offer,
     pub shares: Shares,
 }
 
@@ -50,7 +51,7 @@ impl Node {
         let idle_exit = weather.idle_exit.filter(|_| !self.has(Bug::StaysIdle));
         let config = Config {
             node: actor.name().to_owned(),
-            offer: Offer::default(),
+            offer: self.offer.clone(),
             idle_wish: 2,
             capacity: Capacity { process_count: None, process_count_default: PROCESS_COUNT, gpus },
             delay_max: tasks.limits().delay_max,
@@ -96,8 +97,8 @@ impl Node {
             executor.handle(event).await;
             // A job may wait for GPUs that processes of others have not left.
             let unfair = self.shares.unfair(PROCESS_COUNT).filter(|_| has_looked && gpus == 0);
-            if let Some(detail) = unfair.filter(|_| !executor.roster.is_stopping()) {
-                witness.report("jobs with work divide a node by weight", detail);
+            if let Some((rule, detail)) = unfair.filter(|_| !executor.roster.is_stopping()) {
+                witness.report(rule, detail);
             }
             witness.visits(actor.name(), executor.roster.jobs());
             if executor.roster.jobs() > 0 {
@@ -111,6 +112,16 @@ impl Node {
 
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
+    }
+
+    /// Returns what a node with a bug takes a job for.
+    fn mistaken(&self, spec: JobSpec) -> JobSpec {
+        match self.bug {
+            Some(Bug::IgnoresPriorities) => JobSpec { priority: Priority::Normal, ..spec },
+            Some(Bug::IgnoresMaxShare) => JobSpec { max_share: None, ..spec },
+            Some(Bug::IgnoresRequires) => JobSpec { requires: Requirements::default(), ..spec },
+            _ => spec,
+        }
     }
 
     fn has_accident(&self) -> bool {
@@ -144,9 +155,9 @@ impl Host for Node {
             Errand::Watch { .. } if self.has(Bug::StaysOnEndedJobs) => {
                 Event::Watched { visit, standing: Standing::Open, priority: None }
             }
-            Errand::LookUp if self.has(Bug::IgnoresPriorities) => match errands.run(errand).await {
+            Errand::LookUp => match errands.run(errand).await {
                 Event::LookedUp { visit, looked_at, found: Ok(Found::Open(spec)) } => {
-                    let spec = Box::new(JobSpec { priority: Priority::Normal, ..*spec });
+                    let spec = Box::new(self.mistaken(*spec));
                     Event::LookedUp { visit, looked_at, found: Ok(Found::Open(spec)) }
                 }
                 event => event,
@@ -182,9 +193,13 @@ impl Host for Node {
         allotment: Allotment,
     ) -> (Option<Held>, ()) {
         let Self { actor, bug, shares, .. } = self;
-        let priority = self.witness.of(&job_id).job.priority;
-        shares.begin(&job_id, priority, tasks.clone(), stop.clone(), allotment.watched());
         let (witness, node) = (self.witness.of(&job_id).clone(), actor.name().to_owned());
+        if let Some(lacks) = self.offer.lacks(&witness.spec.requires) {
+            witness.report("a job runs only on nodes that it fits", format!("{node}: {lacks}"));
+        }
+        let percent = witness.spec.max_share.unwrap_or(100);
+        let claim = (witness.job.priority, (PROCESS_COUNT * percent / 100).clamp(1, PROCESSES));
+        shares.begin(&job_id, claim, tasks.clone(), stop.clone(), allotment.watched());
         let beat = actor.weather().pace.beat;
         let gpus = shares.gpus.clone();
         let agent = Agent { actor, witness: witness.clone(), store: store.clone(), tasks, results, spec, bug, gpus };

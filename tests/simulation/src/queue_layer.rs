@@ -27,6 +27,13 @@ pub(crate) enum Side {
     ReducerTasks,
 }
 
+impl Side {
+    /// Whether it uses the task queue.
+    pub fn is_of_tasks(self) -> bool {
+        !matches!(self, Self::Results | Self::ReducerResults)
+    }
+}
+
 /// One role's view of a queue.
 #[derive(Debug)]
 pub(crate) struct QueueLayer {
@@ -91,7 +98,10 @@ impl Queue for QueueLayer {
         }
         self.call(async || {
             match self.side {
-                Side::PartitionerTasks => self.witness.published(&messages, JobWitness::published_by_partitioner),
+                Side::PartitionerTasks => {
+                    self.witness.published(&messages, JobWitness::published_by_partitioner);
+                    self.witness.begun(&messages);
+                }
                 Side::NodeTasks => self.witness.published(&messages, JobWitness::published_by_node),
                 Side::Results => self.witness.announced(&messages),
                 Side::ReducerTasks => self.witness.published(&messages, JobWitness::published_by_reducer),

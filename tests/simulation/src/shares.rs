@@ -15,6 +15,8 @@ use worker::scheduler::{InUse, ProcessId};
 /// A job that an agent works on.
 struct Working {
     priority: Priority,
+    /// Processes of a node that it may have.
+    most: u32,
     view: Arc<View>,
     stop: watch::Receiver<Stop>,
     share: watch::Receiver<Share>,
@@ -57,12 +59,12 @@ impl Shares {
     pub fn begin(
         &self,
         job_id: &str,
-        priority: Priority,
+        (priority, most): (Priority, u32),
         view: Arc<View>,
         stop: watch::Receiver<Stop>,
         share: watch::Receiver<Share>,
     ) {
-        let working = Working { priority, view, stop, share };
+        let working = Working { priority, most, view, stop, share };
         self.working.lock().expect("no holder panics").insert(job_id.to_owned(), working);
     }
 
@@ -71,21 +73,29 @@ impl Shares {
         self.gpus.all_ended(job_id);
     }
 
-    /// Returns what is unfair, for a node that divides this many processes and has just looked which jobs have work.
-    pub fn unfair(&self, processes: u32) -> Option<String> {
+    /// Returns what is unfair, for a node that divides this many processes and has just looked which jobs have work: a rule
+    /// and what breaks it.
+    pub fn unfair(&self, processes: u32) -> Option<(&'static str, String)> {
         let jobs = self.working.lock().expect("no holder panics");
         let has_work = |job: &&Working| job.view.quiet_since().is_none() && *job.stop.borrow() == Stop::No;
-        let shares = jobs.values().filter(has_work).map(|job| (job.priority.weight(), job.share.borrow().processes));
-        let shares: Vec<(u32, u32)> = shares.collect();
-        let sum: u32 = shares.iter().map(|(_, share)| share).sum();
-        let is_behind = |(weight, share): &(u32, u32)| {
-            let of_other = |(other, others): &(u32, u32)| {
+        let share = |job: &Working| (job.priority.weight(), job.share.borrow().processes, job.most);
+        let shares: Vec<(u32, u32, u32)> = jobs.values().filter(has_work).map(share).collect();
+        let sum: u32 = shares.iter().map(|(_, share, _)| share).sum();
+        let is_behind = |(weight, share, most): &(u32, u32, u32)| {
+            let of_other = |(other, others, _): &(u32, u32, u32)| {
                 weight > other && share < others || weight == other && share + 1 < *others
             };
-            *share == 0 || shares.iter().any(of_other)
+            *share == 0 || share < most && shares.iter().any(of_other)
         };
         let is_unfair = sum > processes.max(shares.len() as u32) || shares.iter().any(is_behind);
-        is_unfair.then(|| format!("weights and processes are {shares:?}"))
+        let rule = if shares.iter().any(|(_, share, most)| share > most) {
+            "a job has no more of a node than its max_share"
+        } else if is_unfair {
+            "jobs with work divide a node by weight"
+        } else {
+            return None;
+        };
+        Some((rule, format!("weights, processes and the most are {shares:?}")))
     }
 }
 

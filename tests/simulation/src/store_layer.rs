@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use chrono::DateTime;
 use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
@@ -15,6 +17,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use protocol::JobResult;
+use tokio::time::Instant;
 
 use crate::actor::Actor;
 use crate::counts::{Asked, Counts};
@@ -32,6 +35,8 @@ pub(crate) struct StoreLayer {
     pub witness: Arc<Witness>,
     pub counts: Counts,
     pub bug: Option<Bug>,
+    /// The store dates the markers of open jobs by virtual time, which began then.
+    pub began: Instant,
     /// Time stands still while another thread works, so only this thread can wait.
     pub thread: ThreadId,
 }
@@ -56,6 +61,9 @@ impl StoreLayer {
     async fn call<T>(&self, work: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
         if std::thread::current().id() != self.thread {
             return work().await;
+        }
+        if self.actor.weather().latency > 0 {
+            self.actor.wait(self.actor.weather().latency).await;
         }
         let failed = || object_store::Error::Generic { store: "simulated", source: "bad weather".into() };
         self.actor.call(failed, work).await
@@ -110,6 +118,9 @@ impl ObjectStore for StoreLayer {
         if self.bug == Some(Bug::CommitsUnconditionally) && path.starts_with("ledger/") {
             options.mode = PutMode::Overwrite;
         }
+        if self.bug == Some(Bug::TurnsTwice) && location.as_ref().starts_with("turns/") {
+            options.mode = PutMode::Overwrite;
+        }
         if self.bug == Some(Bug::TakesSeatsOfOthers) && job_of(location).is_some_and(|(_, name)| is_seat(name)) {
             options.mode = PutMode::Overwrite;
         }
@@ -142,12 +153,18 @@ impl ObjectStore for StoreLayer {
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
+        let witness = self.witness.clone();
+        self.inner.delete_stream(locations).inspect_ok(move |location| witness.deleted(location.as_ref())).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.counts.asked(Asked::List);
-        self.inner.list(prefix)
+        let (witness, began) = (self.witness.clone(), self.began);
+        let dated = move |meta: ObjectMeta| match witness.marked(meta.location.as_ref()) {
+            Some(at) => ObjectMeta { last_modified: DateTime::UNIX_EPOCH + (at - began), ..meta },
+            None => meta,
+        };
+        self.inner.list(prefix).map_ok(dated).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use protocol::{OwnerQuota, Quotas};
+
 /// Mistakes that a role could make, planted between the role and the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "most are named after what they do")]
@@ -36,6 +38,10 @@ pub enum Bug {
     IgnoresShares,
     /// Takes every job for one of normal priority.
     IgnoresPriorities,
+    /// Takes every job for one that may have a whole node.
+    IgnoresMaxShare,
+    /// Takes every job for one that requires nothing of a node.
+    IgnoresRequires,
     /// Says that processes have left the GPUs of other jobs before they have.
     SharesGpus,
     /// Drops what a failure tells about its GPU.
@@ -74,6 +80,11 @@ pub enum Bug {
     IgnoresCheckpoints,
     // Of a partitioner:
     PublishesBeforePlanning,
+    /// Publishes a job although it has to wait for its turn.
+    IgnoresQuotas,
+    // Of a process that lets jobs begin:
+    /// Overwrites the turn that another process has created.
+    TurnsTwice,
     // Of a reducer:
     AcknowledgesBeforeCommitting,
     /// Overwrites segments.
@@ -232,9 +243,26 @@ pub(crate) struct Weather {
     /// A partitioner moves time on while it waits for an answer. Time stands still while its listing waits for room for
     /// another chunk of the plan, so a wait for time to pass would never end.
     pub drives_time: bool,
+    /// Milliseconds that each request to the store takes longer.
+    pub latency: u64,
     pub pace: Pace,
+    /// How many jobs may run at a time.
+    pub quotas: Quotas,
+    /// Whether nodes have labels.
+    pub has_labels: bool,
     /// How long the weather lasts.
     pub ends: Duration,
+}
+
+/// Returns the quotas of a seed; most have none.
+pub(crate) fn quotas_of(seed: u64) -> Quotas {
+    let dice = Dice::new(seed, "quotas");
+    if !dice.happens(0.25) {
+        return Quotas::default();
+    }
+    let (max_jobs, of_owner) = [(Some(1), None), (Some(2), Some(1)), (None, Some(1))][dice.below(3) as usize];
+    let each_owner = OwnerQuota { max_jobs: of_owner, ..OwnerQuota::default() };
+    Quotas { max_jobs, each_owner, ..Quotas::default() }
 }
 
 impl Weather {
@@ -244,13 +272,15 @@ impl Weather {
             if dice.happens(probability) { value * dice.draw(fastrand::Rng::f64) } else { 0.0 }
         };
         let seconds = Duration::from_secs;
+        let quotas = quotas_of(seed);
         Self {
             fail: maybe(0.6, 0.3),
             delay: maybe(0.7, 0.5),
             delay_max: seconds([1, 5, 20, 60][dice.below(4) as usize]),
             duplicate: maybe(0.5, 0.5),
             reorder: maybe(0.5, 0.5),
-            vanish: if dice.happens(0.1) { 0.05 } else { 0.0 },
+            // A job that stands still would keep its turn for longer than others have patience.
+            vanish: if dice.happens(0.1) && quotas == Quotas::default() { 0.05 } else { 0.0 },
             crash_every: if dice.happens(0.6) { seconds(5 + dice.below(60)) } else { Duration::ZERO },
             freeze: maybe(0.5, 0.8),
             freeze_max: seconds(90),
@@ -271,7 +301,15 @@ impl Weather {
             bundle_max: if dice.happens(0.5) { 2 + dice.below(7) as usize } else { 1 },
             message_bytes_max: 32 * 1024,
             drives_time: false,
+            latency: 0,
             pace: Pace::default(),
+            quotas,
+            has_labels: Dice::new(seed, "labels").happens(0.3),
         }
+    }
+
+    /// Whether jobs may have to wait for their turns.
+    pub fn has_quotas(&self) -> bool {
+        self.quotas != Quotas::default()
     }
 }

@@ -3,12 +3,13 @@
 mod items;
 mod job;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use protocol::{Descriptor, ResultEvent, decode_records, job_of_message};
+use protocol::{Descriptor, Quotas, ResultEvent, decode_records, job_of_message};
 use queue::{Delivery, Message, Receipt};
+use tokio::time::Instant;
 
 pub(crate) use job::JobWitness;
 
@@ -34,12 +35,23 @@ pub(crate) struct Witness {
     violation: Mutex<Option<Violation>>,
     /// Jobs that each living node has.
     visits: Mutex<BTreeMap<String, usize>>,
+    quotas: Quotas,
+    crowd: Mutex<Crowd>,
+}
+
+/// The open jobs of the target.
+#[derive(Debug, Default)]
+struct Crowd {
+    /// When their markers were written last.
+    marked: BTreeMap<String, Instant>,
+    /// Those with messages.
+    begun: BTreeSet<String>,
 }
 
 impl Witness {
-    pub fn new(jobs: impl IntoIterator<Item = JobWitness>) -> Self {
+    pub fn new(jobs: impl IntoIterator<Item = JobWitness>, quotas: Quotas) -> Self {
         let jobs = jobs.into_iter().map(|job| (job.job.id(), Arc::new(job))).collect();
-        Self { jobs, violation: Mutex::default(), visits: Mutex::default() }
+        Self { jobs, violation: Mutex::default(), visits: Mutex::default(), quotas, crowd: Mutex::default() }
     }
 
     /// Returns the witness of a job.
@@ -88,6 +100,24 @@ impl Witness {
         }
     }
 
+    /// Messages of jobs are published, so that these jobs run.
+    pub fn begun(&self, messages: &[Message]) {
+        for message in messages {
+            let job = self.of(&message.group);
+            let mut crowd = self.crowd.lock().expect("no holder panics");
+            // A job may end before all its messages are published.
+            if job.result().is_some() || crowd.begun.contains(&message.group) {
+                continue;
+            }
+            let owners: Vec<&str> = crowd.begun.iter().map(|job_id| self.of(job_id).job.owner.as_str()).collect();
+            if let Some(full) = self.quotas.full(&job.job.owner, &owners) {
+                let detail = format!("{} begins, and {full}: {:?}", message.group, crowd.begun);
+                self.report("no more jobs run than quotas allow", detail);
+            }
+            crowd.begun.insert(message.group.clone());
+        }
+    }
+
     pub fn delivered(&self, deliveries: &[Delivery]) {
         for delivery in deliveries {
             let descriptor = descriptor(&delivery.body);
@@ -119,10 +149,24 @@ impl Witness {
 
     /// `path` is that of the object in the store.
     pub fn written(&self, path: &str, bytes: &[u8]) {
+        if let Some(job_id) = path.strip_prefix("open/") {
+            self.crowd.lock().expect("no holder panics").marked.insert(job_id.to_owned(), Instant::now());
+        }
         let in_job = path.strip_prefix("jobs/").and_then(|path| path.split_once('/'));
         if let Some((job_id, name)) = in_job {
             self.of(job_id).written(name, bytes);
         }
+    }
+    /// `path` is that of an object that is deleted.
+    pub fn deleted(&self, path: &str) {
+        if let Some(job_id) = path.strip_prefix("open/") {
+            self.crowd.lock().expect("no holder panics").begun.remove(job_id);
+        }
+    }
+
+    /// Returns when the marker of an open job was written, by virtual time.
+    pub fn marked(&self, path: &str) -> Option<Instant> {
+        self.crowd.lock().expect("no holder panics").marked.get(path.strip_prefix("open/")?).copied()
     }
 }
 

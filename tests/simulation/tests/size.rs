@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use simulation::{Size, Sized, run_size};
+use simulation::{CountedMemory, Size, Sized, run_size};
+
+#[global_allocator]
+static MEMORY: CountedMemory = CountedMemory;
 
 const NODES: u64 = 20;
 /// What AWS publishes: messages of a standard queue in flight, bytes of a message, and requests to S3 a second for each
@@ -18,14 +21,15 @@ type Count = fn(&Sized) -> u64;
 
 fn play(mini_batches: u64) -> Sized {
     let run_time = Duration::from_millis(200);
-    run_size(Size { nodes: NODES, mini_batches, run_time }).unwrap_or_else(|violation| panic!("{violation}"))
+    let meter = CountedMemory::METER;
+    run_size(Size { nodes: NODES, mini_batches, run_time, meter }).unwrap_or_else(|violation| panic!("{violation}"))
 }
 
 #[test]
 fn requests_and_objects_grow_no_faster_than_a_job() {
     let (few, many) = (1_000, 10_000);
     let (small, large) = (play(few), play(many));
-    let counts: [(&str, Count); 13] = [
+    let counts: [(&str, Count); 18] = [
         ("sends", |one| one.requests.sends),
         ("receives", |one| one.requests.receives),
         ("deletes", |one| one.requests.deletes),
@@ -37,8 +41,13 @@ fn requests_and_objects_grow_no_faster_than_a_job() {
         ("listings of the store", |one| one.requests.lists),
         ("segments of the ledger", |one| one.segments),
         ("objects of the plan", |one| one.plan_objects),
-        ("requests of a restart", |one| one.restart.all()),
-        ("requests of a retry", |one| one.retry.all()),
+        ("requests of a restart", |one| one.restart.requests.all()),
+        ("requests of a retry", |one| one.retry.requests.all()),
+        ("requests of `status`", |one| one.status.requests.all()),
+        ("memory of a reducer that opens the ledger", |one| one.restart.memory),
+        ("memory of a publisher", |one| one.retry.memory),
+        ("milliseconds of a restart", |one| one.restart.time.as_millis() as u64),
+        ("milliseconds of a retry", |one| one.retry.time.as_millis() as u64),
     ];
     for (name, of) in counts {
         // A tenth more: where messages meet in one request depends on chance.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{MemoryQueue, NAME};
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::rabbitmq::lanes::{Lane, Lanes, divide};
+use crate::rabbitmq::lanes::{Lane, Lanes, divide, whole_lanes};
 use crate::{Delivery, Depth, Error, Fairness, Limits, Message, Queue, Receipt, Receive};
 
 /// Numbers of messages in each lane.
@@ -53,13 +53,11 @@ impl MemoryLanes {
         held.leases.retain(|_, until| *until > Instant::now());
         let mut counts = vec![0; self.queues.len()];
         held.leases.keys().for_each(|receipt| counts[lane_of(receipt)] += 1);
-        let lanes: Vec<Lane> = self
-            .ready()
-            .into_iter()
-            .zip(counts)
-            .zip(&held.turns)
-            .map(|((ready, held), turn)| Lane { ready, held, free: 0, capacity: 0, turn: *turn })
-            .collect();
+        let (mut lanes, ready) = (Vec::new(), self.ready());
+        for (number, ((ready, held), turn)) in ready.into_iter().zip(counts).zip(&held.turns).enumerate() {
+            let parts = self.lanes.parts(number, ready);
+            lanes.push(Lane { ready, held, free: 0, capacity: 0, parts, turn: *turn });
+        }
         divide(&lanes, messages_max, false).into_iter().map(|change| change.add).collect()
     }
 
@@ -169,6 +167,6 @@ impl Queue for MemoryLanes {
     }
 
     fn limits(&self) -> Limits {
-        Limits { fairness: Fairness::Lanes(self.queues.len()), ..self.queues[0].limits() }
+        Limits { fairness: Fairness::Lanes(whole_lanes(self.queues.len())), ..self.queues[0].limits() }
     }
 }

@@ -1,23 +1,29 @@
 //! The lanes of a queue: several queues of the broker hold its messages, so that groups do not wait for each other.
 //!
 //! A queue of RabbitMQ delivers first in, first out. So a publisher gives each group a lane, the one with the fewest
-//! ready messages when it first sends for the group, and keeps to it. Groups share lanes when there are more of them, so
-//! the last lane stays short: it takes only the first messages of a group, and the rest goes to another lane. Behind any
-//! number of large groups, a small one therefore waits for the beginnings of groups, and never for a whole large one.
+//! ready messages when it first sends for the group, and keeps to it. Where every lane has messages already, groups have
+//! to share them. Then the first messages of a group go to the two last lanes, the *short* ones, and only the rest goes
+//! to another lane. Behind any number of large groups, a small one therefore waits for the beginnings of groups, and never
+//! for a whole large one.
 //!
-//! A consumer divides what it requests between the lanes, so that it holds as many messages of one lane as of another.
-//! Nothing else depends on the lane of a message: a message in the wrong lane is delivered all the same, only sooner or
-//! later.
+//! A consumer divides what it requests between the lanes, so that it holds as many messages of one lane as of another; a
+//! short lane counts as several, by the number of groups whose messages it has. Nothing else depends on the lane of a
+//! message: a message in the wrong lane is delivered all the same, only sooner or later.
 //!
-//! Messages carry the name of their group. A process that has received a message of a group sends to the same lane.
+//! Messages carry the name of their group. A process that has received a message of a group from a lane that is not
+//! short sends to the same lane.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Mutex;
 
 /// How many groups a process remembers.
 const GROUPS_MAX: usize = 1024;
-/// How many messages of a group a process sends to the last of several lanes.
-const SHORT_MAX: usize = 32;
+/// Which messages of a group each short lane takes, by how many of them a process has sent before.
+const SHORT: [Range<usize>; 2] = [2..32, 0..2];
+/// A short lane counts as this many lanes at most, so that the others always get their part.
+const PARTS_MAX: usize = 8;
 
 /// The names of the lanes, and the lanes of groups.
 #[derive(Debug)]
@@ -47,11 +53,18 @@ impl Assigned {
     }
 }
 
-/// The lane of a group, and how many of its messages this process has sent to the short lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a group is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
-    lane: usize,
-    in_short: usize,
+    /// Its lane; `None`: so far only in short lanes.
+    lane: Option<usize>,
+    /// How many of its messages this process has sent before it had a lane.
+    sent: usize,
+}
+
+/// Returns how many lanes of these are not short.
+pub(crate) fn whole_lanes(lanes: usize) -> usize {
+    lanes.saturating_sub(SHORT.len()).max(1)
 }
 
 impl Lanes {
@@ -69,35 +82,51 @@ impl Lanes {
         self.names.len() > 1
     }
 
-    /// The lane that takes only the first messages of each group.
-    fn short(&self) -> Option<usize> {
-        self.are_several().then(|| self.names.len() - 1)
+    fn whole(&self) -> usize {
+        whole_lanes(self.names.len())
+    }
+
+    /// Returns the short lane for the next message of a group, given how many were sent before.
+    fn short(&self, sent: usize) -> Option<usize> {
+        let short = (self.whole()..self.names.len()).zip(&SHORT);
+        short.filter(|(_, takes)| takes.contains(&sent)).map(|(lane, _)| lane).next()
+    }
+
+    /// Returns as how many lanes one counts that has this many messages: a short one has several groups.
+    pub fn parts(&self, lane: usize, messages: usize) -> usize {
+        let takes = lane.checked_sub(self.whole()).and_then(|number| SHORT.get(number));
+        takes.map_or(1, |takes| messages.div_ceil(takes.len()).clamp(1, PARTS_MAX))
     }
 
     /// Returns the lane of a group, if it has one.
     #[cfg(test)]
     pub fn of(&self, group: &str) -> Option<usize> {
-        self.assigned.lock().expect("no holder panics").places.get(group).map(|place| place.lane)
+        self.assigned.lock().expect("no holder panics").places.get(group).and_then(|place| place.lane)
     }
 
     /// Notes that a message of a group has arrived from this lane.
     pub fn arrived(&self, group: &str, lane: usize) {
+        if lane >= self.whole() {
+            return;
+        }
         let mut assigned = self.assigned.lock().expect("no holder panics");
-        let known = assigned.places.get(group).copied();
-        if known.is_none_or(|place| Some(place.lane) == self.short() && place.lane != lane) {
-            assigned.insert(group, Place { lane, in_short: known.map_or(0, |place| place.in_short) });
+        let known = assigned.places.get(group).copied().unwrap_or_default();
+        if known.lane.is_none() {
+            assigned.insert(group, Place { lane: Some(lane), ..known });
         }
     }
 
-    /// Whether the groups of these messages have their lanes, so that [`Self::place`] needs no numbers.
+    /// Whether it is known where messages of these groups go, so that [`Self::place`] needs no numbers.
     pub fn are_placed<'a>(&self, groups: impl Iterator<Item = &'a str>) -> bool {
-        let Some(short) = self.short() else { return true };
+        if !self.are_several() {
+            return true;
+        }
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         groups.for_each(|group| *counts.entry(group).or_default() += 1);
         let assigned = self.assigned.lock().expect("no holder panics");
         counts.into_iter().all(|(group, count)| {
             let place = assigned.places.get(group);
-            place.is_some_and(|place| place.lane != short || place.in_short + count <= SHORT_MAX)
+            place.is_some_and(|place| place.lane.is_some() || self.short(place.sent + count - 1).is_some())
         })
     }
 
@@ -105,23 +134,26 @@ impl Lanes {
     /// group gets the first lane of those with the fewest, which may be those of groups before it. So a lone group is in
     /// the first lane.
     pub fn place<'a>(&self, groups: impl Iterator<Item = &'a str>, mut ready: Vec<usize>) -> Vec<usize> {
-        let Some(short) = self.short() else { return groups.map(|_| 0).collect() };
+        if !self.are_several() {
+            return groups.map(|_| 0).collect();
+        }
         let mut assigned = self.assigned.lock().expect("no holder panics");
         let mut place_of = |group: &str| {
             let known = assigned.places.get(group).copied();
-            let stays = |place: &Place| place.lane != short || place.in_short < SHORT_MAX;
-            let mut place = known.filter(stays).unwrap_or_else(|| {
-                let open = if known.is_some() { &ready[..short] } else { &ready[..] };
-                let fewest = open.iter().enumerate().min_by_key(|(_, ready)| **ready);
-                let (lane, _) = fewest.expect("there are several lanes");
-                Place { lane, in_short: known.map_or(0, |place| place.in_short) }
-            });
-            place.in_short += usize::from(place.lane == short);
-            ready[place.lane] += 1;
+            let mut place = known.unwrap_or_default();
+            let fewest = (0..self.whole()).min_by_key(|lane| ready[*lane]).expect("one lane is not short");
+            let is_free = known.is_none() && ready[fewest] == 0;
+            let lane = match (place.lane, self.short(place.sent)) {
+                (Some(lane), _) => lane,
+                (None, Some(short)) if !is_free => short,
+                (None, _) => *place.lane.insert(fewest),
+            };
+            place.sent += usize::from(place.lane.is_none());
+            ready[lane] += 1;
             if known != Some(place) {
                 assigned.insert(group, place);
             }
-            place.lane
+            lane
         };
         groups.map(&mut place_of).collect()
     }
@@ -138,8 +170,19 @@ pub(crate) struct Lane {
     pub free: usize,
     /// The prefetch of its consumers: as messages are settled, the broker sends others up to this number.
     pub capacity: usize,
+    /// As how many lanes it counts.
+    pub parts: usize,
     /// Grows with each arrival: the lane with the smallest has waited longest for its turn.
     pub turn: u64,
+}
+
+impl Lane {
+    /// Compares two lanes that have so many units: the one that gets the next is less.
+    fn compare(&self, has: usize, other: &Self, other_has: usize) -> Ordering {
+        // (2 · has + 1) / parts, without fractions.
+        let (one, two) = ((2 * has + 1) * other.parts, (2 * other_has + 1) * self.parts);
+        one.cmp(&two).then(self.turn.cmp(&other.turn))
+    }
 }
 
 /// How the consumers of a lane should change.
@@ -154,9 +197,10 @@ pub(crate) struct Change {
 /// Divides a request between lanes. `missing`: how many messages should still arrive. `replace`: end all consumers
 /// first.
 ///
-/// Each message comes from the lane of which the connection holds the fewest. What no lane has ready is spread over all
-/// lanes, and while nothing is ready at all each lane may send at least one message, so that the next one arrives
-/// without another look. Consumers end in lanes that would send more than their part while another lane waits.
+/// Each message comes from the lane of which the connection holds the fewest, for each lane as which it counts. What no
+/// lane has ready is spread over all lanes, and while nothing is ready at all each lane may send at least one message, so
+/// that the next one arrives without another look. Consumers end in lanes that would send more than their part while
+/// another lane waits.
 pub(crate) fn divide(lanes: &[Lane], missing: usize, replace: bool) -> Vec<Change> {
     let ready = |lane: &Lane| lane.ready;
     let mut wanted = match lanes {
@@ -198,14 +242,14 @@ fn over_their_part(lanes: &[Lane], missing: usize) -> Vec<bool> {
     lanes.iter().zip(&parts).map(|(lane, part)| one_waits && lane.capacity > *part).collect()
 }
 
-/// Gives out `total` units, each to the lane that has the fewest, up to the limit of each lane.
+/// Gives out `total` units, each to the lane that has the fewest by its parts, up to the limit of each lane.
 fn fill(lanes: &[Lane], has: impl Fn(&Lane) -> usize, limit: impl Fn(&Lane) -> usize, total: usize) -> Vec<usize> {
     let mut given = vec![0; lanes.len()];
     for _ in 0..total {
         let open = lanes.iter().enumerate().filter(|(number, lane)| given[*number] < limit(lane));
-        let Some((number, _)) = open.min_by_key(|(number, lane)| (has(lane) + given[*number], lane.turn)) else {
-            break;
-        };
+        let with_units = open.map(|(number, lane)| (number, lane, has(lane) + given[number]));
+        let next = with_units.min_by(|(_, one, has), (_, other, other_has)| one.compare(*has, other, *other_has));
+        let Some((number, ..)) = next else { break };
         given[number] += 1;
     }
     given
@@ -216,7 +260,7 @@ mod tests {
     use super::*;
 
     fn lane(ready: usize, held: usize, free: usize, capacity: usize) -> Lane {
-        Lane { ready, held, free, capacity, turn: 0 }
+        Lane { ready, held, free, capacity, parts: 1, turn: 0 }
     }
 
     fn adds(lanes: &[Lane], missing: usize) -> Vec<usize> {
@@ -229,12 +273,12 @@ mod tests {
 
     #[test]
     fn group_keeps_its_lane_and_the_oldest_is_forgotten() {
-        let lanes = Lanes::new("tasks", 3);
-        assert_eq!(lanes.names(), ["tasks", "tasks-2", "tasks-3"]);
+        let lanes = Lanes::new("tasks", 5);
+        assert_eq!(lanes.names(), ["tasks", "tasks-2", "tasks-3", "tasks-4", "tasks-5"]);
         lanes.arrived("a", 1);
         lanes.arrived("a", 2);
         assert_eq!((lanes.of("a"), lanes.of("b")), (Some(1), None));
-        assert_eq!(placed(&lanes, "a", 2, &[0, 9, 0]), [1, 1]);
+        assert_eq!(placed(&lanes, "a", 2, &[0, 9, 0, 0, 0]), [1, 1]);
         (0..GROUPS_MAX).for_each(|number| lanes.arrived(&number.to_string(), 0));
         assert_eq!((lanes.of("a"), lanes.of("0")), (None, Some(0)));
         let only = Lanes::new("results", 1);
@@ -243,26 +287,38 @@ mod tests {
     }
 
     #[test]
-    fn group_gets_the_lane_with_the_fewest_messages() {
-        let lanes = Lanes::new("tasks", 4);
-        assert_eq!(placed(&lanes, "lone", 40, &[0; 4]), [0; 40]);
-        assert_eq!(lanes.place(["a", "b", "a"].into_iter(), vec![40, 0, 7, 9]), [1, 1, 1]);
+    fn group_gets_a_lane_without_messages() {
+        let lanes = Lanes::new("tasks", 6);
+        assert_eq!(placed(&lanes, "lone", 40, &[0; 6]), [0; 40]);
+        assert_eq!(lanes.place(["a", "b", "a"].into_iter(), vec![40, 0, 7, 9, 0, 0]), [1, 5, 1]);
     }
 
     #[test]
-    fn last_lane_takes_the_first_messages_of_a_group_only() {
-        let lanes = Lanes::new("tasks", 3);
-        let full = [50, 40, 0];
-        assert_eq!(placed(&lanes, "small", 5, &full), [2; 5]);
-        assert!(lanes.are_placed(std::iter::repeat_n("small", SHORT_MAX - 5)));
-        assert!(!lanes.are_placed(std::iter::repeat_n("small", SHORT_MAX - 4)));
+    fn short_lanes_take_the_first_messages_of_a_group_only() {
+        let lanes = Lanes::new("tasks", 4);
+        let full = [50, 40, 0, 0];
+        assert_eq!(placed(&lanes, "small", 5, &full), [3, 3, 2, 2, 2]);
+        assert!(lanes.are_placed(std::iter::repeat_n("small", 32 - 5)));
+        assert!(!lanes.are_placed(std::iter::repeat_n("small", 32 - 4)));
         let large = placed(&lanes, "large", 100, &full);
-        assert_eq!(large[..SHORT_MAX], [2; SHORT_MAX], "it begins at once");
-        assert!(large[SHORT_MAX..].iter().all(|lane| *lane == 1), "the rest waits elsewhere");
-        assert_eq!(placed(&lanes, "large", 1, &[0; 3]), [1], "and keeps to that lane");
-        lanes.arrived("returned", 2);
+        assert_eq!((&large[..2], &large[2..32]), (&[3; 2][..], &[2; 30][..]), "it begins at once");
+        assert!(large[32..].iter().all(|lane| *lane == 1), "the rest waits elsewhere");
+        assert_eq!(placed(&lanes, "large", 1, &[0; 4]), [1], "and keeps to that lane");
+        lanes.arrived("returned", 3);
+        assert_eq!(placed(&lanes, "returned", 1, &full), [3]);
         lanes.arrived("returned", 0);
-        assert_eq!(lanes.of("returned"), Some(0), "what a node returns goes to the lane of the rest");
+        assert_eq!(placed(&lanes, "returned", 1, &full), [0], "what a node returns goes to the lane of the rest");
+    }
+
+    #[test]
+    fn short_lane_counts_as_many_lanes_as_it_has_groups() {
+        let lanes = Lanes::new("tasks", 8);
+        assert_eq!([0, 5, 6, 7].map(|lane| lanes.parts(lane, 0)), [1; 4]);
+        assert_eq!([0, 5, 6, 7].map(|lane| lanes.parts(lane, 10)), [1, 1, 1, 5]);
+        assert_eq!([0, 5, 6, 7].map(|lane| lanes.parts(lane, 91)), [1, 1, 4, PARTS_MAX], "the others get their part");
+        let [large, first] = [lane(1000, 0, 0, 0), Lane { parts: 3, ..lane(6, 0, 0, 0) }];
+        assert_eq!(adds(&[large, first], 4), [1, 3]);
+        assert_eq!(adds(&[Lane { held: 1, ..large }, Lane { held: 3, ..first }], 4), [1, 3]);
     }
 
     #[test]

@@ -343,6 +343,7 @@ impl Leases {
                 held: state.lanes[lane].0,
                 free: state.free(Some(lane)),
                 capacity: state.capacity(Some(lane)),
+                parts: self.lanes.parts(lane, ready[lane]),
                 turn: state.lanes[lane].1,
             })
             .collect();

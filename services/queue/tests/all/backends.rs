@@ -33,7 +33,7 @@ fn size(bytes: usize) -> String {
 fn fairness(fairness: Fairness) -> String {
     match fairness {
         Fairness::None => "none".to_owned(),
-        Fairness::Lanes(lanes) => format!("{lanes} lanes take turns"),
+        Fairness::Lanes(lanes) => format!("{lanes} lanes take turns, and short ones"),
         Fairness::Groups => "groups take turns".to_owned(),
     }
 }

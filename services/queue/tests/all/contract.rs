@@ -73,7 +73,7 @@ fn memory_with_lanes() -> Local {
     let clock = ManualClock::new();
     let options = MemoryOptions { clock: Clock::Manual(clock.clone()), ..MemoryOptions::default() };
     let queues = (0..LANES).map(|lane| Arc::new(MemoryQueue::lane(options.clone(), lane))).collect();
-    let capabilities = Capabilities { fairness: Fairness::Lanes(LANES as usize), ..capabilities() };
+    let capabilities = Capabilities { fairness: Fairness::Lanes(LANES as usize - 2), ..capabilities() };
     Local { queue: Arc::new(MemoryLanes::new(queues)), clock, capabilities, _folder: None, _demultiplexer: None }
 }
 

@@ -41,7 +41,7 @@ impl Harness for Rabbit {
             first_in_first_out: true,
             fairness: match self.lanes {
                 1 => Fairness::None,
-                lanes => Fairness::Lanes(lanes),
+                lanes => Fairness::Lanes(lanes - 2),
             },
             dropped_receive_returns: true,
             message_bytes_max: Some(16 << 20),

@@ -55,12 +55,17 @@ async fn group_keeps_the_lane_with_the_fewest_messages() {
     send(&publisher, "small", 1).await;
     assert_eq!((ready(&options, 0).await, ready(&options, 1).await), (110, 6));
     for number in 2..LANES {
-        send(&publisher, &format!("g{number}"), 20).await;
+        send(&publisher, &format!("g{number}"), 40).await;
     }
     let ninth = open(&options).await;
     send(&ninth, "ninth", 1).await;
-    assert_eq!(ready(&options, 1).await, 7, "the shortest lane");
-    assert_eq!(publisher.depth().await.expect("depth").visible, 110 + 7 + 20 * (LANES as u64 - 2));
+    assert_eq!(ready(&options, LANES - 1).await, 2 + 2 + 1, "the first messages of groups without a lane of their own");
+    assert_eq!(
+        (ready(&options, LANES - 2).await, ready(&options, 1).await),
+        (30 + 30, 6 + 8 + 8),
+        "the next, the rest"
+    );
+    assert_eq!(publisher.depth().await.expect("depth").visible, 110 + 6 + 1 + 40 * (LANES as u64 - 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,10 +153,10 @@ async fn waiting_receive_gets_messages_of_every_lane() {
     let publisher = open(&options).await;
     let worker = open(&options).await;
     for number in 0..LANES {
-        // A backlog of another lane moves the next group.
-        send(&publisher, &format!("g{number}"), 1).await;
+        // A backlog of another lane moves the next group. The first group without a lane has messages in both short ones.
+        send(&publisher, &format!("g{number}"), if number == LANES - 2 { 3 } else { 1 }).await;
     }
-    assert_eq!(receive(&worker, LANES).await.len(), LANES);
+    assert_eq!(receive(&worker, LANES + 2).await.len(), LANES + 2);
     for number in (0..LANES).rev() {
         let group = format!("g{number}");
         let (one, ()) = tokio::join!(receive_one(&worker), async {

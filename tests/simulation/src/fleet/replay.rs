@@ -33,7 +33,7 @@ impl World {
         }
         let specs: Vec<_> = witnesses.iter().map(|witness| witness.spec.job_id.clone()).collect();
         let world = Self {
-            witness: Arc::new(Witness::new(witnesses)),
+            witness: Arc::new(Witness::new(witnesses, self.weather.quotas.clone())),
             calm_from: Instant::now() + self.weather.ends,
             play: 0,
             lives: Arc::default(),

@@ -1,16 +1,19 @@
 //! One large job on many nodes, in good weather: what it asks of queues and store, and what a restart and a retry ask.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
 use partitioner::{Partitioner, Pending};
 use protocol::JobState;
-use queue::Queue;
+use queue::{Delivery, Depth, Error, Limits, MemoryOptions, MemoryQueue, Message, Queue, Receipt, Receive};
 use tokio::time::{Instant, sleep};
 
 use super::{Side, World, folder};
+use crate::actor::Actor;
 use crate::counts::Requests;
 use crate::job::Job;
 use crate::weather::{Pace, Scenario, Weather};
@@ -19,6 +22,9 @@ use crate::witness::Violation;
 /// The largest message of SQS.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
 const LOOK: Duration = Duration::from_secs(1);
+/// Milliseconds that a request of a restart, of `status` or of a retry to the store takes: Amazon names 100 to 200 for
+/// small objects.
+pub const LATENCY: u64 = 150;
 
 /// A job and its fleet.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +35,8 @@ pub struct Size {
     pub mini_batches: u64,
     /// Time of each run.
     pub run_time: Duration,
+    /// Measures the memory of roles.
+    pub meter: Meter,
 }
 
 /// What a job of some size came to.
@@ -38,10 +46,12 @@ pub struct Sized {
     pub time: Duration,
     /// What all roles have asked meanwhile.
     pub requests: Requests,
-    /// What a reducer asks that opens the complete ledger.
-    pub restart: Requests,
-    /// What a partitioner asks that publishes every mini-batch of the stored plan again.
-    pub retry: Requests,
+    /// What a reducer needs to open the complete ledger.
+    pub restart: Needed,
+    /// What `status` needs while the job runs.
+    pub status: Needed,
+    /// What a partitioner needs to publish every mini-batch of the stored plan again.
+    pub retry: Needed,
     /// Segments of the ledger.
     pub segments: u64,
     /// Their bytes.
@@ -50,6 +60,26 @@ pub struct Sized {
     pub plan_objects: u64,
     /// The most messages that were in flight at a time.
     pub in_flight_max: u64,
+}
+
+/// What a role needs by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Needed {
+    /// What it asks.
+    pub requests: Requests,
+    /// How long that takes, where each request takes as long as [`LATENCY`] says.
+    pub time: Duration,
+    /// The most memory that it has meanwhile, in bytes.
+    pub memory: u64,
+}
+
+/// Measures memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    /// Begins to measure.
+    pub begin: fn(),
+    /// Returns the most bytes that were allocated since beyond those that were allocated then.
+    pub most: fn() -> u64,
 }
 
 /// Plays a job to its end.
@@ -69,12 +99,12 @@ pub fn run_size(size: Size) -> Result<Sized, Violation> {
     };
     super::in_virtual_time(scenario.seed, async {
         let jobs = vec![Job::sized(size.mini_batches, size.run_time)];
-        World::new(jobs, weather, scenario, folder.path()).play_size().await
+        World::new(jobs, weather, scenario, folder.path()).play_size(size.meter).await
     })
 }
 
 impl World {
-    async fn play_size(self) -> Result<Sized, Violation> {
+    async fn play_size(self, meter: Meter) -> Result<Sized, Violation> {
         let began = Instant::now();
         let jobs: Vec<_> = self.witness.jobs().cloned().collect();
         let results = async { self.play_once(&jobs).await };
@@ -88,7 +118,11 @@ impl World {
             most
         };
         let (results, in_flight_max) = tokio::join!(results, in_flight);
-        let (job, user) = (&jobs[0], self.user());
+        let weather = Weather { latency: LATENCY - 10, ..Weather::default() };
+        let drives_time = Weather { drives_time: true, ..weather.clone() };
+        let [user, publisher] = [weather, drives_time]
+            .map(|weather| Actor::new("User".to_owned(), self.scenario.seed, weather, self.calm_from));
+        let job = &jobs[0];
         let result = results?.into_iter().flatten().next().expect("it ends in good weather");
         crate::rules::check(job, &result)?;
         if result.state != JobState::Completed {
@@ -97,22 +131,81 @@ impl World {
         }
         let time = self.counts.stopped_at().expect("there is a result") - began;
         let requests = self.counts.take();
-        let reducer = self.reducer(&job.spec, &user).await.expect("it is calm");
-        drop(reducer);
-        let restart = self.counts.take();
-        let store = self.target(&user).job(&job.spec.job_id);
-        let [tasks, results] = [Side::PartitionerTasks, Side::Results].map(|side| self.layer(&user, side, None));
-        let partitioner = Partitioner::new(job.spec.clone(), store, tasks, results);
-        partitioner.resume(|_| Some(Pending::default()), |_| ()).await.expect("it is calm");
-        let retry = self.counts.take();
+        let store_of = |actor: &Actor| self.target(actor).job(&job.spec.job_id);
+        let restart = self
+            .needed(meter, async || {
+                let opened = self.reducer(&job.spec, &user).await.expect("it is calm");
+                assert_eq!(opened.tally().mini_batches().succeeded, job.job.mini_batches);
+            })
+            .await;
+        let status = self
+            .needed(meter, async || {
+                let store = store_of(&user);
+                store.spec().await.expect("it is there");
+                store.progress().await.expect("it is calm").expect("reducers have written it");
+            })
+            .await;
+        let retry = self
+            .needed(meter, async || {
+                let published = self.layer_before(&publisher, Side::PartitionerTasks, Arc::new(Nowhere), None);
+                let results = self.layer(&publisher, Side::Results, None);
+                let partitioner = Partitioner::new(job.spec.clone(), store_of(&publisher), published, results);
+                partitioner.resume(|_| Some(Pending::default()), |_| ()).await.expect("it is calm");
+            })
+            .await;
         let (segments, ledger_bytes) = self.objects(&format!("jobs/{}/ledger", job.spec.job_id)).await;
         let (plan_objects, _) = self.objects(&format!("jobs/{}/plan", job.spec.job_id)).await;
-        Ok(Sized { time, requests, restart, retry, segments, ledger_bytes, plan_objects, in_flight_max })
+        Ok(Sized { time, requests, restart, status, retry, segments, ledger_bytes, plan_objects, in_flight_max })
+    }
+
+    async fn needed(&self, meter: Meter, work: impl AsyncFnOnce()) -> Needed {
+        // What was aborted before leaves its memory.
+        sleep(LOOK).await;
+        let began = Instant::now();
+        (meter.begin)();
+        work().await;
+        Needed { memory: (meter.most)(), time: began.elapsed(), requests: self.counts.take() }
     }
 
     /// Returns the number and the bytes of the objects below a folder.
     async fn objects(&self, folder: &str) -> (u64, u64) {
         let found: Vec<_> = self.memory.list(Some(&Path::from(folder))).try_collect().await.expect("memory answers");
         (found.len() as u64, found.iter().map(|meta| meta.size).sum())
+    }
+}
+
+/// A queue that keeps no message, so that it needs no memory.
+#[derive(Debug)]
+struct Nowhere;
+
+#[async_trait]
+impl Queue for Nowhere {
+    async fn send(&self, _: Vec<Message>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn receive(&self, _: Receive) -> Result<Vec<Delivery>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn extend(&self, _: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn acknowledge(&self, _: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn release(&self, _: &[Receipt]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn depth(&self) -> Result<Depth, Error> {
+        Ok(Depth::default())
+    }
+
+    fn limits(&self) -> Limits {
+        let options = MemoryOptions { message_bytes_max: MESSAGE_BYTES_MAX, ..MemoryOptions::default() };
+        MemoryQueue::lane(options, 0).limits()
     }
 }

@@ -133,6 +133,6 @@ async fn lanes_are_divided_again_while_messages_arrive() {
 fn group_of_an_arrival_keeps_its_lane() {
     let leases = Leases::new(7, Arc::new(Lanes::new("tasks", 4)));
     let message = Incoming { group: Some("job".to_owned()), ..Incoming::default() };
-    leases.arrive(1, Source { lane: 3, consumer: 1 }, message);
-    assert_eq!(leases.lanes.of("job"), Some(3));
+    leases.arrive(1, Source { lane: 1, consumer: 1 }, message);
+    assert_eq!(leases.lanes.of("job"), Some(1));
 }
