@@ -386,7 +386,7 @@ mod tests {
             (r#"{"id": {"0": 0}}"#, "the columns of a table"),
             (r#"{"columns":["id"],"index":[0],"data":[[0]]}"#, "the columns and the rows"),
             (r#"{"schema":{"fields":[{"name":"id"}]},"data":[{"id":0}]}"#, "the columns and the rows"),
-            (r#"{"type": "FeatureCollection", "features": []}"#, "GeoJSON"),
+            (r#"{"type": "FeatureCollection", "features": []}"#, "a collection of GeoJSON"),
         ] {
             assert!(notes(text.as_bytes(), &json).starts_with(&format!("format: holds {form}")), "{text}");
             assert_eq!(peek(text.as_bytes(), false, &json).notes.len(), 1, "a long line is cut: {text}");

@@ -458,6 +458,8 @@ impl Executor {
         tracing::info!(
             job.id = self.agent.spec.job_id,
             mini_batch.id = outcome.attempt.mini_batch,
+            attempt.number = outcome.attempt.try_number,
+            deliveries.lost = outcome.attempt.deliveries_lost,
             attempt.outcome = outcome.attempt.status.word(),
             process.id = process,
             "an attempt ended"

@@ -8,7 +8,7 @@ use protocol::{JobSpec, Offer, Priority, Requirements};
 use queue::{Queue, View};
 use storage::TargetStore;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use worker::parts::{Allotment, Errands, Executor, Held, Host, Trouble, attended};
 use worker::roster::{Capacity, Config, Errand, Event, Found, Obstacle, Periods, Standing, Step, Unprovisioned};
 use worker::{Stop, Timing};
@@ -64,6 +64,8 @@ impl Node {
         let mut told = std::pin::pin!(actor.told());
         let mut has_heard = false;
         let mut idle_since = Instant::now();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !executor.roster.is_over() {
             let event = tokio::select! {
                 biased;
@@ -86,7 +88,7 @@ impl Node {
                         continue;
                     }
                 },
-                () = sleep(TICK) => None,
+                _ = tick.tick() => None,
             };
             actor.alive().await;
             // It may wait for a seat to lapse.
