@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -47,8 +47,8 @@ const FILES_PER_SEND_MAX: usize = 64;
 /// Longest wait for the end of the output, after the process and its children have ended.
 const LAST_OUTPUT_TIME: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 256 * 1024;
-/// A process that answers more often than this is read once in this time: reading, scheduling and announcing many
-/// answers together costs little more than one, and the process has its next mini-batches already.
+/// A process that answers more often than this, and has its next mini-batches already, is read once in this time: reading,
+/// scheduling and announcing many answers together costs little more than one.
 const ANSWERS_TOGETHER: Duration = Duration::from_millis(1);
 /// Most bytes of such answers: the socket must hold those of the next pause, too.
 const ANSWERS_BYTES_MAX: usize = 64 * 1024;
@@ -89,6 +89,7 @@ type Outgoing = (Vec<u8>, Vec<Arc<OwnedFd>>);
 pub struct PythonProcess {
     pid: Pid,
     outgoing: mpsc::UnboundedSender<Outgoing>,
+    unanswered: Arc<AtomicUsize>,
     pub page: StatusPage,
     incomplete: Arc<Incomplete>,
     /// The output of native code and child processes.
@@ -162,11 +163,12 @@ impl PythonProcess {
         let (outgoing, to_send) = mpsc::unbounded_channel();
         let writer = tokio::spawn(write_frames(socket.clone(), to_send));
         let incomplete = Arc::new(Incomplete::default());
-        let (reading, marker) = (incomplete.clone(), start.marker.clone());
+        let unanswered = Arc::new(AtomicUsize::new(0));
+        let (reading, marker, to_answer) = (incomplete.clone(), start.marker.clone(), unanswered.clone());
         let ended = CancellationToken::new();
         let has_ended = ended.clone();
         let supervisor = tokio::spawn(async move {
-            if let Err(error) = read_frames(&socket, &reading, &report, &exit).await {
+            if let Err(error) = read_frames(&socket, (&reading, &to_answer), &report, &exit).await {
                 report(Report::Broken(format!("{error:#}")));
                 let _ = exit.readable().await;
             }
@@ -182,7 +184,7 @@ impl PythonProcess {
             report(Report::Exited(code));
             has_ended.cancel();
         });
-        Ok(Self { pid, outgoing, page, incomplete, pipes: Arc::new(pipes), ended, supervisor })
+        Ok(Self { pid, outgoing, unanswered, page, incomplete, pipes: Arc::new(pipes), ended, supervisor })
     }
 
     pub fn id(&self) -> u32 {
@@ -192,6 +194,11 @@ impl PythonProcess {
     /// Queues frames, which are dropped if the process has ended.
     pub fn send(&self, bytes: Vec<u8>, files: Vec<Arc<OwnedFd>>) {
         let _ = self.outgoing.send((bytes, files));
+    }
+
+    /// Notes that the next frame hands over this number of mini-batches.
+    pub fn hands_over(&self, count: usize) {
+        self.unanswered.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Returns the time since the last bytes of an incomplete frame.
@@ -230,10 +237,10 @@ fn kill_group(leader: Pid) {
 }
 
 /// Reads frames until the process exits. The end of the stream is not enough, since a forked child may keep the socket
-/// open.
+/// open. `unanswered`: mini-batches that the process has been handed and has not answered.
 async fn read_frames(
     socket: &UnixStream,
-    incomplete: &Incomplete,
+    (incomplete, unanswered): (&Incomplete, &AtomicUsize),
     report: &impl Fn(Report),
     exit: &AsyncFd<OwnedFd>,
 ) -> Result<()> {
@@ -258,8 +265,8 @@ async fn read_frames(
                     return Ok(());
                 }
                 Ok(bytes) => {
-                    let are_answers = report_frames(&mut frames, report)?;
-                    answered = (are_answers && bytes <= ANSWERS_BYTES_MAX).then(Instant::now);
+                    let goes_on = report_frames(&mut frames, unanswered, report)?;
+                    answered = (goes_on && bytes <= ANSWERS_BYTES_MAX).then(Instant::now);
                     *incomplete.lock().expect("no holder panics") = frames.is_in_a_frame().then(Instant::now);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
@@ -276,8 +283,9 @@ async fn read_frames(
     }
 }
 
-/// Reports the frames that have arrived. Returns whether they are answers and whole: the process waits for nothing.
-fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<bool> {
+/// Reports the frames that have arrived. Returns whether they are answers and whole, and the process has work left: it waits
+/// for nothing.
+fn report_frames(frames: &mut FrameReader, unanswered: &AtomicUsize, report: &impl Fn(Report)) -> Result<bool> {
     let mut events = Vec::new();
     let broken = loop {
         match frames.next_frame::<ProcessEvent>() {
@@ -286,12 +294,18 @@ fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<b
             Err(error) => break Some(error),
         }
     };
-    let is_answer = |(event, _): &(ProcessEvent, Bytes)| matches!(event, ProcessEvent::Answered(_));
-    let are_answers = !events.is_empty() && !frames.is_in_a_frame() && events.iter().all(is_answer);
+    let is_answer =
+        |(event, _): &(ProcessEvent, Bytes)| matches!(event, ProcessEvent::Answered(_) | ProcessEvent::Recalled { .. });
+    let answers = events.iter().filter(|event| is_answer(event)).count();
+    // Before the report, after which the process may be handed more. It may answer what it was never handed.
+    let less = |count: usize| count.saturating_sub(answers);
+    let had = unanswered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| Some(less(count)));
+    let left = less(had.unwrap_or_default());
+    let goes_on = left > 0 && answers > 0 && answers == events.len() && !frames.is_in_a_frame();
     if !events.is_empty() {
         report(Report::Events(events));
     }
-    broken.map_or(Ok(are_answers), |error| Err(error.into()))
+    broken.map_or(Ok(goes_on), |error| Err(error.into()))
 }
 
 async fn write_frames(socket: Arc<UnixStream>, mut to_send: mpsc::UnboundedReceiver<Outgoing>) {
@@ -419,5 +433,28 @@ impl Drop for StatusPage {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this size, and no reference into it is left.
         let _ = unsafe { rustix::mm::munmap(self.address, STATUS_PAGE_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Ending, encode_frame};
+
+    use super::*;
+
+    #[test]
+    fn answers_wait_for_others_only_while_the_process_has_work() {
+        for (handed, answers, goes_on, left) in [(3, 1, true, 2), (3, 3, false, 0), (1, 1, false, 0), (0, 2, false, 0)]
+        {
+            let (mut frames, unanswered) = (FrameReader::default(), AtomicUsize::new(handed));
+            let mut bytes = Vec::new();
+            for sequence in 0..answers {
+                let ending = Ending { sequence, ..Ending::empty() };
+                encode_frame(&ProcessEvent::Answered(ending), b"", &mut bytes);
+            }
+            frames.buffer().extend_from_slice(&bytes);
+            let found = report_frames(&mut frames, &unanswered, &|_| ()).expect("valid frames");
+            assert_eq!((found, unanswered.into_inner()), (goes_on, left), "{answers} of {handed}");
+        }
     }
 }

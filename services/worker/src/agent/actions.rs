@@ -33,6 +33,7 @@ impl Executor {
             }
             Action::Start { process, gpu, sees } => return self.start(process, gpu, sees).await,
             Action::HandOver { process, frames, files } => {
+                self.running(process)?.process.hands_over(frames.len());
                 self.send(process, &ToProcess::MiniBatches { mini_batches: frames }, files);
                 (self.agent.crash)(CrashPoint::AfterHandOver);
             }
