@@ -122,7 +122,7 @@ impl Scheduler {
         let number = mini_batch.descriptor.mini_batch;
         let isolation = match isolation {
             Some(mut isolation) => {
-                isolation.waited(&handed);
+                isolation.handed(&handed);
                 isolation.process = process;
                 let failed = ending.status != AttemptStatus::Succeeded;
                 self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };

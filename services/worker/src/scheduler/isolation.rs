@@ -10,7 +10,8 @@
 //! One bad item among `n` costs at most `2 * log2(n)` runs of together twice the size of the mini-batch, and two more after a
 //! wrong suspect; three if the suspect is right. A range is divided without a run of its own if it must hold a bad item,
 //! because what it is a part of has failed and the items before it have not; or if it probably does, by the distances
-//! between the last bad items (`gaps`). Isolation ends early if it has no chance or takes too long. It has no chance if the first
+//! between the last bad items (`gaps`) and by what runs cost (`run_cost`). What is left of ranges behind their bad items is
+//! joined to ranges of that length. Isolation ends early if it has no chance or takes too long. It has no chance if the first
 //! items fail alone, and so do probes from the middle of the largest ranges that are left: the first items may be the only
 //! bad ones. Pure.
 
@@ -20,12 +21,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Rejected, Waited, Warning};
+use protocol::{AttemptStatus, Ending, FailedItems, FailedRun, Isolate, Rejected, Waited, Warning};
 
 use super::gaps::Gaps;
 use super::good::Good;
 use super::pipe::Handed;
+use super::ranges::{Cause, Failed, Pending, Place, is_of_an_item};
 use super::rejects::{shorten, shorten_error};
+use super::run_cost::RunCost;
 use super::{Moment, ProcessId};
 
 /// Single items that fail before anything succeeds, after which single items from elsewhere are run.
@@ -57,6 +60,9 @@ pub(super) struct Isolation {
     /// By the first item.
     rejected: BTreeMap<u64, Failed>,
     gaps: Gaps,
+    run_cost: RunCost,
+    /// When the range to run next began, later by its waits; `None`: unknown.
+    range_began: Option<Instant>,
     suspects: Suspects,
     /// Single items that have failed.
     items_failed: u32,
@@ -77,50 +83,6 @@ enum Suspects {
     Right,
     /// One has not.
     Wrong,
-}
-
-/// A range to run, and the failure of the range that it is a part of.
-struct Pending {
-    items: Range<u64>,
-    cause: Arc<Cause>,
-    /// The range whose last part this is, if that holds a bad item.
-    bad_in: Option<Range<u64>>,
-    place: Place,
-}
-
-/// Where a range lies, as far as the exception of the range that it is a part of says so.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Anywhere,
-    /// The item on which the process was working.
-    Suspect,
-    /// Before that item.
-    Before,
-}
-
-/// A range that has failed and is not divided further.
-struct Failed {
-    items: Range<u64>,
-    cause: Arc<Cause>,
-}
-
-struct Cause {
-    status: AttemptStatus,
-    error: ErrorReport,
-    run: FailedRun,
-}
-
-impl Cause {
-    fn of(ending: &Ending, run: FailedRun) -> Arc<Self> {
-        let mut error = ending.error.clone().unwrap_or_default();
-        shorten_error(&mut error);
-        Arc::new(Self { status: ending.status, error, run })
-    }
-
-    /// Whether an item is at fault, rather than the size of the range.
-    fn is_of_an_item(&self) -> bool {
-        matches!(self.status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult)
-    }
 }
 
 /// The outcome of an isolation, as the mini-batch announces it.
@@ -167,7 +129,9 @@ impl Isolation {
             again: None,
             good: Good::default(),
             rejected: BTreeMap::new(),
-            gaps: Gaps::from(items.start),
+            gaps: Gaps::of(&items),
+            run_cost: RunCost::default(),
+            range_began: None,
             suspects: Suspects::Untested,
             items_failed: 0,
             runs: 0,
@@ -182,7 +146,7 @@ impl Isolation {
         let run = FailedRun { process: process.name().into(), started_at: began.milliseconds };
         let cause = Cause::of(&isolation.whole, run);
         let suspect = isolation.whole.suspect.filter(|_| division == Isolate::Items);
-        isolation.divide(items, &cause, cause.is_of_an_item(), suspect);
+        isolation.divide(items, &cause, suspect);
         isolation
     }
 
@@ -192,9 +156,10 @@ impl Isolation {
         (!self.is_hopeless()).then(|| next.items.clone())
     }
 
-    /// Takes the time that the range to run next has waited for a service, or for the limits of the job: no item is at
-    /// fault.
-    pub(super) fn waited(&mut self, handed: &Handed) {
+    /// Takes the start of the range to run next, which has ended, and the time that it has waited for a service, or for
+    /// the limits of the job: no item is at fault.
+    pub(super) fn handed(&mut self, handed: &Handed) {
+        self.range_began = Some(handed.began.instant + handed.waited());
         self.until += handed.waited();
         self.waited.add(handed.waits());
     }
@@ -212,6 +177,7 @@ impl Isolation {
         self.load_seconds += known(ending.load_seconds);
         self.run_seconds += ending.run_seconds;
         self.process_seconds += ending.process_seconds;
+        self.measure(&items, &ending, now);
         if ending.status == AttemptStatus::Succeeded {
             if place == Place::Suspect {
                 self.suspects = Suspects::Wrong;
@@ -228,7 +194,7 @@ impl Isolation {
                 self.suspects = Suspects::Right;
             }
             if count > 1 && self.division == Isolate::Items {
-                self.divide(items, &cause, cause.is_of_an_item(), ending.suspect);
+                self.divide(items, &cause, ending.suspect);
             } else {
                 self.reject(items, cause);
             }
@@ -240,26 +206,68 @@ impl Isolation {
         }
     }
 
-    /// Divides the next range without running it while it certainly holds a bad item, or is long enough to hold one
-    /// probably.
+    /// Notes what the run of a range has cost. Loading counts no more than it must: the first range loads the items of all.
+    fn measure(&mut self, items: &Range<u64>, ending: &Ending, now: Instant) {
+        let Some(began) = self.range_began.take() else { return };
+        let seconds = now.saturating_duration_since(began).as_secs_f64() - known(ending.load_seconds).max(0.0);
+        let count = items.end - items.start;
+        match ending.status {
+            AttemptStatus::Succeeded => self.run_cost.succeeded(count, seconds),
+            status if is_of_an_item(status) => self.run_cost.failed(count, seconds),
+            _ => {}
+        }
+    }
+
+    /// Joins and divides the next ranges without running them. A range is divided while it certainly holds a bad item, or
+    /// is long enough to hold one probably.
     fn divide_next(&mut self) {
         while self.probe.is_none() && self.division == Isolate::Items {
-            let Some(Pending { items, bad_in, place, .. }) = self.pending.last() else { return };
-            let (start, count) = (items.start, items.end - items.start);
-            let is_doubtful = *place != Place::Before || self.suspects == Suspects::Wrong;
-            // Without suspects, a search for one bad item would cost more runs.
-            let least = if self.suspects == Suspects::Right { 1 } else { 2 };
-            let length = self.gaps.length(start, least).filter(|length| *length < count && is_doubtful);
-            let is_bad = bad_in.as_ref().is_some_and(|range| !self.has_rejected_in(range));
+            self.join_next();
+            let Some(next) = self.pending.last() else { return };
+            let (start, count) = (next.items.start, next.count());
+            let is_doubtful = next.place != Place::Before || self.suspects == Suspects::Wrong;
+            let length = self.length(start).filter(|length| *length < count && is_doubtful);
+            let is_bad = next.is_last_part && next.cause.is_of_an_item() && !self.is_explained(next);
             if count < 2 || (length.is_none() && !is_bad) {
                 return;
             }
-            let Some(Pending { items, cause, bad_in, .. }) = self.pending.pop() else { return };
+            let Some(Pending { items, part_of, is_last_part, cause, .. }) = self.pending.pop() else { return };
             match length {
-                Some(length) => self.pend([(start..start + length, None), (start + length..items.end, bad_in)], &cause),
-                None => self.divide(items, &cause, true, None),
+                Some(length) => {
+                    let parts = [(start..start + length, false), (start + length..items.end, is_last_part)];
+                    self.pend(parts, &part_of, &cause);
+                }
+                None => self.divide(items, &cause, None),
             }
         }
+    }
+
+    /// Joins the next range, while it is short, with the range behind it. Both must be what is left of ranges whose bad
+    /// items are known: with the others, it may be a range that has failed.
+    fn join_next(&mut self) {
+        while let [.., behind, next] = &self.pending[..]
+            && next.items.end == behind.items.start
+            && [next, behind].into_iter().all(|range| range.place == Place::Anywhere && self.is_explained(range))
+            && self.length(next.items.start).is_some_and(|length| next.count() < length)
+        {
+            let start = next.items.start;
+            self.pending.pop();
+            if let Some(joined) = self.pending.last_mut() {
+                joined.items.start = start;
+            }
+        }
+    }
+
+    /// Returns the length that a range from `start` should have, if enough is known.
+    fn length(&self, start: u64) -> Option<u64> {
+        // Without suspects, a search for one bad item would cost more runs.
+        let least = if self.suspects == Suspects::Right { 1 } else { 2 };
+        self.gaps.length(start, least, self.run_cost.in_vain_items())
+    }
+
+    /// Whether the failure of the range that this is a part of follows from a bad item that is known.
+    fn is_explained(&self, pending: &Pending) -> bool {
+        pending.cause.is_of_an_item() && self.has_rejected_in(&pending.part_of)
     }
 
     fn has_rejected_in(&self, range: &Range<u64>) -> bool {
@@ -272,16 +280,15 @@ impl Isolation {
         if self.good.ranges > 0 || self.items_failed < FIRST_ITEMS {
             return;
         }
-        let size = |pending: &Pending| pending.items.end - pending.items.start;
-        let Some(position) = (0..self.pending.len()).max_by_key(|position| size(&self.pending[*position])) else {
+        let Some(position) = (0..self.pending.len()).max_by_key(|position| self.pending[*position].count()) else {
             return;
         };
-        let Pending { items: Range { start, end }, cause, .. } = self.pending.remove(position);
+        let Pending { items: Range { start, end }, part_of, cause, .. } = self.pending.remove(position);
         let middle = start + (end - start) / 2;
         let pieces = [middle + 1..end, middle..middle + 1, start..middle];
         self.probe = Some(position + usize::from(middle + 1 < end));
         let pieces = pieces.into_iter().filter(|items| !items.is_empty());
-        let pieces = pieces.map(|items| Pending { items, cause: cause.clone(), bad_in: None, place: Place::Anywhere });
+        let pieces = pieces.map(|items| Pending::part(items, false, &part_of, &cause));
         self.pending.splice(position..position, pieces);
     }
 
@@ -310,34 +317,31 @@ impl Isolation {
         }
     }
 
-    /// Divides a range around a suspect, which counts from its first item, or into halves. `is_bad`: it holds a bad item.
-    fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>, is_bad: bool, suspect: Option<u64>) {
+    /// Divides a range around a suspect, which counts from its first item, or into halves.
+    fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>, suspect: Option<u64>) {
         let Range { start, end } = items;
+        let trusts = cause.is_of_an_item() && self.suspects != Suspects::Wrong;
         let suspect = suspect.and_then(|suspect| start.checked_add(suspect));
-        let Some(suspect) = suspect.filter(|suspect| is_bad && self.suspects != Suspects::Wrong && *suspect < end)
-        else {
+        let Some(suspect) = suspect.filter(|suspect| trusts && *suspect < end) else {
             let middle = start + (end - start) / 2;
-            return self.pend([(start..middle, None), (middle..end, is_bad.then_some(items))], cause);
+            return self.pend([(start..middle, false), (middle..end, true)], &items, cause);
         };
         let [before, after] = [start..suspect, suspect + 1..end];
-        let [bad_before, bad_after] = if after.is_empty() { [Some(items), None] } else { [None, Some(items)] };
-        self.pend([(before, bad_before), (after, bad_after)], cause);
+        let is_last = after.is_empty();
+        self.pend([(before, is_last), (after, !is_last)], &items, cause);
         if let Some(Pending { items, place, .. }) = self.pending.last_mut()
             && items.start < suspect
         {
             *place = Place::Before;
         }
-        let of_suspect =
-            Pending { items: suspect..suspect + 1, cause: cause.clone(), bad_in: None, place: Place::Suspect };
-        self.pending.push(of_suspect);
+        self.pending
+            .push(Pending { place: Place::Suspect, ..Pending::part(suspect..suspect + 1, false, &items, cause) });
     }
 
-    /// Adds ranges in the order in which they are to run, each with the range whose last part it is, if that is bad.
-    fn pend(&mut self, parts: [(Range<u64>, Option<Range<u64>>); 2], cause: &Arc<Cause>) {
+    /// Adds parts of a range in the order in which they are to run, each with whether it is the last one.
+    fn pend(&mut self, parts: [(Range<u64>, bool); 2], part_of: &Range<u64>, cause: &Arc<Cause>) {
         let parts = parts.into_iter().rev().filter(|(items, _)| !items.is_empty());
-        let parts =
-            parts.map(|(items, bad_in)| Pending { items, cause: cause.clone(), bad_in, place: Place::Anywhere });
-        self.pending.extend(parts);
+        self.pending.extend(parts.map(|(items, is_last)| Pending::part(items, is_last, part_of, cause)));
     }
 
     /// Runs the next range again, because it has failed through no fault of its items. Returns whether it may: once.
