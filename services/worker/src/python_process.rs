@@ -89,6 +89,7 @@ type Outgoing = (Vec<u8>, Vec<Arc<OwnedFd>>);
 pub struct PythonProcess {
     pid: Pid,
     outgoing: mpsc::UnboundedSender<Outgoing>,
+    /// Mini-batches that it has been handed and has not answered.
     unanswered: Arc<AtomicUsize>,
     pub page: StatusPage,
     incomplete: Arc<Incomplete>,
@@ -191,14 +192,10 @@ impl PythonProcess {
         self.pid.as_raw_nonzero().get() as u32
     }
 
-    /// Queues frames, which are dropped if the process has ended.
-    pub fn send(&self, bytes: Vec<u8>, files: Vec<Arc<OwnedFd>>) {
+    /// Queues frames that hand over this number of mini-batches. They are dropped if the process has ended.
+    pub fn send(&self, bytes: Vec<u8>, files: Vec<Arc<OwnedFd>>, handed: usize) {
+        self.unanswered.fetch_add(handed, Ordering::Relaxed);
         let _ = self.outgoing.send((bytes, files));
-    }
-
-    /// Notes that the next frame hands over this number of mini-batches.
-    pub fn hands_over(&self, count: usize) {
-        self.unanswered.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Returns the time since the last bytes of an incomplete frame.

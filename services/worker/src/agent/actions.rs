@@ -33,7 +33,6 @@ impl Executor {
             }
             Action::Start { process, gpu, sees } => return self.start(process, gpu, sees).await,
             Action::HandOver { process, frames, files } => {
-                self.running(process)?.process.hands_over(frames.len());
                 self.send(process, &ToProcess::MiniBatches { mini_batches: frames }, files);
                 (self.agent.crash)(CrashPoint::AfterHandOver);
             }
@@ -78,7 +77,8 @@ impl Executor {
         let Some(running) = self.running(process) else { return };
         let mut bytes = Vec::new();
         encode_frame(frame, b"", &mut bytes);
-        running.process.send(bytes, files);
+        let handed = if let ToProcess::MiniBatches { mini_batches } = frame { mini_batches.len() } else { 0 };
+        running.process.send(bytes, files, handed);
     }
 
     pub(super) async fn announce(&mut self, mut announcement: Announcement) {
