@@ -14,20 +14,25 @@ pub(super) struct Gaps {
     recent: VecDeque<u64>,
     /// The item behind the last bad one.
     next: u64,
-    /// Most ranges of the best length between two bad items: as many runs as a search for one bad item takes.
-    ranges_max: u64,
+    /// The end of the items.
+    end: u64,
+    /// How often the items can be divided into halves.
+    levels: u32,
+    /// Bad items so far.
+    bad: u64,
 }
 
 impl Gaps {
     /// Begins at the first of these items. Nothing is known from other mini-batches, so that the ranges of a mini-batch do
     /// not depend on what else the node has run.
     pub(super) fn of(items: &Range<u64>) -> Self {
-        let ranges_max = (items.end - items.start).max(2).ilog2().into();
-        Self { recent: VecDeque::new(), next: items.start, ranges_max }
+        let levels = (items.end - items.start).max(2).ilog2();
+        Self { recent: VecDeque::new(), next: items.start, end: items.end, levels, bad: 0 }
     }
 
     /// Notes a bad item. One that lies before another says nothing about distances.
     pub(super) fn found(&mut self, bad: u64) {
+        self.bad += 1;
         if let Some(gap) = bad.checked_sub(self.next) {
             self.recent.truncate(REMEMBERED - 1);
             self.recent.push_front(gap);
@@ -36,21 +41,24 @@ impl Gaps {
     }
 
     /// Returns the length that a range from `start` should have; `None`: fewer distances than `least` are known.
-    /// `run_cost`: a run of a range costs as much as this number of its items costs in vain if it fails.
+    /// `run_cost`: a run of a range costs as much as this number of its items costs in vain if it fails. `runs`: so far.
     ///
     /// Runs of long ranges are in vain more often, and short ones are many: with `gap` good items before each bad one,
     /// ranges of `length` items cost `gap / length` runs and `length` items in vain, least at the square root below.
-    /// After more good items than expected, ranges become longer.
-    pub(super) fn length(&self, start: u64, least: usize, run_cost: f64) -> Option<u64> {
+    /// After more good items than expected, ranges become longer. However dear items are, all runs are no more than a
+    /// search for each bad item would take: near that number, the length doubles from range to range.
+    pub(super) fn length(&self, start: u64, least: usize, run_cost: f64, runs: u32) -> Option<u64> {
         let count = self.recent.len();
         if count < least.max(1) {
             return None;
         }
-        let gap = self.recent.iter().sum::<u64>() / count as u64;
         let passed = start.saturating_sub(self.next);
-        let shortest = SHORTEST.max(gap / self.ranges_max);
+        let gap = (self.recent.iter().sum::<u64>() / count as u64).max(passed);
+        let shortest = SHORTEST.max(gap / u64::from(self.levels));
         let best = ((gap as f64 * run_cost).sqrt() as u64).max(shortest).min(gap);
-        Some(best.max(passed.saturating_sub(gap)).max(1))
+        let runs_left = (self.bad * u64::from(2 * self.levels + 2)).saturating_sub(u64::from(runs) + 1);
+        let needed = self.end.saturating_sub(start) >> runs_left.min(63);
+        Some(best.max(needed).max(1))
     }
 }
 
@@ -66,7 +74,7 @@ mod tests {
 
     /// Returns the length for a quick script.
     fn length(gaps: &Gaps, start: u64, least: usize) -> Option<u64> {
-        gaps.length(start, least, 256.0)
+        gaps.length(start, least, 256.0, 0)
     }
 
     #[test]
@@ -81,7 +89,7 @@ mod tests {
     #[test]
     fn ranges_of_dear_items_are_short() {
         let lengths =
-            |gap| [1e9, 256.0, 16.0, 1.0, 0.0].map(|cost| gaps([gap]).length(gap + 1, 1, cost).expect("known"));
+            |gap| [1e9, 256.0, 16.0, 1.0, 0.0].map(|cost| gaps([gap]).length(gap + 1, 1, cost, 2).expect("known"));
         assert_eq!(lengths(1000), [1000, 505, 126, 50, 50], "not more runs than a search for one among a million");
         assert_eq!(lengths(10), [10, 10, 10, 4, 4]);
         assert_eq!(lengths(2), [2; 5]);
@@ -92,6 +100,15 @@ mod tests {
         let gaps = gaps(0..20);
         let lengths: Vec<_> = [20, 21, 22, 24, 28].into_iter().filter_map(|start| length(&gaps, start, 2)).collect();
         assert_eq!(lengths, [1, 1, 2, 4, 8]);
+    }
+
+    #[test]
+    fn ranges_are_no_more_than_a_search_for_each_bad_item_takes() {
+        let lengths =
+            |bad: &[u64]| [2, 31, 35, 41, 100].map(|runs| gaps(bad.iter().copied()).length(2002, 1, 1.0, runs));
+        let rest = (1 << 20) - 2002;
+        assert_eq!(lengths(&[1000]), [Some(50), Some(rest >> 10), Some(rest >> 6), Some(rest), Some(rest)]);
+        assert_eq!(lengths(&[950, 2001])[..4], [Some(50); 4], "two of them");
     }
 
     #[test]

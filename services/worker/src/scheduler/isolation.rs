@@ -262,7 +262,7 @@ impl Isolation {
     fn length(&self, start: u64) -> Option<u64> {
         // Without suspects, a search for one bad item would cost more runs.
         let least = if self.suspects == Suspects::Right { 1 } else { 2 };
-        self.gaps.length(start, least, self.run_cost.in_vain_items())
+        self.gaps.length(start, least, self.run_cost.in_vain_items(), self.runs)
     }
 
     /// Whether the failure of the range that this is a part of follows from a bad item that is known.
