@@ -93,7 +93,8 @@ def test_file_that_run_works_on_is_tried_first(workplace, body, extra_runs):
     (row,) = rejects(ended)
     assert row["path"].endswith("/data/040.txt")
     runs = ended.result["extra_runs"]
-    assert runs == extra_runs if extra_runs else 3 < runs <= 14, runs
+    # If the second of these runs is held up, its files seem to be dear, and those behind are divided.
+    assert extra_runs <= runs <= extra_runs + 3 if extra_runs else 3 < runs <= 14, runs
 
 
 def test_hanging_file_is_found(workplace):

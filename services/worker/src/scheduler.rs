@@ -17,10 +17,10 @@
 //! | `answers` | reactions to frames and to the end of a process |
 //! | `attempt` | the record of an attempt, and whether another try follows |
 //! | `rejects` | the items that an attempt names as rejected |
-//! | `gaps` | how long these ranges are |
+//! | `gaps`, `run_cost` | how long these ranges are |
 //! | `good` | the results of those that succeed |
 //! | `causes` | why others fail, and the rejects that follow |
-//! | `isolation` | the ranges of a mini-batch whose tries are spent |
+//! | `isolation`, `ranges` | the ranges of a mini-batch whose tries are spent |
 //! | `isolate` | which mini-batches are isolated |
 //! | `copies` | second starts of slow mini-batches, and the end of the slower one |
 //! | `starts` | whether another process starts |
@@ -47,7 +47,9 @@ mod isolation;
 mod mini_batch;
 mod pipe;
 mod process;
+mod ranges;
 mod rejects;
+mod run_cost;
 mod starts;
 mod stop;
 #[cfg(test)]

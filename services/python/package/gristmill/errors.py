@@ -1,6 +1,7 @@
 """Reports of failures in user code: a short one for the agent, and the complete one in
 ``user/error/<node>/processNNN.txt``."""
 
+import builtins
 import importlib
 import os
 import sys
@@ -33,13 +34,38 @@ def is_own_frame(entry):
     return filename.startswith((OWN_FOLDER, "<frozen importlib")) or filename == importlib.__file__
 
 
+_last_stack = ([], "")
+"""Where the last exception came from, and the text of that stack. Runs of ranges fail at the same place, one after the
+other, and to find its lines takes longer than a quick run."""
+
+STACK_DECIDES = (AttributeError, ImportError, NameError, getattr(builtins, "BaseExceptionGroup", NameError))
+"""Exceptions of which more than the stack itself may depend on the stack."""
+
+
+def _format(error, entry):
+    """Returns the lines of ``traceback.format_exception``."""
+    global _last_stack
+    has_more = error.__cause__ is not None or not (error.__context__ is None or error.__suppress_context__)
+    if entry is None or has_more or isinstance(error, STACK_DECIDES):
+        return traceback.format_exception(type(error), error, entry)
+    last_places, text = _last_stack
+    places, each = [], entry
+    while each is not None:
+        places.append((each.tb_frame.f_code, each.tb_lasti))
+        each = each.tb_next
+    if places != last_places:
+        text = "".join(traceback.format_tb(entry))
+        _last_stack = (places, text)
+    return ["Traceback (most recent call last):\n", text, *traceback.format_exception_only(type(error), error)]
+
+
 def user_traceback(error):
     """Returns the traceback of an exception, starting at the first frame of user code."""
     entry = error.__traceback__
     while entry is not None and is_own_frame(entry):
         entry = entry.tb_next
     try:
-        return valid_text("".join(traceback.format_exception(type(error), error, entry)))
+        return valid_text("".join(_format(error, entry)))
     except Exception as second:
         return f"{type(error).__name__}: the traceback cannot be shown: {second!r}\n"
 

@@ -103,9 +103,12 @@ impl Scheduler {
     fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
         let limits = self.limits;
         let is_harmless = ending.status == AttemptStatus::Succeeded || self.is_isolated(id, &ending);
+        let Some(front) = self.process(id).map(|process| process.pipe.front()) else { return };
+        // Ranges are shorter than mini-batches, and nothing waits behind them.
+        let is_range = front.is_some_and(|front| self.isolations.has(front.lease));
+        let seconds = (!is_range).then_some(ending.run_seconds.max(ending.process_seconds));
         let Some(process) = self.process_mut(id) else { return };
         let sequence = ending.sequence;
-        let seconds = ending.run_seconds.max(ending.process_seconds);
         let Some(handed) = process.pipe.answered(sequence, seconds, now) else {
             // Answers arrive in order, unless something is wrong with the process.
             self.log("ERROR", format!("{} answered hand-over {sequence} out of order, killing it", id.name()));

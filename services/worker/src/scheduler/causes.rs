@@ -41,10 +41,14 @@ impl Cause {
         Arc::new(Self { status: self.status, error, run: self.run.clone() })
     }
 
-    /// Whether an item is at fault, rather than the size of the range.
     pub(super) fn is_of_an_item(&self) -> bool {
-        matches!(self.status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult)
+        is_of_an_item(self.status)
     }
+}
+
+/// Whether an item is at fault for a failure, rather than the size of the range.
+pub(super) fn is_of_an_item(status: AttemptStatus) -> bool {
+    matches!(status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult)
 }
 
 /// Returns the rejected ranges in order.

@@ -143,7 +143,7 @@ impl Scheduler {
         let number = mini_batch.descriptor.mini_batch;
         let isolation = match isolation {
             Some(mut isolation) => {
-                isolation.waited(&handed);
+                isolation.handed(&handed);
                 isolation.process = process;
                 let failed = ending.status != AttemptStatus::Succeeded;
                 if !isolation.next_is_kept() {

@@ -10,7 +10,8 @@
 //! One bad item among `n` costs at most `2 * log2(n)` runs of together twice the size of the mini-batch, and two more after a
 //! wrong suspect; three if the suspect is right. A range is divided without a run of its own if it must hold a bad item,
 //! because what it is a part of has failed and the items before it have not; or if it probably does, by the distances
-//! between the last bad items (`gaps`). Isolation ends early if it has no chance or takes too long. It has no chance if the first
+//! between the last bad items (`gaps`) and by what runs cost (`run_cost`). What is left of ranges behind their bad items is
+//! joined to ranges of that length. Isolation ends early if it has no chance or takes too long. It has no chance if the first
 //! items fail alone, and so do probes from the middle of the largest ranges that are left: the first items may be the only
 //! bad ones. Pure.
 
@@ -22,11 +23,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use protocol::{AttemptStatus, Ending, FailedItems, FailedRun, Isolate, Rejected, Waited, Warning};
 
-use super::causes::{Cause, Failed, rejected};
+use super::causes::{Cause, Failed, is_of_an_item, rejected};
 use super::gaps::Gaps;
 use super::good::Good;
 use super::pipe::Handed;
+use super::ranges::{Pending, Place, Suspects};
 use super::rejects::shorten_error;
+use super::run_cost::RunCost;
 use super::{Moment, ProcessId};
 
 /// Single items that fail before anything succeeds, after which single items from elsewhere are run.
@@ -60,6 +63,9 @@ pub(super) struct Isolation {
     /// By the first item.
     rejected: BTreeMap<u64, Failed>,
     gaps: Gaps,
+    run_cost: RunCost,
+    /// When the range to run next began, later by its waits; `None`: unknown.
+    range_began: Option<Instant>,
     suspects: Suspects,
     /// Single items that have failed.
     items_failed: u32,
@@ -71,36 +77,6 @@ pub(super) struct Isolation {
     process_seconds: f64,
     warnings: Vec<Warning>,
     warnings_total: u64,
-}
-
-/// Whether the items on which the process was working have failed alone.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Suspects {
-    Untested,
-    Right,
-    /// One has not.
-    Wrong,
-}
-
-/// A range to run, and the failure of the range that it is a part of.
-struct Pending {
-    items: Range<u64>,
-    cause: Arc<Cause>,
-    /// The range whose last part this is, if that holds a bad item.
-    bad_in: Option<Range<u64>>,
-    place: Place,
-}
-
-/// Where a range lies, as far as the exception of the range that it is a part of says so.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Anywhere,
-    /// The item on which the process was working.
-    Suspect,
-    /// Before that item.
-    Before,
-    /// Nowhere else: the range has failed, and only what the script has handed back of it may still count.
-    Kept,
 }
 
 /// The outcome of an isolation, as the mini-batch announces it.
@@ -136,10 +112,10 @@ impl Isolation {
         [began, ended]: [Moment; 2],
         until: Instant,
     ) -> Self {
-        let mut isolation = Self::begin(items.start, division, whole, process, [began, ended], until);
+        let mut isolation = Self::begin(&items, division, whole, process, [began, ended], until);
         let cause = isolation.cause_of_whole();
         let suspect = isolation.whole.suspect.filter(|_| division == Isolate::Items);
-        isolation.divide(items, &cause, cause.is_of_an_item(), suspect);
+        isolation.divide(items, &cause, suspect);
         isolation
     }
 
@@ -151,11 +127,11 @@ impl Isolation {
         moments: [Moment; 2],
         until: Instant,
     ) -> Self {
-        let mut isolation = Self::begin(items.start, Isolate::Off, whole, process, moments, until);
+        let mut isolation = Self::begin(&items, Isolate::Off, whole, process, moments, until);
         isolation.only_kept = true;
         isolation.whole.warnings.clone().into_iter().for_each(|warning| isolation.warn(warning));
         let cause = isolation.cause_of_whole();
-        isolation.pending.push(Pending { items, cause, bad_in: None, place: Place::Kept });
+        isolation.pending.push(Pending::kept(items, cause));
         isolation
     }
 
@@ -165,7 +141,7 @@ impl Isolation {
     }
 
     fn begin(
-        first: u64,
+        items: &Range<u64>,
         division: Isolate,
         whole: Ending,
         process: ProcessId,
@@ -184,7 +160,9 @@ impl Isolation {
             again: None,
             good: Good::default(),
             rejected: BTreeMap::new(),
-            gaps: Gaps::from(first),
+            gaps: Gaps::of(items),
+            run_cost: RunCost::default(),
+            range_began: None,
             suspects: Suspects::Untested,
             items_failed: 0,
             runs: 0,
@@ -209,9 +187,10 @@ impl Isolation {
         self.position().is_some_and(|position| self.pending[position].place == Place::Kept)
     }
 
-    /// Takes the time that the range to run next has waited for a service, or for the limits of the job: no item is at
-    /// fault.
-    pub(super) fn waited(&mut self, handed: &Handed) {
+    /// Takes the start of the range to run next, which has ended, and the time that it has waited for a service, or for
+    /// the limits of the job: no item is at fault.
+    pub(super) fn handed(&mut self, handed: &Handed) {
+        self.range_began = Some(handed.began.instant + handed.waited());
         self.until += handed.waited();
         self.waited.add(handed.waits());
     }
@@ -229,6 +208,9 @@ impl Isolation {
         self.load_seconds += known(ending.load_seconds);
         self.run_seconds += ending.run_seconds;
         self.process_seconds += ending.process_seconds;
+        if place != Place::Kept {
+            self.measure(&items, &ending, now);
+        }
         if ending.status == AttemptStatus::Succeeded {
             if place == Place::Suspect {
                 self.suspects = Suspects::Wrong;
@@ -248,9 +230,9 @@ impl Isolation {
                 self.suspects = Suspects::Right;
             }
             if count > 1 && self.division == Isolate::Items {
-                self.divide(items, &cause, cause.is_of_an_item(), ending.suspect);
+                self.divide(items, &cause, ending.suspect);
             } else if ending.has_checkpoints {
-                self.pending.push(Pending { items, cause, bad_in: None, place: Place::Kept });
+                self.pending.push(Pending::kept(items, cause));
             } else {
                 self.reject(items, cause);
             }
@@ -262,29 +244,68 @@ impl Isolation {
         }
     }
 
-    /// Divides the next range without running it while it certainly holds a bad item, or is long enough to hold one
-    /// probably.
+    /// Notes what the run of a range has cost. Loading counts no more than it must: the first range loads the items of all.
+    fn measure(&mut self, items: &Range<u64>, ending: &Ending, now: Instant) {
+        let Some(began) = self.range_began.take() else { return };
+        let seconds = now.saturating_duration_since(began).as_secs_f64() - known(ending.load_seconds).max(0.0);
+        let count = items.end - items.start;
+        match ending.status {
+            AttemptStatus::Succeeded => self.run_cost.succeeded(count, seconds),
+            status if is_of_an_item(status) => self.run_cost.failed(count, seconds),
+            _ => {}
+        }
+    }
+
+    /// Joins and divides the next ranges without running them. A range is divided while it certainly holds a bad item, or
+    /// is long enough to hold one probably.
     fn divide_next(&mut self) {
         while self.probe.is_none() && self.division == Isolate::Items {
-            let Some(Pending { items, bad_in, place, .. }) = self.pending.last() else { return };
-            if *place == Place::Kept {
-                return;
-            }
-            let (start, count) = (items.start, items.end - items.start);
-            let is_doubtful = *place != Place::Before || self.suspects == Suspects::Wrong;
-            // Without suspects, a search for one bad item would cost more runs.
-            let least = if self.suspects == Suspects::Right { 1 } else { 2 };
-            let length = self.gaps.length(start, least).filter(|length| *length < count && is_doubtful);
-            let is_bad = bad_in.as_ref().is_some_and(|range| !self.has_rejected_in(range));
+            self.join_next();
+            let Some(next) = self.pending.last().filter(|next| next.place != Place::Kept) else { return };
+            let (start, count) = (next.items.start, next.count());
+            let is_doubtful = next.place != Place::Before || self.suspects == Suspects::Wrong;
+            let length = self.length(start).filter(|length| *length < count && is_doubtful);
+            let is_bad = next.is_last_part && next.cause.is_of_an_item() && !self.is_explained(next);
             if count < 2 || (length.is_none() && !is_bad) {
                 return;
             }
-            let Some(Pending { items, cause, bad_in, .. }) = self.pending.pop() else { return };
+            let Some(Pending { items, part_of, is_last_part, cause, .. }) = self.pending.pop() else { return };
             match length {
-                Some(length) => self.pend([(start..start + length, None), (start + length..items.end, bad_in)], &cause),
-                None => self.divide(items, &cause, true, None),
+                Some(length) => {
+                    let parts = [(start..start + length, false), (start + length..items.end, is_last_part)];
+                    self.pend(parts, &part_of, &cause);
+                }
+                None => self.divide(items, &cause, None),
             }
         }
+    }
+
+    /// Joins the next range, while it is short, with the range behind it. Both must be what is left of ranges whose bad
+    /// items are known: with the others, it may be a range that has failed.
+    fn join_next(&mut self) {
+        while let [.., behind, next] = &self.pending[..]
+            && next.items.end == behind.items.start
+            && [next, behind].into_iter().all(|range| range.place == Place::Anywhere && self.is_explained(range))
+            && self.length(next.items.start).is_some_and(|length| next.count() < length)
+        {
+            let start = next.items.start;
+            self.pending.pop();
+            if let Some(joined) = self.pending.last_mut() {
+                joined.items.start = start;
+            }
+        }
+    }
+
+    /// Returns the length that a range from `start` should have, if enough is known.
+    fn length(&self, start: u64) -> Option<u64> {
+        // Without suspects, a search for one bad item would cost more runs.
+        let least = if self.suspects == Suspects::Right { 1 } else { 2 };
+        self.gaps.length(start, least, self.run_cost.in_vain_items(), self.runs)
+    }
+
+    /// Whether the failure of the range that this is a part of follows from a bad item that is known.
+    fn is_explained(&self, pending: &Pending) -> bool {
+        pending.cause.is_of_an_item() && self.has_rejected_in(&pending.part_of)
     }
 
     fn has_rejected_in(&self, range: &Range<u64>) -> bool {
@@ -297,15 +318,14 @@ impl Isolation {
         if self.good.ranges > 0 || self.items_failed < FIRST_ITEMS {
             return;
         }
-        let size = |pending: &Pending| pending.items.end - pending.items.start;
         let positions = (0..self.pending.len()).filter(|position| self.pending[*position].place != Place::Kept);
-        let Some(position) = positions.max_by_key(|position| size(&self.pending[*position])) else { return };
-        let Pending { items: Range { start, end }, cause, .. } = self.pending.remove(position);
+        let Some(position) = positions.max_by_key(|position| self.pending[*position].count()) else { return };
+        let Pending { items: Range { start, end }, part_of, cause, .. } = self.pending.remove(position);
         let middle = start + (end - start) / 2;
         let pieces = [middle + 1..end, middle..middle + 1, start..middle];
         self.probe = Some(position + usize::from(middle + 1 < end));
         let pieces = pieces.into_iter().filter(|items| !items.is_empty());
-        let pieces = pieces.map(|items| Pending { items, cause: cause.clone(), bad_in: None, place: Place::Anywhere });
+        let pieces = pieces.map(|items| Pending::part(items, false, &part_of, &cause));
         self.pending.splice(position..position, pieces);
     }
 
@@ -343,34 +363,31 @@ impl Isolation {
         self.rejected.insert(items.start, Failed { items, cause });
     }
 
-    /// Divides a range around a suspect, which counts from its first item, or into halves. `is_bad`: it holds a bad item.
-    fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>, is_bad: bool, suspect: Option<u64>) {
+    /// Divides a range around a suspect, which counts from its first item, or into halves.
+    fn divide(&mut self, items: Range<u64>, cause: &Arc<Cause>, suspect: Option<u64>) {
         let Range { start, end } = items;
+        let trusts = cause.is_of_an_item() && self.suspects != Suspects::Wrong;
         let suspect = suspect.and_then(|suspect| start.checked_add(suspect));
-        let Some(suspect) = suspect.filter(|suspect| is_bad && self.suspects != Suspects::Wrong && *suspect < end)
-        else {
+        let Some(suspect) = suspect.filter(|suspect| trusts && *suspect < end) else {
             let middle = start + (end - start) / 2;
-            return self.pend([(start..middle, None), (middle..end, is_bad.then_some(items))], cause);
+            return self.pend([(start..middle, false), (middle..end, true)], &items, cause);
         };
         let [before, after] = [start..suspect, suspect + 1..end];
-        let [bad_before, bad_after] = if after.is_empty() { [Some(items), None] } else { [None, Some(items)] };
-        self.pend([(before, bad_before), (after, bad_after)], cause);
+        let is_last = after.is_empty();
+        self.pend([(before, is_last), (after, !is_last)], &items, cause);
         if let Some(Pending { items, place, .. }) = self.pending.last_mut()
             && items.start < suspect
         {
             *place = Place::Before;
         }
-        let of_suspect =
-            Pending { items: suspect..suspect + 1, cause: cause.clone(), bad_in: None, place: Place::Suspect };
-        self.pending.push(of_suspect);
+        self.pending
+            .push(Pending { place: Place::Suspect, ..Pending::part(suspect..suspect + 1, false, &items, cause) });
     }
 
-    /// Adds ranges in the order in which they are to run, each with the range whose last part it is, if that is bad.
-    fn pend(&mut self, parts: [(Range<u64>, Option<Range<u64>>); 2], cause: &Arc<Cause>) {
+    /// Adds parts of a range in the order in which they are to run, each with whether it is the last one.
+    fn pend(&mut self, parts: [(Range<u64>, bool); 2], part_of: &Range<u64>, cause: &Arc<Cause>) {
         let parts = parts.into_iter().rev().filter(|(items, _)| !items.is_empty());
-        let parts =
-            parts.map(|(items, bad_in)| Pending { items, cause: cause.clone(), bad_in, place: Place::Anywhere });
-        self.pending.extend(parts);
+        self.pending.extend(parts.map(|(items, is_last)| Pending::part(items, is_last, part_of, cause)));
     }
 
     /// Runs the next range again, because it has failed through no fault of its items. Returns whether it may: once.
@@ -391,7 +408,7 @@ impl Isolation {
         self.good = Good::default();
     }
 
-    /// Rejects the ranges that have not been run, with an error of their own: which of their items are bad is unknown.
+    /// Rejects the ranges that have not been run, each with the failure of the range that it is a part of.
     pub(super) fn abandon(&mut self, reason: &str) {
         let left: u64 = self.pending.iter().map(|pending| pending.items.end - pending.items.start).sum();
         let message = format!("{left} items were rejected without a run of their own, because {reason}");

@@ -94,11 +94,13 @@ impl Pipe {
     }
 
     /// Removes the hand-over that the process has answered, which must be the first. `seconds` is the duration with
-    /// loading and reporting.
-    pub(super) fn answered(&mut self, sequence: u64, seconds: f64, now: Moment) -> Option<Handed> {
+    /// loading and reporting; `None`: it says nothing about other mini-batches.
+    pub(super) fn answered(&mut self, sequence: u64, seconds: Option<f64>, now: Moment) -> Option<Handed> {
         let answered = self.skipped(sequence)?;
-        let mean = self.mean_seconds.unwrap_or(seconds);
-        self.mean_seconds = Some(mean + MEAN_WEIGHT * (seconds - mean));
+        if let Some(seconds) = seconds {
+            let mean = self.mean_seconds.unwrap_or(seconds);
+            self.mean_seconds = Some(mean + MEAN_WEIGHT * (seconds - mean));
+        }
         if let Some(next) = self.handed.front_mut() {
             next.began = now;
         }
@@ -175,11 +177,11 @@ mod tests {
         assert_eq!(pipe.wanted(), 1, "before anything is known");
         pipe.hand_over(0, now);
         assert_eq!(pipe.wanted(), 0);
-        pipe.answered(1, 5.0, now).expect("the first");
+        pipe.answered(1, Some(5.0), now).expect("the first");
         assert_eq!(pipe.wanted(), 1);
         for round in 0..100 {
             pipe.hand_over(round, now);
-            pipe.answered(2 + round, 0.000_01, now).expect("the first");
+            pipe.answered(2 + round, Some(0.000_01), now).expect("the first");
         }
         assert_eq!(pipe.wanted(), PIPE_MAX);
     }
@@ -190,7 +192,7 @@ mod tests {
         pipe.hand_over(70, now);
         pipe.hand_over(71, now);
         let later = Moment { instant: now.instant + Duration::from_secs(3), ..now };
-        pipe.answered(1, 3.0, later).expect("the first");
+        pipe.answered(1, Some(3.0), later).expect("the first");
         assert_eq!(pipe.front().map(|front| front.began), Some(later));
     }
 
@@ -198,7 +200,7 @@ mod tests {
     fn recall_leaves_one_hand_over() {
         let (mut pipe, now) = (Pipe::default(), now());
         pipe.hand_over(0, now);
-        pipe.answered(1, 0.001, now).expect("the first");
+        pipe.answered(1, Some(0.001), now).expect("the first");
         for lease in 10..20 {
             pipe.hand_over(lease, now);
         }

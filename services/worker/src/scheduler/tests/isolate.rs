@@ -206,6 +206,23 @@ fn ranges_stay_with_the_process_that_has_the_items() {
 }
 
 #[test]
+fn quick_ranges_do_not_let_slow_mini_batches_queue_in_their_process() {
+    let mut node = with_isolation(1, |_| ());
+    let received = (0..8).map(|number| of_files(number, 4)).collect();
+    assert_eq!(node.after(Event::Received(received)), "0 gets 0");
+    let answer =
+        |sequence, run_seconds, ending| frame(0, ProcessEvent::Answered(Ending { sequence, run_seconds, ..ending }));
+    let fails = || Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
+    let works = || Ending { returned: 1, ..Ending::empty() };
+    assert_eq!(node.after(answer(1, 5.0, fails())), "0 gets 0[0..2]");
+    assert_eq!(node.after(answer(2, 0.000_01, fails())), "0 gets 0[0..1]");
+    assert_eq!(node.after(answer(3, 0.000_01, works())), "0 gets 0[1..2]");
+    assert_eq!(node.after(answer(4, 0.000_01, fails())), "0 gets 0[2..4]");
+    let actions = node.after(answer(5, 0.000_01, Ending { returned: 2, ..works() }));
+    assert_eq!(actions, "0 Succeeded, 0 gets 1", "one at a time");
+}
+
+#[test]
 fn process_is_not_replaced_because_its_items_are_bad() {
     let mut node = with_isolation(1, |_| ());
     let mut sequence = 0;

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use protocol::{FailedItems, FailedRun, Isolate};
 
 use super::super::isolation::{Isolated, Isolation};
+use super::super::pipe::Handed;
 use super::*;
 
 fn moment() -> Moment {
@@ -31,31 +32,66 @@ fn isolate(items: u64, bad: &BTreeSet<u64>) -> Isolated {
     isolate_with(items, bad, |_| None)
 }
 
-/// Isolates items, of which runs of the bad ones fail. `suspect`: the item that a failed run of a range names. Checks that
-/// every run is of items that are not decided, and that all are in the end.
+/// Isolates items, of which runs of the bad ones fail. `suspect`: the item that a failed run of a range names.
 fn isolate_with(items: u64, bad: &BTreeSet<u64>, suspect: impl Fn(Range<u64>) -> Option<u64>) -> Isolated {
-    let now = moment();
+    isolate_in(&Script::default(), items, bad, suspect).0
+}
+
+/// How long the runs of a script take; zero: unknown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Script {
+    run: Duration,
+    item: Duration,
+    /// Whether it works on all items before it looks at one.
+    is_eager: bool,
+}
+
+/// Isolates items in the time of a script. Checks that every run is of items that are not decided, and that all are in the
+/// end. Returns the number of items that failed runs worked on, too.
+fn isolate_in(
+    script: &Script,
+    items: u64,
+    bad: &BTreeSet<u64>,
+    suspect: impl Fn(Range<u64>) -> Option<u64>,
+) -> (Isolated, u64) {
+    let mut now = moment();
     let fails = |range: Range<u64>| {
         let suspect = suspect(range.clone()).map(|item| item.wrapping_sub(range.start));
         Ending { suspect, ..fails() }
     };
     let mut isolation = isolation(items, fails(0..items), now);
     let mut decided = BTreeSet::new();
+    let mut in_vain = 0;
     while let Some(range) = isolation.next() {
         assert!(!range.is_empty() && decided.range(range.clone()).next().is_none(), "{range:?} was run before");
-        if bad.range(range.clone()).next().is_none() {
+        let count = range.end - range.start;
+        let first_bad = bad.range(range.clone()).next().copied();
+        let worked_on = first_bad.filter(|_| !script.is_eager).map_or(count, |bad| bad - range.start + 1);
+        let took = script.run + script.item * worked_on as u32;
+        if took > Duration::ZERO {
+            let handed = Handed { began: now, ..handed() };
+            now.instant += took;
+            isolation.handed(&handed);
+        }
+        if first_bad.is_none() {
             decided.extend(range.clone());
-            let rows: String = range.clone().map(|item| format!("{item}\n")).collect();
-            let ending = Ending { returned: range.end - range.start, ..Ending::empty() };
-            isolation.ended(ending, rows.into(), run(), now.instant);
+            let rows: String = range.map(|item| format!("{item}\n")).collect();
+            isolation.ended(Ending { returned: count, ..Ending::empty() }, rows.into(), run(), now.instant);
         } else {
-            if range.end == range.start + 1 {
+            if count == 1 {
                 decided.insert(range.start);
+            } else {
+                in_vain += worked_on;
             }
             isolation.ended(fails(range), Bytes::new(), run(), now.instant);
         }
     }
-    isolation.finish(|item| item.to_string(), true, now)
+    (isolation.finish(|item| item.to_string(), true, now), in_vain)
+}
+
+fn handed() -> Handed {
+    let (rate_limited, limited, waits_until) = (Duration::ZERO, Duration::ZERO, None);
+    Handed { sequence: 1, lease: 0, began: moment(), rate_limited, limited, waits_until }
 }
 
 /// The first bad item of a range: the one that a script works on when it fails.
@@ -89,23 +125,29 @@ impl Knows {
     }
 }
 
+impl Script {
+    /// A run costs as much as any number of items, from none.
+    fn any() -> impl Strategy<Value = Self> {
+        (0u64..3, 0u64..300, any::<bool>()).prop_map(|(item, run, is_eager)| Self {
+            run: Duration::from_micros(run),
+            item: Duration::from_micros(item),
+            is_eager,
+        })
+    }
+}
+
 proptest! {
     #[test]
     fn items_are_conserved_in_their_order(
         items in 2u64..200,
         bad in btree_set(0u64..200, 0..24),
         knows in Knows::any(),
+        script in Script::any(),
     ) {
         let bad: BTreeSet<u64> = bad.into_iter().filter(|item| *item < items).collect();
-        let isolated = isolate_with(items, &bad, |range| knows.suspect(range, &bad));
+        let (isolated, _) = isolate_in(&script, items, &bad, |range| knows.suspect(range, &bad));
         let levels = u64::from(items.next_power_of_two().ilog2());
-        let for_one = match knows {
-            Knows::Nothing => 2 * levels,
-            // The others lie at the distance of the first one, so the ranges between them are longer and longer.
-            Knows::TheItem if bad.len() == 1 => 2 * levels,
-            Knows::TheItem => levels + 4,
-            Knows::SomethingWrong { .. } => 2 * levels,
-        };
+        let for_one = 2 * levels + 2;
         // Probes divide ranges further.
         let most = for_one * bad.len() as u64 + if bad.len() < 8 { 2 } else { 18 };
         prop_assert!(u64::from(isolated.extra_runs) <= most.max(levels + 3), "{} runs", isolated.extra_runs);
@@ -156,12 +198,47 @@ fn item_that_the_process_names_costs_few_runs() {
         let bad = BTreeSet::from([bad]);
         let (known, unknown) = (isolate_with(14_000, &bad, first_of(&bad)), isolate(14_000, &bad));
         assert_eq!(known.ending.returned, 13_999);
-        assert!(known.extra_runs < 20 && known.extra_runs < unknown.extra_runs, "{bad:?}: {}", known.extra_runs);
+        assert!(known.extra_runs < 26 && known.extra_runs < unknown.extra_runs, "{bad:?}: {}", known.extra_runs);
     }
     let bad: BTreeSet<u64> = (0..14).map(|number| number * 1000 + number * 379 % 1000).collect();
     let isolated = isolate_with(14_000, &bad, first_of(&bad));
     assert_eq!(isolated.ending.returned, 14_000 - 14);
     assert!(isolated.extra_runs < 14 * 6, "with one or two ranges between them: {}", isolated.extra_runs);
+}
+
+#[test]
+fn what_is_left_behind_a_bad_item_is_part_of_the_next_range() {
+    let now = moment();
+    let mut isolation = isolation(14_000, Ending { suspect: Some(700), ..fails() }, now);
+    let mut runs = Vec::new();
+    while let Some(range) = isolation.next().filter(|_| runs.len() < 6) {
+        let ending = match range {
+            Range { start: 700, .. } => fails(),
+            // 1100 is bad, too.
+            Range { start: 701, end: 1124 } => Ending { suspect: Some(399), ..fails() },
+            Range { start: 1100, .. } => fails(),
+            _ => Ending { returned: range.end - range.start, ..Ending::empty() },
+        };
+        isolation.ended(ending, Bytes::new(), run(), now.instant);
+        runs.push(range);
+    }
+    assert_eq!(runs, [700..701, 0..700, 701..1124, 1100..1101, 701..1100, 1101..1475]);
+}
+
+#[test]
+fn dear_items_are_hardly_run_twice() {
+    let bad: BTreeSet<u64> = (0..14).map(|number| number * 1000 + number * 379 % 1000).collect();
+    for is_eager in [false, true] {
+        // Microseconds.
+        let [(quick_runs, quick_vain), (dear_runs, dear_vain)] = [(500, 2), (50, 1000)].map(|(run, item)| {
+            let [run, item] = [run, item].map(Duration::from_micros);
+            let (isolated, in_vain) = isolate_in(&Script { run, item, is_eager }, 14_000, &bad, first_of(&bad));
+            assert_eq!(isolated.ending.returned, 14_000 - 14);
+            (u64::from(isolated.extra_runs), in_vain)
+        });
+        assert!(quick_runs <= 14 * 5 && dear_runs < 14 * 17, "{quick_runs}, {dear_runs} runs");
+        assert!(3 * dear_vain < quick_vain, "{quick_vain}, {dear_vain} items in vain");
+    }
 }
 
 #[test]

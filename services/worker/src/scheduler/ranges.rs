@@ -1,0 +1,54 @@
+//! The ranges of an isolated mini-batch that are to run. Pure.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::causes::Cause;
+
+/// A range to run.
+pub(super) struct Pending {
+    pub(super) items: Range<u64>,
+    /// The range that it is a part of, which has failed, or must hold a bad item.
+    pub(super) part_of: Range<u64>,
+    pub(super) is_last_part: bool,
+    /// The failure of that range.
+    pub(super) cause: Arc<Cause>,
+    pub(super) place: Place,
+}
+
+impl Pending {
+    /// A part of a range that has failed with this cause.
+    pub(super) fn part(items: Range<u64>, is_last_part: bool, part_of: &Range<u64>, cause: &Arc<Cause>) -> Self {
+        Self { items, part_of: part_of.clone(), is_last_part, cause: cause.clone(), place: Place::Anywhere }
+    }
+
+    /// A range that has failed with this cause, and of which the script has handed results back.
+    pub(super) fn kept(items: Range<u64>, cause: Arc<Cause>) -> Self {
+        Self { place: Place::Kept, ..Self::part(items.clone(), false, &items, &cause) }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.items.end - self.items.start
+    }
+}
+
+/// Where a range lies, as far as the exception of the range that it is a part of says so.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Anywhere,
+    /// The item on which the process was working.
+    Suspect,
+    /// Before that item.
+    Before,
+    /// Nowhere else: the range has failed, and only what the script has handed back of it may still count.
+    Kept,
+}
+
+/// Whether the items on which the process was working have failed alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Suspects {
+    Untested,
+    Right,
+    /// One has not.
+    Wrong,
+}
