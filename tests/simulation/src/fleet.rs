@@ -37,8 +37,8 @@ pub use size::{LATENCY, Meter, Needed, Size, Sized, run_size};
 
 /// No job goes on for longer without an attempt that begins.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
-/// How often this time is given to jobs that go on: a queue may deliver a slow mini-batch dozens of times.
-const EXTENSIONS_MAX: u32 = 12;
+/// No job takes longer, though a queue may deliver a slow mini-batch dozens of times.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 const VISIBILITY: Duration = Duration::from_secs(60);
 /// How long the roles go on after the last job has ended: late reducers and messages change nothing.
 const AFTERMATH: Duration = Duration::from_secs(10);
@@ -200,7 +200,7 @@ impl World {
     /// Plays until reducers have written how each job ended. Returns no result of a job that stands still because
     /// messages have vanished.
     async fn play_once(&self, jobs: &[Arc<JobWitness>]) -> Result<Vec<Option<JobResult>>, Violation> {
-        let mut roles = JoinSet::new();
+        let (began, mut roles) = (Instant::now(), JoinSet::new());
         for (role, count) in [(Role::Node, self.weather.nodes), (Role::Reducer, self.weather.reducers)] {
             for number in 0..count {
                 roles.spawn(self.clone().keep_alive(role.clone(), number));
@@ -216,13 +216,9 @@ impl World {
             sleep(AFTERMATH).await;
         };
         let attempts = || jobs.iter().map(|job| job.attempts()).sum::<u64>();
-        let (mut ended, mut has_ended) = (std::pin::pin!(ended), false);
-        for _ in 0..=EXTENSIONS_MAX {
-            let before = attempts();
+        let (mut ended, mut has_ended, mut before) = (std::pin::pin!(ended), false, None);
+        while !has_ended && before.replace(attempts()) != Some(attempts()) && began.elapsed() < LONGEST {
             has_ended = timeout(PATIENCE, &mut ended).await.is_ok();
-            if has_ended || attempts() == before {
-                break;
-            }
         }
         let leftovers = if has_ended { self.tidied().await } else { None };
         roles.abort_all();
