@@ -121,7 +121,7 @@ def test_folders_that_the_script_writes_to_are_new_ones(workplace, portal):
     assert [file.name for file in extra.iterdir()] == ["001.txt"]
 
 
-def test_what_cannot_run_alone_is_refused(workplace, portal):
+def test_mini_batches_that_cannot_run_alone_are_refused(workplace, portal):
     workplace.data(1)
     ranks = workplace.job(
         "def run(rank): return [1]", inputs=None, mini_batch_size=None, arguments=["--rank_mini_batch_count", 2]

@@ -401,7 +401,7 @@ def test_corrected_file_is_read_as_it_is_now(workplace):
     assert output_of(replay(workplace, first.job_id))[2] == "whole"
 
 
-def test_what_cannot_be_replayed_is_refused(workplace):
+def test_impossible_replays_are_refused(workplace):
     workplace.data(4)
     job = workplace.job(FILES, **SETTINGS)
 

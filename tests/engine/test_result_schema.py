@@ -137,7 +137,7 @@ def test_isolation_finds_the_item_of_a_row(workplace):
     assert rows == [("002.txt", "RowDoesNotFit"), ("", "NoResult"), ("006.txt", "RowDoesNotFit")]
 
 
-def test_schema_that_is_none_is_refused(workplace):
+def test_invalid_schema_is_refused(workplace):
     workplace.data(1)
     for schema, expected in [
         ({"columns": {"total": "nummer"}}, 'result_schema.columns.total: not a type; did you mean "number"?'),

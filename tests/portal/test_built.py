@@ -14,7 +14,7 @@ FIRST_LOAD_MAX = 120_000
 
 
 @pytest.mark.xdist_group("page")
-def test_committed_page_is_what_the_sources_give(tmp_path: Path) -> None:
+def test_committed_page_is_built_from_the_sources(tmp_path: Path) -> None:
     built = tmp_path / "dist"
     subprocess.run([ROOT / "scripts" / "build-page", built], check=True, capture_output=True, text=True)
     names = sorted(str(path.relative_to(built)) for path in built.rglob("*") if path.is_file())

@@ -17,7 +17,7 @@ def asleep(page: Page) -> None:
     page.clock.install()
 
 
-def test_outage_is_told_and_caught_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+def test_outage_is_reported_and_caught_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     own_stand_in.is_down = True
@@ -52,7 +52,7 @@ def test_stream_that_a_proxy_holds_back_is_noticed(own_stand_in: StandIn, open_p
     expect(page.get_by_text("514 of 840 mini-batches succeeded")).to_be_visible()
 
 
-def test_removed_job_is_told(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+def test_removed_job_is_reported(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
     expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
     del own_stand_in.jobs[RUNNING]
@@ -112,7 +112,7 @@ def test_slow_answer_does_not_hold_up_another_job(own_stand_in: StandIn, open_pa
     expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
 
 
-def test_trouble_of_the_list_is_not_told_of_a_job(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+def test_trouble_of_the_list_is_not_reported_for_a_job(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(own_stand_in.address)
     expect(page.locator("table.jobs")).to_be_visible()
     asked = own_stand_in.asked.count("/jobs")

@@ -143,7 +143,7 @@ def test_running_job_is_live_is_canceled_and_continued(
     expect(page.get_by_text("its rows count")).to_be_visible()
 
 
-def test_killed_portal_is_told_and_its_successor_catches_up(
+def test_killed_portal_is_reported_and_its_successor_catches_up(
     workplace: Workplace, open_page: Callable[..., Page]
 ) -> None:
     workplace.data(6)
@@ -168,7 +168,7 @@ def test_killed_portal_is_told_and_its_successor_catches_up(
     expect(page.get_by_text("Connection lost")).to_have_count(0)
 
 
-def test_vanished_store_is_told_and_what_was_shown_stays(
+def test_lost_store_is_reported_and_shown_data_stays(
     workplace: Workplace, portal: Portal, open_page: Callable[..., Page]
 ) -> None:
     workplace.data(3)

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_has_no_message_is_published() {
+    async fn only_mini_batches_without_a_message_are_published() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let job = JobStore::local(folder.path()).expect("it is there");
         let all: Vec<u64> = (0..10).collect();

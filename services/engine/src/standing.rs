@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn age_by_the_clock_of_the_store_counts_whatever_the_reducer_takes_for_the_time() {
+    fn age_counts_by_the_clock_of_the_store() {
         let hour = 3_600_000;
         for at in [milliseconds_since_epoch() - hour, milliseconds_since_epoch() + hour] {
             let written = |seconds| Progress { at, age: Some(Duration::from_secs(seconds)), ..progress() };

@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_has_not_ended_needs_a_message(
+        fn every_open_mini_batch_needs_a_message(
             attempts in attempts(),
             planned in any::<bool>(),
             interrupted in proptest::collection::hash_map(0..MINI_BATCHES, 1u32..4, 0..10),

@@ -337,7 +337,7 @@ async fn removed_job_is_reported_as_such() {
 
 /// A disk that is unmounted for a while removes no job: the page keeps what it shows, and continues when the disk is back.
 #[tokio::test]
-async fn vanished_store_is_told_and_comes_back() {
+async fn lost_store_is_reported_and_comes_back() {
     use futures::StreamExt;
     let place = place().await;
     let bearer = ("authorization", "Bearer 0123456789abcdef");

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_phase_is_what_is_left() {
+    fn last_phase_is_the_remaining_time() {
         let phases = Phases::new(9.0, 4.0, 0.5);
         assert_eq!(phases.reported_seconds(2.0, 1.25), 0.25);
         assert_eq!(phases.reported_seconds(1.0, 0.75), 0.0, "the clocks of agent and process differ");
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_duration_counts_as_none() {
+    fn invalid_durations_count_as_missing() {
         assert_eq!(Phases::new(f64::NAN, -1.0, 0.0), Phases::default());
         let wild = |loaded_seconds| Phases { loaded_seconds, ..Phases::new(1.0, 1.0, 0.0) };
         assert_eq!([-1.0, f32::INFINITY, 2.0].map(|loaded| wild(loaded).checked().are_known()), [false, false, true]);

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_told_in_words() {
+    fn waits_are_described_in_words() {
         let told = |limits, services| {
             Waited { limits_milliseconds: limits, services_milliseconds: services }.sentence().unwrap_or_default()
         };

@@ -210,7 +210,7 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
         ('Dataset.File.from_files("azureml://x/y").to_path()', "is no address of a datastore"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_is_named(named, call, said):
+def test_unknown_names_are_reported(named, call, said):
     assert said in named(f"    {call}\n", fails=True)
 
 

@@ -112,7 +112,7 @@ def test_run_of_a_job(script):
         ('Run.get_context().input_datasets["a"]', "the job has no side input a"),
     ],
 )
-def test_what_a_run_lacks_is_named(script, call, said):
+def test_missing_attributes_of_a_run_are_named(script, call, said):
     assert said in script(f"from azureml.core import Run\n{call}\n", fails=True)
 
 

@@ -351,7 +351,7 @@ def test_ranges_of_a_mini_batch_share_what_was_read(start):
     assert agent.stdout().split() == ["5", "2", "2", "3"]
 
 
-def test_what_cannot_be_kept_is_told_once(start):
+def test_unkept_results_are_reported_once(start):
     agent = start("def run(mini_batch):\n    for path in mini_batch: yield path, lambda: 0")
     event = agent.run("ab")
     assert event["returned"] == 2
@@ -359,7 +359,7 @@ def test_what_cannot_be_kept_is_told_once(start):
     assert "cannot be kept for another try: a row of the type function cannot be pickled" in warning["message"]
 
 
-def test_folder_that_cannot_be_written_is_told_once(start, tmp_path):
+def test_folder_that_cannot_be_written_is_reported_once(start, tmp_path):
     (tmp_path / "file").touch()
     script = "def run(mini_batch):\n    for path in mini_batch: yield path, path"
     event = start(script, checkpoints=str(tmp_path / "file" / "checkpoints")).run("ab")

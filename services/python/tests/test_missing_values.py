@@ -41,7 +41,7 @@ def rows_of(*names):
 
 
 @pytest.mark.parametrize("value", [*MISSING, decimal.Decimal("NaN"), numpy.float16("nan")])
-def test_what_is_missing(value):
+def test_missing_values_are_recognized(value):
     assert is_missing(value) and pandas.isna(value)
 
 
@@ -50,7 +50,7 @@ def test_what_is_missing(value):
     ["nan", "NaT", "", 0, 0.0, float("inf"), False, [], {}, (), b"", numpy.int64(1), numpy.array([NAN]),
      numpy.str_("nan"), numpy.datetime64("2024-01-01"), decimal.Decimal(1), NOON, pandas.Series([NAN]), object(), len],
 )  # fmt: skip
-def test_what_is_not_missing(value):
+def test_other_values_are_not_missing(value):
     assert not is_missing(value)
 
 

@@ -250,7 +250,7 @@ def test_invalid_step_is_named(tmp_path, steps, reason):
         ("glob: ./*.csv", "", "a path must be one of file, folder and pattern"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path, paths, settings, reason):
+def test_unreadable_documents_are_named(tmp_path, paths, settings, reason):
     place = folder(tmp_path, {"1.csv": "a\né\n"}, paths=paths, settings=settings)
     with pytest.raises((mltable.InvalidTable, FileNotFoundError)) as raised:
         mltable.load(str(place)).to_pandas_dataframe()

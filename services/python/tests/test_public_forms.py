@@ -227,7 +227,7 @@ def test_form_runs_unchanged(start, tmp_path, form):
     agent.finish()
 
 
-def test_what_a_class_lacks_is_one_clear_error(script):
+def test_missing_attribute_of_a_class_is_one_clear_error(script):
     said = script("from azureml.core import Run\nRun.get_context().submit_child(1)\n", fails=True)
     assert said.endswith("Run.submit_child is not supported by the stand-in for azureml.core: add the real one to the "
                          "environment")  # fmt: skip

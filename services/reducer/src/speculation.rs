@@ -248,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_look_finds_what_is_open(events in proptest::collection::vec((0u64..20, 0u32..5), 0..60)) {
+        fn every_check_finds_open_mini_batches(events in proptest::collection::vec((0u64..20, 0u32..5), 0..60)) {
             let (mut speculation, mut tally) = (Speculation::default(), Tally::default());
             for (number, (mini_batch, kind)) in events.into_iter().enumerate() {
                 let attempt = |attempt| ResultEvent::Attempt(Box::new(attempt));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn schema_that_is_none_names_the_place() {
+    fn invalid_schema_names_the_place() {
         for (schema, place) in [
             (json!({"properties": {"total": {"type": "decimal"}}}), vec!["properties", "total", "type"]),
             (json!({"required": "total"}), vec!["required"]),

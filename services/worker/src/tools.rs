@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_node_was_creating_with_is_killed() {
+    fn programs_of_a_killed_node_are_killed() {
         let (one, other) = (Path::new("/cache/one"), Path::new("/cache/other"));
         let start = |folder: &Path| {
             let mut command = Command::new("sh");

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn all_five_phases_are_told() {
+    fn all_five_phases_are_shown() {
         let attempt = fixtures::tried(1, 1, Succeeded);
         let before = [("waited", 0.0625), ("prepared", 0.25), ("loaded", 0.09375), ("ran", 0.375)];
         let expected = [&before[..], &[("reported", 0.03125)]].concat();

@@ -71,7 +71,7 @@ mod tests {
     use crate::fixtures::{stored, tried};
 
     #[tokio::test]
-    async fn records_tell_what_became_of_second_starts() {
+    async fn records_show_how_second_starts_ended() {
         let won = Attempt { copy: true, ..tried(1, 1, Succeeded) };
         let (_folder, mut view) =
             stored(&[tried(0, 1, Succeeded), won, tried(2, 1, RunRaised), tried(3, 1, Succeeded)]).await;

@@ -85,7 +85,7 @@ async fn redelivered_members_travel_alone_and_carry_the_count() {
 }
 
 #[tokio::test]
-async fn extension_of_one_part_extends_all_and_loss_is_told_for_each() {
+async fn extension_of_one_part_extends_all_and_loss_is_reported_for_each() {
     let site = site();
     site.send(0..3, 3).await;
     let members = site.receive(1).await;

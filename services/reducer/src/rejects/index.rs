@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn index_tells_what_a_replay_may_need() {
+    fn index_holds_the_facts_that_a_replay_may_need() {
         let may_be_replayed = |attempt: Attempt| {
             let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
             let mut batch = Batch::default();

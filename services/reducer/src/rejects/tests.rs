@@ -329,7 +329,7 @@ fn event(attempt: Attempt) -> ResultEvent {
 }
 
 #[tokio::test]
-async fn rejects_have_the_order_of_the_input_whatever_the_order_of_their_ends() {
+async fn rejects_have_the_order_of_the_input() {
     let mut job = Committed::new();
     job.plan(1500).await;
     // 7 and 1500 have no common divisor, so each mini-batch ends once.
@@ -346,7 +346,7 @@ async fn rejects_have_the_order_of_the_input_whatever_the_order_of_their_ends() 
 }
 
 #[tokio::test]
-async fn only_what_is_failed_in_the_end_is_rejected() {
+async fn only_items_that_failed_for_good_are_rejected() {
     let mut job = Committed::new();
     job.plan(6).await;
     job.commit([event(failed(0, 1, false, 1)), event(failed(1, 3, true, 1)), event(failed(2, 3, true, 1))]).await;

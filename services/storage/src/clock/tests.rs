@@ -101,7 +101,7 @@ fn answer(request: &str, ahead: i64, objects: &Objects) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn worker_that_renews_its_entry_is_listed_whatever_the_clocks_say() {
+async fn worker_that_renews_its_entry_is_listed_by_any_clock() {
     for ahead in [-HOUR, 0, HOUR] {
         let entry = |age| (b"{\"gpus\": 1}".to_vec(), age);
         let objects = Objects::from([("workers/alive", entry(60)), ("workers/killed", entry(1000))]);

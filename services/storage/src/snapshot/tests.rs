@@ -123,7 +123,7 @@ fn scripts_travel_without_what_is_ignored_but_with_the_entry_script() {
 
 /// What a user's tools and system leave beside a script, and what a script of that kind is.
 #[test]
-fn what_tools_leave_is_no_part_of_the_scripts() {
+fn files_that_tools_leave_are_not_packed() {
     let test = Folders::new();
     for name in [
         "main.py",
@@ -340,7 +340,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_packed_is_unpacked(
+    fn packed_files_are_unpacked(
         files in prop::collection::btree_map(
             // Names of all lengths and letters; folders and files never share a name.
             prop::collection::vec("[^/\0]{1,40}", 1..5),

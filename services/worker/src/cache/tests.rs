@@ -34,7 +34,7 @@ fn least_recently_used_entries_go_first() {
 }
 
 #[test]
-fn what_a_job_uses_stays() {
+fn entries_in_use_stay() {
     let limits = Limits { bytes: Some(1), age: Some(HOUR), free_min: 100 };
     let entries = [entry(4, 9, true), entry(4, 1, false), entry(4, 8, true)];
     assert_eq!(going(&entries, limits, 50, 0), [(1, Why::Size)]);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn job_alone_has_what_it_wants() {
+    fn job_alone_has_all_processes_that_it_wants() {
         for wanted in [1, 8, 30] {
             assert_eq!(divided(8, &[claim(LOW, wanted)]), [wanted]);
             assert_eq!(divided(8, &[claim(LOW, wanted), idle(HIGH, 8)]), [wanted, 1], "an idle job is ready to begin");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_does_not_want_goes_to_others() {
+    fn processes_that_a_job_does_not_want_go_to_others() {
         assert_eq!(divided(8, &[claim(HIGH, 2), claim(LOW, 8)]), [2, 6]);
         assert_eq!(divided(8, &[claim(NORMAL, 2), claim(NORMAL, 3)]), [2, 3]);
         assert_eq!(divided(4, &[claim(NORMAL, 16), claim(NORMAL, 4)]), [12, 4], "one job alone would have 16");

@@ -418,7 +418,7 @@ async fn unreadable_message_becomes_a_dead_letter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unprovisionable_job_is_told_why_and_left_to_other_nodes() {
+async fn unprovisionable_job_names_its_cause_and_is_left_to_other_nodes() {
     let target = Target::new().await;
     let nowhere = |spec: &mut JobSpec| {
         spec.environment = Environment::Interpreter { path: "/no/such/python".into() };

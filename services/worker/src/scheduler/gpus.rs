@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn script_that_fails_on_every_gpu_costs_none() {
+    fn script_that_fails_on_every_gpu_takes_none_out_of_use() {
         let mut gpus = Gpus::new(2, None);
         for mini_batch in 0..9 {
             assert!(!gpus.failing(0, Trouble::Context, Some(mini_batch), "assert"));

@@ -74,7 +74,7 @@ fn names_that_lead_out_are_refused() {
 }
 
 #[test]
-fn whatever_is_not_a_regular_file_is_refused() {
+fn entries_other_than_regular_files_are_refused() {
     let test = Folders::new();
     for (kind, what) in [
         (b'1', "hard link"),

@@ -241,7 +241,7 @@ async fn disturbed(seed: u64, bug: Bug) -> (f64, usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keepers_hold_the_limit_whatever_happens_to_nodes() {
+async fn keepers_hold_the_limit_when_nodes_fail() {
     for seed in 1..20 {
         let (most, uses) = disturbed(seed, Bug::None).await;
         assert!(most <= 1.05, "seed {seed}: {most:.3}");

@@ -253,7 +253,7 @@ fn disturbed(seed: u64, bug: Bug) -> World {
 }
 
 #[test]
-fn no_minute_exceeds_the_limit_whatever_happens_to_nodes() {
+fn no_minute_exceeds_the_limit_when_nodes_fail() {
     for seed in 1..40 {
         let world = disturbed(seed, Bug::None);
         assert!(world.most() <= 1.05, "seed {seed}: {:.3}", world.most());

@@ -105,7 +105,7 @@ fn outgrown_process_keeps_its_run_and_returns_the_rest() {
 }
 
 #[test]
-fn limit_below_the_memory_of_a_fresh_process_is_told_once_and_replaces_nothing() {
+fn limit_below_the_memory_of_a_fresh_process_is_reported_once_and_replaces_nothing() {
     let mut node = starting_with(2, |config| Arc::make_mut(&mut config.spec).process_max_memory = 100 * MEGABYTE);
     let ready = || ProcessEvent::Ready {
         init_seconds: 0.1,

@@ -177,7 +177,7 @@ fn wait_for_a_service_does_not_count_towards_the_limit() {
 }
 
 #[test]
-fn wait_for_the_limits_of_the_job_does_not_count_and_is_told() {
+fn wait_for_the_limits_of_the_job_does_not_count_and_is_reported() {
     let mut node = working(1, 1);
     node.runs(0, 1);
     let limited = |process, seconds| Event::Limited { process, time: Duration::from_secs(seconds) };
