@@ -1,6 +1,6 @@
 //! The state of nodes and Python processes, derived from their events. Part of the tally, and pure like it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use protocol::{ErrorReport, ResultEvent, Waiting};
 
@@ -44,6 +44,10 @@ struct Node {
     up: u32,
     /// The last processes that ended. No later one has the name of an earlier one.
     ended: VecDeque<String>,
+    /// Processes whose `init()` has failed since its last success on any node.
+    init_failed: BTreeSet<String>,
+    /// The latest process whose `init()` has returned.
+    last_ready: String,
     /// It had no work left.
     left: bool,
 }
@@ -59,8 +63,7 @@ impl Nodes {
             ResultEvent::ProcessReady { node, process, notice, .. } => {
                 self.started(node, process);
                 self.notice(notice);
-                self.init_failures = 0;
-                self.init_error = None;
+                self.init_succeeded(node, process);
                 if let Some(ready) = self.up.get_mut(&(node.clone(), process.clone())) {
                     self.ready += usize::from(!*ready);
                     self.times_ready += u64::from(!*ready);
@@ -69,8 +72,12 @@ impl Nodes {
                 self.no_longer_waiting(node, process);
             }
             ResultEvent::InitFailed { node, process, error } => {
-                self.init_failures += 1;
-                self.init_error = Some((**error).clone());
+                let on = self.nodes.entry(node.clone()).or_default();
+                // A queue may deliver it again, or after what followed it.
+                if !on.left && number(process) > number(&on.last_ready) && on.init_failed.insert(process.clone()) {
+                    self.init_failures += 1;
+                    self.init_error = Some((**error).clone());
+                }
                 self.no_longer_waiting(node, process);
             }
             ResultEvent::ProcessEnded { node, process, wear, notice, .. } => {
@@ -88,7 +95,12 @@ impl Nodes {
                 }
                 self.waiting.retain(|waiting| waiting.node != *node);
                 match self.nodes.get_mut(node) {
-                    Some(node) => node.left = cause.is_none(),
+                    Some(node) => {
+                        node.left = cause.is_none();
+                        if node.left {
+                            self.init_failures -= std::mem::take(&mut node.init_failed).len() as u64;
+                        }
+                    }
                     // Without a cause, the job has only waited there.
                     None if cause.is_none() => {}
                     None => drop(self.nodes.insert(node.clone(), Node::default())),
@@ -135,6 +147,19 @@ impl Nodes {
         node.left = false;
         node.up += 1;
         self.processes_per_node_seen = self.processes_per_node_seen.max(node.up);
+    }
+
+    fn init_succeeded(&mut self, node: &str, process: &str) {
+        if self.init_failures > 0 {
+            self.init_failures = 0;
+            self.init_error = None;
+            self.nodes.values_mut().for_each(|node| node.init_failed.clear());
+        }
+        if let Some(node) = self.nodes.get_mut(node)
+            && number(process) > number(&node.last_ready)
+        {
+            node.last_ready = process.to_owned();
+        }
     }
 
     /// Returns whether the process was running.
@@ -230,6 +255,11 @@ impl Nodes {
     pub fn is_in_init(&self) -> bool {
         self.ready == 0 && (!self.up.is_empty() || self.init_failures > 0)
     }
+}
+
+/// Returns a key by which the processes of a node have the order of their starts: their names end in numbers.
+fn number(process: &str) -> (usize, &str) {
+    (process.len(), process)
 }
 
 /// Returns why processes were replaced, as the end of a sentence.
@@ -349,6 +379,20 @@ mod tests {
             let nodes = nodes_after(&events);
             assert_eq!((nodes.processes_up(), nodes.processes_ready()), (0, 0), "{events:?}");
             assert!(!nodes.is_in_init(), "{events:?}");
+        }
+    }
+
+    #[test]
+    fn failure_of_init_counts_once_and_not_after_what_followed_it() {
+        let left = || ResultEvent::NodeStopped { node: "0".into(), cause: None };
+        for (events, failures) in [
+            (vec![started("a"), init_failed("a"), init_failed("a"), ended("a")], 1),
+            (vec![started("b"), ready("b"), ended("b"), init_failed("a")], 0),
+            (vec![init_failed("a"), started("b"), ready("b"), ended("b"), init_failed("a"), init_failed("c")], 1),
+            (vec![started("a"), ended("a"), left(), init_failed("a")], 0),
+            (vec![started("a"), init_failed("a"), ended("a"), left()], 0),
+        ] {
+            assert_eq!(nodes_after(&events).init_failures(), failures, "{events:?}");
         }
     }
 
