@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import gristmill
+from gristmill.api import start
 
 
 def processes_of(home):
@@ -158,3 +159,24 @@ def test_kernel_without_process_descriptors_is_waited_for(monkeypatch):
 
     monkeypatch.setattr(os, "pidfd_open", refused)
     assert run(double, [1]).to_pandas()["value"].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "inputs, output, meant",
+    [([1], "s3:/bucket/out.csv", "s3://bucket"), ("http//host/a.csv", None, "http://host/a.csv")],
+)
+def test_url_with_a_mistake_is_refused_with_the_right_one(inputs, output, meant):
+    with pytest.raises(gristmill.InvalidJob, match=f'did you mean "{meant}"'):
+        run(double, inputs, output=output)
+
+
+@pytest.mark.parametrize("output", ["s3://bucket/deep/out.csv", "S3://bucket/out.parquet", "file:///data/out.jsonl"])
+def test_output_behind_a_url_is_no_folder_of_this_machine(output):
+    keys = start._output(output)
+    assert f"{keys['output']}/{keys['append_row_file_name']}" == output
+
+
+def test_output_at_a_path_is_relative_to_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert start._output("out.csv")["output"] == str(tmp_path)
+    assert start._output(Path("deep", "out.csv").as_posix())["output"] == str(tmp_path / "deep")

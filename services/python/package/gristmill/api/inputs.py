@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+LIKE_URL = re.compile(r"[a-z][a-z0-9+.-]*://|(s3a?|gs|az|adl|azure|abfss?|https?|file)(:|//)", re.IGNORECASE)
 # Not `.txt` and `.json`, which are more often documents than tables: the type of the argument says which.
 TABLE_NAMES = re.compile(r"\.(csv|tsv|jsonl|ndjson)(\.gz|\.zst)?$|\.(parquet|pq)$", re.IGNORECASE)
 UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30}
@@ -42,15 +43,17 @@ def _paths(value: Any) -> list[str] | None:
     if isinstance(value, Items):
         return None
     if isinstance(value, (str, os.PathLike)):
-        return [_absolute(value)]
+        return [absolute(value)]
     if isinstance(value, (list, tuple)) and value and all(isinstance(one, (str, os.PathLike)) for one in value):
-        return [_absolute(one) for one in value]
+        return [absolute(one) for one in value]
     return None
 
 
-def _absolute(path: Any) -> str:
+def absolute(path: Any) -> str:
+    """Returns a path from the working folder, or a URL as it is. What begins like a URL and is none stays as it is,
+    too: the check of the job says which URL was meant."""
     text = str(os.fspath(path))
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+    return text if LIKE_URL.match(text) else os.path.abspath(os.path.expanduser(text))
 
 
 def looks_tabular(inputs: list[dict[str, Any]]) -> bool:

@@ -176,7 +176,7 @@ def _start(
             raise TypeError(f"{what.name} says what its inputs, its script and its output are: pass only settings")
         return _start_step(what, {**settings, "mini_batch_size": mini_batch_size, "name": name}, target, fresh)
     if output is not None:
-        settings = {**settings, **_output(Path(output))}
+        settings = {**settings, **_output(os.fspath(output))}
     if isinstance(what, (str, os.PathLike)) and os.fspath(what).endswith((".yaml", ".yml", ".json")):
         return _start_file(os.fspath(what), inputs, init, mini_batch_size, name, target, fresh, settings)
     try:
@@ -364,9 +364,9 @@ def _check_argument(what: Any, wanted: str | None, inputs: Any) -> None:
         )
 
 
-def _output(path: Path) -> dict[str, Any]:
-    """Returns the keys of an output file."""
-    if path.suffix not in (".parquet", ".csv", ".jsonl"):
+def _output(path: str) -> dict[str, Any]:
+    """Returns the keys of an output file, a path or a URL."""
+    folder, name = os.path.split(path)
+    if os.path.splitext(name)[1] not in (".parquet", ".csv", ".jsonl"):
         raise ValueError(f"output: {path} must end in .parquet, .csv or .jsonl")
-    folder = os.path.abspath(os.path.expanduser(path.parent))
-    return {"output": folder, "append_row_file_name": path.name, "output_format": "native"}
+    return {"output": absolute(folder), "append_row_file_name": name, "output_format": "native"}

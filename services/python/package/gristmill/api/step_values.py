@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from gristmill.api import command
 from gristmill.api import inputs as given
 from gristmill.api.errors import GristmillError, warn
+from gristmill.api.inputs import absolute
 
 
 class Step(Protocol):
@@ -47,12 +48,6 @@ class Step(Protocol):
 def home() -> Path:
     """Returns the folder of jobs, models and functions."""
     return Path(os.environ.get("GRISTMILL_HOME") or Path.home() / ".gristmill").absolute()
-
-
-def absolute(path: Any) -> str:
-    """Returns a path from the working folder, or a URL as it is."""
-    text = str(os.fspath(path))
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
 
 
 def is_path(value: Any) -> bool:
