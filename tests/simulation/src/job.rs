@@ -121,6 +121,8 @@ impl Job {
             let begins = if has_turns && together { Duration::ZERO } else { later };
             let owner = ["ana", "bo"][turns.below(2) as usize].to_owned();
             let max_share = claims.happens(0.3).then(|| [10, 40, 70][claims.below(3) as usize]);
+            // A single process is not enough for runs that hang, which a queue may deliver again and again.
+            let max_share = max_share.filter(|_| !job.hangs());
             let zone = claims.happens(0.4).then_some(ZONES[0]);
             let canceled_after = dice.happens(0.08).then(|| dice.time(Duration::from_secs(120)));
             let node_count = dice.happens(0.3).then(|| 1 + u32::from(dice.happens(0.3)));
@@ -238,6 +240,12 @@ impl Job {
             replays: Some(Box::new(Replays { first: self.clone(), places })),
             ..self.clone()
         }
+    }
+
+    /// Whether some of its runs do not end.
+    fn hangs(&self) -> bool {
+        let of_items = self.bad_items.values().map(|bad| bad.status);
+        self.failures.values().map(|(_, status)| *status).chain(of_items).any(|one| one == AttemptStatus::RunTimedOut)
     }
 
     /// Whether it ends with rejects. Only a job that isolates keeps the rows of its mini-batches.
