@@ -37,6 +37,7 @@ mod conda;
 mod counts;
 mod dead_letters;
 mod environment;
+mod few_lines;
 mod gpu;
 mod lease;
 #[allow(missing_docs, reason = "public for the simulation alone")]

@@ -193,7 +193,7 @@ impl Node {
         let protection = Protection::start(self.options.task_protection.clone());
         let cache = Cache::new(self.work_folder.clone(), self.options.cache);
         let memory_groups = self.memory_groups();
-        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups });
+        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups, buried: Default::default() });
         let node = &shared.node;
         let folder = shared.folder();
         let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;

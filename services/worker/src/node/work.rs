@@ -1,8 +1,8 @@
 //! Provisions a job on this node, runs its agent, and cleans up after it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use protocol::JobSpec;
@@ -28,6 +28,7 @@ use crate::memory_groups::{MemoryGroup, MemoryGroups};
 use crate::stop::Stop;
 
 /// How often the node looks whether its caches are too large, and how much of the disk is free.
+use crate::few_lines::FewLines;
 const TIDY_EVERY: Duration = Duration::from_secs(10);
 
 /// What all jobs of a node share.
@@ -43,6 +44,8 @@ pub(super) struct Remains {
     logs: Option<LogUpload>,
     folder: PathBuf,
     _used: Vec<Used>,
+    /// What the log says of messages that no worker can read.
+    pub(super) buried: Mutex<FewLines>,
     _protection: Hold,
 }
 
@@ -188,7 +191,12 @@ impl Shared {
     pub(super) async fn bury(&self, unreadable: Vec<(Delivery, String)>) {
         let node = &self.node;
         for (_, reason) in &unreadable {
-            tracing::warn!("a message of the task queue goes to the dead letters: {reason}");
+            // What is wrong with each message follows.
+            let kind = reason.split([':', '?']).next().unwrap_or_default();
+            let line = self.buried.lock().expect("no holder panics").next(kind, reason, Instant::now());
+            if let Some(line) = line {
+                tracing::warn!("a message of the task queue goes to the dead letters: {line}");
+            }
         }
         if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, unreadable).await {
             tracing::warn!("messages stay in the task queue for now: {error:#}");
