@@ -117,7 +117,7 @@ impl Reducer {
             .nodes()
             .waiting()
             .filter_map(|waiting| {
-                Some((waiting.mini_batch?, Duration::from_secs(self.waits.until_now(waiting).seconds)))
+                Some((waiting.mini_batch?, Duration::from_secs(self.waits.until_now(waiting)?.seconds)))
             })
             .collect();
         let age = |mini_batch| reported.get(&mini_batch).map_or(idle_for, |reported| idle_for.max(*reported));

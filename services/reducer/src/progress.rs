@@ -1,6 +1,7 @@
 //! The progress of the job, for a progress bar and for `progress.json`.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use protocol::{Copies, Progress, Waiting, milliseconds_since_epoch};
 use tokio::sync::watch;
@@ -12,6 +13,8 @@ use crate::reports::text::remaining;
 
 /// Maximum number of remembered waits. [`Nodes`] knows 16 of them.
 const WAITS_MAX: usize = 64;
+/// A node reports again every minute that a job waits there. After a longer silence, the node has left the job.
+const WAIT_OF_NODE_MAX: Duration = Duration::from_secs(150);
 
 /// Time of the last report of each wait.
 #[derive(Debug, Default)]
@@ -27,11 +30,12 @@ impl Waits {
         self.0.insert((waiting.node.clone(), waiting.process.clone()), Instant::now());
     }
 
-    /// Returns the wait with the time since its report added.
-    pub fn until_now(&self, waiting: &Waiting) -> Waiting {
+    /// Returns the wait with the time since its report added; `None`: it is over.
+    pub fn until_now(&self, waiting: &Waiting) -> Option<Waiting> {
         let noted = self.0.get(&(waiting.node.clone(), waiting.process.clone()));
-        let more = noted.map_or(0, |noted| noted.elapsed().as_secs());
-        Waiting { seconds: waiting.seconds + more, ..waiting.clone() }
+        let more = noted.map_or(Duration::ZERO, Instant::elapsed);
+        let is_over = waiting.process.is_empty() && more > WAIT_OF_NODE_MAX;
+        (!is_over).then(|| Waiting { seconds: waiting.seconds + more.as_secs(), ..waiting.clone() })
     }
 }
 
@@ -87,7 +91,7 @@ impl Reducer {
             progress.copies = self.copies();
             progress.processes = nodes.processes_up() as u64;
             progress.notes = nodes.notes().collect();
-            progress.waiting = nodes.waiting().map(|waiting| self.waits.until_now(waiting)).collect();
+            progress.waiting = nodes.waiting().filter_map(|waiting| self.waits.until_now(waiting)).collect();
         });
     }
 
@@ -102,14 +106,12 @@ impl Reducer {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use protocol::SlotPhase;
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn seconds_of_a_wait_advance_between_its_reports() {
+    async fn seconds_of_a_wait_advance_between_its_reports_and_a_node_that_reports_no_more_has_left() {
         let (mut waits, nodes) = (Waits::default(), Nodes::default());
         let reported = Waiting {
             node: "0".into(),
@@ -124,8 +126,16 @@ mod tests {
         };
         waits.note(&reported, &nodes);
         tokio::time::advance(Duration::from_secs(25)).await;
-        assert_eq!(waits.until_now(&reported).seconds, 41);
+        let seconds = |waits: &Waits, waiting| waits.until_now(waiting).map(|waiting| waiting.seconds);
+        assert_eq!(seconds(&waits, &reported), Some(41));
         waits.note(&reported, &nodes);
-        assert_eq!(waits.until_now(&reported).seconds, 16, "a new report counts from its own time");
+        assert_eq!(seconds(&waits, &reported), Some(16), "a new report counts from its own time");
+        let of_node = Waiting { process: String::new(), detail: "its memory is short".into(), ..reported.clone() };
+        waits.note(&of_node, &nodes);
+        tokio::time::advance(Duration::from_secs(150)).await;
+        assert_eq!(seconds(&waits, &of_node), Some(166));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(seconds(&waits, &of_node), None, "a node reports every minute");
+        assert_eq!(seconds(&waits, &reported), Some(167), "a process has no more to report");
     }
 }
