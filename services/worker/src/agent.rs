@@ -236,7 +236,7 @@ impl Agent {
                 }
                 executor.schedule().await;
                 if let Some(allotment) = &allotment
-                    && let Some(in_use) = executor.scheduler.gpus_in_use()
+                    && let Some(in_use) = executor.scheduler.in_use()
                 {
                     allotment.report(in_use);
                 }

@@ -71,18 +71,24 @@ impl Shares {
         self.gpus.all_ended(job_id);
     }
 
+    /// Returns the number of jobs that agents work on.
+    pub fn jobs(&self) -> usize {
+        self.working.lock().expect("no holder panics").len()
+    }
+
     /// Returns what is unfair, for a node that divides this many processes and has just looked which jobs have work.
     pub fn unfair(&self, processes: u32) -> Option<String> {
         let jobs = self.working.lock().expect("no holder panics");
         let has_work = |job: &&Working| job.view.quiet_since().is_none() && *job.stop.borrow() == Stop::No;
         let shares = jobs.values().filter(has_work).map(|job| (job.priority.weight(), job.share.borrow().processes));
-        let shares: Vec<(u32, u32)> = shares.collect();
+        // A job that makes room for others has none.
+        let shares: Vec<(u32, u32)> = shares.filter(|(_, share)| *share > 0).collect();
         let sum: u32 = shares.iter().map(|(_, share)| share).sum();
         let is_behind = |(weight, share): &(u32, u32)| {
             let of_other = |(other, others): &(u32, u32)| {
                 weight > other && share < others || weight == other && share + 1 < *others
             };
-            *share == 0 || shares.iter().any(of_other)
+            shares.iter().any(of_other)
         };
         let is_unfair = sum > processes.max(shares.len() as u32) || shares.iter().any(is_behind);
         is_unfair.then(|| format!("weights and processes are {shares:?}"))
