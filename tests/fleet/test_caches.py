@@ -73,6 +73,44 @@ def test_old_entries_are_evicted(workplace, sqlite):
     wait_until(lambda: not caches(workplace, "side-inputs") + caches(workplace, "snapshots"), "the evictions")
 
 
+LEAVES_FILES = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files):
+        with open("left", "wb") as file:
+            file.write(os.urandom(1 << 20))
+        record("left", path=os.path.abspath("left"))
+        wait_for(lambda: os.environ["WAITS"] == "no" or recorded("go"))
+        return [str(os.path.getsize("left"))]
+"""
+
+
+def test_files_of_scripts_are_evicted_once_their_job_has_ended(workplace, sqlite):
+    """Those of a job that runs are older, and stay."""
+    workplace.data(1)
+    sqlite.reducer()
+    worker = sqlite.worker("--cache-size", "1500KB", "--process-count", 2, GRISTMILL_LOG="info")
+
+    def leaving(name, waits):
+        variables = {"WAITS": waits}
+        return workplace.job_of_its_own(name, 1, LEAVES_FILES, environment_variables=variables)
+
+    running = sqlite.enqueue(leaving("running", "yes"))
+    (kept,) = worker.wait_for_record("left")
+    for name in ("first", "second"):
+        sqlite.wait_for_end(sqlite.enqueue(leaving(name, "no")))
+    _, first, second = (Path(fact["path"]) for fact in workplace.recorded("left"))
+    wait_until(lambda: not first.exists(), "the eviction of the files of the job that ended first")
+    assert Path(kept["path"]).exists() and second.exists()
+    with workplace.record_file.open("a") as file:
+        file.write('{"event": "go"}\n')
+    result = sqlite.wait_for_end(running)
+    assert sqlite.output(result) == b"1048576\n"
+    worker.send(signal.SIGTERM)
+    ended = worker.wait()
+    assert "evicted the files of a script in" in ended.stderr, str(ended)
+
+
 def test_jobs_and_workers_share_entries(workplace, sqlite):
     """Two workers on one machine start three jobs with the same content at the same time."""
     workplace.data(4)

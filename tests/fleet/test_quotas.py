@@ -59,6 +59,7 @@ def target(request, workplace, components):
     yield from lend(request.param, workplace, components)
 
 
+@pytest.mark.parametrize("target", ["sqlite", "sqs", "rabbitmq"], indirect=True)
 def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     workplace.data(4)
     quota(target, "--each-owner", "--max-jobs", 1)
@@ -258,6 +259,36 @@ def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, targ
         facts = workplace.recorded(f"{name} began")
         assert len(facts) == 12
         assert len({fact["pid"] for fact in facts}) == processes
+
+
+def test_job_whose_owner_has_its_mini_batches_in_flight_says_so(workplace, target):
+    workplace.data(2)
+    quota(target, "--each-owner", "--max-in-flight", 1)
+    target.reducer()
+    worker = target.worker("--process-count", 2, "--node", "here")
+    first = target.enqueue(job(workplace, "first", HOLDS, owner="ana"))
+    worker.wait_for_record("first began")
+    second = target.enqueue(job(workplace, "second", owner="ana"))
+    reason = "owner ana has 1 of its 1 mini-batches in flight (quota of the target)"
+
+    def waits():
+        status = target.status(second)
+        return status if status["hint"] and "owner ana" in status["hint"] else None
+
+    status = wait_until(waits, "the reason why the second job waits")
+    assert status["state"] == "Queued", status
+    assert status["hint"].startswith("no process works on it yet; node here has it, and for "), status
+    assert status["hint"].endswith(f" s: {reason}"), status
+    assert jobs(target)["second"]["turn"] == reason
+    assert reason in target.command("jobs", expect=0).stdout
+    target.wait_for_end(target.enqueue(job(workplace, "other", owner="bo")))
+    assert workplace.recorded("second began") == []
+    (workplace.folder / "release").touch()
+    for job_id in [first, second]:
+        result = target.wait_for_end(job_id)
+        assert result["mini_batches"] == {"total": 2, "succeeded": 2, "failed": 0}
+    assert target.status(second)["progress"]["waiting"] == [], "nothing is left of the wait"
+    assert len(workplace.recorded("second began")) == 2, "each mini-batch ran once"
 
 
 def test_workers_divide_what_an_owner_may_have_in_flight(workplace, sqlite):

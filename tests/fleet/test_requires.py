@@ -7,6 +7,7 @@ import json
 import pytest
 
 from harness import wait_until
+from targets import KINDS
 
 SCRIPT = """
     import os
@@ -21,15 +22,17 @@ def worker(target, zone: str):
     return target.worker("--process-count", 1, "--label", f"zone={zone}", "--node", f"node-{zone}", ZONE=zone)
 
 
-def test_job_runs_only_on_nodes_that_it_fits(workplace, sqlite):
+@pytest.mark.parametrize("kind", KINDS)
+def test_job_runs_only_on_nodes_that_it_fits(workplace, kind, request):
+    target = request.getfixturevalue(kind)
     workplace.data(8)
-    sqlite.reducer()
-    worker(sqlite, "a")
-    worker(sqlite, "b")
+    target.reducer()
+    worker(target, "a")
+    worker(target, "b")
     job = workplace.job(SCRIPT, requires={"labels": {"zone": "b"}, "processors": 1})
-    enqueued = sqlite.command("enqueue", job.file, expect=0)
+    enqueued = target.command("enqueue", job.file, expect=0)
     assert "requires" not in enqueued.stderr, enqueued.stderr
-    result = sqlite.wait_for_end(enqueued.stdout.strip())
+    result = target.wait_for_end(enqueued.stdout.strip())
     assert result["mini_batches"] == {"total": 8, "succeeded": 8, "failed": 0}
     assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
 
@@ -60,6 +63,23 @@ def test_job_that_no_worker_takes_says_so_and_waits_for_one_that_does(workplace,
     result = sqlite.wait_for_end(job_id)
     assert result["mini_batches"] == {"total": 2, "succeeded": 2, "failed": 0}
     assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "rabbitmq"])
+def test_job_does_not_wait_behind_one_that_no_worker_takes(workplace, kind, request):
+    """The only worker returns the messages that it cannot use, and asks for no others for a while."""
+    target = request.getfixturevalue(kind)
+    target.reducer()
+    worker(target, "a")
+    zone_b = {"labels": {"zone": "b"}}
+    unfit = target.enqueue(workplace.job_of_its_own("unfit", 400, SCRIPT, requires=zone_b))
+    wait_until(
+        lambda: (target.status(unfit)["progress"] or {}).get("unfit"), "a reducer that has read the list of workers"
+    )
+    fits = target.enqueue(workplace.job_of_its_own("fits", 5, SCRIPT))
+    target.wait_for_end(fits)
+    assert target.status(unfit)["result"] is None
+    assert [fact["zone"] for fact in workplace.recorded("run")] == ["a"] * 5
 
 
 def test_job_that_no_worker_takes_can_be_canceled(workplace, sqlite):

@@ -166,6 +166,23 @@ def test_brokers_that_do_not_show_their_messages(workplace, kind, request):
     assert target.output(result).decode().splitlines() == names(4)
 
 
+@pytest.mark.parametrize("kind", ["sqs", "rabbitmq"])
+def test_brokers_are_left_alone_while_a_worker_holds_mini_batches(workplace, kind, request):
+    target = request.getfixturevalue(kind)
+    workplace.data(COUNT)
+    job_id = target.enqueue(workplace.job(HELD.replace(">= 4", ">= 0"), speculation=False))
+    target.reducer()
+    worker = target.worker("--process-count", 3)
+    worker.wait_for_record("run", 3)
+    for _ in range(2):
+        retried = target.command("retry", job_id, expect=0)
+        assert "`retry --republish` publishes them again" in retried.stderr, str(retried)
+    go(workplace)
+    result = target.wait_for_end(job_id)
+    assert target.output(result).decode().splitlines() == names(COUNT)
+    assert runs(workplace) == names(COUNT), "no mini-batch ran twice"
+
+
 def test_retry_on_one_machine_leaves_the_running_job_alone(workplace):
     workplace.data(8)
     job = workplace.job(HELD)

@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+from targets import KINDS
+
 FEW, MANY, TOGETHER = 6, 60, 20
 
 WAITS_FOR_THE_OTHER = f"""
@@ -109,6 +113,53 @@ def test_job_has_no_more_than_its_max_share(workplace, sqlite):
     sqlite.worker("--process-count", 4)
     sqlite.wait_for_end(job_id)
     assert len(pids(workplace.recorded("run"))) == 2
+
+
+HOLDS = """
+    import os
+    from recorder import record, wait_for
+    def run(files):
+        record("held began")
+        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
+        return ["row"]
+"""
+
+QUICK_IN = """
+    import time
+    from recorder import record, recorded, wait_for
+    def run(files):
+        record("quick began")
+        wait_for(lambda: len({fact["pid"] for fact in recorded("quick began")}) >= PROCESSES)
+        time.sleep(0.05)
+        return ["row"]
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("settings", "processes"),
+    [({"priority": "high"}, 4), ({"priority": "low"}, 1), ({"priority": "high", "max_share": 40}, 2)],
+    ids=["high", "low", "max_share"],
+)
+def test_job_has_its_part_beside_another(workplace, kind, request, settings, processes):
+    """The other job, of normal priority, has long runs for all five processes of the worker.
+
+    The worker holds all of its mini-batches: the emulator of SQS prefers no job.
+    """
+    target = request.getfixturevalue(kind)
+    release = workplace.folder / "release"
+    held = target.enqueue(workplace.job_of_its_own("held", 10, HOLDS))
+    target.reducer()
+    worker = target.worker("--process-count", 5, RELEASE=str(release))
+    worker.wait_for_record("held began", 5)
+    script = QUICK_IN.replace("PROCESSES", str(processes))
+    target.wait_for_end(target.enqueue(workplace.job_of_its_own("quick", 20, script, **settings)))
+    assert len(pids(workplace.recorded("quick began"))) == processes
+    assert len(workplace.recorded("held began")) == 5, "no run was interrupted"
+    release.touch()
+    target.wait_for_end(held)
+    assert len(workplace.recorded("held began")) == 10, "none ran twice"
+    assert len(workplace.recorded("quick began")) == 20
 
 
 def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):

@@ -85,7 +85,7 @@ pub struct Summary {
 /// The place of a job among the unfinished jobs of its target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Place {
-    /// Why the quotas of the target do not let it run yet.
+    /// Why the quotas of the target do not let it run yet, or what a node lets it wait for on which no process works on it.
     pub turn: Option<String>,
     /// Time from `enqueue` to its first process, or until now; `None`: unknown.
     pub waited_seconds: Option<f64>,
@@ -108,7 +108,7 @@ impl Place {
         let is_known = began_at.is_some() || progress.is_none_or(|progress| progress.nodes == 0);
         Self {
             turn: hint.and_then(|hint| match hint.lack {
-                Lack::Turn(reason) => Some(reason),
+                Lack::Turn(reason) | Lack::Node { detail: reason, .. } => Some(reason),
                 _ => None,
             }),
             waited_seconds: waited.filter(|_| is_known),
@@ -235,6 +235,20 @@ mod tests {
         assert!(place(None, State::Queued).waited_seconds > Some(90.0), "it waits");
         let before = Progress { began_at: None, ..progress() };
         assert_eq!(place(Some(&before), State::Running).waited_seconds, None, "a reducer of an earlier version");
+    }
+
+    #[test]
+    fn place_says_what_a_job_waits_for() {
+        let turn = |lack| {
+            let target = crate::TargetRef::Named("t".into());
+            let hint = Hint { job_id: "job".into(), target, lack };
+            Place::of(None, None, State::Queued, Some(hint)).turn
+        };
+        let reason = "owner ana has 1 of its 1 mini-batches in flight (quota of the target)".to_owned();
+        assert_eq!(turn(Lack::Turn(reason.clone())).as_ref(), Some(&reason));
+        let node = "here".to_owned();
+        assert_eq!(turn(Lack::Node { node, seconds: 9, detail: reason.clone() }), Some(reason));
+        assert_eq!(turn(Lack::FirstWorker), None);
     }
 
     #[test]

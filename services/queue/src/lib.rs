@@ -221,6 +221,8 @@ pub enum Fairness {
     Lanes(usize),
     /// They take turns.
     Groups,
+    /// The service decides: groups of which little is in flight come first, approximately.
+    QuietGroups,
 }
 
 /// The approximate number of messages in a queue.

@@ -112,7 +112,7 @@ impl SqsQueue {
             delay_max: DELAY_MAX,
             timed_lease: true,
             bundle_max: 1,
-            fairness: Fairness::Groups,
+            fairness: Fairness::QuietGroups,
         }
     }
 

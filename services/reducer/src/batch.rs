@@ -124,20 +124,20 @@ impl Event {
         }
     }
 
-    /// Whether only workers send such events.
+    /// Whether only workers send such events, while they work on the job. A node that says itself what it waits for may have
+    /// turned the job away.
     pub fn is_from_worker(&self) -> bool {
         let Self::Other(event) = self else { return true };
         matches!(
-            **event,
+            &**event,
             ResultEvent::Attempt(_)
                 | ResultEvent::ProcessStarted { .. }
                 | ResultEvent::ProcessReady { .. }
                 | ResultEvent::InitFailed { .. }
                 | ResultEvent::ProcessEnded { .. }
                 | ResultEvent::NodeStopped { .. }
-                | ResultEvent::Waiting(_)
                 | ResultEvent::Working { .. }
-        )
+        ) || matches!(&**event, ResultEvent::Waiting(waiting) if !waiting.process.is_empty())
     }
 
     /// Returns the event, unless it is an ordinary success.

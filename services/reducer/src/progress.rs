@@ -1,6 +1,7 @@
 //! The progress of the job, for a progress bar and for `progress.json`.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use protocol::{Copies, Progress, Waiting, milliseconds_since_epoch};
 use tokio::sync::watch;
@@ -12,6 +13,8 @@ use crate::reports::text::remaining;
 
 /// Maximum number of remembered waits. [`Nodes`] knows 16 of them.
 const WAITS_MAX: usize = 64;
+/// A node reports again every minute that a job waits there. After a longer silence, the node has left the job.
+const WAIT_OF_NODE_MAX: Duration = Duration::from_secs(150);
 
 /// Time of the last report of each wait.
 #[derive(Debug, Default)]
@@ -27,14 +30,15 @@ impl Waits {
         self.0.insert((waiting.node.clone(), waiting.process.clone()), Instant::now());
     }
 
-    /// Returns the waits of a job, latest first, with the time since the report of each one added.
+    /// Returns the waits of a job that are not over, latest first, with the time since the report of each one added.
     pub fn at(&self, now: Instant, nodes: &Nodes) -> Vec<Waiting> {
         let until_now = |waiting: &Waiting| {
             let noted = self.0.get(&(waiting.node.clone(), waiting.process.clone()));
-            let more = noted.map_or(0, |noted| now.saturating_duration_since(*noted).as_secs());
-            Waiting { seconds: waiting.seconds + more, ..waiting.clone() }
+            let more = noted.map_or(Duration::ZERO, |noted| now.saturating_duration_since(*noted));
+            let is_over = waiting.process.is_empty() && more > WAIT_OF_NODE_MAX;
+            (!is_over).then(|| Waiting { seconds: waiting.seconds + more.as_secs(), ..waiting.clone() })
         };
-        nodes.waiting().map(until_now).collect()
+        nodes.waiting().filter_map(until_now).collect()
     }
 }
 
@@ -110,14 +114,12 @@ impl Reducer {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use protocol::{ResultEvent, SlotPhase};
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn seconds_of_a_wait_advance_between_its_reports() {
+    async fn seconds_of_a_wait_advance_between_its_reports_and_a_node_that_reports_no_more_has_left() {
         let (mut waits, mut nodes) = (Waits::default(), Nodes::default());
         let reported = Waiting {
             node: "0".into(),
@@ -133,8 +135,18 @@ mod tests {
         nodes.apply(&ResultEvent::Waiting(Box::new(reported.clone())));
         waits.note(&reported, &nodes);
         tokio::time::advance(Duration::from_secs(25)).await;
-        assert_eq!(waits.at(Instant::now(), &nodes)[0].seconds, 41);
+        let seconds = |waits: &Waits, nodes: &Nodes| {
+            waits.at(Instant::now(), nodes).iter().map(|waiting| waiting.seconds).collect::<Vec<_>>()
+        };
+        assert_eq!(seconds(&waits, &nodes), [41]);
         waits.note(&reported, &nodes);
-        assert_eq!(waits.at(Instant::now(), &nodes)[0].seconds, 16, "a new report counts from its own time");
+        assert_eq!(seconds(&waits, &nodes), [16], "a new report counts from its own time");
+        let of_node = Waiting { process: String::new(), detail: "its memory is short".into(), ..reported.clone() };
+        nodes.apply(&ResultEvent::Waiting(Box::new(of_node.clone())));
+        waits.note(&of_node, &nodes);
+        tokio::time::advance(Duration::from_secs(150)).await;
+        assert_eq!(seconds(&waits, &nodes), [166, 166]);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(seconds(&waits, &nodes), [167], "a node reports every minute, and a process has no more to report");
     }
 }

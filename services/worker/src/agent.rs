@@ -26,6 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::announce::{Announcements, Announcer, give_back, tell};
 use crate::checkpoints::Checkpoints;
+use crate::few_lines::FewLines;
 use crate::lease::{LEASE_STEP, LeaseId, Leases};
 use crate::memory_groups::MemoryGroup;
 use crate::node::allotment::Allotment;
@@ -207,6 +208,7 @@ impl Agent {
             messages,
             announcements,
             log,
+            buried: FewLines::default(),
         };
         executor.execute().await;
 
@@ -234,7 +236,7 @@ impl Agent {
                 }
                 executor.schedule().await;
                 if let Some(allotment) = &allotment
-                    && let Some(in_use) = executor.scheduler.gpus_in_use()
+                    && let Some(in_use) = executor.scheduler.in_use()
                 {
                     allotment.report(in_use);
                 }
@@ -279,6 +281,8 @@ struct Executor {
     messages: mpsc::UnboundedSender<Message>,
     announcements: Announcements,
     log: NodeLog,
+    /// What the log says of messages that are no mini-batches of the job.
+    buried: FewLines,
     preparer: Arc<Preparer>,
     checkpoints: Checkpoints,
     receiving: Option<AbortOnDropHandle<()>>,

@@ -1,4 +1,5 @@
-//! What this machine keeps for later jobs: unpacked snapshots, environments and copies of side inputs.
+//! What this machine keeps for later jobs: unpacked snapshots, environments and copies of side inputs. Files that scripts have
+//! left in their working directories count too ([`files`]).
 //!
 //! An entry is named by a digest of its content, so jobs with the same content share it, also those of other workers on
 //! this machine. It appears whole or not at all:
@@ -17,6 +18,7 @@
 //! [`evict`] removes the entries that were not used for the longest time.
 
 mod evict;
+pub(crate) mod files;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +58,8 @@ pub enum Kind {
     Environment,
     /// A copy of reference data behind a URL.
     SideInput,
+    /// Files that scripts have left, which no job shares.
+    Files,
 }
 
 /// An entry that a job uses. Nothing removes it before this value is dropped.
@@ -86,20 +90,22 @@ pub(crate) struct Making {
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Snapshot, Self::Environment, Self::SideInput];
+    /// The kinds that jobs share.
+    const SHARED: [Self; 3] = [Self::Snapshot, Self::Environment, Self::SideInput];
 
     fn folder(self) -> &'static str {
         match self {
             Self::Snapshot => "snapshots",
             Self::Environment => "environments",
             Self::SideInput => "side-inputs",
+            Self::Files => "nodes",
         }
     }
 
     fn is_complete(self, entry: &Path) -> bool {
         match self {
             Self::Environment => entry.join(COMPLETE).exists(),
-            Self::Snapshot | Self::SideInput => entry.is_dir(),
+            Self::Snapshot | Self::SideInput | Self::Files => entry.is_dir(),
         }
     }
 }
@@ -221,7 +227,9 @@ impl Making {
         put_bytes(&mut self.lock, bytes).with_context(failed)?;
         match self.kind {
             Kind::Environment => drop(File::create(made.join(COMPLETE)).with_context(failed)?),
-            Kind::Snapshot | Kind::SideInput => std::fs::rename(&made, &self.path).with_context(failed)?,
+            Kind::Snapshot | Kind::SideInput | Kind::Files => {
+                std::fs::rename(&made, &self.path).with_context(failed)?
+            }
         }
         self.is_kept = true;
         Ok(())

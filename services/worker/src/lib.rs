@@ -43,6 +43,7 @@ mod conda;
 mod counts;
 mod dead_letters;
 mod environment;
+mod few_lines;
 mod gpu;
 mod lease;
 #[allow(missing_docs, reason = "public for the simulation alone")]

@@ -7,8 +7,8 @@
 //! A node is stateless: the queue redelivers what a killed node held. What it keeps on disk is a cache by content
 //! (unpacked folders, environments), which the nodes of one machine may share.
 //!
-//! Jobs that are here at the same time divide its processes by weight. Absent on purpose: any choice between jobs that
-//! wait, which is the queue's.
+//! Jobs that are here at the same time divide its processes by weight. Further jobs wait in line until the node has a place
+//! for them; which of them it hears of first is the choice of the queue.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -55,7 +55,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use protocol::Offer;
-use queue::{LeaseClock, Queue};
+use queue::{Fairness, LeaseClock, Queue};
 use storage::TargetStore;
 use telemetry::{Health, metrics};
 use tokio::sync::watch;
@@ -193,7 +193,7 @@ impl Node {
         let protection = Protection::start(self.options.task_protection.clone());
         let cache = Cache::new(self.work_folder.clone(), self.options.cache);
         let memory_groups = self.memory_groups();
-        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups });
+        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups, buried: Default::default() });
         let node = &shared.node;
         let folder = shared.folder();
         let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;
@@ -232,10 +232,7 @@ impl Node {
                     }
                 },
                 _ = tick.tick() => executor.tick(),
-                _ = memory.tick() => match pressure::is_short() {
-                    true => Event::MemoryIsShort,
-                    false => continue,
-                },
+                _ = memory.tick() => Event::MemoryIsShort(pressure::is_short()),
                 pause = pauses.next() => Event::Slept(pause.asleep),
                 notice = &mut spot, if !executor.roster.is_stopping() => {
                     tracing::warn!("the cloud will reclaim this machine ({notice}): draining");
@@ -262,7 +259,9 @@ fn config(node: &Node) -> Config {
         offer: node.offer(),
         idle_wish: capacity(node).process_count(None) as usize,
         capacity: capacity(node),
+        places: capacity(node).places(),
         delay_max: node.tasks.limits().delay_max,
+        groups_take_turns: node.tasks.limits().fairness == Fairness::Groups,
         notice_time: options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),
         periods: options.periods,
     }

@@ -265,6 +265,8 @@ pub struct Scheduler {
     /// The reducer knows that this node stops.
     has_announced_stop: bool,
     is_receiving: bool,
+    /// An attempt has ended here.
+    has_ended_one: bool,
     mini_batches: FxHashMap<LeaseId, MiniBatch>,
     /// Mini-batches that await preparation, are being prepared, and await a process, each in order.
     waiting: VecDeque<LeaseId>,
@@ -319,6 +321,7 @@ impl Scheduler {
             takes_arrow: false,
             has_announced_stop: false,
             is_receiving: false,
+            has_ended_one: false,
             mini_batches: FxHashMap::default(),
             waiting: VecDeque::new(),
             preparing: Vec::new(),

@@ -164,7 +164,7 @@ impl Agent {
             executor.handle(Event::Stop(how)).await;
             executor.receive(message).await;
             executor.schedule().await;
-            executor.report_gpus();
+            executor.report_in_use();
         }
         executor.close(announcer).await
     }
@@ -191,8 +191,8 @@ impl Executor {
         while self.errands.try_join_next().is_some() {}
     }
 
-    fn report_gpus(&mut self) {
-        let Some(mut in_use) = self.scheduler.gpus_in_use() else { return };
+    fn report_in_use(&mut self) {
+        let Some(mut in_use) = self.scheduler.in_use() else { return };
         if self.agent.has(Bug::SharesGpus) {
             let own = self.share.last().gpus;
             in_use.gpus.retain(|gpu| own.contains(gpu));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use protocol::{JobSpec, Offer, Priority, Requirements};
-use queue::{Queue, View};
+use queue::{Fairness, Queue, View};
 use storage::TargetStore;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -49,12 +49,16 @@ impl Node {
         let weather = actor.weather();
         let gpus = witness.jobs().map(|job| job.job.gpus).max().unwrap_or(0);
         let idle_exit = weather.idle_exit.filter(|_| !self.has(Bug::StaysIdle));
+        let capacity = Capacity { process_count: None, process_count_default: PROCESS_COUNT, gpus };
+        let places = if weather.places == 0 { capacity.places() } else { weather.places };
         let config = Config {
             node: actor.name().to_owned(),
             offer: self.offer.clone(),
             idle_wish: 2,
-            capacity: Capacity { process_count: None, process_count_default: PROCESS_COUNT, gpus },
+            capacity,
+            places: if self.has(Bug::IgnoresPlaces) { usize::MAX } else { places },
             delay_max: tasks.limits().delay_max,
+            groups_take_turns: tasks.limits().fairness == Fairness::Groups,
             notice_time: weather.spot_time.saturating_sub(Duration::from_secs(20)),
             periods: Periods { idle_exit, job_idle: weather.job_idle, watch: weather.pace.watch, ..Periods::default() },
         };
@@ -101,6 +105,11 @@ impl Node {
             let unfair = self.shares.unfair(PROCESS_COUNT).filter(|_| has_looked && gpus == 0);
             if let Some((rule, detail)) = unfair.filter(|_| !executor.roster.is_stopping()) {
                 witness.report(rule, detail);
+            }
+            let at_work = self.shares.jobs();
+            if at_work > places {
+                let detail = format!("{} works on {at_work} jobs, and has {places} places", actor.name());
+                witness.report("a node works on no more jobs than it has places", detail);
             }
             witness.visits(actor.name(), executor.roster.jobs());
             if executor.roster.jobs() > 0 {

@@ -73,19 +73,26 @@ impl Shares {
         self.gpus.all_ended(job_id);
     }
 
+    /// Returns the number of jobs that agents work on.
+    pub fn jobs(&self) -> usize {
+        self.working.lock().expect("no holder panics").len()
+    }
+
     /// Returns what is unfair, for a node that divides this many processes and has just looked which jobs have work: a rule
     /// and what breaks it.
     pub fn unfair(&self, processes: u32) -> Option<(&'static str, String)> {
         let jobs = self.working.lock().expect("no holder panics");
         let has_work = |job: &&Working| job.view.quiet_since().is_none() && *job.stop.borrow() == Stop::No;
         let share = |job: &Working| (job.priority.weight(), job.share.borrow().processes, job.most);
-        let shares: Vec<(u32, u32, u32)> = jobs.values().filter(has_work).map(share).collect();
+        let shares = jobs.values().filter(has_work).map(share);
+        // A job that makes room for others has none.
+        let shares: Vec<(u32, u32, u32)> = shares.filter(|(_, share, _)| *share > 0).collect();
         let sum: u32 = shares.iter().map(|(_, share, _)| share).sum();
         let is_behind = |(weight, share, most): &(u32, u32, u32)| {
             let of_other = |(other, others, _): &(u32, u32, u32)| {
                 weight > other && share < others || weight == other && share + 1 < *others
             };
-            *share == 0 || share < most && shares.iter().any(of_other)
+            share < most && shares.iter().any(of_other)
         };
         let is_unfair = sum > processes.max(shares.len() as u32) || shares.iter().any(is_behind);
         let rule = if shares.iter().any(|(_, share, most)| share > most) {

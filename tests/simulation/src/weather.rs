@@ -36,6 +36,8 @@ pub enum Bug {
     IgnoresMemory,
     /// Keeps all processes of a job while other jobs have work.
     IgnoresShares,
+    /// Begins every job that it hears of.
+    IgnoresPlaces,
     /// Takes every job for one of normal priority.
     IgnoresPriorities,
     /// Takes every job for one that may have a whole node.
@@ -234,6 +236,8 @@ pub(crate) struct Weather {
     pub idle_exit: Option<Duration>,
     /// The longest time that provisioning takes.
     pub provision_max: Duration,
+    /// Jobs that a node works on at a time; 0: as many as in production.
+    pub places: usize,
     /// Lanes of the task queue; 1: it is one queue.
     pub lanes: u32,
     /// Mini-batches that a partitioner sends in one message; 0: as many as it decides.
@@ -273,7 +277,8 @@ impl Weather {
         };
         let seconds = Duration::from_secs;
         let quotas = quotas_of(seed);
-        Self {
+        let places = [0, 1, 2][Dice::new(seed, "places").below(3) as usize];
+        let weather = Self {
             fail: maybe(0.6, 0.3),
             delay: maybe(0.7, 0.5),
             delay_max: seconds([1, 5, 20, 60][dice.below(4) as usize]),
@@ -297,6 +302,7 @@ impl Weather {
             job_idle: if dice.happens(0.6) { seconds(30) } else { seconds(24 * 3600) },
             provision_max: seconds([1, 10, 60][dice.below(3) as usize]),
             idle_exit: dice.happens(0.4).then(|| seconds(15 + dice.below(185))),
+            places,
             lanes: if Dice::new(seed, "lanes").happens(0.5) { LANES } else { 1 },
             bundle_max: if dice.happens(0.5) { 2 + dice.below(7) as usize } else { 1 },
             message_bytes_max: 32 * 1024,
@@ -305,7 +311,11 @@ impl Weather {
             pace: Pace::default(),
             quotas,
             has_labels: Dice::new(seed, "labels").happens(0.3),
-        }
+        };
+        // A job that waits for a place would lose all of its messages, and its time without progress counts only while a
+        // node works on it.
+        let places = if weather.vanish > 0.0 { 0 } else { places };
+        Self { places, ..weather }
     }
 
     /// Whether jobs may have to wait for their turns.

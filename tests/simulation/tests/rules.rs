@@ -151,7 +151,8 @@ bugs! {
         "lost deliveries have a limit", "while queue and store keep their promises, a job is completed";
     AcknowledgesBeforeCommitting: "commit, then acknowledge";
     CommitsUnconditionally: "a segment is committed once";
-    CountsDuplicates: "every mini-batch counts once", "commit, then acknowledge";
+    CountsDuplicates:
+        "every mini-batch counts once", "commit, then acknowledge", "nothing is left of an ended job";
     FailureBeatsSuccess: "commit, then acknowledge";
     WritesInPlace: "the final file appears whole";
     PublishesBeforePlanning: "published mini-batches are in the plan";
@@ -172,6 +173,7 @@ bugs! {
     IgnoresMemory: "a process above its memory gets no mini-batch";
     IgnoresShares:
         "a job has no more processes than its share", "no GPU is in processes of two jobs of a node at a time";
+    IgnoresPlaces: "a node works on no more jobs than it has places";
     SharesGpus: "no GPU is in processes of two jobs of a node at a time";
     IgnoresPriorities: "jobs with work divide a node by weight";
     IgnoresMaxShare: "a job has no more of a node than its max_share";

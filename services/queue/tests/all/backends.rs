@@ -35,6 +35,7 @@ fn fairness(fairness: Fairness) -> String {
         Fairness::None => "none".to_owned(),
         Fairness::Lanes(lanes) => format!("{lanes} lanes take turns, and short ones"),
         Fairness::Groups => "groups take turns".to_owned(),
+        Fairness::QuietGroups => "quiet groups come first".to_owned(),
     }
 }
 

@@ -98,8 +98,9 @@ impl Executor {
                 Ok(descriptor) => descriptor,
                 Err(error) => {
                     let reason = format!("{error:#}");
-                    self.log
-                        .main("ERROR", &format!("removing a message that is not a mini-batch of the job: {reason}"));
+                    let line = format!("removing a message that is not a mini-batch of the job: {reason}");
+                    let line = self.buried.next("", &line, Instant::now());
+                    line.into_iter().for_each(|line| self.log.main("ERROR", &line));
                     buried.push((delivery, reason));
                     continue;
                 }

@@ -13,7 +13,7 @@ use protocol::memory as size;
 use telemetry::metrics;
 use telemetry::metrics::CAUSE;
 
-use super::{Cache, Kind, beside, bytes_in, is_at, is_locked, put_bytes, remove};
+use super::{Cache, Kind, beside, bytes_in, files, is_at, is_locked, put_bytes, remove};
 
 const GB: u64 = 1 << 30;
 /// The default of [`Limits::bytes`]: at most this, and a part of the file system.
@@ -197,7 +197,11 @@ impl Cache {
         let mut held = found.bytes();
         for (index, why) in evictions(&found.entries, limits, wanted, free, SystemTime::now()) {
             let ((kind, path), entry) = (&found.paths[index], &found.entries[index]);
-            match remove_unused(path, entry.used_at) {
+            let removed = match kind {
+                Kind::Files => files::remove_unused(path),
+                _ => remove_unused(path, entry.used_at),
+            };
+            match removed {
                 Ok(true) => {
                     held -= entry.bytes;
                     metrics().cache_evictions.get_or_create(&[(CAUSE, why.word())]).inc();
@@ -214,7 +218,7 @@ impl Cache {
     /// Looks at every entry, and removes what killed processes have left of others.
     fn find(&self) -> Result<Found> {
         let mut found = Found::default();
-        for kind in Kind::ALL {
+        for kind in Kind::SHARED {
             let folder = self.folder.join(kind.folder());
             let entries: Vec<DirEntry> = std::fs::read_dir(&folder).into_iter().flatten().flatten().collect();
             let mut names: Vec<String> = entries
@@ -235,6 +239,10 @@ impl Cache {
                     Err(error) => tracing::warn!("cannot examine {} in the caches: {error}", path.display()),
                 }
             }
+        }
+        for (path, entry) in files::find(&self.folder.join(Kind::Files.folder()), self.limits) {
+            found.paths.push((Kind::Files, path));
+            found.entries.push(entry);
         }
         Ok(found)
     }
@@ -294,6 +302,7 @@ fn evicted(kind: Kind, path: &Path, entry: &Entry, why: Why, limits: Limits, fre
         Kind::Snapshot => "snapshot",
         Kind::Environment => "environment",
         Kind::SideInput => "copy of a side input",
+        Kind::Files => "files of a script in",
     };
     let unused = SystemTime::now().duration_since(entry.used_at).unwrap_or_default().as_secs();
     let why = match why {

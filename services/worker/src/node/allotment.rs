@@ -1,5 +1,5 @@
-//! What connects a node with the agent of a job: the node tells the share of the job, the agent which GPUs its
-//! processes use.
+//! What connects a node with the agent of a job: the node tells the share of the job, the agent which processes it has and
+//! which GPUs they use.
 
 use tokio::sync::{mpsc, watch};
 
@@ -38,7 +38,7 @@ impl Allotment {
         self.share.clone()
     }
 
-    /// Tells the node which GPUs processes of the job may use.
+    /// Tells the node which processes the job has, and which GPUs they may use.
     pub fn report(&self, in_use: InUse) {
         let _ = self.reports.send(Event::InUse { visit: self.visit, in_use });
     }

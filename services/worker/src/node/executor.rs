@@ -82,7 +82,7 @@ pub struct Executor<H: Host> {
     /// An arrival that was read together with earlier ones.
     next_arrival: Option<Arrival>,
     tasks: JoinSet<Report<H>>,
-    /// What agents say about GPUs.
+    /// What agents say is in use.
     reports: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
     visits: BTreeMap<VisitId, Resources<H>>,
 }

@@ -1,10 +1,11 @@
 //! The folder of a node, and what killed workers of this machine have left in theirs: downloads of inputs and results handed
-//! back early, which would fill the disk. What user code wrote, and logs, stay.
+//! back early, which would fill the disk. What user code wrote, and logs, go by the limits of the caches.
 
 use std::fs::{DirEntry, File};
 use std::io;
 use std::path::Path;
 
+use crate::cache::files;
 use crate::scratch;
 
 /// Locked by the worker, for as long as it lives.
@@ -41,7 +42,7 @@ pub(super) fn clear(nodes: &Path) {
             }
             entries(&job.join("scratch")).for_each(|entry| scratch::remove(&entry.path()));
             let _ = std::fs::remove_dir(job.join("scratch"));
-            let _ = std::fs::remove_dir(&job);
+            files::leave(&job);
         }
         leave(&folder);
     }

@@ -37,9 +37,14 @@ impl Parts {
         Self { quotas, workers: count(others.count()).saturating_add(1), rank: count(rank) }
     }
 
+    /// Returns how many mini-batches an owner may have in flight on the target; `None`: any number.
+    pub fn limit_of(&self, owner: &str) -> Option<u32> {
+        self.quotas.of(owner).max_in_flight
+    }
+
     /// Returns how many processes of an owner this node may have; `None`: any number.
     pub fn of(&self, owner: &str) -> Option<u32> {
-        let limit = self.quotas.of(owner).max_in_flight?;
+        let limit = self.limit_of(owner)?;
         Some(limit / self.workers.max(1) + u32::from(self.rank < limit % self.workers.max(1)))
     }
 }

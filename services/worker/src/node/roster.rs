@@ -11,9 +11,11 @@
 //! | `visit` | the stages of a visit |
 //! | `seat` | which seat a node takes, when it renews the seat, and when the seat counts as lost |
 //! | `division` | how many processes and which GPUs each job has, and which job waits for a GPU |
+//! | `line` | which jobs have a place on the node, and which wait for one |
 //! | `watch` | what is due while a job is provisioned or worked on |
 
 mod division;
+mod line;
 mod seat;
 #[cfg(test)]
 mod tests;
@@ -33,6 +35,7 @@ pub use super::quotas::Parts;
 pub use super::shares::Capacity;
 pub use crate::scheduler::{InUse, Share};
 use crate::stop::Stop;
+use line::TurnedAway;
 use seat::Observed;
 use visit::{Stage, Visit};
 
@@ -45,8 +48,12 @@ pub struct Config {
     /// Mini-batches that an idle node could start at once.
     pub idle_wish: usize,
     pub capacity: Capacity,
+    /// Jobs that the node works on at a time.
+    pub places: usize,
     /// The longest delay of a message of the task queue; zero: it has no delays.
     pub delay_max: Duration,
+    /// Whether a message that returns to the task queue without a delay gets the next turn of its job.
+    pub groups_take_turns: bool,
     /// How long anything may run after a spot notice.
     pub notice_time: Duration,
     pub periods: Periods,
@@ -130,8 +137,8 @@ pub enum Event {
     Stop(Stop),
     /// The machine will be taken away.
     SpotNotice,
-    /// The memory of the node is short.
-    MemoryIsShort,
+    /// Whether the memory of the node is short.
+    MemoryIsShort(bool),
     /// The node may run this much of each owner from now on.
     Parts(Arc<Parts>),
     /// The machine was suspended for this long, which no other time here includes.
@@ -148,7 +155,7 @@ pub enum Event {
     Provisioned { visit: VisitId, result: Result<(), Unprovisioned> },
     /// The answer to [`Errand::Watch`]; the priority, if it was read and has been changed.
     Watched { visit: VisitId, standing: Standing, priority: Option<Priority> },
-    /// The GPUs that processes of the job may use have changed.
+    /// The processes of the job, or the GPUs that they may use, have changed.
     InUse { visit: VisitId, in_use: InUse },
     /// The agent has ended, and still holds this many mini-batches. `None`: it failed, and the queue delivers again what
     /// it held.
@@ -250,6 +257,16 @@ struct Memory {
     turn: Option<u64>,
     /// GPUs on which it keeps failing.
     failing_gpus: BTreeSet<u32>,
+    /// It was turned away, and waits.
+    turned_away: Option<TurnedAway>,
+}
+
+impl Memory {
+    fn is_empty(&self) -> bool {
+        let Self { observed, rests_until, failures, full_since, is_unfit, turn, failing_gpus, turned_away } = self;
+        let waits = rests_until.is_some() || full_since.is_some() || turned_away.is_some();
+        observed.is_empty() && !waits && *failures == 0 && !is_unfit && turn.is_none() && failing_gpus.is_empty()
+    }
 }
 
 /// The jobs of a node.
@@ -269,6 +286,9 @@ pub struct Roster {
     machine_goes: Option<Instant>,
     /// When the node last had work.
     busy_at: Instant,
+    memory_is_short: bool,
+    /// When the last event happened.
+    now: Instant,
     /// The last [`Action::Wish`].
     wish: usize,
 }
@@ -288,6 +308,8 @@ impl Roster {
             ended: Ended::Stopped,
             machine_goes: None,
             busy_at: now,
+            memory_is_short: false,
+            now,
             wish: 0,
         };
         roster.set_wish(roster.config.idle_wish);
@@ -296,6 +318,7 @@ impl Roster {
 
     /// Takes note of an event, and decides what follows.
     pub fn handle(&mut self, event: Event, now: Instant) {
+        self.now = now;
         match event {
             Event::Arrived(job_id) => self.arrived(job_id),
             Event::Stop(stop) => self.stop(stop),
@@ -304,7 +327,12 @@ impl Roster {
                 self.machine_goes.get_or_insert(now + self.config.notice_time);
                 self.stop(Stop::Drain);
             }
-            Event::MemoryIsShort => self.relieve(now),
+            Event::MemoryIsShort(is_short) => {
+                self.memory_is_short = is_short;
+                if is_short {
+                    self.relieve(now);
+                }
+            }
             Event::Parts(parts) => self.take_parts(parts),
             Event::Slept(time) => {
                 self.visits.values_mut().filter_map(|visit| visit.seat.as_mut()).for_each(|seat| seat.slept(time))
@@ -318,7 +346,7 @@ impl Roster {
                 self.prioritised(visit, priority);
                 self.watched(visit, standing, now);
             }
-            Event::InUse { visit, in_use } => self.used(visit, in_use),
+            Event::InUse { visit, in_use } => self.used(visit, in_use, now),
             Event::Worked { visit, held } => self.worked(visit, held, now),
             Event::HeldChecked { visit, is_over } => self.held_checked(visit, is_over),
             Event::GivenBack { visit, is_quiet } => self.given_back(visit, is_quiet),
@@ -365,7 +393,9 @@ impl Roster {
         let memory = self.memories.remove(&job_id).unwrap_or_default();
         self.act(Action::Open { visit: id, job_id: job_id.clone() });
         self.visits.insert(id, Visit { job_id, is_first: id.0 == 0, memory, ..Visit::default() });
-        self.run(id, Errand::LookUp);
+        if !self.turn_away_again(id, self.now) {
+            self.run(id, Errand::LookUp);
+        }
     }
 
     fn stop(&mut self, stop: Stop) {
@@ -394,6 +424,10 @@ impl Roster {
             self.stop(Stop::Kill);
         }
         self.ids().into_iter().for_each(|id| self.tick_visit(id, now));
+        self.forget(now);
+        if !self.is_stopping() {
+            self.make_room(now);
+        }
         let busy_until = self.visits.values().filter_map(|visit| visit.busy_until(now)).max();
         let memories = self.memories.values().chain(self.visits.values().map(|visit| &visit.memory));
         let waits = memories.filter_map(|memory| memory.observed.waits_until(self.config.periods.seat_lapse));

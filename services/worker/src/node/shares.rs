@@ -6,7 +6,7 @@
 //!
 //! A node may run more processes than it divides: where more jobs have work than it has processes, because progress of
 //! every job is worth more than the limit; and until runs that began under a larger share have ended, because no share
-//! interrupts a run.
+//! interrupts a run. A node works on no more jobs than it has places, a few for each process.
 //!
 //! A GPU belongs to one job at a time. On a node with GPUs each job with processes has one at least, so no more jobs
 //! have processes than there are GPUs: those with work, in the order of their turns, then the others. The rest waits.
@@ -18,6 +18,10 @@ use std::collections::BTreeSet;
 use protocol::JobSpec;
 
 use crate::scheduler::Share;
+
+/// Jobs that a node works on at a time, for each process that they divide. Most jobs of a busy target are small, so many
+/// begin at once; and the memory of a node that fits its processes mostly fits a few more interpreters for each.
+const PLACES_PER_PROCESS: u32 = 4;
 
 /// What a node has for all its jobs together.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +66,13 @@ impl Capacity {
         self.process_count.or(asked).unwrap_or(self.process_count_default)
     }
 
+    /// Returns the number of jobs that the node works on at a time.
+    pub fn places(&self) -> usize {
+        self.processes().saturating_mul(PLACES_PER_PROCESS) as usize
+    }
+
     /// Returns the number of processes that jobs divide.
-    fn processes(&self) -> u32 {
+    pub fn processes(&self) -> u32 {
         self.process_count.unwrap_or(self.process_count_default.max(self.gpus))
     }
 

@@ -1,13 +1,17 @@
 //! Provisions a job on this node, runs its agent, and cleans up after it.
 
+use std::collections::HashMap;
+use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use protocol::JobSpec;
 use queue::{Delivery, View};
+use storage::TargetStore;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
@@ -22,13 +26,17 @@ use super::provision::{Provisioned, Provisioner};
 use super::roster::{Obstacle, Unprovisioned};
 use super::{Node, capacity, leftovers};
 use crate::agent::{Agent, report_provisioning};
-use crate::cache::{Cache, Used, is_full};
+use crate::cache::{Cache, Used, files, is_full};
 use crate::dead_letters::bury;
+use crate::few_lines::FewLines;
 use crate::memory_groups::{MemoryGroup, MemoryGroups};
 use crate::stop::Stop;
 
 /// How often the node looks whether its caches are too large, and how much of the disk is free.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
+
+/// From one look whether a job has ended, whose scripts have left files, to the next.
+const ASK_EVERY: Duration = Duration::from_secs(600);
 
 /// What all jobs of a node share.
 pub(super) struct Shared {
@@ -36,12 +44,16 @@ pub(super) struct Shared {
     pub(super) cache: Cache,
     pub(super) protection: Protection,
     pub(super) memory_groups: Option<MemoryGroups>,
+    /// What the log says of messages that no worker can read.
+    pub(super) buried: Mutex<FewLines>,
 }
 
 /// Logs and folders of a job whose agent has ended.
 pub(super) struct Remains {
     logs: Option<LogUpload>,
     folder: PathBuf,
+    /// Nothing removes the folder before this is dropped; `None`: it cannot be locked.
+    claim: Option<File>,
     _used: Vec<Used>,
     _protection: Hold,
 }
@@ -81,6 +93,9 @@ impl Host for Arc<Shared> {
         let processes = allotment.share().processes;
         let agent = self.agent(spec, python, view, allotment);
         let folder = agent.work_folder.clone();
+        let claim = files::claim(&folder).inspect_err(|error| {
+            tracing::warn!(job.id = job_id, "cannot lock {}: {error}", folder.display());
+        });
         let upload = || LogUpload::new(agent.logs(), store.clone(), options.log_period);
         let mut logs = store.folder().is_none().then(upload);
         tracing::info!(job.id = job_id, "working on it with {processes} of {} processes", agent.process_count);
@@ -99,11 +114,11 @@ impl Host for Arc<Shared> {
         let held = worked.context("the agent panicked").flatten().inspect_err(|error| {
             tracing::warn!(job.id = job_id, "the agent failed, the queue redelivers its work: {error:#}");
         });
-        (held.ok(), Remains { logs, folder, _used: used, _protection: protection })
+        (held.ok(), Remains { logs, folder, claim: claim.ok(), _used: used, _protection: protection })
     }
 
     /// Uploads the last logs, and removes the folders of the job.
-    async fn clean_up(Remains { logs, folder, _used, _protection }: Remains) {
+    async fn clean_up(Remains { logs, folder, claim, _used, _protection }: Remains) {
         if let Some(mut logs) = logs {
             let _ = timeout(2 * STORE_WAIT_MAX, logs.round(true)).await;
             let _ = std::fs::remove_dir_all(folder.join("logs"));
@@ -111,9 +126,10 @@ impl Host for Arc<Shared> {
         for name in leftovers::SCRAPS {
             let _ = std::fs::remove_dir_all(folder.join(name));
         }
-        // Working directories in which user code left something stay.
+        // Working directories in which user code left something stay for a while.
         let _ = std::fs::remove_dir(folder.join("scratch"));
-        let _ = std::fs::remove_dir(&folder);
+        drop(claim);
+        files::leave(&folder);
     }
 }
 
@@ -158,15 +174,21 @@ impl Shared {
     /// Keeps the caches within their limits, until the handle is dropped.
     pub(super) fn tidy(&self) -> AbortOnDropHandle<()> {
         let (cache, nodes) = (self.cache.clone(), self.node.work_folder.join("nodes"));
+        let target = self.node.target.clone();
         AbortOnDropHandle::new(tokio::spawn(async move {
+            let mut asked_at = HashMap::new();
             loop {
-                let (cache, nodes) = (cache.clone(), nodes.clone());
-                let tidied = tokio::task::spawn_blocking(move || {
-                    leftovers::clear(&nodes);
-                    cache.tidy()
-                })
-                .await;
-                if let Err(error) = tidied.context("the eviction panicked").flatten() {
+                let (cache, of_nodes, of_target) = (cache.clone(), nodes.clone(), target.clone());
+                let tidied = async {
+                    let left = of_nodes.clone();
+                    let unknown = spawn_blocking(move || {
+                        leftovers::clear(&left);
+                        files::unknown(&left)
+                    });
+                    ask(&of_target, unknown.await?, &mut asked_at).await;
+                    spawn_blocking(move || cache.tidy()).await?
+                };
+                if let Err(error) = tidied.await {
                     tracing::warn!("cannot examine the caches of this node: {error:#}");
                 }
                 tokio::time::sleep(TIDY_EVERY).await;
@@ -188,10 +210,34 @@ impl Shared {
     pub(super) async fn bury(&self, unreadable: Vec<(Delivery, String)>) {
         let node = &self.node;
         for (_, reason) in &unreadable {
-            tracing::warn!("a message of the task queue goes to the dead letters: {reason}");
+            // What is wrong with each message follows.
+            let kind = reason.split([':', '?']).next().unwrap_or_default();
+            let line = self.buried.lock().expect("no holder panics").next(kind, reason, Instant::now());
+            if let Some(line) = line {
+                tracing::warn!("a message of the task queue goes to the dead letters: {line}");
+            }
         }
         if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, unreadable).await {
             tracing::warn!("messages stay in the task queue for now: {error:#}");
         }
+    }
+}
+
+/// Asks the store which of these jobs have ended, whose scripts have left files.
+async fn ask(target: &TargetStore, folders: Vec<PathBuf>, asked_at: &mut HashMap<PathBuf, Instant>) {
+    asked_at.retain(|folder, _| folders.contains(folder));
+    for folder in folders {
+        if asked_at.get(&folder).is_some_and(|at| at.elapsed() < ASK_EVERY) {
+            continue;
+        }
+        let Some(job_id) = folder.file_name().and_then(|name| name.to_str()) else { continue };
+        if let Ok(Some(_)) = target.job(job_id).result().await {
+            let ended = folder.clone();
+            let noted = spawn_blocking(move || files::has_ended(&ended)).await;
+            if let Err(error) = noted.unwrap_or_else(|panic| Err(panic.into())) {
+                tracing::warn!(job.id = job_id, "cannot write to {}: {error}", folder.display());
+            }
+        }
+        asked_at.insert(folder, Instant::now());
     }
 }

@@ -31,6 +31,7 @@ impl Scheduler {
                 let elapsed = now.instant.duration_since(process.started).as_secs_f64();
                 let start = Start { interpreter_seconds: (elapsed - init_seconds).max(0.0), import_seconds };
                 self.starts.succeeded();
+                self.gpus.report_again();
                 self.takes_arrow = takes_arrow;
                 self.has_room();
                 let (node, process) = (self.config.node.clone(), id.name());

@@ -11,8 +11,7 @@ use super::pipe::Handed;
 use super::process::{Life, Process, Verdict};
 use super::rejects::{add_values, values};
 use super::{
-    Action, Announcement, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop, conclude,
-    deliveries_lost,
+    Action, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop, conclude, deliveries_lost,
 };
 use crate::lease::LeaseId;
 use crate::memory_files::MemoryFile;
@@ -319,7 +318,7 @@ impl Scheduler {
         }
         let (number, has_succeeded) = (attempt.mini_batch, attempt.status == AttemptStatus::Succeeded && !attempt.copy);
         let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
-        self.act(Action::Announce(Announcement::Outcome(outcome)));
+        self.announce_outcome(outcome);
         if has_succeeded {
             self.drop_copies_of(number);
         }

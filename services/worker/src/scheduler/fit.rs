@@ -10,23 +10,29 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::process::{Life, Process};
-use super::{Moment, ProcessId, Scheduler, Stop};
+use super::{Action, Announcement, Moment, Outcome, ProcessId, Scheduler, Stop};
 
 /// What a job may have on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Processes; none while the job waits for a GPU.
+    /// Processes; none while the job waits for a GPU, or makes room for other jobs.
     pub processes: u32,
     /// GPUs that its processes may use. A job with more processes than GPUs shares them among its processes.
     pub gpus: Vec<u32>,
-    /// Number of this share: what the agent says about GPUs holds for the last share that it knew.
+    /// Number of this share: what the agent says is in use holds for the last share that it knew.
     pub number: u64,
 }
 
-/// What an agent says about GPUs, under a share with this number.
+/// What an agent says about processes and GPUs, under a share with this number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InUse {
     pub number: u64,
+    /// Processes of the job that have not ended.
+    pub processes: usize,
+    /// `init()` has returned in one of them.
+    pub is_ready: bool,
+    /// An attempt of the job has ended here, so a turn was of use.
+    pub has_ended_one: bool,
     /// GPUs that processes of the job may use.
     pub gpus: BTreeSet<u32>,
     /// GPUs that keep failing, so that the job uses them no longer.
@@ -69,10 +75,22 @@ impl Scheduler {
         displaced
     }
 
-    /// Returns which GPUs processes of the job may use, if that has changed since the last call.
-    pub fn gpus_in_use(&mut self) -> Option<InUse> {
-        let processes = self.slots.iter().filter_map(|slot| slot.process.as_deref());
-        self.gpus.in_use(processes.flat_map(|process| process.gpu.iter().chain(&process.sees).copied()))
+    /// Returns the processes of the job, and which GPUs they may use, if that has changed since the last call.
+    pub fn in_use(&mut self) -> Option<InUse> {
+        let processes = || self.slots.iter().filter_map(|slot| slot.process.as_deref());
+        let is_ready = || processes().any(|process| matches!(process.life, Life::Working));
+        let in_use =
+            self.gpus.in_use(processes().flat_map(|process| process.gpu.iter().chain(&process.sees).copied()))?;
+        let has_ended_one = self.has_ended_one;
+        Some(InUse { processes: processes().count(), is_ready: is_ready(), has_ended_one, ..in_use })
+    }
+
+    /// Announces the outcome of an attempt.
+    pub(super) fn announce_outcome(&mut self, outcome: Box<Outcome>) {
+        if !std::mem::replace(&mut self.has_ended_one, true) {
+            self.gpus.report_again();
+        }
+        self.act(Action::Announce(Announcement::Outcome(outcome)));
     }
 
     /// Whether a slot has a process that stays, or gets one.

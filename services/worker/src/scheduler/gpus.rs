@@ -28,7 +28,7 @@ pub(super) struct Gpus {
     free: BTreeSet<u32>,
     /// The GPUs of the job on a node that jobs share, and the number of its share; `None`: the node is its own.
     owned: Option<(BTreeSet<u32>, u64)>,
-    /// The node does not know which GPUs are in use now.
+    /// The node does not know what is in use now.
     has_changed: bool,
     /// GPUs on which the last mini-batch or start has failed.
     failing: BTreeMap<u32, Failing>,
@@ -64,6 +64,11 @@ impl Gpus {
         gpus
     }
 
+    /// The node wants to know of a change that is not one of GPUs.
+    pub(super) fn report_again(&mut self) {
+        self.has_changed = true;
+    }
+
     pub(super) fn take(&mut self) -> Option<u32> {
         self.has_changed = true;
         self.free.pop_first()
@@ -91,7 +96,8 @@ impl Gpus {
     pub(super) fn in_use(&mut self, of_processes: impl Iterator<Item = u32>) -> Option<InUse> {
         let (owned, number) = self.owned.as_ref().filter(|_| self.has_changed)?;
         let gpus = owned.iter().copied().chain(of_processes).collect();
-        let in_use = InUse { number: *number, gpus, failing: self.out.keys().copied().collect() };
+        let failing = self.out.keys().copied().collect();
+        let in_use = InUse { number: *number, gpus, failing, ..InUse::default() };
         self.has_changed = false;
         Some(in_use)
     }

@@ -8,7 +8,7 @@ use protocol::{AttemptStatus, Ending, FailedRun, Isolate, OutputAction, OutputFo
 use super::isolation::{Isolated, Isolation};
 use super::mini_batch::{MiniBatch, Stage};
 use super::pipe::Handed;
-use super::{Action, Announcement, Attempted, Moment, Outcome, ProcessId, Scheduler, conclude};
+use super::{Action, Attempted, Moment, Outcome, ProcessId, Scheduler, conclude};
 use crate::lease::LeaseId;
 
 /// Mini-batches in a row of which no range succeeds, after which a node isolates no more.
@@ -288,7 +288,7 @@ impl Scheduler {
             attempt.warnings_total += 1;
         }
         let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
-        self.act(Action::Announce(Announcement::Outcome(outcome)));
+        self.announce_outcome(outcome);
         if saved {
             self.drop_copies_of(number);
         }

@@ -1,8 +1,7 @@
 //! How many processes each job has, and which GPUs: divided again whenever a job arrives, leaves, gets work or has none
 //! any more, and whenever a process leaves a GPU.
 //!
-//! Jobs that find no GPU wait. While some do, a job that has had GPUs for its time, which is longer for one of higher
-//! priority, gets in line behind them.
+//! Jobs that find no GPU wait. While some do, a job that has had GPUs for its turn gets in line behind them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +16,8 @@ use crate::node::shares::{Claim, Holding};
 use crate::scheduler::NOTICE_AGAIN;
 use crate::stop::Stop;
 
-/// How long a job has GPUs that others wait for, for each unit of its weight: two minutes for a job of normal priority.
+/// How long a job has GPUs or a place that others wait for, from the moment that a process of it is ready, for each unit of
+/// its weight: two minutes for a job of normal priority.
 const TURN: Duration = Duration::from_secs(30);
 
 /// How often a node returns the messages of a job that waits for a GPU: they are in the way of other jobs.
@@ -26,11 +26,11 @@ const RETURN_EVERY: Duration = Duration::from_secs(2);
 const SEAT_WAIT_MAX: Duration = Duration::from_secs(20);
 
 impl Visit {
-    /// Returns what the job claims now; `None`: no agent works on it, or the agent stops.
+    /// Returns what the job claims now; `None`: no agent works on it, or the agent stops, or is about to.
     fn claims(&self, now: Instant) -> Option<Claim> {
         let has_work = self.quiet_since.is_none_or(|since| now - since < IDLE_AFTER);
         let is_here = match self.stage {
-            Stage::Working => self.stop == Stop::No,
+            Stage::Working => self.stop == Stop::No && !self.gives_way,
             stage => stage == Stage::WaitingForGpu,
         };
         self.claim.filter(|_| is_here).map(|claim| Claim { has_work, ..claim })
@@ -77,12 +77,38 @@ impl Roster {
         Some((number, part))
     }
 
-    /// Takes note of the GPUs that processes of a job may use, unless its agent did not know its last share.
-    pub(super) fn used(&mut self, id: VisitId, InUse { number, gpus, failing }: InUse) {
+    /// Takes note of the processes of a job, and of the GPUs that they may use, unless its agent did not know its last share.
+    pub(super) fn used(&mut self, id: VisitId, in_use: InUse, now: Instant) {
+        let InUse { number, processes, is_ready, has_ended_one, gpus, failing } = in_use;
         let Some(visit) = self.visit_in(id, Stage::Working) else { return };
         visit.memory.failing_gpus = failing;
+        visit.has_ended_one |= has_ended_one;
         if visit.share.number == number {
-            visit.in_use = gpus;
+            (visit.processes, visit.in_use) = (processes, gpus);
+            visit.served_since = visit.served_since.or(is_ready.then_some(now));
+        }
+    }
+
+    /// Returns the beginning of a turn that is over.
+    pub(super) fn had_its_turn_since(visit: &Visit, now: Instant) -> Option<Instant> {
+        let turn = TURN * visit.claim?.weight;
+        // A job that takes longer to make ready, or to run, would begin again and again.
+        visit.served_since.filter(|since| visit.has_ended_one && now - *since >= turn)
+    }
+
+    /// Returns what the owner of a job may have in flight here, and that it has it.
+    pub(super) fn part_in_words(&self, id: VisitId) -> String {
+        let owner = &self.visits[&id].owner;
+        let (part, limit) = (self.parts.of(owner).unwrap_or(0), self.parts.limit_of(owner).unwrap_or(0));
+        // Earlier versions enqueue jobs without an owner.
+        let owner = if owner.is_empty() { "its owner".to_owned() } else { format!("owner {owner}") };
+        match part == limit {
+            true => format!("{owner} has {part} of its {limit} mini-batches in flight (quota of the target)"),
+            false => {
+                format!(
+                    "{owner} may have {part} of its {limit} mini-batches in flight on this node (quota of the target)"
+                )
+            }
         }
     }
 
@@ -100,19 +126,25 @@ impl Roster {
         let occupied: BTreeSet<u32> = leaving.flat_map(|(_, visit)| visit.in_use.iter().copied()).collect();
         let shares = self.config.capacity.shares(&claims, &held, &occupied);
         for (id, share) in ids.into_iter().zip(shares) {
-            self.share(id, share, now);
+            self.share(id, share);
             self.begin_or_leave(id);
+        }
+        for id in self.ids() {
+            if self.visits[&id].gives_way && self.visits[&id].stage == Stage::Working {
+                self.share(id, Share::default());
+                self.begin_or_leave(id);
+            }
         }
     }
 
-    fn share(&mut self, id: VisitId, share: Share, now: Instant) {
+    fn share(&mut self, id: VisitId, share: Share) {
         let Some(visit) = self.visits.get_mut(&id) else { return };
         let share = Share { number: visit.share.number, ..share };
         if share == visit.share {
             return;
         }
         let share = Share { number: share.number + 1, ..share };
-        visit.served_since = visit.served_since.or(Some(now)).filter(|_| !share.gpus.is_empty());
+        visit.served_since = visit.served_since.filter(|_| share.processes > 0);
         visit.in_use.extend(&share.gpus);
         visit.share = share.clone();
         self.act(Action::Share { visit: id, share });
@@ -124,33 +156,28 @@ impl Roster {
         match visit.stage {
             Stage::WaitingForGpu if visit.share.processes > 0 => {
                 visit.stage = Stage::Working;
+                visit.processes = visit.share.processes as usize;
                 self.act(Action::Work(id));
             }
             Stage::WaitingForGpu if !std::mem::replace(&mut visit.wait.is_logged, true) => {
                 self.log(id, false, format!("the job waits: {}", waits_for(gpus)));
             }
-            Stage::Working if visit.share.processes == 0 && visit.in_use.is_empty() => {
-                self.leave(id, "other jobs have the GPUs of this node", Stop::Finish);
+            Stage::Working if visit.share.processes == 0 && visit.processes == 0 && visit.in_use.is_empty() => {
+                let why = if visit.gives_way { "other jobs wait" } else { "other jobs have the GPUs of this node" };
+                self.leave(id, why, Stop::Finish);
             }
             _ => {}
         }
     }
 
-    /// Moves jobs that have had GPUs for their time behind those that wait for one.
+    /// Moves jobs that have had GPUs for their turn behind those that wait for one.
     fn end_turns(&mut self, now: Instant) {
-        let at_work = self.visits.iter().filter_map(|(id, visit)| {
-            let claim = visit.claims(now).filter(|claim| claim.has_work)?;
-            Some((*id, claim, visit.served_since))
-        });
-        let at_work: Vec<_> = at_work.collect();
+        let at_work = || self.visits.iter().filter(|(_, visit)| visit.claims(now).is_some_and(|claim| claim.has_work));
         let waiting = match self.config.capacity.gpus {
             0 => 0,
-            gpus => at_work.len().saturating_sub(gpus as usize),
+            gpus => at_work().count().saturating_sub(gpus as usize),
         };
-        let over = at_work.into_iter().filter_map(|(id, claim, since)| {
-            let since = since.filter(|since| now - *since >= TURN * claim.weight)?;
-            Some((since, id))
-        });
+        let over = at_work().filter_map(|(id, visit)| Some((Self::had_its_turn_since(visit, now)?, *id)));
         let mut over: Vec<(Instant, VisitId)> = over.collect();
         over.sort_unstable();
         for (_, id) in over.into_iter().take(waiting) {

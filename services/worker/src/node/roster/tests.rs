@@ -1,6 +1,7 @@
 //! Decisions of a roster: events in, actions out.
 
 mod gpus;
+mod line;
 mod seats;
 
 use protocol::{JobSpec, OwnerQuota, Priority, Quotas, Requirements};
@@ -20,7 +21,19 @@ fn config() -> Config {
     let capacity = Capacity { process_count: Some(4), process_count_default: 4, gpus: 0 };
     let offer = Offer { gpus: 1, ..Offer::default() };
     let periods = Periods::default();
-    Config { node: "here".into(), offer, idle_wish: 4, capacity, delay_max, notice_time, periods }
+    let places = capacity.places();
+    let groups_take_turns = false;
+    Config {
+        node: "here".into(),
+        offer,
+        idle_wish: 4,
+        capacity,
+        places,
+        delay_max,
+        groups_take_turns,
+        notice_time,
+        periods,
+    }
 }
 
 fn open(node_count: Option<u32>) -> Answer<Found> {
@@ -192,11 +205,28 @@ fn owner_has_no_more_than_its_part_of_a_node() {
     played.after(Event::Arrived("second".into()));
     assert!(played.looked_up(open(None)).starts_with("GiveBack"), "the owner has its part");
     assert_eq!(played.given_back(false), "close");
+    played.pass(8);
+    played.after(Event::Arrived("second".into()));
+    let told = "its owner may have 1 of its 3 mini-batches in flight on this node (quota of the target)";
+    assert_eq!(played.looked_up(open(None)), format!("TellWait {{ waited: 8s, detail: {told:?} }}"));
+    assert_eq!(played.done(Step::TellWait), "GiveBack { delay: 5s }");
+    assert_eq!(played.given_back(false), "close");
+    assert_eq!(shares(&mut played, parts(1, &["here"])), []);
+    played.pass(59);
+    played.after(Event::Arrived("second".into()));
+    assert!(played.looked_up(open(None)).starts_with("GiveBack"), "the reducer knows it");
+    assert_eq!(played.given_back(false), "close");
+    played.pass(1);
+    played.after(Event::Arrived("second".into()));
+    let told = "its owner has 1 of its 1 mini-batches in flight (quota of the target)";
+    assert_eq!(played.looked_up(open(None)), format!("TellWait {{ waited: 68s, detail: {told:?} }}"));
+    played.done(Step::TellWait);
+    played.given_back(false);
     assert_eq!(shares(&mut played, parts(20, &["here"])), [(0, 4)]);
     played.after(Event::Arrived("second".into()));
     assert_eq!(played.looked_up(open(None)), "provision");
     let second = played.visit();
-    assert_eq!(shares(&mut played, Event::Provisioned { visit: second, result: Ok(()) }), [(0, 2), (2, 2)]);
+    assert_eq!(shares(&mut played, Event::Provisioned { visit: second, result: Ok(()) }), [(0, 2), (5, 2)]);
     assert_eq!(played.after(parts(1, &["here"])), "stop agent: Drain", "the last job is left to other nodes");
     assert_eq!(played.after(parts(1, &["a", "here"])), "stop agent: Drain", "nothing is left for the owner");
 }
@@ -213,20 +243,20 @@ fn idle_jobs_leave_a_node_that_is_short_of_memory() {
     }
     let (now, [busy, idle, longer]) = (played.now, [0, 1, 2].map(VisitId));
     played.after(Event::Tick(vec![(busy, None), (idle, Some(now + SECOND)), (longer, Some(now))]));
-    assert_eq!(played.after(Event::MemoryIsShort), "", "their next messages may be on their way");
+    assert_eq!(played.after(Event::MemoryIsShort(true)), "", "their next messages may be on their way");
     played.now += 20 * SECOND;
-    played.roster.handle(Event::MemoryIsShort, played.now);
+    played.roster.handle(Event::MemoryIsShort(true), played.now);
     let mut stopped = std::iter::from_fn(|| played.roster.next_action());
     let first = stopped.find_map(|action| match action {
         Action::StopAgent { visit, stop } => Some((visit, stop)),
         _ => None,
     });
     assert_eq!(first, Some((longer, Stop::Finish)), "the one without work for the longest time");
-    assert_eq!(played.after(Event::MemoryIsShort), "", "its processes are ending");
+    assert_eq!(played.after(Event::MemoryIsShort(true)), "", "its processes are ending");
     assert_eq!(played.worked(0), "clean up");
     assert_eq!(played.done(Step::CleanUp), "close");
-    assert_eq!(played.after(Event::MemoryIsShort), "stop agent: Finish");
-    assert_eq!(played.after(Event::MemoryIsShort), "", "a job with work stays");
+    assert_eq!(played.after(Event::MemoryIsShort(true)), "stop agent: Finish");
+    assert_eq!(played.after(Event::MemoryIsShort(true)), "", "a job with work stays");
 }
 
 #[test]
@@ -360,9 +390,9 @@ fn job_waits_for_room_on_a_full_disk_as_long_as_it_takes() {
         played.arrive();
         played.looked_up(open(None));
         let full = Unprovisioned { reason: "no room".into(), obstacle: Obstacle::FullDisk };
-        let told = format!("TellWait {{ waited: {}s, detail: \"no room\" }}, GiveBack {{ delay: 5s }}", 60 * number);
+        let told = format!("TellWait {{ waited: {}s, detail: \"no room\" }}", 60 * number);
         assert_eq!(played.provisioned(Err(full)).replace("0ns", "0s"), told);
-        played.done(Step::TellWait);
+        assert_eq!(played.done(Step::TellWait), "GiveBack { delay: 5s }");
         played.given_back(true);
         played.pass(60);
     }

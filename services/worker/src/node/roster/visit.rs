@@ -23,6 +23,8 @@ const TURNED_AWAY_DELAY: Duration = Duration::from_secs(5);
 const TURNED_AWAY_PAUSE: Duration = Duration::from_secs(3);
 /// How long the node holds the messages instead, where the queue has no delays.
 const TURNED_AWAY_HOLD: Duration = Duration::from_secs(2);
+/// How long a node asks for nothing after it has returned messages that are among the next ones again.
+const IN_TURN_PAUSE: Duration = Duration::from_millis(100);
 /// Messages to receive at once, for a moment, while messages of a job are dropped: usually there are many.
 const DROP_WISH: usize = 256;
 /// Failures in a row to reach what the job needs, after which the node reports them to the job.
@@ -42,7 +44,7 @@ pub(super) enum Stage {
     WaitingForGpu,
     /// The result queue, to which it says that the wait has ended.
     TellingEnd,
-    /// The result queue, for the reason why the job cannot start here.
+    /// The result queue, for the reason why the job cannot start here, or waits.
     Telling,
     /// The task queue, which takes the messages back; before that, this moment.
     TurningAway { at: Option<Instant> },
@@ -77,10 +79,16 @@ pub(super) struct Visit {
     pub(super) claim: Option<Claim>,
     /// What the agent has been told.
     pub(super) share: Share,
+    /// Its processes.
+    pub(super) processes: usize,
     /// GPUs that its processes may use.
     pub(super) in_use: BTreeSet<u32>,
-    /// Since when it has had GPUs.
+    /// Since when a process of it has been ready.
     pub(super) served_since: Option<Instant>,
+    /// An attempt of it has ended in this visit.
+    pub(super) has_ended_one: bool,
+    /// It has had its turn, and leaves once its runs have ended.
+    pub(super) gives_way: bool,
     pub(super) wait: Wait,
     /// The next look at the job; `None`: one is under way.
     pub(super) look_at: Option<Instant>,
@@ -113,9 +121,11 @@ impl Visit {
         match self.stage {
             // A node does not end before a slow store has answered for its first job. Later, jobs that are not for this
             // node are looked up again and again, and are no reason to stay.
-            Stage::LookingUp | Stage::TakingSeat { .. } | Stage::TurningAway { .. } | Stage::Dropping => {
-                self.is_first.then_some(now)
-            }
+            Stage::LookingUp
+            | Stage::TakingSeat { .. }
+            | Stage::Telling
+            | Stage::TurningAway { .. }
+            | Stage::Dropping => self.is_first.then_some(now),
             Stage::Working => Some(self.quiet_since.unwrap_or(now)),
             _ => Some(now),
         }
@@ -132,12 +142,13 @@ impl Roster {
         let Some(visit) = self.visit_in(id, Stage::LookingUp) else { return };
         match found {
             Ok(Found::Open(spec)) => {
-                let (seats, rests_until) = (spec.node_count, visit.memory.rests_until);
+                let (seats, weight, rests_until) = (spec.node_count, spec.priority.weight(), visit.memory.rests_until);
+                let before = visit.memory.turned_away.take();
                 visit.owner.clone_from(&spec.owner);
                 visit.spec = Some(spec);
                 match seats {
                     _ if rests_until.is_some_and(|until| until > now) => self.turn_away(id, now),
-                    _ if self.is_above_part(id) => self.turn_away(id, now),
+                    _ if self.holds_off(id, before, weight, now) => {}
                     None => self.provision(id, now),
                     Some(_) => self.read_seat(id, 0, now),
                 }
@@ -233,8 +244,7 @@ impl Roster {
         if obstacle == Obstacle::FullDisk {
             let waited = now - *visit.memory.full_since.get_or_insert(now);
             self.log(id, true, format!("the job waits for room on this node: {reason}"));
-            self.run(id, Errand::TellWait { waited, detail: reason });
-            return self.turn_away(id, now);
+            return self.tell_wait(id, waited, reason);
         }
         visit.memory.failures += 1;
         let is_reported = obstacle == Obstacle::Lasting || visit.memory.failures >= FAILURES_MAX;
@@ -248,13 +258,20 @@ impl Roster {
 
     /// Leaves the waiting messages to other nodes, and does not ask for them again at once.
     pub(super) fn turn_away(&mut self, id: VisitId, now: Instant) {
-        let delay = self.turned_away_delay();
+        let (delay, is_in_turn) = (self.turned_away_delay(), self.returns_in_turn(id));
         let Some(visit) = self.visits.get_mut(&id) else { return };
-        let at = delay.is_zero().then(|| now + TURNED_AWAY_HOLD);
+        let at = (delay.is_zero() && !is_in_turn).then(|| now + TURNED_AWAY_HOLD);
         visit.stage = Stage::TurningAway { at };
         if at.is_none() {
-            self.run(id, Errand::GiveBack { delay });
+            self.run(id, Errand::GiveBack { delay: if is_in_turn { Duration::ZERO } else { delay } });
         }
+    }
+
+    /// Whether the messages of a job come back in its turn, so that the node hears of it while it waits for a place. After a
+    /// delay, they would follow all messages that have not been delivered yet.
+    fn returns_in_turn(&self, id: VisitId) -> bool {
+        let waits_in_line = |visit: &Visit| visit.memory.turned_away.is_some_and(|wait| wait.lacks_place());
+        self.config.groups_take_turns && self.visits.get(&id).is_some_and(waits_in_line)
     }
 
     pub(super) fn turned_away_delay(&self) -> Duration {
@@ -262,12 +279,14 @@ impl Roster {
     }
 
     pub(super) fn given_back(&mut self, id: VisitId, is_quiet: bool) {
-        if self.visit_in(id, Stage::TurningAway { at: None }).is_none() {
-            return;
-        }
+        let Some(visit) = self.visit_in(id, Stage::TurningAway { at: None }) else { return };
+        let waits_in_line = visit.memory.turned_away.is_some_and(|wait| wait.lacks_place());
         let delay = self.turned_away_delay();
-        if is_quiet {
-            // An idle node would be the first to ask for them once they are visible again.
+        if self.returns_in_turn(id) {
+            self.act(Action::Pause(IN_TURN_PAUSE));
+        } else if is_quiet && !waits_in_line {
+            // An idle node would be the first to ask for them once they are visible again. One without a place may get one
+            // at any moment.
             self.act(Action::Pause(delay + TURNED_AWAY_PAUSE));
         } else if delay.is_zero() {
             self.act(Action::Pause(TURNED_AWAY_HOLD / 4));
@@ -286,6 +305,7 @@ impl Roster {
         let Some(visit) = self.visit_in(id, Stage::Working) else { return };
         visit.stage = Stage::LettingGo;
         visit.in_use.clear();
+        visit.processes = 0;
         let gave_up = held.is_some() && visit.stop == Stop::No;
         if gave_up {
             visit.memory.rests_until = Some(now + rest);
@@ -312,6 +332,7 @@ impl Roster {
                 visit.memory.rests_until = Some(now + rest);
                 self.turn_away(id, now);
             }
+            (Stage::Telling, Step::TellWait) => self.turn_away(id, now),
             (Stage::LettingGo, Step::LetGo) => {
                 visit.stage = Stage::CleaningUp;
                 self.act(Action::CleanUp(id));
@@ -336,15 +357,7 @@ impl Roster {
 
     fn close(&mut self, id: VisitId) {
         let Some(Visit { job_id, memory, again, .. }) = self.visits.remove(&id) else { return };
-        let Memory { observed, rests_until, failures, full_since, is_unfit, turn, failing_gpus } = &memory;
-        let is_of_gpus = turn.is_some() || !failing_gpus.is_empty();
-        if !observed.is_empty()
-            || rests_until.is_some()
-            || *failures > 0
-            || full_since.is_some()
-            || *is_unfit
-            || is_of_gpus
-        {
+        if !memory.is_empty() {
             self.memories.insert(job_id.clone(), memory);
         }
         self.act(Action::Close(id));

@@ -81,7 +81,7 @@ fn process_leaves_the_gpu_of_another_job_and_another_follows_it() {
         config.share = Some(Share { processes: 2, gpus: vec![0], number: 1 });
     });
     (0..2).for_each(|process| node.ready(process));
-    let in_use = |node: &mut Node| node.scheduler.gpus_in_use().map(|used| (used.number, Vec::from_iter(used.gpus)));
+    let in_use = |node: &mut Node| node.scheduler.in_use().map(|used| (used.number, Vec::from_iter(used.gpus)));
     assert_eq!(in_use(&mut node), Some((1, vec![0])));
     assert_eq!(in_use(&mut node), None, "nothing has changed");
     assert_eq!(node.after(Event::Received((0..2).map(delivered).collect())), "0 gets 0, 1 gets 1");
@@ -93,6 +93,27 @@ fn process_leaves_the_gpu_of_another_job_and_another_follows_it() {
     assert_eq!(node.after(done(1, 1)), "1 Succeeded, finish 1");
     assert_eq!(node.after(exited(1, SlotPhase::Idle, 0)), "forget 1, start 3");
     assert_eq!(in_use(&mut node), Some((2, vec![1])));
+}
+
+#[test]
+fn node_learns_of_processes_and_of_the_first_attempt_that_ends() {
+    let mut node = starting_with(1, |config| config.share = Some(share_of(1, 1)));
+    let said = |node: &mut Node| node.scheduler.in_use().map(|it| (it.processes, it.is_ready, it.has_ended_one));
+    assert_eq!(said(&mut node), Some((1, false, false)));
+    node.ready(0);
+    assert_eq!(said(&mut node), Some((1, true, false)));
+    node.after(Event::Received(vec![delivered(0)]));
+    assert_eq!(said(&mut node), None, "nothing has changed");
+    node.after(done(0, 1));
+    assert_eq!(said(&mut node), Some((1, true, true)));
+    assert_eq!(node.after(Event::Share(share_of(0, 2))), "finish 0", "it makes room for other jobs");
+    assert_eq!(said(&mut node), Some((1, false, true)), "it has not ended yet");
+    node.after(exited(0, SlotPhase::Idle, 0));
+    assert_eq!(said(&mut node), Some((0, false, true)));
+}
+
+fn share_of(processes: u32, number: u64) -> Share {
+    Share { processes, gpus: Vec::new(), number }
 }
 
 #[test]

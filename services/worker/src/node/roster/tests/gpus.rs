@@ -39,7 +39,8 @@ fn told(played: &mut Played, event: Event) -> String {
 /// The agent of a visit, which knows its last share, says which GPUs its processes use.
 fn uses(played: &mut Played, visit: VisitId, gpus: &[u32]) -> String {
     let number = played.roster.visits[&visit].share.number;
-    let in_use = InUse { number, gpus: gpus.iter().copied().collect(), ..InUse::default() };
+    let gpus = gpus.iter().copied().collect();
+    let in_use = InUse { number, gpus, is_ready: true, has_ended_one: true, ..InUse::default() };
     told(played, Event::InUse { visit, in_use })
 }
 
@@ -71,6 +72,7 @@ fn job_waits_for_the_turn_of_another_to_end_and_the_reducer_knows() {
     assert_eq!(began, "0 has 2 with [0], 0 begins", "processes of one job share its GPU");
     let (_, waits) = arrive(&mut played, "second", Priority::Normal);
     assert_eq!(waits, "the job waits: other jobs use the GPU of this node");
+    assert_eq!(uses(&mut played, first, &[0]), "", "its turn begins");
     assert_eq!(tick(&mut played, 7), "");
     let detail = "other jobs use the GPU of this node";
     assert_eq!(tick(&mut played, 1), format!("TellWait {{ waited: 8s, detail: {detail:?} }}"));
@@ -137,6 +139,6 @@ fn job_whose_gpu_keeps_failing_gets_another() {
     let visit = played.visit();
     assert_eq!(told(&mut played, Event::Provisioned { visit, result: Ok(()) }), "0 has 1 with [0], 0 begins");
     let (gpus, failing) = (BTreeSet::from([0]), BTreeSet::from([0]));
-    let failed = InUse { number: 1, gpus, failing };
+    let failed = InUse { number: 1, gpus, failing, ..InUse::default() };
     assert_eq!(told(&mut played, Event::InUse { visit, in_use: failed }), "0 has 1 with [1]");
 }
