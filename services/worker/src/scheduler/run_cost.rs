@@ -16,8 +16,6 @@ pub(super) struct RunCost {
     alone: Runs,
     /// Successful runs of more items.
     good: Runs,
-    /// The shortest of these, in seconds.
-    quickest: f64,
     /// Failed runs of more items.
     failed: Runs,
 }
@@ -45,11 +43,8 @@ impl Runs {
 impl RunCost {
     /// Notes a run that has succeeded.
     pub(super) fn succeeded(&mut self, items: u64, seconds: f64) {
-        if items == 1 {
-            return self.alone.add(items, seconds);
-        }
-        self.quickest = if self.good.runs == 0 { seconds } else { seconds.min(self.quickest) };
-        self.good.add(items, seconds);
+        let runs = if items > 1 { &mut self.good } else { &mut self.alone };
+        runs.add(items, seconds);
     }
 
     /// Notes a run that has failed, because of an item.
@@ -67,8 +62,7 @@ impl RunCost {
         let item = self.good.seconds_per_item(alone);
         // Most scripts stop at the bad item, which is in the middle on the average.
         let in_vain = if self.failed.runs > 0 { self.failed.seconds_per_item(alone) } else { item / 2.0 };
-        // Most runs of one item have failed, which takes time by itself.
-        let run = (alone.min(self.quickest) - item).max(0.0);
+        let run = (alone - item).max(0.0);
         if run == 0.0 && in_vain == 0.0 { USUAL } else { (run / in_vain).min(MOST) }
     }
 }
@@ -110,14 +104,6 @@ mod tests {
         assert_close(&cost, USUAL);
         cost.succeeded(11, 0.012);
         assert_close(&cost, 2.0);
-    }
-
-    #[test]
-    fn run_costs_no_more_than_the_quickest_good_one() {
-        let mut cost = measured(0.004, 0.001, 0.0);
-        assert_close(&cost, 8.0);
-        cost.succeeded(2, 0.003);
-        assert!(cost.in_vain_items() < 5.0);
     }
 
     #[test]
