@@ -8,7 +8,7 @@ use protocol::{JobSpec, Offer, Priority, Requirements};
 use queue::{Fairness, Queue, View};
 use storage::TargetStore;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use worker::parts::{Allotment, Errands, Executor, Held, Host, Trouble, attended};
 use worker::roster::{Capacity, Config, Errand, Event, Found, Obstacle, Periods, Standing, Step, Unprovisioned};
 use worker::{Stop, Timing};
@@ -67,9 +67,8 @@ impl Node {
         let mut executor = Executor::start(self.clone(), config, target.clone(), queues, timing).await;
         let mut told = std::pin::pin!(actor.told());
         let mut has_heard = false;
+        let mut tick_at = Instant::now() + TICK;
         let mut idle_since = Instant::now();
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !executor.roster.is_over() {
             let event = tokio::select! {
                 biased;
@@ -92,7 +91,11 @@ impl Node {
                         continue;
                     }
                 },
-                _ = tick.tick() => None,
+                // However many other events there are.
+                () = sleep_until(tick_at) => {
+                    tick_at = Instant::now() + TICK;
+                    None
+                }
             };
             actor.alive().await;
             // It may wait for a seat to lapse.
