@@ -98,7 +98,9 @@ impl Actor {
     }
 
     pub fn freeze(&self, time: Duration) {
-        self.shared.frozen_until.send_replace(Some(Instant::now() + time));
+        // A call that began before may freeze it again.
+        let until = Some(Instant::now() + time);
+        self.shared.frozen_until.send_modify(|frozen| *frozen = until.max(*frozen));
     }
 
     /// Returns the end of the last freeze.
