@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from gristmill.api import function
 from gristmill.api import inputs as given
 from gristmill.api.errors import warn
+from gristmill.api.inputs import absolute
 from gristmill.api.keywords import checked, nearest
-from gristmill.api.step_values import absolute, environment_of, input_of, path_of, target_of
+from gristmill.api.step_values import environment_of, input_of, path_of, target_of
 
 if TYPE_CHECKING:
     from gristmill.api.job import Job

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gristmill.api.inputs import absolute
 from gristmill.api.keywords import checked, checked_fields
-from gristmill.api.step_values import absolute, environment_of, input_of, path_of, target_of
+from gristmill.api.step_values import environment_of, input_of, path_of, target_of
 
 if TYPE_CHECKING:
     from gristmill.api.job import Job

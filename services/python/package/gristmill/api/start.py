@@ -14,9 +14,10 @@ from gristmill.api import command
 from gristmill.api import inputs as given
 from gristmill.api.child import Child
 from gristmill.api.errors import GristmillError, InvalidJob, JobBusy, at_call
+from gristmill.api.inputs import absolute
 from gristmill.api.job import Job
 from gristmill.api.keywords import nearest
-from gristmill.api.step_values import Step, absolute, home, written
+from gristmill.api.step_values import Step, home, written
 
 
 def run(
