@@ -42,8 +42,8 @@ pub struct Nodes {
 struct Node {
     /// Running processes.
     up: u32,
-    /// The last processes that ended. No later one has the name of an earlier one.
-    ended: VecDeque<String>,
+    /// The last processes that ended, and when. A later one has another name, unless its node has lost its log files.
+    ended: VecDeque<(String, u64)>,
     /// Processes whose `init()` has failed since its last success on any node.
     init_failed: BTreeSet<String>,
     /// The latest process whose `init()` has returned.
@@ -56,7 +56,7 @@ impl Nodes {
     pub(crate) fn apply(&mut self, event: &ResultEvent) {
         match event {
             ResultEvent::ProcessStarted { node, process, at, .. } => {
-                self.started(node, process);
+                self.started_at(node, process, *at);
                 self.began_at = [self.began_at, Some(*at).filter(|at| *at > 0)].into_iter().flatten().min();
                 self.no_longer_waiting(node, "");
             }
@@ -80,8 +80,8 @@ impl Nodes {
                 }
                 self.no_longer_waiting(node, process);
             }
-            ResultEvent::ProcessEnded { node, process, wear, notice, .. } => {
-                let is_new = self.ended(&(node.clone(), process.clone()));
+            ResultEvent::ProcessEnded { node, process, wear, notice, at, .. } => {
+                let is_new = self.ended(&(node.clone(), process.clone()), *at);
                 if let Some(wear) = wear.as_ref().filter(|_| is_new) {
                     *self.replaced.entry(wear.word()).or_default() += 1;
                 }
@@ -91,7 +91,8 @@ impl Nodes {
             ResultEvent::NodeStopped { node, cause } => {
                 let processes: Vec<_> = self.up.keys().filter(|(on, _)| on == node).cloned().collect();
                 for process in &processes {
-                    self.ended(process);
+                    // Its own event tells when.
+                    self.ended(process, u64::MAX);
                 }
                 self.waiting.retain(|waiting| waiting.node != *node);
                 match self.nodes.get_mut(node) {
@@ -136,8 +137,19 @@ impl Nodes {
         }
     }
 
+    fn started_at(&mut self, node: &str, process: &str, at: u64) {
+        if let Some(on) = self.nodes.get_mut(node)
+            && let Some(position) = on.ended.iter().position(|(name, ended_at)| name == process && at > *ended_at)
+        {
+            // A restarted node counts its processes from the beginning.
+            on.ended.remove(position);
+            on.last_ready.clear();
+        }
+        self.started(node, process);
+    }
+
     fn started(&mut self, node: &str, process: &str) {
-        let has_ended = self.nodes.get(node).is_some_and(|node| node.ended.iter().any(|ended| ended == process));
+        let has_ended = self.nodes.get(node).is_some_and(|on| on.ended.iter().any(|(name, _)| name == process));
         if has_ended || self.up.contains_key(&(node.to_owned(), process.to_owned())) {
             return;
         }
@@ -163,12 +175,15 @@ impl Nodes {
     }
 
     /// Returns whether the process was running.
-    fn ended(&mut self, process: &(String, String)) -> bool {
-        let (node, process_name) = process;
+    fn ended(&mut self, process: &(String, String), at: u64) -> bool {
+        let (node, name) = process;
         let node = self.nodes.entry(node.clone()).or_default();
-        if !node.ended.contains(process_name) {
-            node.ended.truncate(ENDED_MAX - 1);
-            node.ended.push_front(process_name.clone());
+        match node.ended.iter_mut().find(|(ended, _)| ended == name) {
+            Some((_, ended_at)) => *ended_at = at.min(*ended_at),
+            None => {
+                node.ended.truncate(ENDED_MAX - 1);
+                node.ended.push_front((name.clone(), at));
+            }
         }
         let Some(ready) = self.up.remove(process) else { return false };
         self.ready -= usize::from(ready);
@@ -355,7 +370,7 @@ mod tests {
         };
         let mut nodes = nodes_after(&[started("a"), stopped("0", None), stopped("1", Some("no Python"))]);
         assert_eq!((nodes.nodes_seen(), nodes.nodes_present(), nodes.stopped().len()), (2, 1, 1));
-        nodes.apply(&started("a"));
+        nodes.apply(&started("b"));
         assert_eq!((nodes.nodes_seen(), nodes.nodes_present()), (2, 2));
     }
 
@@ -380,6 +395,22 @@ mod tests {
             assert_eq!((nodes.processes_up(), nodes.processes_ready()), (0, 0), "{events:?}");
             assert!(!nodes.is_in_init(), "{events:?}");
         }
+    }
+
+    #[test]
+    fn processes_of_a_node_that_has_lost_its_log_files_run_again() {
+        let at = |moment: u64| {
+            let ResultEvent::ProcessStarted { node, process, pid, gpu, .. } = started("a") else { unreachable!() };
+            ResultEvent::ProcessStarted { node, process, pid, gpu, at: moment }
+        };
+        let ended_at = |moment: u64| {
+            let (node, process, notice) = ("0".into(), "a".into(), String::new());
+            ResultEvent::ProcessEnded { node, process, return_code: -9, at: moment, wear: None, notice }
+        };
+        let events = [at(10), ready("a"), ended_at(20), at(10)];
+        assert_eq!(nodes_after(&events).processes_up(), 0, "it is delivered again");
+        let nodes = nodes_after(&[at(10), ready("a"), ended_at(20), at(30), init_failed("a")]);
+        assert_eq!((nodes.processes_up(), nodes.init_failures()), (1, 1), "the node was restarted");
     }
 
     #[test]

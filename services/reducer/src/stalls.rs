@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(stalled(&tally, &limits, &elapsed), None, "all workers have left");
     }
 
-    fn init_failed() -> ResultEvent {
+    fn init_failed(number: u32) -> ResultEvent {
         let error = ErrorReport {
             category: "ImportError".into(),
             message: "no module named x".into(),
@@ -256,7 +256,7 @@ mod tests {
             log: "user/error/0/process000.txt".into(),
             printed: String::new(),
         };
-        ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error: error.into() }
+        ResultEvent::InitFailed { node: "0".into(), process: format!("process{number:03}"), error: error.into() }
     }
 
     #[test]
@@ -264,8 +264,8 @@ mod tests {
         let mut nodes = Nodes::default();
         let old = Elapsed { since_start: Duration::from_secs(121), ..Elapsed::default() };
         let young = Elapsed { since_start: Duration::from_secs(120), ..Elapsed::default() };
-        for _ in 0..4 {
-            nodes.apply(&init_failed());
+        for number in 0..4 {
+            nodes.apply(&init_failed(number));
         }
         assert_eq!(init_failure(&nodes, &alone(1), &young), None);
         let cause = init_failure(&nodes, &alone(1), &old).expect("2 * 1 node * 2 processes");
@@ -274,7 +274,7 @@ mod tests {
         let (node, process, notice) = ("1".into(), "process000".into(), String::new());
         let start = protocol::Start::default();
         nodes.apply(&ResultEvent::ProcessReady { node, process, init_seconds: 1.0, start, notice });
-        nodes.apply(&init_failed());
+        nodes.apply(&init_failed(4));
         assert_eq!(init_failure(&nodes, &alone(1), &old), None);
     }
 
@@ -288,7 +288,7 @@ mod tests {
         }
         let old = Elapsed { since_start: Duration::from_secs(121), ..Elapsed::default() };
         for failures in 1..=6 {
-            nodes.apply(&init_failed());
+            nodes.apply(&init_failed(failures));
             assert_eq!(init_failure(&nodes, &limits, &old).is_some(), failures == 6, "{failures}");
         }
     }

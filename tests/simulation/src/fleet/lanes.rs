@@ -47,6 +47,8 @@ pub fn run_lanes(scenario: Scenario, large: u64) -> Result<Queued, Violation> {
         has_delays: true,
         job_idle: Duration::from_secs(24 * 3600),
         provision_max: Duration::from_secs(1),
+        // This is about the queue: a node has a place for each job.
+        places: 64,
         lanes: LANES,
         bundle_max: 1,
         message_bytes_max: 32 << 10,
