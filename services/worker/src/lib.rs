@@ -25,7 +25,7 @@
 //! | `allocator` | keeps freed memory in this process |
 //! | `orphans` | kills child processes that user code leaves behind |
 //! | `printed`, `capped_log` | the last lines that a process printed, for reports; its output in a file |
-//! | `node_log` | the log files of the node |
+//! | `node_log`, `few_lines` | the log files of the node; few lines about many equal events |
 //! | `counts` | metrics of announcements |
 //! | `monitor` | samples of processor, memory, disk and network |
 //!
