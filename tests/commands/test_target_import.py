@@ -74,7 +74,7 @@ def test_import_changes_only_its_target_and_only_with_replace(workplace):
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
     again = gristmill(workplace, "target", "import", "prod", given=outputs(SQS))
-    assert again.returncode == 0 and "is in" in again.stdout and path.read_text() == added
+    assert again.returncode == 0 and "is already in" in again.stdout and path.read_text() == added
 
     other = outputs({**SQS, "store": "s3://another"})
     refused = gristmill(workplace, "target", "import", "prod", given=other)
