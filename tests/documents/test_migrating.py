@@ -202,7 +202,7 @@ ENVIRONMENTS = {
         ),
     ],
     "`image` or `build` alone": [
-        step({"task.environment": {"image": "i"}}, says=["i is not used; the script runs with the default interpreter"]),
+        step({"task.environment": {"image": "i"}}, says=["i is not used; the script runs with the default"]),
         step({"task.environment": {"build": {"path": "."}}}, says=["a Dockerfile is not used"]),
     ],
     "`azureml:NAME:VERSION`": [step({"task.environment": "azureml:old:3"}, "environment: requirements.txt")],
