@@ -62,7 +62,7 @@ pub async fn replay(arguments: ReplayArguments, settings: &Settings) -> Result<E
     }
 }
 
-/// Publishes a job of a target, or says why there is none.
+/// Publishes a job of a target, or prints why it cannot.
 async fn publish(
     described: engine::Result<Retry>,
     arguments: &RetryArguments,

@@ -138,8 +138,7 @@ fn lower_case_scheme(url: &str) -> String {
     url.split_once("://").map_or_else(|| url.to_owned(), |(scheme, rest)| format!("{}://{rest}", scheme.to_lowercase()))
 }
 
-/// Refuses a text that begins like a URL and is none (`s3:/bucket`, `http//host`): it would name a folder of this
-/// machine.
+/// Rejects a misspelt URL (`s3:/bucket`, `http//host`), which would name a folder of this machine.
 fn not_a_misspelt_url(text: &str, node: &Node) -> Result<(), Fault> {
     let Some(meant) = meant_url(text) else { return Ok(()) };
     if let Some(what) = not_kept(&meant) {
@@ -149,7 +148,7 @@ fn not_a_misspelt_url(text: &str, node: &Node) -> Result<(), Fault> {
     Err(Fault::new(node, allowed).saying(format!("this is no URL: did you mean {meant:?}?")))
 }
 
-/// Returns the URL that a text was meant to be, if it begins with the scheme of one and is none.
+/// Returns the URL that was probably meant, if a text begins with the scheme of a URL but is not one.
 fn meant_url(text: &str) -> Option<String> {
     let scheme_end = text.find(|character: char| !character.is_ascii_alphanumeric())?;
     let (scheme, rest) = text.split_at(scheme_end);

@@ -29,7 +29,8 @@ use crate::{CrashPoint, Reducer, Tally};
 /// Size from which a segment does not wait for more messages. Unless messages are large, one receive is smaller than
 /// the rest of [`SEGMENT_BYTES_MAX`].
 const SEGMENT_BYTES_MIN: usize = SEGMENT_BYTES_MAX / 2;
-/// With every so many segments, commits become rarer, up to this time between two: who opens a job reads every segment.
+/// After each of this many segments, the time between two commits grows, up to this maximum: opening a job reads every
+/// segment.
 const SEGMENTS_UNTIL_RARER: u32 = 1000;
 const COMMIT_INTERVAL_MAX: Duration = Duration::from_millis(500);
 /// Segments that are read concurrently, and their size. A job of many days has hundreds of thousands of small ones, and

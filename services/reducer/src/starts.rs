@@ -1,5 +1,5 @@
-//! When the log tells that processes do not start: not if the job ends by it at once, since its cause says the same,
-//! and each failure once. Pure.
+//! When the log reports that processes do not start: each failure once, and none if it ends the job at once, because the
+//! cause of the job says the same. Pure.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::failures::error_sentence;
 
 /// How long a failure is kept back.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Failures that are told; further ones are in the log files of the job.
-const TOLD_MAX: usize = 50;
+/// Failures that the log reports; further ones are in the log files of the job.
+const REPORTED_MAX: usize = 50;
 
 /// Failures of starts, and nodes that stopped by them.
 #[derive(Debug, Default)]
 pub(crate) struct FailedStarts {
-    untold: Vec<(Instant, String)>,
-    told: Vec<String>,
+    pending: Vec<(Instant, String)>,
+    reported: Vec<String>,
 }
 
 impl FailedStarts {
@@ -34,16 +34,16 @@ impl FailedStarts {
             }
             _ => return,
         };
-        if self.told.len() < TOLD_MAX && !self.told.contains(&kind) {
-            self.told.push(kind);
-            self.untold.push((now, line));
+        if self.reported.len() < REPORTED_MAX && !self.reported.contains(&kind) {
+            self.reported.push(kind);
+            self.pending.push((now, line));
         }
     }
 
-    /// Returns what is to be told now, one line each. `all`: also what has just happened.
+    /// Returns what the log should report now, one line each. `all`: also what has just happened.
     pub fn due(&mut self, now: Instant, all: bool) -> Vec<String> {
         let is_due = |(noted, _): &mut (Instant, String)| all || now.saturating_duration_since(*noted) >= PATIENCE;
-        self.untold.extract_if(.., is_due).map(|(_, line)| line).collect()
+        self.pending.extract_if(.., is_due).map(|(_, line)| line).collect()
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_is_told_once_if_the_job_goes_on() {
+    fn each_failure_is_reported_once_if_the_job_goes_on() {
         let (mut starts, began) = (FailedStarts::default(), Instant::now());
         for process in ["process000", "process001"] {
             starts.note(&failed(process, &format!("no module x in {process}")), began);
@@ -69,9 +69,9 @@ mod tests {
         assert!(starts.due(began, false).is_empty(), "the job may end by them");
         let later = began + PATIENCE;
         starts.note(&failed("process000", "no module y"), later);
-        let told = starts.due(later, false);
+        let reported = starts.due(later, false);
         let expected = "init() failed in process000 on node 0: ImportError: no module x in process000.";
-        assert_eq!(told, [expected, "node 0 stopped: the script cannot start"]);
+        assert_eq!(reported, [expected, "node 0 stopped: the script cannot start"]);
         assert_eq!(starts.due(later, true).len(), 1, "the job ends for another reason");
         starts.note(&failed("process002", "no module x in process002"), later);
         assert!(starts.due(later + PATIENCE, true).is_empty());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const FIRST: u64 = 10;
 /// From one line to the next after those.
 const EVERY: Duration = Duration::from_secs(60);
-/// Kinds that are told apart. Whoever sends the messages that the lines are about may invent any number.
+/// Kinds that are counted separately. A sender of invalid messages may invent any number of kinds.
 const KINDS_MAX: usize = 100;
 
 /// The lines so far.

@@ -284,7 +284,7 @@ async fn read_frames(
             return Ok(());
         }
         if answered.is_some_and(|answered| answered < handed.load(Ordering::Relaxed)) {
-            // Nobody watches the socket meanwhile: each answer on a watched one wakes a thread.
+            // The socket is not registered with epoll meanwhile: there, each answer would wake a thread.
             tokio::time::sleep(ANSWERS_TOGETHER).await;
         } else {
             let watched = watch(socket.as_fd(), Interest::READABLE).context("watch the socket")?;

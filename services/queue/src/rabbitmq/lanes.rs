@@ -177,7 +177,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Compares two lanes that have so many units: the one that gets the next is less.
+    /// Compares two lanes by the units that they have: the lesser one gets the next unit.
     fn compare(&self, has: usize, other: &Self, other_has: usize) -> Ordering {
         // (2 · has + 1) / parts, without fractions.
         let (one, two) = ((2 * has + 1) * other.parts, (2 * other_has + 1) * self.parts);

@@ -34,7 +34,7 @@ const COMPANIONS: [&str; 4] = ["then", "else", "additionalItems", "prefixItems"]
 struct Compiler<'a> {
     root: &'a Value,
     nodes: Vec<Vec<Rule>>,
-    /// Where each of them stands in the schema.
+    /// The place of each node in the schema.
     places: Vec<Vec<String>>,
     /// Nodes of definitions by their pointer.
     known: HashMap<String, Node>,

@@ -1,5 +1,5 @@
-//! What scripts have left in the working directories of their processes, `nodes/<node>/<job>/`. It counts as a part of the
-//! caches, and goes by their limits once nobody needs it:
+//! What scripts have left in the working directories of their processes, `nodes/<node>/<job>/`. These files count as a part of
+//! the caches, and the limits of the caches apply once no job needs them:
 //!
 //! ```text
 //! lock     locked by the agent that works on the job; removed when the agent ends
@@ -70,7 +70,7 @@ pub(super) fn find(nodes: &Path, limits: Limits) -> Vec<(PathBuf, Entry)> {
         let used_at = folder.metadata().ok()?.modified().ok()?;
         let age = now.duration_since(used_at).unwrap_or_default();
         let is_old = limits.age.is_some_and(|age_max| age > age_max);
-        // Nobody needs to know its size before.
+        // Its size does not matter until then.
         is_old.then_some((folder, Entry { bytes: 0, used_at, in_use: false }))
     };
     folders(nodes).filter_map(entry).collect()

@@ -50,8 +50,8 @@ def _paths(value: Any) -> list[str] | None:
 
 
 def absolute(path: Any) -> str:
-    """Returns a path from the working folder, or a URL as it is. What begins like a URL and is none stays as it is,
-    too: the check of the job says which URL was meant."""
+    """Returns a path from the working folder, or a URL as it is. A misspelt URL stays as it is, too: the
+    check of the job names the URL that was probably meant."""
     text = str(os.fspath(path))
     return text if LIKE_URL.match(text) else os.path.abspath(os.path.expanduser(text))
 

@@ -64,7 +64,7 @@ impl TurnedAway {
         self.lack == Lack::Place
     }
 
-    /// Returns how far ahead it stands in line.
+    /// Returns its rank in line; the highest is next.
     fn rank(&self, now: Instant) -> u128 {
         u128::from(self.weight) * (now - self.since).as_millis()
     }
@@ -104,7 +104,7 @@ impl Roster {
         has_to_wait
     }
 
-    /// Whether a job has to wait for a place, given how it stands in line.
+    /// Whether a job has to wait for a place, given its own wait so far.
     fn has_to_wait(&self, id: VisitId, own: &TurnedAway, now: Instant) -> bool {
         let free = self.free_places();
         let others = self.visits.iter().filter(|(other, _)| **other != id).map(|(_, visit)| &visit.memory);
@@ -165,7 +165,7 @@ impl Roster {
             return;
         }
         let staying = self.visits.iter().filter(|(_, visit)| visit.stage == Stage::Working && !visit.is_leaving());
-        // What no work is left for goes first, and then what has had most of its turn.
+        // Jobs without work go first, and then those whose turn has lasted longest.
         let ready = staying.filter_map(|(id, visit)| {
             let idle_since = visit.quiet_since.filter(|since| now - *since >= IDLE_AFTER);
             let served_since = || Self::had_its_turn_since(visit, now);
