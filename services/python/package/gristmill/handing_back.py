@@ -32,22 +32,23 @@ class HandingBack:
 
     def earlier(self, mini_batch):
         """Begins an attempt. Returns what earlier attempts of the mini-batch have handed back, or ``None``."""
+        if not self._are_used and "resumes" not in mini_batch:
+            return None
         if self.done is not None:
             self.done.close()
             self.done = None
         self._names_items = False
         self._read = None
         self.kept = 0
-        if self._are_used or "resumes" in mini_batch:
-            folder = self._folder_of(mini_batch)
-            if os.path.isdir(folder):
-                done = self._of(mini_batch)
-                # What an earlier attempt has yielded decides for all of them, also for ranges of other items.
-                self._on_disk = done.read(folder, self._on_disk if "items" in mini_batch else None)
-                self._names_items = self._on_disk.is_used
-                self._read = done
-                self.done = done if done.rows else None
-                self.kept = len(done.rows)
+        folder = self._folder_of(mini_batch)
+        if os.path.isdir(folder):
+            done = self._of(mini_batch)
+            # What an earlier attempt has yielded decides for all of them, also for ranges of other items.
+            self._on_disk = done.read(folder, self._on_disk if "items" in mini_batch else None)
+            self._names_items = self._on_disk.is_used
+            self._read = done
+            self.done = done if done.rows else None
+            self.kept = len(done.rows)
         return self.done
 
     def call(self, run, mini_batch, warnings, *arguments):
