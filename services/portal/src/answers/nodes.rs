@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, Query, State};
-use axum::response::Response;
+use axum::extract::Query;
 use chrono::NaiveDateTime;
 use engine::JobStore;
 use protocol::milliseconds_since_epoch;
 use serde::{Deserialize, Serialize};
 
 use super::logs::end_of;
-use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::Answer;
 use crate::watched::View;
 
@@ -28,7 +26,7 @@ const EVENT_TIME: &str = "%Y-%m-%dT%H:%M:%S%.f";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct NodesQuery {
     points: Option<usize>,
 }
 
@@ -107,17 +105,12 @@ const NODE: [Column; 7] = [
 ];
 const PROCESS: [Column; 2] = [gauge("CPU", "percent", "Cpu Percent"), gauge("Memory", "MB", "Memory Rss (MB)")];
 
-pub async fn nodes(
-    State(shared): SharedState,
-    Path(id): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view, &wanted).await?))
+pub async fn nodes(view: View, Query(query): Query<NodesQuery>) -> Answer<Document<Nodes>> {
+    of(&view, &query).await.map(Document)
 }
 
-pub async fn of(view: &View, wanted: &Wanted) -> Answer<Nodes> {
-    let points = wanted.points.unwrap_or(POINTS_DEFAULT).clamp(10, 2000);
+pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
+    let points = query.points.unwrap_or(POINTS_DEFAULT).clamp(10, 2000);
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     {
         let history = view.history();
