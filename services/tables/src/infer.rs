@@ -129,7 +129,7 @@ impl SchemaInference {
         self.files += 1;
         let file = TextFile::open(path, name, &self.options)?;
         let mut text = std::mem::take(&mut self.text);
-        let added = if file.is_stream() || is_multi_line(&self.options) {
+        let added = if file.is_stream || is_multi_line(&self.options) {
             self.add_records(&file, &mut text)
         } else {
             self.add_lines(&file, &mut text)
@@ -139,12 +139,12 @@ impl SchemaInference {
     }
 
     fn add_lines(&mut self, file: &TextFile, text: &mut Text) -> Result<()> {
-        for k in 0..file.bytes().div_ceil(PIECE_BYTES) {
+        for k in 0..file.bytes.div_ceil(PIECE_BYTES) {
             let BlockRange::Lines { first, last } = text_block_range(k, PIECE_BYTES) else {
                 unreachable!("lines are cut")
             };
             file.read_lines(first, last, text)?;
-            let has_first_line = (first..=last).contains(&file.first_line());
+            let has_first_line = (first..=last).contains(&file.first_line);
             self.add_text(text.as_slice(), has_first_line && !text.as_slice().is_empty());
             if self.has_rows() && !(self.awaits_header && has_own_header(&self.options)) {
                 break;
