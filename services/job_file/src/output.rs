@@ -7,8 +7,9 @@ use serde_json::{Map, Value as Json};
 
 use crate::keys::JOB;
 use crate::paths::without_file_scheme;
+use crate::problem::did_you_mean;
 use crate::values::{choice, key_name, word};
-use crate::{Fault, Location, Node, Paths, Problems, Section, nearest};
+use crate::{Fault, Location, Node, Paths, Problems, Section};
 
 const FILE_NAME: &str = "append_row_file_name";
 /// Longest name that common file systems take.
@@ -133,8 +134,7 @@ pub fn read_to_csv_arguments(source_directory: &Path, problems: &Problems) -> Ma
         return fail(Location::File, field, not_an_object(&settings));
     };
     for name in arguments.keys().filter(|name| !TO_CSV_ARGUMENTS.split(", ").any(|known| known == *name)) {
-        let hint = nearest(name, TO_CSV_ARGUMENTS.split(", "));
-        let hint = hint.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"));
+        let hint = did_you_mean(name, TO_CSV_ARGUMENTS.split(", "));
         let fault = Fault::of(format!("{name:?}"), TO_CSV_ARGUMENTS);
         fail(Location::File, field, fault.saying(format!("not an argument of to_csv that can be set{hint}")));
     }

@@ -64,7 +64,7 @@ const DATA: &[&str] =
     &["uri_file", "uri_folder", "mltable", "path", "custom_model", "mlflow_model", "triton_model", "data", "model"];
 
 /// One input: as a component declares it, and as a step gives it.
-pub struct Given<'a> {
+pub struct UnboundInput<'a> {
     pub name: &'a str,
     pub field: String,
     pub declared: Option<(&'a Entry, &'a Path)>,
@@ -75,23 +75,19 @@ pub struct Given<'a> {
 
 impl Reader<'_> {
     /// Returns what an input stands for. `None`: it has a mistake, which is recorded.
-    pub fn bind(&self, given: &Given<'_>, outer: &Outer<'_>) -> Option<Bound> {
+    pub fn bind(&self, given: &UnboundInput<'_>, outer: &Outer<'_>) -> Option<Bound> {
         for (entry, _) in given.given.iter().chain(&given.declared) {
             if let Value::Mapping(entries) = &entry.node.value {
                 self.check_keys(entries, &format!("{}.", given.field), &[known::BINDING]);
             }
         }
         let location = given.given.or(given.declared).map_or(Location::File, |(entry, _)| entry.location);
-        match self.bound(given, outer) {
-            Ok(bound) => Some(bound),
-            Err((at, fault)) => {
-                self.refuse(at.unwrap_or(location), &given.field, fault);
-                None
-            }
-        }
+        let refuse =
+            |(at, fault): (Option<Location>, Fault)| self.problems.add(at.unwrap_or(location), &given.field, fault);
+        self.bound(given, outer).map_err(refuse).ok()
     }
 
-    fn bound(&self, given: &Given<'_>, outer: &Outer<'_>) -> Result<Bound, (Option<Location>, Fault)> {
+    fn bound(&self, given: &UnboundInput<'_>, outer: &Outer<'_>) -> Result<Bound, (Option<Location>, Fault)> {
         let declared = given.declared.map_or(&[][..], |(entry, _)| entry.node.entries());
         let own = given.given.map_or(&[][..], |(entry, _)| entry.node.entries());
         let word = |key: &str| find(own, key).or_else(|| find(declared, key)).map_or("", Node::written).trim();
@@ -208,13 +204,8 @@ impl Reader<'_> {
                 Some(path) => Ok(path),
                 None => self.locate(&Node::text(node.location, &text), folder, Table::Data),
             });
-        let path = match path {
-            Ok(path) => path.trim_end_matches('/').to_owned(),
-            Err(fault) => {
-                self.refuse(node.location, &format!("{field}.path"), fault);
-                return None;
-            }
-        };
+        let path = self.problems.accept(node.location, &format!("{field}.path"), path)?;
+        let path = path.trim_end_matches('/').to_owned();
         let (folder, file) = match path.rsplit_once('/').filter(|_| is_file) {
             Some((folder, file)) => (folder.to_owned(), Some(file.to_owned())),
             None => (path, None),

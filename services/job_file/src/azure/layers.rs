@@ -51,7 +51,7 @@ impl Layer {
 fn flatten(entry: Entry, flat: &mut Vec<Entry>) {
     let entries = entry.node.entries();
     let is_declared = crate::find(entries, "type").is_some_and(|kind| kind.written().trim() == "group");
-    let is_key = |inner: &Entry| known::BINDING.iter().any(|(key, _)| *key == inner.key);
+    let is_key = |inner: &Entry| known::keys(&[known::BINDING]).any(|(key, _)| key == inner.key);
     if !is_declared && (entries.is_empty() || entries.iter().any(is_key)) {
         flat.push(entry);
         return;
@@ -71,14 +71,14 @@ pub struct Layers(pub Vec<Layer>);
 
 /// A value, and the folder that it is relative to.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+pub struct LayerValue<'a> {
     pub node: &'a Node,
     pub folder: &'a Path,
 }
 
 impl Layers {
     /// Returns the value at a path of keys, unless it is absent or null everywhere.
-    pub fn find(&self, path: &[&str]) -> Option<Found<'_>> {
+    pub fn find(&self, path: &[&str]) -> Option<LayerValue<'_>> {
         self.0.iter().find_map(|layer| {
             let mut entries = &layer.entries[..];
             let mut found = None;
@@ -87,7 +87,7 @@ impl Layers {
                 entries = node.entries();
                 found = Some(node);
             }
-            found.map(|node| Found { node, folder: &layer.folder })
+            found.map(|node| LayerValue { node, folder: &layer.folder })
         })
     }
 

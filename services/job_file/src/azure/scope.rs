@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::bindings::{Bound, Data, Given, Inputs, Outer, Target};
+use super::bindings::{Bound, Data, Inputs, Outer, Target, UnboundInput};
 use super::expression;
 use super::layers::Layers;
 use super::reader::{JobFile, Reader};
-use crate::{Entry, Fault, Location, Node, Value, find, nearest};
+use crate::problem::did_you_mean;
+use crate::{Entry, Fault, Location, Node, Value, find};
 
 /// The inputs and outputs of a step.
 pub struct Scope<'a> {
@@ -53,14 +54,9 @@ impl<'a> Scope<'a> {
             node.map_or(&[][..], Node::entries).iter().map(|entry| (entry, folder)).collect()
         };
         let (given, declared) = (of_layer(0, "inputs"), of_layer(1, "inputs"));
-        let mut names: Vec<&str> = declared.iter().chain(&given).map(|(entry, _)| entry.key.as_str()).collect();
-        let mut seen = Vec::new();
-        names.retain(|name| {
-            !seen.contains(name) && {
-                seen.push(name);
-                true
-            }
-        });
+        let mut names: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
+        let only_given = given.iter().map(|(entry, _)| entry.key.as_str()).filter(|name| !names.contains(name));
+        names.extend(only_given.collect::<Vec<_>>());
         let find_in = |all: &[(&'_ Entry, &'_ Path)], name: &str| all.iter().position(|(entry, _)| entry.key == name);
         let without_value: Vec<&str> = names
             .iter()
@@ -70,10 +66,7 @@ impl<'a> Scope<'a> {
                 all.iter().all(|all| find_in(all, name).is_none_or(|index| !has_value(&all[index].0.node)))
             })
             .collect();
-        let alone = match (without_value.as_slice(), names.as_slice()) {
-            ([name], _) | ([], [name]) => Some(*name),
-            _ => None,
-        };
+        let alone = alone(&names, &without_value);
         if around.takes_wishes {
             reader.check_wishes(&names, alone.is_some());
         }
@@ -83,24 +76,17 @@ impl<'a> Scope<'a> {
             let declares = find_in(&declared, name).map(|index| declared[index]);
             if let (Some((entry, _)), None, true) = (own, declares, layers.0.len() > 1) {
                 let names: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
-                let hint = nearest(name, names.iter().copied());
-                let message = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+                let hint = did_you_mean(name, names.iter().copied());
                 let fault = Fault::of(format!("{name:?}"), names.join(", "));
-                reader.refuse(
-                    entry.location,
-                    &field,
-                    fault.saying(format!("the component has no such input{message}")),
-                );
+                let fault = fault.saying(format!("the component has no such input{hint}"));
+                reader.problems.add(entry.location, &field, fault);
                 continue;
             }
             let wished = if around.takes_wishes { reader.wished(name, alone == Some(name), &names) } else { None };
-            let given = Given { name, field, declared: declares, given: own, wished };
-            if let Some(bound) = reader.bind(&given, *outer) {
-                inputs.insert((*name).to_owned(), bound);
-            } else {
-                // Its mistake is recorded; its uses are not mistakes as well.
-                inputs.insert((*name).to_owned(), Bound::Literal(Node::text(Location::File, "-")));
-            }
+            let given = UnboundInput { name, field, declared: declares, given: own, wished };
+            // Where its mistake is recorded, its uses are not mistakes as well.
+            let refused = || Bound::Literal(Node::text(Location::File, "-"));
+            inputs.insert((*name).to_owned(), reader.bind(&given, *outer).unwrap_or_else(refused));
         }
         let outputs = Self::outputs(reader, around, &of_layer(0, "outputs"), &of_layer(1, "outputs"));
         let (main, appended) = (None, None);
@@ -145,7 +131,7 @@ impl<'a> Scope<'a> {
                     }
                     None => {
                         let fault = Fault::new(node, "an output of the pipeline");
-                        reader.refuse(node.location, &field, fault.saying("the pipeline has no such output"));
+                        reader.problems.add(node.location, &field, fault.saying("the pipeline has no such output"));
                     }
                 }
                 continue;
@@ -219,13 +205,8 @@ impl<'a> Scope<'a> {
         if !node.written().contains("${{") {
             return Some(node.clone());
         }
-        match expression::replace(node.written(), &mut |name| self.text(name)) {
-            Ok(text) => Some(Node::plain(node.location, &text)),
-            Err(fault) => {
-                reader.refuse(node.location, field, fault);
-                None
-            }
-        }
+        let text = expression::replace(node.written(), &mut |name| self.text(name));
+        Some(Node::plain(node.location, &reader.problems.accept(node.location, field, text)?))
     }
 
     /// Adds `environment_variables`.
@@ -275,6 +256,14 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// Returns the input that `--input VALUE` means.
+pub fn alone<'n>(names: &[&'n str], without_value: &[&'n str]) -> Option<&'n str> {
+    match (without_value, names) {
+        ([name], _) | ([], [name]) => Some(name),
+        _ => None,
+    }
+}
+
 /// Whether an input has a value of its own, or needs none.
 pub fn has_value(node: &Node) -> bool {
     match &node.value {
@@ -289,8 +278,7 @@ pub fn has_value(node: &Node) -> bool {
 
 pub fn unknown<'n>(name: &str, group: &str, names: impl Iterator<Item = &'n String>) -> Fault {
     let names: Vec<String> = names.map(|name| format!("{group}.{name}")).collect();
-    let hint = nearest(name, names.iter().map(String::as_str));
-    let message = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+    let hint = did_you_mean(name, names.iter().map(String::as_str));
     let allowed = if names.is_empty() { format!("no {group}, since there are none") } else { names.join(", ") };
-    Fault::of(format!("${{{{{name}}}}}"), allowed).saying(format!("unknown name{message}"))
+    Fault::of(format!("${{{{{name}}}}}"), allowed).saying(format!("unknown name{hint}"))
 }

@@ -8,6 +8,7 @@ use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 
 use crate::keys::{self, INPUT};
 use crate::paths::is_url;
+use crate::problem::did_you_mean;
 use crate::values::{integer, list, text, word};
 use crate::{Entry, Fault, Location, Node, Paths, Problems, Value, find, nearest, other};
 
@@ -79,8 +80,7 @@ fn read(
             "transformations" => table.read_transformations(&entry.node),
             "$schema" | "type" | "metadata" => Ok(()),
             key => {
-                let hint = nearest(key, ["paths", "transformations", "metadata"]);
-                let hint = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+                let hint = did_you_mean(key, ["paths", "transformations", "metadata"]);
                 Err((entry.location, Fault::only(format!("unknown key {key:?} of an MLTable{hint}"))))
             }
         };
@@ -285,8 +285,7 @@ impl Table {
             key => {
                 let allowed = "delimiter, encoding, header, infer_column_types, support_multi_line, empty_as_string, \
                                include_path_column";
-                let hint = nearest(key, allowed.split(", "));
-                let hint = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+                let hint = did_you_mean(key, allowed.split(", "));
                 let fault = Fault::of(format!("{key:?}"), allowed).saying(format!("unknown option{hint}"));
                 return Err((entry.location, fault));
             }
