@@ -62,8 +62,8 @@ pub struct ListQuery {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Page {
-    jobs: Vec<Row>,
+pub struct JobsPage {
+    jobs: Vec<JobRow>,
     next: Option<String>,
     total: usize,
     place: String,
@@ -71,7 +71,7 @@ pub struct Page {
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct JobRow {
     #[serde(flatten)]
     summary: Summary,
     name: String,
@@ -79,14 +79,14 @@ struct Row {
     cause: Option<String>,
 }
 
-impl From<Summary> for Row {
+impl From<Summary> for JobRow {
     fn from(mut summary: Summary) -> Self {
         let cause = summary.cause.take();
         Self { name: name_of(&summary.job_id).to_owned(), summary, cause }
     }
 }
 
-pub async fn list(State(shared): SharedState, Query(query): Query<ListQuery>) -> Answer<Document<Page>> {
+pub async fn list(State(shared): SharedState, Query(query): Query<ListQuery>) -> Answer<Document<JobsPage>> {
     let jobs = &shared.options.jobs;
     shared.watched.check_place(jobs)?;
     let selection = Selection { states: states(&query.state)?, name: None };
@@ -122,7 +122,7 @@ pub async fn list(State(shared): SharedState, Query(query): Query<ListQuery>) ->
             looked_at += 1;
             let Some(summary) = summaries.next_if(|summary| summary.job_id == *id) else { continue };
             if selection.has_state(summary.state) {
-                rows.push(Row::from(summary));
+                rows.push(JobRow::from(summary));
             }
             if rows.len() == limit {
                 break 'found;
@@ -133,7 +133,7 @@ pub async fn list(State(shared): SharedState, Query(query): Query<ListQuery>) ->
         }
     }
     let next = (looked_at < ids.len()).then(|| ids[looked_at - 1].clone());
-    Ok(Document(Page { jobs: rows, next, total, place: jobs.place(), now: milliseconds_since_epoch() }))
+    Ok(Document(JobsPage { jobs: rows, next, total, place: jobs.place(), now: milliseconds_since_epoch() }))
 }
 
 fn states(text: &str) -> Answer<Vec<JobState>> {

@@ -275,21 +275,12 @@ pub async fn search(view: View, Query(query): Query<SearchQuery>) -> Answer<Docu
         }
         let allowed = bytes.min(SEARCHED_BYTES_MAX - found.searched_bytes);
         found.truncated = allowed < bytes;
-        let Ok(file) = local(&store, &path) else { continue };
-        let reader: Box<dyn Read + Send> = match file {
-            Some(file) => match std::fs::File::open(file) {
-                Ok(file) => Box::new(file.take(allowed)),
-                Err(_) => continue,
-            },
-            None => Box::new(Ranges {
-                store: store.clone(),
-                path: path.clone(),
-                next: 0..allowed,
-                rest: Default::default(),
-            }),
-        };
-        let text = text.clone();
+        if local(&store, &path).is_err() {
+            continue;
+        }
+        let (store, text) = (store.clone(), text.clone());
         found = tokio::task::spawn_blocking(move || {
+            let reader = Ranges { store, path: path.clone(), next: 0..allowed, rest: Default::default() };
             search_in(&path, reader, &text, limit, &mut found);
             found.searched_bytes += allowed;
             found
@@ -324,7 +315,7 @@ fn search_in(path: &str, reader: impl Read, text: &str, limit: usize, found: &mu
     }
 }
 
-/// Reads a file of a store piece by piece, from a thread that may block.
+/// Reads a log file piece by piece, from a thread that may block.
 struct Ranges {
     store: JobStore,
     path: String,

@@ -21,8 +21,9 @@ const EVENTS_MAX: usize = 500;
 /// Nodes whose samples are read; a job of more shows the first.
 const NODES_MAX: usize = 200;
 const EVENTS_PATH: &str = "sys/master_role.txt";
-/// The times of its lines, in UTC.
+/// The times of its lines and of samples, in UTC.
 const EVENT_TIME: &str = "%Y-%m-%dT%H:%M:%S%.f";
+const SAMPLE_TIME: &str = "%Y-%m-%d %H:%M:%S%.f";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -222,7 +223,12 @@ async fn table(store: &JobStore, path: &str) -> Option<(Vec<String>, Vec<Vec<Str
 }
 
 fn time(text: &str) -> Option<u64> {
-    let time = NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S%.f").ok()?;
+    milliseconds(text, SAMPLE_TIME)
+}
+
+/// Returns milliseconds since 1970.
+fn milliseconds(text: &str, format: &str) -> Option<u64> {
+    let time = NaiveDateTime::parse_from_str(text, format).ok()?;
     u64::try_from(time.and_utc().timestamp_millis()).ok()
 }
 
@@ -277,15 +283,9 @@ fn events_in(text: &str, nodes: &[&str]) -> Vec<Event> {
         .filter(|line| told.iter().any(|part| line.contains(part)))
         .filter_map(|line| {
             let (time, text) = line.split_once(' ')?;
-            let at = NaiveDateTime::parse_from_str(time, EVENT_TIME).ok()?.and_utc().timestamp_millis();
-            let text = text.to_owned();
-            let names = |node: &&&str| {
-                text.contains(&format!("node {node} "))
-                    || text.contains(&format!("ode {node},"))
-                    || text.contains(&format!("Node {node} "))
-            };
+            let names = |node: &&&str| [" ", ","].iter().any(|end| text.contains(&format!("ode {node}{end}")));
             let node = nodes.iter().find(names).map(|node| (*node).to_owned());
-            Some(Event { at: u64::try_from(at).ok()?, node, text })
+            Some(Event { at: milliseconds(time, EVENT_TIME)?, node, text: text.to_owned() })
         })
         .collect();
     let first = events.len().saturating_sub(EVENTS_MAX);

@@ -270,33 +270,20 @@ fn draft(history: &History, mini_batch: u64) -> Draft {
 
 /// Reads the texts of rows.
 async fn complete(job: &FoundJob, origin: Origin, drafts: Vec<Draft>) -> Vec<Row> {
-    let is_other = |draft: &Draft| draft.failed.filter(|failed| Some(*failed) != draft.shown);
-    let mut places: Vec<Place> = drafts.iter().filter_map(|draft| draft.shown).collect();
-    places.extend(drafts.iter().filter_map(is_other));
-    let mut records = job.recorded_attempts(origin, &places).await;
-    let others = records.split_off(drafts.iter().filter(|draft| draft.shown.is_some()).count());
-    let (mut records, mut others) = (records.into_iter(), others.into_iter());
+    let other = |draft: &Draft| draft.failed.filter(|failed| Some(*failed) != draft.shown);
+    let places: Vec<Place> = drafts.iter().flat_map(|draft| [draft.shown, other(draft)]).flatten().collect();
+    let mut records = job.recorded_attempts(origin, &places).await.into_iter();
+    let mut record_at = |place: Option<Place>| place.and_then(|_| records.next().flatten());
     let error_of = |record: &RecordedAttempt| {
         let error = record.attempt.error.as_deref();
         error.map(|error| one_line(&error.category, &error.message))
     };
-    drafts
-        .into_iter()
-        .map(|draft| {
-            let other = is_other(&draft).is_some();
-            let mut row = draft.row;
-            if draft.shown.is_some()
-                && let Some(record) = records.next().flatten()
-            {
-                row.error = error_of(&record);
-                row.detail = Some(record.attempt.detail);
-            }
-            if other && let Some(record) = others.next().flatten() {
-                row.error = error_of(&record);
-            }
-            row
-        })
-        .collect()
+    let completed = drafts.into_iter().map(|draft| {
+        let (shown, failed) = (record_at(draft.shown), record_at(other(&draft)));
+        let error = failed.as_ref().or(shown.as_ref()).and_then(error_of);
+        Row { detail: shown.map(|record| record.attempt.detail), error, ..draft.row }
+    });
+    completed.collect()
 }
 
 /// Returns category and message of an error in one line.
