@@ -5,7 +5,7 @@ use std::path::Path;
 use super::bindings::Data;
 use super::known;
 use super::layers::{Layer, LayerValue, Layers};
-use super::names::Table;
+use super::names::NameTable;
 use super::reader::{JobFile, Reader, job_name};
 use crate::paths::is_url;
 use crate::{Entry, Fault, Location, Node, Value, find};
@@ -104,7 +104,7 @@ impl Reader<'_> {
         job.put_text("entry_script", here, MLFLOW);
         let model = job.0.iter().find(|entry| entry.key == "model").map(|entry| entry.node.clone());
         let Some(model) = model else { return };
-        let path = self.locate(&model, &self.folder, Table::Models).unwrap_or_default();
+        let path = self.locate(&model, &self.folder, NameTable::Models).unwrap_or_default();
         if !is_url(&path) && Path::new(&path).exists() && !Path::new(&path).join("MLmodel").is_file() {
             let message = format!("{path} has no file MLmodel, so it is no MLflow model, and no script is named");
             let allowed = "a folder of an MLflow model, or code_configuration with a script";
@@ -128,7 +128,7 @@ impl Reader<'_> {
             let fault = Fault::of("nothing", "--input PATH: a file, a folder, a pattern or a URL");
             return self.problems.add(here, "--input", fault.saying("a deployment gets its data when it is run"));
         };
-        let located = self.locate(&node, &self.context.working_directory, Table::Data);
+        let located = self.locate(&node, &self.context.working_directory, NameTable::Data);
         let Some(text) = self.problems.accept(Location::Input, "--input", located) else { return };
         let has_script = job.0.iter().any(|entry| entry.key == "entry_script" && entry.node.written() != MLFLOW);
         let text = if has_script { text } else { self.files_in(text) };

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use super::known::{CONTAINER, Effect, KnownKeys, PEOPLE, SERVICE};
 use super::layers::{Layer, LayerValue};
-use super::names::Table;
+use super::names::NameTable;
 use super::reader::Reader;
 use crate::{Entry, Fault, Node, Value, find, written};
 
@@ -42,7 +42,7 @@ impl Reader<'_> {
                     }
                     return self.inline(&layer, node, field);
                 }
-                let path = self.locate(node, found.folder, Table::Environments);
+                let path = self.locate(node, found.folder, NameTable::Environments);
                 let path = path.map_err(|fault| fault.adding(&format!("; or {REPLACE}")));
                 let path = self.problems.accept(node.location, field, path)?;
                 Some(Node::text(node.location, &self.written(&path)))

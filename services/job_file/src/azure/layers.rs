@@ -42,6 +42,12 @@ impl Layer {
         *inputs = divided;
     }
 
+    /// Iterates over the entries of the mapping `key`.
+    pub fn entries_of(&self, key: &str) -> impl Iterator<Item = (&Entry, &Path)> {
+        let entries = crate::find(&self.entries, key).map_or(&[][..], Node::entries);
+        entries.iter().map(|entry| (entry, self.folder.as_path()))
+    }
+
     fn inputs(&mut self) -> Option<&mut Node> {
         self.entries.iter_mut().find(|entry| entry.key == "inputs").map(|entry| &mut entry.node)
     }
@@ -94,12 +100,9 @@ impl Layers {
     /// Returns the entries of the mapping `key` of all layers, each name once.
     pub fn merged(&self, key: &str) -> Vec<(&Entry, &Path)> {
         let mut merged: Vec<(&Entry, &Path)> = Vec::new();
-        for layer in &self.0 {
-            let Some(Node { value: Value::Mapping(entries), .. }) = crate::find(&layer.entries, key) else { continue };
-            for entry in entries {
-                if !merged.iter().any(|(earlier, _)| earlier.key == entry.key) {
-                    merged.push((entry, &layer.folder));
-                }
+        for (entry, folder) in self.0.iter().flat_map(|layer| layer.entries_of(key)) {
+            if !merged.iter().any(|(earlier, _)| earlier.key == entry.key) {
+                merged.push((entry, folder));
             }
         }
         merged

@@ -6,7 +6,7 @@ use super::bindings::{Bound, Data, Target};
 use super::expression;
 use super::known;
 use super::layers::{LayerValue, Layers};
-use super::names::Table;
+use super::names::NameTable;
 use super::reader::{JobFile, Reader, job_name, number, reference};
 use super::scope::{Around, Scope, unknown};
 use crate::problem::did_you_mean;
@@ -143,17 +143,18 @@ impl Reader<'_> {
             Value::Mapping(entries) => {
                 self.check_keys(entries, &format!("{field}."), &[known::MODEL]);
                 match find(entries, "path") {
-                    Some(path) => (path, &*format!("{field}.path"), self.locate(path, folder, Table::Models)),
+                    Some(path) => (path, format!("{field}.path"), self.locate(path, folder, NameTable::Models)),
                     None => {
                         let name = find(entries, "name").map_or("", Node::written);
                         let version = find(entries, "version").map_or("latest", Node::written);
-                        (node, field, self.context.azure.named(&format!("{name}:{version}"), Table::Models))
+                        let named = self.context.azure.named(&format!("{name}:{version}"), NameTable::Models);
+                        (node, field.to_owned(), named)
                     }
                 }
             }
-            _ => (node, field, self.locate(node, folder, Table::Models)),
+            _ => (node, field.to_owned(), self.locate(node, folder, NameTable::Models)),
         };
-        if let Some(path) = self.problems.accept(node.location, field, path) {
+        if let Some(path) = self.problems.accept(node.location, &field, path) {
             job.put_text("model", node.location, &self.written(&path));
         }
     }

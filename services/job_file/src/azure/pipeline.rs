@@ -207,9 +207,9 @@ impl Reader<'_> {
             let wished = if has_other_wishes { None } else { self.wished(name, alone == Some(name), &names) };
             let lacks_value = !has_value(&entry.node);
             let entry = Some((entry, self.folder.as_path()));
-            let given = UnboundInput { name, field: format!("inputs.{name}"), declared: None, given: entry, wished };
+            let input = UnboundInput { name, field: format!("inputs.{name}"), declared: None, given: entry, wished };
             let is_skipped = has_other_wishes && lacks_value;
-            let bound = if is_skipped { Some(Bound::Absent) } else { self.bind(&given, &no_outer) };
+            let bound = if is_skipped { Some(Bound::Absent) } else { self.bind(&input, &no_outer) };
             inputs.insert(name.to_owned(), bound.unwrap_or(Bound::Absent));
         }
         inputs

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::expression;
 use super::known::{self, KnownKeys, WithoutEffect};
 use super::layers::{Layer, LayerValue, Layers};
-use super::names::Table;
+use super::names::NameTable;
 use super::wishes::Wishes;
 use crate::paths::is_url;
 use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
@@ -53,13 +53,13 @@ impl Reader<'_> {
     }
 
     /// Returns the absolute path or the URL of an address.
-    pub fn locate(&self, node: &Node, folder: &Path, table: Table) -> Result<String, Fault> {
+    pub fn locate(&self, node: &Node, folder: &Path, table: NameTable) -> Result<String, Fault> {
         self.context.azure.locate(node, folder, self.context.home_directory.as_ref(), table)
     }
 
     /// Returns the local path of a value, as the job file writes it.
     pub fn local(&self, found: LayerValue<'_>, field: &str) -> Option<Node> {
-        let path = self.locate(found.node, found.folder, Table::Data).and_then(|path| match is_url(&path) {
+        let path = self.locate(found.node, found.folder, NameTable::Data).and_then(|path| match is_url(&path) {
             true => Err(Fault::new(found.node, "a local folder")),
             false => Ok(path),
         });
@@ -92,7 +92,7 @@ impl Reader<'_> {
         let is_name = text.starts_with("azureml:") || text.is_empty();
         let located = match is_name {
             true => Err(Fault::new(node, allowed).saying("a component of a workspace is not here; name its file")),
-            false => self.locate(node, folder, Table::Data),
+            false => self.locate(node, folder, NameTable::Data),
         };
         let path = PathBuf::from(self.problems.accept(node.location, field, located)?);
         let entries = other::read(&path, node.location, field, "type: parallel", self.problems)?;

@@ -362,41 +362,45 @@ fn names_are_looked_up_in_the_tables() {
         let node = crate::Node::text(crate::Location::File, text);
         names.locate(&node, Path::new("/docs"), None, table)
     };
-    use crate::azure::Table;
+    use crate::azure::NameTable;
     for (text, table, expected) in [
-        ("./x/y.csv", Table::Data, "/docs/x/y.csv"),
-        ("file:./x", Table::Data, "/docs/x"),
-        ("/abs", Table::Data, "/abs"),
-        ("https://host/a.csv", Table::Data, "https://host/a.csv"),
-        ("wasbs://box@account.blob.core.windows.net/a", Table::Data, "abfss://box@account.dfs.core.windows.net/a"),
-        ("abfss://box@account.dfs.core.windows.net/a", Table::Data, "abfss://box@account.dfs.core.windows.net/a"),
-        ("azureml://datastores/store/paths/a/b", Table::Data, "s3://bucket/all/a/b"),
-        ("azureml:azureml://datastores/local/paths/a/", Table::Data, "/mnt/x/a"),
-        ("azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/local/paths/a", Table::Data, "/mnt/x/a"),
-        ("azureml:a:1", Table::Data, "/a1"),
-        ("azureml:a@latest", Table::Data, "/a10"),
-        ("azureml:b:77", Table::Data, "/b"),
-        ("azureml:m:1", Table::Models, "https://host/m"),
-        ("azureml://registries/r/models/m/versions/3", Table::Models, "https://host/m"),
-        ("azureml://registries/r/environments/e/labels/latest", Table::Environments, "python3"),
+        ("./x/y.csv", NameTable::Data, "/docs/x/y.csv"),
+        ("file:./x", NameTable::Data, "/docs/x"),
+        ("/abs", NameTable::Data, "/abs"),
+        ("https://host/a.csv", NameTable::Data, "https://host/a.csv"),
+        ("wasbs://box@account.blob.core.windows.net/a", NameTable::Data, "abfss://box@account.dfs.core.windows.net/a"),
+        ("abfss://box@account.dfs.core.windows.net/a", NameTable::Data, "abfss://box@account.dfs.core.windows.net/a"),
+        ("azureml://datastores/store/paths/a/b", NameTable::Data, "s3://bucket/all/a/b"),
+        ("azureml:azureml://datastores/local/paths/a/", NameTable::Data, "/mnt/x/a"),
+        (
+            "azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/local/paths/a",
+            NameTable::Data,
+            "/mnt/x/a",
+        ),
+        ("azureml:a:1", NameTable::Data, "/a1"),
+        ("azureml:a@latest", NameTable::Data, "/a10"),
+        ("azureml:b:77", NameTable::Data, "/b"),
+        ("azureml:m:1", NameTable::Models, "https://host/m"),
+        ("azureml://registries/r/models/m/versions/3", NameTable::Models, "https://host/m"),
+        ("azureml://registries/r/environments/e/labels/latest", NameTable::Environments, "python3"),
     ] {
         assert_eq!(locate(text, table).expect(text), expected, "{text}");
     }
     for (text, table, expected) in [
         (
             "azureml:a:3",
-            Table::Data,
+            NameTable::Data,
             "azureml:a:3 is not known here: add `\"a:3\" = \"…\"`, a path or URL, below [azureml.data] in gristmill.toml",
         ),
-        ("azureml:none@latest", Table::Models, "below [azureml.models] in gristmill.toml"),
+        ("azureml:none@latest", NameTable::Models, "below [azureml.models] in gristmill.toml"),
         (
             "azureml://datastores/x/paths/y",
-            Table::Data,
+            NameTable::Data,
             "the data store x is not known here: add `x = \"…\"`, a folder or URL, below [azureml.datastores]",
         ),
         (
             "azureml:none",
-            Table::Environments,
+            NameTable::Environments,
             "add `none = \"…\"`, an interpreter or a requirements file, below [azureml.environments]",
         ),
     ] {
