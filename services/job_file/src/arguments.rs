@@ -21,22 +21,13 @@ pub struct Token {
 pub fn read_arguments(top: &Section<'_>, placeholders: &Placeholders) -> Vec<Token> {
     let allowed = r#"a list of texts and numbers that begins with an option: ["--model", "small"]"#;
     let Some(node) = top.get("arguments") else { return Vec::new() };
-    let items = match list(node, allowed) {
-        Ok(items) => items,
-        Err(fault) => {
-            top.refuse("arguments", node.location, fault);
-            return Vec::new();
-        }
+    let items = top.accept("arguments", node.location, list(node, allowed)).unwrap_or_default();
+    let token = |(position, item): (usize, &Node)| {
+        let (field, location) = (format!("arguments[{position}]"), item.location);
+        let text = top.accept(&field, location, one_argument(item, position, placeholders))?;
+        Some(Token { location, field, text })
     };
-    let mut tokens = Vec::new();
-    for (position, item) in items.iter().enumerate() {
-        let field = format!("arguments[{position}]");
-        match one_argument(item, position, placeholders) {
-            Ok(text) => tokens.push(Token { location: item.location, field, text }),
-            Err(fault) => top.refuse(&field, item.location, fault),
-        }
-    }
-    tokens
+    items.iter().enumerate().filter_map(token).collect()
 }
 
 fn one_argument(item: &Node, position: usize, placeholders: &Placeholders) -> Result<String, Fault> {

@@ -37,7 +37,7 @@ mod wishes;
 
 pub use names::AzureNames;
 #[cfg(test)]
-pub use names::Table;
+pub use names::NameTable;
 pub use steps::{Step, Steps};
 pub use wishes::Wishes;
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use protocol::{Environment, JobSpec};
+use protocol::{DEFAULT_CONCURRENCY, Environment, JobSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -42,15 +42,19 @@ pub struct Identity {
 }
 
 /// A difference between two jobs.
-#[allow(missing_docs)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
+    /// The part has another content.
     Changed(Part),
+    /// The earlier job did not have the part.
     New(Part),
+    /// Only the earlier job has the part.
     Missing(Part),
     /// The setting of this key or option has another value: both, now and earlier, if they are short.
     Setting {
+        /// The key or option.
         key: String,
+        /// The value now, and that of the earlier job.
         values: Option<(Value, Value)>,
     },
     /// Another version of Gristmill made the earlier job.
@@ -58,13 +62,17 @@ pub enum Difference {
 }
 
 /// A part of a job.
-#[allow(missing_docs)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
+    /// A file beside the script, by its relative path.
     File(String),
+    /// The user's arguments.
     Arguments,
+    /// The requirements file.
     Requirements,
+    /// A side input, by its name.
     SideInput(String),
+    /// A file of a registered model, by its path.
     Model(String),
 }
 
@@ -130,10 +138,8 @@ impl Identity {
         };
         let variables = spec.environment_variables.values();
         let beside = snapshot::beside(spec, job_file, arguments.iter().chain(variables).map(String::as_str))?;
-        let settings = serde_json::to_value(without_operation(spec)).expect("plain data serialises");
-        let Value::Object(settings) = settings else { unreachable!("a specification is an object") };
         let identity = Self {
-            settings,
+            settings: settings_of_output(spec),
             arguments: arguments.to_vec(),
             requirements,
             code: beside.code,
@@ -260,16 +266,24 @@ fn shown(setting: &str) -> String {
     file.or_else(|| keys::name_of_setting(setting)).unwrap_or_else(|| setting.to_owned())
 }
 
-/// Returns the job with one value for everything without influence on the output.
-fn without_operation(spec: &JobSpec) -> JobSpec {
-    let mut job = JobSpec {
-        job_id: String::new(),
-        fingerprint: String::new(),
-        snapshot_digest: String::new(),
-        job_file: String::new(),
-        argv: Vec::new(),
-        ..spec.clone()
+/// Fields that the engine decides.
+pub const OF_ENGINE: [&str; 5] = ["job_id", "fingerprint", "snapshot_digest", "job_file", "argv"];
+
+/// Returns a job as JSON, in which everything without influence on the output has the value of an empty job.
+fn settings_of_output(spec: &JobSpec) -> Map<String, Value> {
+    let json = |spec: &JobSpec| match serde_json::to_value(spec).expect("plain data serialises") {
+        Value::Object(settings) => settings,
+        _ => unreachable!("a specification is an object"),
     };
-    keys::of_job().filter_map(|key| key.leave_out).for_each(|leave_out| leave_out(&mut job));
-    job
+    // Of these two, fingerprints have the default of the job file.
+    let empty = json(&JobSpec { allow_reuse: true, concurrency: DEFAULT_CONCURRENCY, ..JobSpec::default() });
+    let mut settings = json(spec);
+    let left_out = keys::of_job().filter(|key| key.is_left_out).map(|key| key.setting);
+    for name in left_out.chain(OF_ENGINE) {
+        match empty.get(name) {
+            Some(value) => settings.insert(name.to_owned(), value.clone()),
+            None => settings.remove(name),
+        };
+    }
+    settings
 }

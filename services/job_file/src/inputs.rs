@@ -8,8 +8,9 @@ use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 
 use crate::keys::{INPUT, Read};
 use crate::paths::{glob_folder, real};
+use crate::problem::did_you_mean;
 use crate::values::{choice, key_name, mapping, name, text, word};
-use crate::{Entry, Fault, Location, Node, Paths, Problems, Section, Value, nearest};
+use crate::{Entry, Fault, Location, Node, Paths, Problems, Section, Value};
 use columns::{Columns, read_columns};
 use mltable::Expanded;
 
@@ -85,10 +86,7 @@ fn read_input(
     paths: &Paths,
     problems: &Problems,
 ) -> Option<(Location, Input, InputLocations)> {
-    if let Err(fault) = mapping(node, "a mapping with type and path") {
-        problems.add(node.location, path, fault);
-        return None;
-    }
+    problems.accept(node.location, path, mapping(node, "a mapping with type and path"))?;
     let expanded = match mltable::expand(path, node, paths, problems) {
         Expanded::No => None,
         Expanded::Into(node) => Some(node),
@@ -97,9 +95,7 @@ fn read_input(
     let section = Section::nested(INPUT, path, expanded.as_ref().unwrap_or(node), problems);
     let name = match entry {
         Some(entry) => {
-            if let Err(fault) = key_name(entry) {
-                problems.add(entry.location, path, fault);
-            }
+            problems.accept(entry.location, path, key_name(entry));
             if section.get("name").is_some() {
                 let fault = Fault::of("a second name", "the key above it, which is the name");
                 section.refuse("name", section.location_of("name"), fault);
@@ -145,15 +141,12 @@ fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
     }
     let mut found = Vec::new();
     for node in nodes {
-        match paths.path_or_url(node).and_then(|path| exists_or_matches(node, path, paths)) {
-            Ok(path) => {
-                if let Some(message) = read_twice(&found, &path) {
-                    section.problems.warn(node.location, &section.path(key), message);
-                }
-                found.push(path);
-            }
-            Err(fault) => section.refuse(key, node.location, fault),
+        let path = paths.path_or_url(node).and_then(|path| exists_or_matches(node, path, paths));
+        let Some(path) = section.accept(key, node.location, path) else { continue };
+        if let Some(message) = read_twice(&found, &path) {
+            section.problems.warn(node.location, &section.path(key), message);
         }
+        found.push(path);
     }
     found
 }
@@ -240,12 +233,12 @@ impl InputLocations {
         if there.len() > SHOWN_MAX {
             allowed += &format!(", … and {} more", there.len() - SHOWN_MAX);
         }
-        let message = match nearest(name, there.iter().map(String::as_str)) {
-            _ if missing.is_from_path => {
-                "it comes from the path, so every frame has it; list columns of the files".to_owned()
+        let message = match missing.is_from_path {
+            true => "it comes from the path, so every frame has it; list columns of the files".to_owned(),
+            false => {
+                let hint = did_you_mean(name, there.iter().map(String::as_str));
+                format!("the files have no such column{hint}")
             }
-            Some(nearest) => format!("the files have no such column; did you mean {nearest:?}?"),
-            None => "the files have no such column".to_owned(),
         };
         let location = self.columns.iter().find(|(named, _)| named == name).map_or(Location::File, |(_, at)| *at);
         let fault = Fault::of(format!("{name:?}"), allowed).saying(message);

@@ -36,8 +36,8 @@ pub struct Key {
     pub read: Read,
     /// The option by which the script gets the value. Its name is then reserved.
     pub argument: Option<Argument>,
-    /// For a key without influence on the output: writes the value that every job has in its fingerprint.
-    pub leave_out: Option<fn(&mut JobSpec)>,
+    /// It has no influence on the output, so every job has the same value in its fingerprint.
+    pub is_left_out: bool,
     /// Path in the JSON of a [`JobSpec`], if it differs from the name.
     pub setting: &'static str,
     /// `--set KEY.NAME=VALUE` changes a part of the value.
@@ -96,7 +96,7 @@ const fn key(name: &'static str, values: &'static str, default_in_words: &'stati
         meaning: "",
         read: Read::Topic,
         argument: None,
-        leave_out: None,
+        is_left_out: false,
         setting: name,
         has_parts: false,
         applies: Applies::Everything,
@@ -128,8 +128,8 @@ impl Key {
         Self { argument: Some(Argument { position, value }), ..self }
     }
 
-    const fn leave_out(self, leave_out: fn(&mut JobSpec)) -> Self {
-        Self { leave_out: Some(leave_out), ..self }
+    const fn left_out(self) -> Self {
+        Self { is_left_out: true, ..self }
     }
 
     const fn setting(self, setting: &'static str) -> Self {

@@ -2,22 +2,17 @@
 
 use protocol::RateLimits;
 
+use crate::Section;
 use crate::keys::LIMITS;
 use crate::values::integer;
-use crate::{Fault, Section, Value};
 
 /// Larger numbers are typing mistakes.
 const RATE_MAX: i64 = 1_000_000_000_000;
 const CONCURRENT_MAX: i64 = 1_000_000;
 
 pub fn read_limits(top: &Section<'_>) -> RateLimits {
-    let Some(node) = top.get("limits") else { return RateLimits::default() };
-    if !matches!(node.value, Value::Mapping(_)) {
-        let allowed = "a mapping: {requests_per_minute: 600, tokens_per_minute: 100000, concurrent: 16}";
-        top.refuse("limits", node.location, Fault::new(node, allowed));
-        return RateLimits::default();
-    }
-    let section = Section::nested(LIMITS, "limits", node, top.problems);
+    let allowed = "a mapping: {requests_per_minute: 600, tokens_per_minute: 100000, concurrent: 16}";
+    let Some(section) = top.below("limits", LIMITS, allowed) else { return RateLimits::default() };
     let rate = |key| section.value(key, |node| integer(node, 1, RATE_MAX));
     RateLimits {
         requests_per_minute: rate("requests_per_minute"),

@@ -157,18 +157,7 @@ pub fn read_step(
     problems: &Problems,
 ) -> Option<Parsed> {
     let Surroundings { shown, job_file, paths: Paths { folder, home, .. } } = surroundings;
-    let paths = Paths { made_earlier: made_earlier.to_vec(), ..Paths::new(folder.clone(), home.clone()) };
-    let parsed = read_entries(job_file, entries, &paths, context, problems)?;
-    Some(Parsed { file: shown.clone(), ..parsed })
-}
-
-fn read_entries(
-    job_file: &Path,
-    entries: &[Entry],
-    paths: &Paths,
-    context: &Context,
-    problems: &Problems,
-) -> Option<Parsed> {
+    let paths = &Paths { made_earlier: made_earlier.to_vec(), ..Paths::new(folder.clone(), home.clone()) };
     let top = Section::top(JOB, entries, problems);
     let compute_target = top.value("compute_target", word);
     let target = context.compute_target.as_deref().or(compute_target.as_deref());
@@ -204,7 +193,7 @@ fn read_entries(
         job.environment_variables.entry(AzureNames::VARIABLE.to_owned()).or_insert(names);
     }
     job.job_file = job_file.display().to_string();
-    let (file, warnings, listings) = Default::default();
+    let (file, warnings, listings) = (shown.clone(), Vec::new(), Inputs::default());
     Some(Parsed { spec: job, identity, warnings, compute_target, elsewhere, file, inputs, listings })
 }
 

@@ -5,10 +5,11 @@ use std::path::Path;
 use protocol::{ItemPath, JobSpec, OutputAction, OutputFormat};
 use serde_json::{Map, Value as Json};
 
-use crate::keys::JOB;
+use crate::keys::default_file_name;
 use crate::paths::without_file_scheme;
+use crate::problem::did_you_mean;
 use crate::values::{choice, key_name, word};
-use crate::{Fault, Location, Node, Paths, Problems, Section, nearest};
+use crate::{Fault, Location, Node, Paths, Problems, Section};
 
 const FILE_NAME: &str = "append_row_file_name";
 /// Longest name that common file systems take.
@@ -31,8 +32,7 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
 
     // Without a file its name does not matter, as in the original.
     let name = if is_appended { top.value(FILE_NAME, file_name) } else { None };
-    output.file_name =
-        name.unwrap_or_else(|| JOB.find(FILE_NAME).and_then(|key| key.default).unwrap_or_default().to_owned());
+    output.file_name = name.unwrap_or_else(|| default_file_name().unwrap_or_default().to_owned());
     let is_native = top.value("output_format", |node| choice(node, &[("text", false), ("native", true)]));
     let by_extension = match Path::new(&output.file_name).extension().and_then(|extension| extension.to_str()) {
         Some("csv") => Some(OutputFormat::Csv),
@@ -133,8 +133,7 @@ pub fn read_to_csv_arguments(source_directory: &Path, problems: &Problems) -> Ma
         return fail(Location::File, field, not_an_object(&settings));
     };
     for name in arguments.keys().filter(|name| !TO_CSV_ARGUMENTS.split(", ").any(|known| known == *name)) {
-        let hint = nearest(name, TO_CSV_ARGUMENTS.split(", "));
-        let hint = hint.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"));
+        let hint = did_you_mean(name, TO_CSV_ARGUMENTS.split(", "));
         let fault = Fault::of(format!("{name:?}"), TO_CSV_ARGUMENTS);
         fail(Location::File, field, fault.saying(format!("not an argument of to_csv that can be set{hint}")));
     }

@@ -61,13 +61,17 @@ impl Paths {
         not_a_misspelt_url(&text, node)?;
         Ok(self.resolve(&text))
     }
-}
 
-impl Paths {
     /// Accepts a local path that exists or that an earlier step makes, and every URL.
     pub fn exists(&self, node: &Node, path: ItemPath) -> Result<ItemPath, Fault> {
-        let is_made = !path.is_url() && self.made_earlier.iter().any(|made| path.as_path().starts_with(made));
-        if is_made { Ok(path) } else { exists(node, path) }
+        let local = path.as_path();
+        if path.is_url() || self.made_earlier.iter().any(|made| local.starts_with(made)) {
+            return Ok(path);
+        }
+        match local.metadata() {
+            Ok(_) => Ok(path),
+            Err(error) => Err(Fault::new(node, "a path that exists").saying(unusable(local, &error))),
+        }
     }
 }
 
@@ -75,14 +79,6 @@ pub fn unusable(path: &Path, error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => format!("{} does not exist", path.display()),
         _ => format!("{} cannot be read: {error}", path.display()),
-    }
-}
-
-/// Accepts a local path that exists, and every URL.
-fn exists(node: &Node, path: ItemPath) -> Result<ItemPath, Fault> {
-    match (!path.is_url()).then(|| path.as_path().metadata()) {
-        Some(Err(error)) => Err(Fault::new(node, "a path that exists").saying(unusable(path.as_path(), &error))),
-        _ => Ok(path),
     }
 }
 

@@ -135,6 +135,11 @@ impl Problems {
         self.add_to_file(self.file_of(location), location, field, fault);
     }
 
+    /// Returns a value that was read, or records why it cannot be used.
+    pub fn accept<T>(&self, location: Location, field: &str, read: Result<T, Fault>) -> Option<T> {
+        read.map_err(|fault| self.add(location, field, fault)).ok()
+    }
+
     /// Registers another file. [`Location::Other`] has the number that this returns.
     pub fn other_file(&self, name: String) -> u16 {
         let mut others = self.others.borrow_mut();
@@ -247,4 +252,9 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .filter(|(similarity, _)| *similarity >= SIMILARITY_MIN)
         .max_by(|(left, _), (right, _)| left.total_cmp(right))
         .map(|(_, candidate)| candidate)
+}
+
+/// Returns the end of a message: the candidate that `word` was probably meant to be, or nothing.
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, candidates).map_or_else(String::new, |near| format!("; did you mean {near:?}?"))
 }

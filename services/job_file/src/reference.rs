@@ -29,7 +29,7 @@ fn generated(name: &str) -> Option<String> {
     };
     match name {
         "reserved" => Some(listed(|key| key.argument.is_some(), "--")),
-        "not in the fingerprint" => Some(listed(|key| key.leave_out.is_some(), "")),
+        "not in the fingerprint" => Some(listed(|key| key.is_left_out, "")),
         _ => {
             let keys = [JOB, INPUT, ENVIRONMENT, LIMITS, REQUIRES, OPTIONS].into_iter();
             let mut tables = keys.flat_map(|keys| keys.tables.iter().map(move |table| (keys, table)));

@@ -4,20 +4,15 @@ use protocol::{LABEL_ALLOWED, Requirements, is_label};
 
 use crate::keys::REQUIRES;
 use crate::values::{integer, memory};
-use crate::{Fault, Node, Section, Value};
+use crate::{Fault, Node, Section};
 
 /// Larger numbers are typing mistakes.
 const GPUS_MAX: i64 = 1000;
 const PROCESSORS_MAX: i64 = 10_000;
 
 pub fn read_requires(top: &Section<'_>) -> Requirements {
-    let Some(node) = top.get("requires") else { return Requirements::default() };
-    if !matches!(node.value, Value::Mapping(_)) {
-        let allowed = "a mapping: {gpus: 1, memory: 16GB, processors: 4, labels: {zone: a}}";
-        top.refuse("requires", node.location, Fault::new(node, allowed));
-        return Requirements::default();
-    }
-    let section = Section::nested(REQUIRES, "requires", node, top.problems);
+    let allowed = "a mapping: {gpus: 1, memory: 16GB, processors: 4, labels: {zone: a}}";
+    let Some(section) = top.below("requires", REQUIRES, allowed) else { return Requirements::default() };
     let allowed = "a mapping of names to values: {zone: a, gpu_model: H200}";
     Requirements {
         gpus: section.value("gpus", |node| integer(node, 1, GPUS_MAX)).unwrap_or(0),

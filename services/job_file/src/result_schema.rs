@@ -4,8 +4,9 @@ use protocol::{ColumnKind, JobSpec, OutputAction, ResultColumn, ResultSchema};
 use row_schema::RowSchema;
 use serde_json::{Map, Number, Value as Json};
 
+use crate::problem::did_you_mean;
 use crate::values::{mapping, word};
-use crate::{Entry, Fault, Location, Node, Paths, Scalar, ScalarKind, Section, Value, nearest, other};
+use crate::{Entry, Fault, Location, Node, Paths, Scalar, ScalarKind, Section, Value, other};
 
 const KEY: &str = "result_schema";
 const COLUMNS: &str = "columns";
@@ -59,13 +60,8 @@ fn in_file(top: &Section<'_>, node: &Node, paths: &Paths) -> Option<Vec<Entry>> 
         Ok(_) => Err(Fault::new(node, ALLOWED).saying(format!("{} is not a file", path.display()))),
         Err(error) => Err(Fault::new(node, ALLOWED).saying(crate::paths::unusable(&path, &error))),
     });
-    match path {
-        Ok(path) => other::read(&path, node.location, KEY, "columns: {total: number}", top.problems),
-        Err(fault) => {
-            top.refuse(KEY, node.location, fault);
-            None
-        }
-    }
+    let path = top.problems.accept(node.location, KEY, path)?;
+    other::read(&path, node.location, KEY, "columns: {total: number}", top.problems)
 }
 
 fn columns(top: &Section<'_>, entry: &Entry) -> Option<ResultSchema> {
@@ -100,8 +96,7 @@ fn kind(node: &Node) -> Result<(ColumnKind, bool), Fault> {
     match words().find(|(word, _)| *word == plain) {
         Some((_, kind)) => Ok((kind, text.ends_with('?'))),
         None => {
-            let hint = nearest(plain, words().map(|(word, _)| word));
-            let hint = hint.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"));
+            let hint = did_you_mean(plain, words().map(|(word, _)| word));
             Err(Fault::new(node, allowed).saying(format!("not a type{hint}")))
         }
     }

@@ -35,9 +35,21 @@ impl<'a> Section<'a> {
         section
     }
 
+    /// The mapping that is the value of a key. `None`: the key is absent, or has another value, which is a problem.
+    pub fn below(&self, key: &str, keys: Keys, allowed: &str) -> Option<Self> {
+        let node = self.get(key)?;
+        self.accept(key, node.location, mapping(node, allowed))?;
+        Some(Self::nested(keys, &self.path(key), node, self.problems))
+    }
+
     /// Records a mistake in the value of a key.
     pub fn refuse(&self, key: &str, location: Location, fault: Fault) {
         self.problems.add(location, &self.path(key), fault);
+    }
+
+    /// Returns the value of a key, or records the mistake in it.
+    pub fn accept<T>(&self, key: &str, location: Location, read: Result<T, Fault>) -> Option<T> {
+        self.problems.accept(location, &self.path(key), read)
     }
 
     /// Records that a key works, but hardly as intended.
@@ -71,13 +83,7 @@ impl<'a> Section<'a> {
     pub fn read<T>(&self, key: &str, parse: impl FnOnce(&Node) -> Result<T, Fault>) -> Option<(Location, T)> {
         let absent = || self.keys.find(key).and_then(|row| row.absent(self.location_of(key)));
         let node = self.get(key).cloned().or_else(absent)?;
-        match parse(&node) {
-            Ok(value) => Some((node.location, value)),
-            Err(fault) => {
-                self.refuse(key, node.location, fault);
-                None
-            }
-        }
+        Some((node.location, self.accept(key, node.location, parse(&node))?))
     }
 
     /// Like [`Section::read`], without the location.
@@ -101,16 +107,12 @@ impl<'a> Section<'a> {
         allowed: &str,
         parse: impl Fn(&Entry) -> Result<T, Fault>,
     ) -> BTreeMap<String, T> {
-        let mut found = BTreeMap::new();
-        let Some(node) = self.get(key) else { return found };
-        match mapping(node, allowed) {
-            Err(fault) => self.refuse(key, node.location, fault),
-            Ok(entries) => entries.iter().for_each(|entry| match parse(entry) {
-                Ok(value) => drop(found.insert(entry.key.clone(), value)),
-                Err(fault) => self.refuse(&format!("{key}.{}", entry.key), entry.location, fault),
-            }),
-        }
-        found
+        let entries = self.get(key).and_then(|node| self.accept(key, node.location, mapping(node, allowed)));
+        let named = |entry: &Entry| {
+            let value = self.accept(&format!("{key}.{}", entry.key), entry.location, parse(entry))?;
+            Some((entry.key.clone(), value))
+        };
+        entries.unwrap_or_default().iter().filter_map(named).collect()
     }
 
     /// Records every key without a row. Keys that begin with `x-` belong to the user, as in Compose files.

@@ -91,12 +91,19 @@ pub fn pack_script(spec: &JobSpec, archive: &Path) -> Result<(Snapshot, Option<I
 
 /// A script folder that holds more than the engine reads or sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Incomplete {
-    /// Its files are too large to travel with a job; those that do not.
-    LeftOut { folder: String, files: String },
+    /// Its files are too large to travel with a job.
+    LeftOut {
+        /// The folder.
+        folder: String,
+        /// The files that do not travel.
+        files: String,
+    },
     /// It has too many files.
-    TooManyFiles { folder: String },
+    TooManyFiles {
+        /// The folder.
+        folder: String,
+    },
 }
 
 impl fmt::Display for Incomplete {

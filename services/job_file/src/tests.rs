@@ -117,6 +117,11 @@ fn base_with(changes: &str) -> String {
     format!("{kept}{changes}\n")
 }
 
+/// Returns what was read without mistakes.
+fn sound<T>(read: Result<T, Vec<Problem>>) -> T {
+    read.unwrap_or_else(|problems| panic!("{}", lines(&problems)))
+}
+
 fn lines(problems: &[Problem]) -> String {
     problems.iter().map(|problem| format!("{problem}\n")).collect()
 }

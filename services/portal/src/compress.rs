@@ -33,10 +33,7 @@ pub async fn compress(request: Request, next: Next) -> Response {
     if bytes.len() < COMPRESSED_BYTES_MIN {
         return Response::from_parts(head, Body::from(bytes));
     }
-    let compressed = tokio::task::spawn_blocking(move || {
-        let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
-        encoder.write_all(&bytes).and_then(|()| encoder.finish())
-    });
+    let compressed = tokio::task::spawn_blocking(move || gzip(&bytes, Compression::fast()));
     let Ok(Ok(compressed)) = compressed.await else {
         return Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be compressed").into_response();
     };
@@ -44,6 +41,13 @@ pub async fn compress(request: Request, next: Next) -> Response {
     head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     head.headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     Response::from_parts(head, Body::from(compressed))
+}
+
+/// Compresses bytes.
+pub fn gzip(bytes: &[u8], level: Compression) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), level);
+    encoder.write_all(bytes)?;
+    encoder.finish()
 }
 
 /// Whether a list of encodings accepts gzip.

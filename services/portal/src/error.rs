@@ -6,7 +6,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::document::document;
+use crate::document::Document;
 
 /// Why a request has no answer.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl IntoResponse for Refusal {
             true => json!({ "error": message, "removed": true }),
             false => json!({ "error": message }),
         };
-        (self.status, document(&body)).into_response()
+        (self.status, Document(body)).into_response()
     }
 }
 

@@ -53,12 +53,12 @@ struct SentEvent {
     id: u64,
     job_id: Option<String>,
     /// What the page knew then.
-    known: Known,
+    known: PageState,
 }
 
 impl Sent {
     /// Returns the id of a new event. Ids begin at the time, so that they grow even if the portal starts again.
-    fn add(&mut self, job_id: Option<String>, known: Known) -> u64 {
+    fn add(&mut self, job_id: Option<String>, known: PageState) -> u64 {
         self.last_id = (self.last_id + 1).max(milliseconds_since_epoch());
         if self.events.len() == RESUMABLE {
             self.events.pop_front();
@@ -68,17 +68,17 @@ impl Sent {
     }
 
     /// Returns what a page knows that got this event last.
-    fn known(&mut self, id: u64, job_id: Option<&str>) -> Known {
+    fn known(&mut self, id: u64, job_id: Option<&str>) -> PageState {
         // The clock may have been set back since an earlier portal sent it.
         self.last_id = self.last_id.max(id);
         let event = self.events.iter().find(|event| event.id == id && event.job_id.as_deref() == job_id);
-        event.map_or(Known::Nothing, |event| event.known.clone())
+        event.map_or(PageState::Nothing, |event| event.known.clone())
     }
 }
 
 /// What a page knows.
 #[derive(Clone, Debug, Default, PartialEq)]
-enum Known {
+enum PageState {
     #[default]
     Nothing,
     Job(Mark),
@@ -86,24 +86,28 @@ enum Known {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Wanted {
+pub struct EventsQuery {
     job: Option<String>,
 }
 
-pub async fn events(State(shared): SharedState, Query(wanted): Query<Wanted>, headers: HeaderMap) -> Answer<Response> {
+pub async fn events(
+    State(shared): SharedState,
+    Query(query): Query<EventsQuery>,
+    headers: HeaderMap,
+) -> Answer<Response> {
     let permit = Arc::clone(&shared.streams).try_acquire_owned();
     let Ok(permit) = permit else {
         return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too many pages of this portal are open; close some"));
     };
-    if let Some(job_id) = &wanted.job {
+    if let Some(job_id) = &query.job {
         shared.watched.get(&shared.options.jobs, job_id).await?;
     }
     let last_id = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let last_id = last_id.filter(|id| *id < ID_MAX);
-    let known = last_id.map(|id| sent(&shared).known(id, wanted.job.as_deref())).unwrap_or_default();
+    let known = last_id.map(|id| sent(&shared).known(id, query.job.as_deref())).unwrap_or_default();
     let source = Source {
         shared,
-        job_id: wanted.job,
+        job_id: query.job,
         began: Instant::now(),
         is_first: true,
         is_over: false,
@@ -134,7 +138,7 @@ struct Source {
     is_over: bool,
     /// Whether the page got events before.
     is_resumed: bool,
-    known: Known,
+    known: PageState,
     /// Why the store does not answer, as the page knows it.
     trouble: Option<String>,
     _permit: OwnedSemaphorePermit,
@@ -173,7 +177,7 @@ impl Source {
         };
         match described.await {
             Ok(job) => {
-                let known = Known::Job(job.mark());
+                let known = PageState::Job(job.mark());
                 // The page learns that the trouble is over, even if nothing has changed.
                 if self.trouble.take().is_none() && self.known == known {
                     return None;
@@ -221,12 +225,12 @@ impl Source {
             .map(|job| (job.job_id, (job.state, job.mini_batches.succeeded, job.mini_batches.failed)))
             .collect();
         let now = Arc::new(now);
-        let known = std::mem::replace(&mut self.known, Known::Jobs(Arc::clone(&now)));
+        let known = std::mem::replace(&mut self.known, PageState::Jobs(Arc::clone(&now)));
         if self.trouble.take().is_none() && known == self.known {
             return None;
         }
         let changed: Vec<&String> = match &known {
-            Known::Jobs(known) => {
+            PageState::Jobs(known) => {
                 let differ = now.iter().filter(|(id, mark)| known.get(*id) != Some(mark)).map(|(id, _)| id);
                 differ.chain(known.keys().filter(|id| !now.contains_key(*id))).collect()
             }

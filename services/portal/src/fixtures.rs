@@ -95,34 +95,21 @@ pub fn history(attempts: &[Attempt]) -> History {
 }
 
 fn status(job_id: &str) -> Status {
-    let (hint, owner, result, progress, replayed_by) = (None, None, None, None, None);
+    let (hint, owner, priority, result, progress) = Default::default();
+    let (replayed_by, source_directory, logs) = Default::default();
     let (job_id, state) = (job_id.to_owned(), State::Running);
-    let (source_directory, logs) = (String::new(), String::new());
-    Status {
-        job_id,
-        state,
-        hint,
-        owner,
-        priority: Default::default(),
-        result,
-        progress,
-        replayed_by,
-        source_directory,
-        logs,
-    }
+    Status { job_id, state, hint, owner, priority, result, progress, replayed_by, source_directory, logs }
 }
 
 /// A job without a store.
 pub fn view(history: History) -> View {
-    let spec = JobSpec::example();
-    let store = JobStore::local(&std::env::temp_dir()).expect("it is there");
-    view_of(store, spec.clone(), status(&spec.job_id), history)
+    running(history, JobSpec::example(), None)
 }
 
 /// A running job whose reducer reported this.
-pub fn running(history: History, spec: JobSpec, progress: Progress) -> View {
+pub fn running(history: History, spec: JobSpec, progress: Option<Progress>) -> View {
     let store = JobStore::local(&std::env::temp_dir()).expect("it is there");
-    let status = Status { progress: Some(progress), ..status(&spec.job_id) };
+    let status = Status { progress, ..status(&spec.job_id) };
     view_of(store, spec, status, history)
 }
 

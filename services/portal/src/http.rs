@@ -22,9 +22,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long answers may take when the server stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Limits of a server.
+/// ServerLimits of a server.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Concurrent connections; others wait.
     pub connections: usize,
     /// Time for the head of a request.
@@ -39,7 +39,7 @@ pub struct Limits {
     pub write_time: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: 256,
@@ -53,7 +53,7 @@ impl Default for Limits {
 }
 
 /// Serves a router until `stop`.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
+pub async fn serve(listener: TcpListener, router: Router, limits: ServerLimits, stop: CancellationToken) {
     let connections = Arc::new(Semaphore::new(limits.connections));
     loop {
         let permit = tokio::select! {
@@ -88,7 +88,13 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
     let _ = timeout(GRACE, connections.acquire_many(all)).await;
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, limits: Limits, stop: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    limits: ServerLimits,
+    stop: CancellationToken,
+) {
     let _ = stream.set_nodelay(true);
     let milliseconds = u32::try_from(limits.write_time.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, milliseconds);
@@ -185,7 +191,7 @@ mod tests {
     /// Starts a server that serves one client at a time, with a large answer. Returns its address.
     async fn server() -> SocketAddr {
         let router = Router::new().route("/", get(|| async { vec![b'x'; LARGE] }));
-        let limits = Limits { connections: 1, write_time: Duration::from_millis(500), ..Limits::default() };
+        let limits = ServerLimits { connections: 1, write_time: Duration::from_millis(500), ..ServerLimits::default() };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         tokio::spawn(serve(listener, router, limits, CancellationToken::new()));

@@ -57,7 +57,6 @@ const PORTS_TRIED: u16 = 20;
 
 /// The words of the caller for values of the engine: commands and flags.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
 pub struct Words {
     /// What a job waits for.
     pub hint: fn(&Hint) -> String,
@@ -150,7 +149,7 @@ impl Portal {
     pub async fn serve(self, listener: TcpListener, stop: CancellationToken) -> Result<()> {
         let address = listener.local_addr()?;
         let router = routes::router(self.0, address.port());
-        http::serve(listener, router, http::Limits::default(), stop).await;
+        http::serve(listener, router, http::ServerLimits::default(), stop).await;
         Ok(())
     }
 }

@@ -1,7 +1,6 @@
 //! The files of the page, which `services/portal/web` builds and the executable contains.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::sync::LazyLock;
 
 use axum::http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
@@ -9,10 +8,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use flate2::Compression;
-use flate2::write::GzEncoder;
 use rust_embed::RustEmbed;
 
-use crate::compress::accepts_gzip;
+use crate::compress::{accepts_gzip, gzip};
 
 /// The built page.
 #[derive(RustEmbed)]
@@ -33,8 +31,7 @@ static FILES: LazyLock<HashMap<String, File>> =
 impl File {
     fn read(name: &str) -> Option<(String, Self)> {
         let plain = Bytes::from(Built::get(name)?.data.into_owned());
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-        let compressed = encoder.write_all(&plain).and_then(|()| encoder.finish()).ok()?;
+        let compressed = gzip(&plain, Compression::best()).ok()?;
         let compressed = Some(Bytes::from(compressed)).filter(|compressed| compressed.len() < plain.len());
         let digest = blake3::hash(&plain).to_hex();
         let tag = HeaderValue::from_str(&format!("\"{}\"", &digest[..32])).ok()?;

@@ -30,11 +30,11 @@ async fn collect(options: &Options, job_id: &str) -> Answer<Value> {
     answers.add("", &job::describe(&view, options).await?);
     answers.add("/series", &series::of(&view, &Default::default()).await?);
     for (by, query) in [(map::By::State, "state"), (map::By::Tries, "tries"), (map::By::Duration, "duration")] {
-        let wanted = map::Wanted { by, since: None };
+        let wanted = map::MapQuery { by, since: None };
         answers.add(&format!("/map?by={query}"), &map::of(&view, &wanted).await?);
     }
     for (sort, query) in [(table::Sort::State, "state"), (table::Sort::Duration, "duration")] {
-        let wanted = table::Wanted { sort, limit: Some(ROWS_MAX), ..Default::default() };
+        let wanted = table::TableQuery { sort, limit: Some(ROWS_MAX), ..Default::default() };
         answers.add(&format!("/mini-batches?sort={query}"), &table::of(&view, wanted).await?);
     }
     for number in view.compute(shown_alone).await? {

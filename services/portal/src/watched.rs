@@ -8,11 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
 use engine::history::{History, SharedHistory};
 use engine::{FoundJob, Jobs, Look, State, Status, Summary};
 use engine::{JobStore, Reuses};
 use protocol::JobSpec;
 
+use crate::Shared;
 use crate::error::{Answer, Refusal};
 use crate::measured::Measured;
 
@@ -239,6 +242,18 @@ impl View {
     ) -> Answer<T> {
         let view = self.clone();
         Ok(tokio::task::spawn_blocking(move || answer(&view, &view.history())).await?)
+    }
+}
+
+/// The job whose id the path of a request has.
+impl FromRequestParts<Arc<Shared>> for View {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Answer<Self> {
+        let names = RawPathParams::from_request_parts(parts, shared).await;
+        let names = names.map_err(|error| Refusal::bad(error.body_text()))?;
+        let id = names.iter().find(|(name, _)| *name == "id").map_or("", |(_, id)| id);
+        shared.watched.get(&shared.options.jobs, id).await
     }
 }
 

@@ -27,14 +27,8 @@ enum Rule {
     Nothing,
     Types(Vec<Type>),
     OneOf(Vec<Value>),
-    AtLeast {
-        limit: f64,
-        exclusive: bool,
-    },
-    AtMost {
-        limit: f64,
-        exclusive: bool,
-    },
+    /// A number, and how a value must compare with it.
+    Bound(f64, &'static Bound),
     MultipleOf(f64),
     /// Characters, items or properties.
     Length {
@@ -66,6 +60,21 @@ enum Rule {
         otherwise: Option<Node>,
     },
 }
+
+/// A limit of numbers.
+struct Bound {
+    keyword: &'static str,
+    words: &'static str,
+    /// Whether a number, the first, is within the limit.
+    holds: fn(&f64, &f64) -> bool,
+}
+
+static BOUNDS: [Bound; 4] = [
+    Bound { keyword: "minimum", words: "at least", holds: f64::ge },
+    Bound { keyword: "exclusiveMinimum", words: "more than", holds: f64::gt },
+    Bound { keyword: "maximum", words: "at most", holds: f64::le },
+    Bound { keyword: "exclusiveMaximum", words: "less than", holds: f64::lt },
+];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Type {
@@ -171,15 +180,8 @@ impl JsonSchema {
                 [one] => shown(one),
                 several => format!("one of {}", shown(&Value::Array(several.to_vec()))),
             }),
-            (Rule::AtLeast { limit, exclusive }, Value::Number(number)) => {
-                let number = number.as_f64().unwrap_or(f64::NAN);
-                let fits = if *exclusive { number > *limit } else { number >= *limit };
-                expect(fits, &|| format!("{} {limit}", if *exclusive { "more than" } else { "at least" }))
-            }
-            (Rule::AtMost { limit, exclusive }, Value::Number(number)) => {
-                let number = number.as_f64().unwrap_or(f64::NAN);
-                let fits = if *exclusive { number < *limit } else { number <= *limit };
-                expect(fits, &|| format!("{} {limit}", if *exclusive { "less than" } else { "at most" }))
+            (Rule::Bound(limit, Bound { words, holds, .. }), Value::Number(number)) => {
+                expect(holds(&number.as_f64().unwrap_or(f64::NAN), limit), &|| format!("{words} {limit}"))
             }
             (Rule::MultipleOf(unit), Value::Number(number)) => {
                 let quotient = number.as_f64().unwrap_or(f64::NAN) / unit;
@@ -205,6 +207,13 @@ impl JsonSchema {
                 expect(is_instant(text), &|| "date-time".to_owned())
             }
             (Rule::Format(Format::Date), Value::String(text)) => expect(is_day(text), &|| "date".to_owned()),
+            _ => self.check_parts(rule, value, depth),
+        }
+    }
+
+    /// Checks the properties of an object and the items of an array.
+    fn check_parts(&self, rule: &Rule, value: &Value, depth: usize) -> Result<(), Misfit> {
+        match (rule, value) {
             (Rule::Required(names), Value::Object(properties)) => {
                 match names.iter().find(|name| !properties.contains_key(*name)) {
                     Some(name) => Err(Misfit::new("missing".to_owned()).in_property(name)),
@@ -240,8 +249,15 @@ impl JsonSchema {
                     None => Ok(()),
                 }
             }
-            (Rule::All(nodes), _) => nodes.iter().try_for_each(|node| self.check(*node, value, depth)),
-            (Rule::Any(nodes), _) => {
+            _ => self.check_schemas(rule, value, depth),
+        }
+    }
+
+    /// Checks the value against other schemas.
+    fn check_schemas(&self, rule: &Rule, value: &Value, depth: usize) -> Result<(), Misfit> {
+        match rule {
+            Rule::All(nodes) => nodes.iter().try_for_each(|node| self.check(*node, value, depth)),
+            Rule::Any(nodes) => {
                 let mut misfits = Vec::with_capacity(nodes.len());
                 for node in nodes {
                     match self.check(*node, value, depth) {
@@ -251,7 +267,7 @@ impl JsonSchema {
                 }
                 Err(self.fits_none(nodes, misfits, value))
             }
-            (Rule::ExactlyOne(nodes), _) => {
+            Rule::ExactlyOne(nodes) => {
                 let checked = nodes.iter().map(|node| self.check(*node, value, depth));
                 let misfits: Vec<Misfit> = checked.filter_map(Result::err).collect();
                 match nodes.len() - misfits.len() {
@@ -260,11 +276,11 @@ impl JsonSchema {
                     several => Err(Misfit::new(format!("fits {several} schemas of oneOf"))),
                 }
             }
-            (Rule::Not(node), _) => match self.fits(*node, value, depth) {
+            Rule::Not(node) => match self.fits(*node, value, depth) {
                 true => Err(Misfit::new(format!("{} fits the schema of not", shown(value)))),
                 false => Ok(()),
             },
-            (Rule::If { condition, then, otherwise }, _) => {
+            Rule::If { condition, then, otherwise } => {
                 let node = if self.fits(*condition, value, depth) { then } else { otherwise };
                 node.map_or(Ok(()), |node| self.check(node, value, depth))
             }

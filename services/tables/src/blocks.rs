@@ -89,7 +89,7 @@ pub fn text_ranges(path: &Path, name: &str, options: &TableOptions, size: RangeS
     let file = TextFile::open(path, name, options)?;
     let ends = record_ends(options);
     Ok(TextRanges {
-        is_lines: !file.is_stream() && !is_multi_line(options),
+        is_lines: !file.is_stream && !is_multi_line(options),
         delimiter: options.delimiter,
         size: match size {
             RangeSize::Rows(rows) => RangeSize::Rows(rows.max(1)),

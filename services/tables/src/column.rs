@@ -35,6 +35,11 @@ pub(crate) trait Builder {
     fn reserve(&mut self, values: usize, bytes: usize);
 }
 
+/// What is wrong with a cell, without white space around it, whose value is missing: nothing if it is empty.
+fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), Misfit> {
+    if cell.is_empty() { Ok(()) } else { Err(Misfit { problem, became: Became::Missing }) }
+}
+
 /// One column under construction.
 pub(crate) enum Column {
     Integer(Integers),
@@ -185,10 +190,6 @@ impl Builder for Integers {
         const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
         let cell = trim(cell);
         let misfit = |problem, became| Err(Misfit { problem, became });
-        if cell.is_empty() {
-            self.take_missing();
-            return Ok(());
-        }
         if let Some(value) = parse_integer(cell) {
             self.values.push(value);
             return match is_padded(cell) && !self.is_given {
@@ -198,7 +199,7 @@ impl Builder for Integers {
         }
         let Some(float) = parse_float(cell) else {
             self.take_missing();
-            return misfit(Problem::NoInteger, Became::Missing);
+            return missing(cell, Problem::NoInteger);
         };
         if float.is_nan() {
             self.take_missing();
@@ -253,9 +254,8 @@ impl Builder for Floats {
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
         let cell = trim(cell);
         let Some(value) = parse_float(cell) else {
-            self.values.push(f64::NAN);
-            let misfit = Misfit { problem: Problem::NoNumber, became: Became::Missing };
-            return if cell.is_empty() { Ok(()) } else { Err(misfit) };
+            self.take_missing();
+            return missing(cell, Problem::NoNumber);
         };
         self.values.push(value);
         let lossy = |problem| Err(Misfit { problem, became: Became::Float(value) });
@@ -319,8 +319,7 @@ impl Builder for Booleans {
             }
             None => {
                 self.take_missing();
-                let misfit = Misfit { problem: Problem::NoTruthValue, became: Became::Missing };
-                if cell.is_empty() { Ok(()) } else { Err(misfit) }
+                missing(cell, Problem::NoTruthValue)
             }
         }
     }
@@ -365,8 +364,7 @@ impl Builder for DateTimes {
             }
             None => {
                 self.take_missing();
-                let misfit = Misfit { problem: Problem::NoTime, became: Became::Missing };
-                if cell.is_empty() { Ok(()) } else { Err(misfit) }
+                missing(cell, Problem::NoTime)
             }
         }
     }

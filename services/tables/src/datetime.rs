@@ -56,19 +56,13 @@ impl Cursor<'_> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let separator = *self.rest.get(digits)?;
         match (digits, separator) {
-            (4, b'-') => {
+            (4, b'-' | b'/') => {
+                let digits_min = if separator == b'-' { 2 } else { 1 };
                 let year = self.number(4, 4)?;
-                self.take(b'-')?;
-                let month = self.number(2, 2)?;
-                self.take(b'-')?;
-                Some((year, month, self.number(2, 2)?))
-            }
-            (4, b'/') => {
-                let year = self.number(4, 4)?;
-                self.take(b'/')?;
-                let month = self.number(1, 2)?;
-                self.take(b'/')?;
-                Some((year, month, self.number(1, 2)?))
+                self.take(separator)?;
+                let month = self.number(digits_min, 2)?;
+                self.take(separator)?;
+                Some((year, month, self.number(digits_min, 2)?))
             }
             (1 | 2, b'/') => {
                 let first = self.number(1, 2)?;

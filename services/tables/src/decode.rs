@@ -15,7 +15,7 @@ use crate::delimited::Table;
 use crate::error::{Error, Result};
 use crate::headers::{has_header, has_own_header};
 use crate::infer::{column_names, header_of};
-use crate::problems::{LineNumbers, Place, Problem, Problems};
+use crate::problems::{LineNumbers, Origin, Problem, Problems};
 use crate::row_groups::{RowGroupReader, joined};
 use crate::source::{Identity, Text, TextFile};
 use crate::split::{Rows, first_row, splitter};
@@ -151,17 +151,17 @@ impl Decoder {
             table.read_as(self.header(&file, options)?);
         }
         match block.block.range {
-            BlockRange::Lines { .. } if file.is_stream() => {
+            BlockRange::Lines { .. } if file.is_stream => {
                 let message = "its text has to be read from the beginning, and was cut as if it had not";
                 return Err(Error::Plan { path: name, message: message.to_owned() });
             }
             BlockRange::Lines { first, last } => {
-                let last = last.min(file.bytes());
+                let last = last.min(file.bytes);
                 let mut from = first;
                 while from <= last {
                     let to = last.min(from.saturating_add(self.window_bytes - 1));
                     file.read_lines(from, to, &mut self.text)?;
-                    let has_first_line = (from..=to).contains(&file.first_line());
+                    let has_first_line = (from..=to).contains(&file.first_line);
                     // Reserves room for all rows at once.
                     let behind = if from == first { last - to } else { 0 };
                     self.append_text(&file, options, has_first_line, behind, table);
@@ -177,15 +177,15 @@ impl Decoder {
 
     /// Returns the columns that a file names in its own header.
     fn header(&mut self, file: &TextFile, options: &TableOptions) -> Result<&[String]> {
-        let is_known = self.own_header.as_ref().is_some_and(|(known, _)| known == file.identity());
+        let is_known = self.own_header.as_ref().is_some_and(|(known, _)| *known == file.identity);
         // Copies of objects may have the identity of an earlier one that has been removed.
         if !is_known || file.has_holes {
             let names = header_of(file, options, &mut self.text)?;
             if names.iter().any(|name| name.contains('\0')) {
                 let message = "its header is longer than the part of an object that is read for every mini-batch";
-                return Err(Error::Plan { path: file.name().to_owned(), message: message.to_owned() });
+                return Err(Error::Plan { path: file.name.clone(), message: message.to_owned() });
             }
-            self.own_header = Some((file.identity().clone(), names));
+            self.own_header = Some((file.identity.clone(), names));
         }
         Ok(self.own_header.as_ref().map_or(&[], |(_, names)| names))
     }
@@ -218,9 +218,9 @@ impl Decoder {
         }
         if end != u64::MAX && stream.position() < end {
             let message = format!("its text ends at byte {}, before byte {end}", stream.position());
-            return Err(Error::Plan { path: file.name().to_owned(), message });
+            return Err(Error::Plan { path: file.name.clone(), message });
         }
-        self.stream = file.is_stream().then_some(stream);
+        self.stream = file.is_stream.then_some(stream);
         Ok(())
     }
 
@@ -233,19 +233,19 @@ impl Decoder {
         behind: u64,
         table: &mut Table,
     ) {
-        let mut place = Place { file, text: &self.text, lines: &mut self.lines };
+        let mut origin = Origin { file, text: &self.text, lines: &mut self.lines };
         if options.format == TableFormat::Jsonl {
-            table.append_jsonl(&mut place);
+            table.append_jsonl(&mut origin);
             return;
         }
         let splitter = splitter(options);
         let mut from = 0;
         if has_first_line && has_header(options) {
-            let first = first_row(splitter, place.text.as_slice());
+            let first = first_row(splitter, origin.text.as_slice());
             from = first.next;
             if first.is_broken {
                 let defect = "the header line ends within quotes";
-                table.problems.defect(Problem::BrokenHeader, (&mut place, 0), None, None, defect);
+                table.problems.defect(Problem::BrokenHeader, (&mut origin, 0), None, None, defect);
             }
             let header = column_names(first.cells);
             let differs = match table.is_selection {
@@ -254,10 +254,10 @@ impl Decoder {
                 true => table.selected.iter().any(|&index| header.get(index) != Some(&table.names[index])),
             };
             if differs {
-                table.problems.other_header(file.name());
+                table.problems.other_header(&file.name);
             }
         }
-        table.append_delimited(splitter, from, behind, &mut self.rows, &mut place);
+        table.append_delimited(splitter, from, behind, &mut self.rows, &mut origin);
     }
 
     fn decode_parquet(&mut self, request: &DecodeRequest) -> Result<Decoded> {

@@ -1,7 +1,7 @@
 //! Parses delimited text into columns.
 
 use crate::column::{Builder, Column};
-use crate::problems::{Place, Problem, Problems};
+use crate::problems::{Origin, Problem, Problems};
 use crate::split::{Rows, Splitter, unquote};
 
 /// The columns of one mini-batch under construction.
@@ -32,22 +32,22 @@ impl Table {
         self.places = self.selected.iter().map(place).collect();
     }
 
-    /// Appends the rows of the text of `place`, from `from` on. After the text, `behind` bytes of the block follow.
+    /// Appends the rows of the text of `origin`, from `from` on. After the text, `behind` bytes of the block follow.
     pub fn append_delimited(
         &mut self,
         splitter: Splitter,
         from: usize,
         behind: u64,
         rows: &mut Rows,
-        place: &mut Place,
+        origin: &mut Origin,
     ) {
-        let text = place.text.as_slice();
+        let text = origin.text.as_slice();
         let mut at = from;
         let mut is_sized = false;
         while at < text.len() {
             let start = at;
             at = splitter.split(text, at, self.width, usize::MAX, rows);
-            self.report_ragged(rows, place);
+            self.report_ragged(rows, origin);
             if !is_sized && (at < text.len() || behind > 0) {
                 // Estimates the number of rows from the first ones, with a small reserve.
                 let share = ((text.len() - start) as f64 + behind as f64) / (at - start) as f64 * 1.05;
@@ -60,7 +60,7 @@ impl Table {
                     continue;
                 };
                 let mut cells =
-                    Cells { text, rows, index: cell, first_row: self.rows, place, problems: &mut self.problems };
+                    Cells { text, rows, index: cell, first_row: self.rows, origin, problems: &mut self.problems };
                 let name = &self.names[index];
                 match column {
                     Column::Integer(values) => cells.take(values, name),
@@ -69,8 +69,8 @@ impl Table {
                     Column::DateTime(values) => cells.take(values, name),
                     Column::Text(values) | Column::Blank(values) => {
                         cells.take(values, name);
-                        if place.text.replaced {
-                            report_replaced(text, rows, cell, name, place, &mut self.problems);
+                        if origin.text.replaced {
+                            report_replaced(text, rows, cell, name, origin, &mut self.problems);
                         }
                     }
                 }
@@ -78,7 +78,7 @@ impl Table {
             self.rows += rows.count;
             if rows.unterminated {
                 let (problem, last) = (Problem::OpenQuote, self.rows.checked_sub(1));
-                self.problems.defect(problem, (&mut *place, at), last, None, "the file ends within a quoted cell");
+                self.problems.defect(problem, (&mut *origin, at), last, None, "the file ends within a quoted cell");
             }
         }
     }
@@ -94,7 +94,7 @@ impl Table {
         }
     }
 
-    fn report_ragged(&mut self, rows: &Rows, place: &mut Place) {
+    fn report_ragged(&mut self, rows: &Rows, origin: &mut Origin) {
         let columns = self.width;
         for ragged in &rows.ragged {
             let problem = match ragged.cells {
@@ -106,7 +106,7 @@ impl Table {
             let within = if ragged.is_broken { "the line ends within quotes, with " } else { "" };
             let defect = format_args!("{within}{} cell{plural} in a table of {columns} columns", ragged.cells);
             // If records fail, the row was already left out.
-            self.problems.defect(problem, (&mut *place, ragged.position), None, None, defect);
+            self.problems.defect(problem, (&mut *origin, ragged.position), None, None, defect);
         }
     }
 }
@@ -117,7 +117,7 @@ struct Cells<'a, 'p> {
     rows: &'a Rows,
     index: usize,
     first_row: usize,
-    place: &'a mut Place<'p>,
+    origin: &'a mut Origin<'p>,
     problems: &'a mut Problems,
 }
 
@@ -134,17 +134,17 @@ impl Cells<'_, '_> {
             }
             let cell = unquote(&self.text[start..end], &mut scratch);
             if let Err(misfit) = values.take(cell) {
-                self.problems.misfit(self.place, start, self.first_row + row, name, cell, misfit);
+                self.problems.misfit(self.origin, start, self.first_row + row, name, cell, misfit);
             }
         }
     }
 }
 
-fn report_replaced(text: &[u8], rows: &Rows, index: usize, name: &str, place: &mut Place, problems: &mut Problems) {
+fn report_replaced(text: &[u8], rows: &Rows, index: usize, name: &str, origin: &mut Origin, problems: &mut Problems) {
     for (start, end) in rows.cells(index) {
         let cell = text.get(start..end).unwrap_or_default();
         if memchr::memmem::find(cell, "\u{FFFD}".as_bytes()).is_some() {
-            problems.replaced(place, start, name, cell);
+            problems.replaced(origin, start, name, cell);
         }
     }
 }

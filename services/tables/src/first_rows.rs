@@ -12,6 +12,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use protocol::OutputFormat;
 
 use crate::error::Result;
+use crate::split::{FirstRow, Splitter, first_row};
 
 /// The longest text of a cell; longer ones are cut.
 const CELL_CHARACTERS_MAX: usize = 2000;
@@ -112,37 +113,18 @@ fn lines(bytes: &[u8], rows_max: usize) -> FirstRows {
 }
 
 fn delimited(bytes: &[u8], columns: Option<&[String]>, rows_max: usize) -> FirstRows {
-    let text = String::from_utf8_lossy(bytes);
-    let mut rows = Records(text.chars().peekable());
+    let splitter = Splitter { delimiter: b',', multi_line: true, drop_ragged: false };
+    let mut rest = bytes;
+    let mut rows = std::iter::from_fn(|| {
+        let FirstRow { mut cells, next, .. } = first_row(splitter, rest);
+        rest = &rest[next..];
+        cells.truncate(COLUMNS_MAX);
+        (!cells.is_empty()).then_some(cells)
+    });
     let columns = columns.map(<[String]>::to_vec).or_else(|| rows.next());
     let cells = rows.by_ref().take(rows_max);
     let cells = cells.map(|row| row.into_iter().map(|cell| Some(cut(&cell)).filter(|cell| !cell.is_empty())).collect());
     FirstRows { columns, cells: cells.collect(), is_all: rows.next().is_none() }
-}
-
-/// The records of a comma-separated text, in which quoted fields may hold commas and line breaks.
-struct Records<'a>(std::iter::Peekable<std::str::Chars<'a>>);
-
-impl Iterator for Records<'_> {
-    type Item = Vec<String>;
-
-    fn next(&mut self) -> Option<Vec<String>> {
-        self.0.peek()?;
-        let (mut cells, mut cell, mut is_quoted) = (Vec::new(), String::new(), false);
-        while let Some(character) = self.0.next() {
-            match character {
-                '"' if is_quoted && self.0.peek() == Some(&'"') => cell.extend(self.0.next()),
-                '"' => is_quoted = !is_quoted,
-                ',' if !is_quoted => cells.push(std::mem::take(&mut cell)),
-                '\r' if !is_quoted && self.0.peek() == Some(&'\n') => {}
-                '\n' if !is_quoted => break,
-                other => cell.push(other),
-            }
-        }
-        cells.push(cell);
-        cells.truncate(COLUMNS_MAX);
-        Some(cells)
-    }
 }
 
 /// Returns the first JSON lines as a table of all keys that occur in them.

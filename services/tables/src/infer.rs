@@ -6,21 +6,20 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use protocol::{BlockRange, ColumnType, TableColumn, TableFormat, TableOptions, TableSchema};
+use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TableSchema};
 
 use crate::WINDOW_ROWS;
-use crate::blocks::text_block_range;
 use crate::datetime::{DayOrder, parse_datetime};
 use crate::error::{Error, Result, display};
 use crate::headers::has_own_header;
 use crate::jsonl::{Value, lines, members};
 use crate::scalar::{parse_float, parse_integer, trim};
 use crate::source::{Text, TextFile, encoding_of};
-use crate::split::{FirstRow, Rows, first_row, is_multi_line, splitter, unquote};
+use crate::split::{FirstRow, Rows, first_row, splitter, unquote};
 use crate::stream::{TextStream, Windows, record_ends};
 
 /// Bytes read at a time.
-const PIECE_BYTES: u64 = 256 * 1024;
+const PIECE_BYTES: usize = 256 * 1024;
 /// Bytes read at a time to find only a header.
 const HEADER_BYTES: usize = 16 * 1024;
 
@@ -129,33 +128,14 @@ impl SchemaInference {
         self.files += 1;
         let file = TextFile::open(path, name, &self.options)?;
         let mut text = std::mem::take(&mut self.text);
-        let added = if file.is_stream() || is_multi_line(&self.options) {
-            self.add_records(&file, &mut text)
-        } else {
-            self.add_lines(&file, &mut text)
-        };
+        let added = self.add_records(&file, &mut text);
         self.text = text;
         added
     }
 
-    fn add_lines(&mut self, file: &TextFile, text: &mut Text) -> Result<()> {
-        for k in 0..file.bytes().div_ceil(PIECE_BYTES) {
-            let BlockRange::Lines { first, last } = text_block_range(k, PIECE_BYTES) else {
-                unreachable!("lines are cut")
-            };
-            file.read_lines(first, last, text)?;
-            let has_first_line = (first..=last).contains(&file.first_line());
-            self.add_text(text.as_slice(), has_first_line && !text.as_slice().is_empty());
-            if self.has_rows() && !(self.awaits_header && has_own_header(&self.options)) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     fn add_records(&mut self, file: &TextFile, text: &mut Text) -> Result<()> {
         let mut stream = TextStream::open(file, 0)?;
-        let mut windows = Windows::new(&mut stream, record_ends(&self.options), PIECE_BYTES as usize, u64::MAX);
+        let mut windows = Windows::new(&mut stream, record_ends(&self.options), PIECE_BYTES, u64::MAX);
         let mut has_first_line = true;
         let needs_header = has_own_header(&self.options);
         while (!self.has_rows() || needs_header && self.awaits_header) && windows.next(text)? {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::column::{Builder, Column};
 use crate::delimited::Table;
-use crate::problems::{Misfit, Place, Problem};
+use crate::problems::{Misfit, Origin, Problem};
 use crate::split::is_blank;
 
 /// One value of a flat object.
@@ -288,9 +288,9 @@ fn compact<'a>(json: &[u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
 }
 
 impl Table {
-    /// Appends the objects of the text of `place`.
-    pub fn append_jsonl(&mut self, place: &mut Place) {
-        let text = place.text.as_slice();
+    /// Appends the objects of the text of `origin`.
+    pub fn append_jsonl(&mut self, origin: &mut Origin) {
+        let text = origin.text.as_slice();
         let names = std::mem::take(&mut self.names);
         let indexes: HashMap<&str, usize> =
             names.iter().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
@@ -326,7 +326,7 @@ impl Table {
             };
             let parsed = members(line, find, |column, value| cells[column] = value);
             if let Err(reason) = parsed {
-                self.problems.unreadable_record(place, position, reason);
+                self.problems.unreadable_record(origin, position, reason);
                 continue;
             }
             for ((&index, column), cell) in self.selected.iter().zip(&mut self.columns).zip(&cells) {
@@ -339,15 +339,15 @@ impl Table {
                     Value::Nested(json) => compact(json, &mut scratch),
                 };
                 if let Err(misfit) = take(column, cell, written) {
-                    self.problems.misfit(place, position, self.rows, &names[index], written, misfit);
-                } else if place.text.replaced && written.windows(3).any(|bytes| bytes == "\u{FFFD}".as_bytes()) {
-                    self.problems.replaced(place, position, &names[index], written);
+                    self.problems.misfit(origin, position, self.rows, &names[index], written, misfit);
+                } else if origin.text.replaced && written.windows(3).any(|bytes| bytes == "\u{FFFD}".as_bytes()) {
+                    self.problems.replaced(origin, position, &names[index], written);
                 }
             }
             if let Some(key) = unknown {
                 let defect = format_args!("\"{key}\" is in none of the first rows, which name the columns");
-                let (place, row) = ((&mut *place, position), Some(self.rows));
-                self.problems.defect(Problem::UnknownKey, place, row, Some(key.as_str()), defect);
+                let (origin, row) = ((&mut *origin, position), Some(self.rows));
+                self.problems.defect(Problem::UnknownKey, origin, row, Some(key.as_str()), defect);
             }
             self.rows += 1;
         }

@@ -40,7 +40,7 @@ pub(crate) struct LineNumbers {
 impl LineNumbers {
     /// Returns the number of lines before `offset`, where a line starts; `None` if counting would take too long.
     fn before(&mut self, file: &TextFile, offset: u64) -> Option<u64> {
-        let key = |offset| (file.name().to_owned(), offset);
+        let key = |offset| (file.name.clone(), offset);
         let near = self.checkpoints.range(key(0)..=key(offset)).next_back();
         let (from, mut lines) = near.map_or((0, 0), |((_, from), lines)| (*from, *lines));
         if offset - from > LINE_COUNT_BYTES_MAX || file.has_holes {
@@ -56,16 +56,16 @@ impl LineNumbers {
 }
 
 /// The origin of a block's text, which names places in it.
-pub(crate) struct Place<'a> {
+pub(crate) struct Origin<'a> {
     pub file: &'a TextFile,
     pub text: &'a Text,
     pub lines: &'a mut LineNumbers,
 }
 
-impl Place<'_> {
+impl Origin<'_> {
     /// Returns `data.csv, line 7` for a position in the text.
     fn describe(&mut self, position: usize) -> String {
-        let name = self.file.name();
+        let name = &self.file.name;
         match self.text.lines_before.or_else(|| self.lines.before(self.file, self.text.offset)) {
             Some(before) => {
                 let inside = memchr::memchr_iter(b'\n', &self.text.as_slice()[..position]).count() as u64;
@@ -198,7 +198,7 @@ impl Problems {
     }
 
     /// Fails a record, which is this row of the columns, if it is one.
-    fn fail(&mut self, row: Option<usize>, place: &mut Place, position: usize, reason: impl FnOnce() -> String) {
+    fn fail(&mut self, row: Option<usize>, origin: &mut Origin, position: usize, reason: impl FnOnce() -> String) {
         match row {
             Some(row) => self.failed_rows.push(row),
             None => self.unread_records += 1,
@@ -206,7 +206,7 @@ impl Problems {
         // Several cells of a row may fail it. The last entry is for the records without one.
         if self.unread.len() < UNREAD_MAX - 1 && !row.is_some_and(|row| self.unread_rows.contains(&row)) {
             self.unread_rows.extend(row);
-            let (path, place) = (place.file.name().to_owned(), place.describe(position));
+            let (path, place) = (origin.file.name.clone(), origin.describe(position));
             self.unread.push(UnreadRecord { path, place, records: 1, message: shortened(reason()) });
         }
     }
@@ -262,19 +262,27 @@ impl Problems {
     }
 
     /// Adds an unreadable record, which fails under any policy.
-    pub fn unreadable_record(&mut self, place: &mut Place, position: usize, reason: impl Display) {
-        self.fail(None, place, position, || reason.to_string());
+    pub fn unreadable_record(&mut self, origin: &mut Origin, position: usize, reason: impl Display) {
+        self.fail(None, origin, position, || reason.to_string());
         let message = |place: &str| format!("{place}: {reason}; {RECORD_FAILED}");
-        self.add(Problem::NoObject, (None, None), || place.describe(position), message);
+        self.add(Problem::NoObject, (None, None), || origin.describe(position), message);
     }
 
     /// Adds a value that does not fit its column completely, in row `row` of the mini-batch.
-    pub fn misfit(&mut self, place: &mut Place, position: usize, row: usize, column: &str, value: &[u8], what: Misfit) {
+    pub fn misfit(
+        &mut self,
+        origin: &mut Origin,
+        position: usize,
+        row: usize,
+        column: &str,
+        value: &[u8],
+        what: Misfit,
+    ) {
         let Misfit { problem, became } = what;
         let fails = self.fails(problem);
         if fails {
             let reason = || format!("column \"{column}\": {} is no {}", quoted(value), problem.expected());
-            self.fail(Some(row), place, position, reason);
+            self.fail(Some(row), origin, position, reason);
         }
         let message = |place: &str| {
             let (what, outcome) = problem.words();
@@ -289,7 +297,7 @@ impl Problems {
                 _ => format!("{place}, column \"{column}\": {value} is no {}; read as {became}", problem.expected()),
             }
         };
-        self.add(problem, (Some(column), Some(value)), || place.describe(position), message);
+        self.add(problem, (Some(column), Some(value)), || origin.describe(position), message);
     }
 
     /// Adds a whole number that changes because its column has missing values.
@@ -309,18 +317,18 @@ impl Problems {
     pub fn defect(
         &mut self,
         problem: Problem,
-        (place, position): (&mut Place, usize),
+        (origin, position): (&mut Origin, usize),
         row: Option<usize>,
         column: Option<&str>,
         defect: impl Display,
     ) {
         let fails = self.fails(problem);
         if fails {
-            self.fail(row, place, position, || defect.to_string());
+            self.fail(row, origin, position, || defect.to_string());
         }
         let message =
             |place: &str| format!("{place}: {defect}; {}", if fails { RECORD_FAILED } else { problem.words().1 });
-        self.add(problem, (column, None), || place.describe(position), message);
+        self.add(problem, (column, None), || origin.describe(position), message);
     }
 
     /// Adds a file whose header differs from that of the first file.
@@ -331,7 +339,7 @@ impl Problems {
     }
 
     /// Adds invalid bytes in a cell, which contains U+FFFD instead.
-    pub fn replaced(&mut self, place: &mut Place, position: usize, column: &str, value: &[u8]) {
+    pub fn replaced(&mut self, origin: &mut Origin, position: usize, column: &str, value: &[u8]) {
         let message = |place: &str| {
             format!(
                 "{place}, column \"{column}\": bytes that are not valid in the file's encoding were replaced by U+FFFD \
@@ -339,7 +347,7 @@ impl Problems {
                 quoted(value)
             )
         };
-        self.add(Problem::InvalidBytes, (Some(column), Some(value)), || place.describe(position), message);
+        self.add(Problem::InvalidBytes, (Some(column), Some(value)), || origin.describe(position), message);
     }
 
     /// Returns one flag per row, `true` for failed rows; `None` if none failed.

@@ -30,8 +30,7 @@ use crate::error::{Error, Result, display, unreadable};
 /// Returns the number of rows in each row group of a Parquet file.
 pub fn parquet_row_groups(path: &Path) -> Result<Vec<u64>> {
     let name = display(path);
-    let file = File::open(path).map_err(unreadable(&name))?;
-    let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+    let metadata = footer(path, &name)?;
     check_codecs(&metadata, &name)?;
     let groups = metadata.metadata().row_groups().iter();
     groups.map(|group| u64::try_from(group.num_rows()).map_err(|_| negative(&name))).collect()
@@ -58,17 +57,14 @@ fn check_codecs(metadata: &ArrowReaderMetadata, name: &str) -> Result<()> {
 /// in the options.
 pub fn parquet_columns(path: &Path, options: &TableOptions) -> Result<Vec<String>> {
     let name = display(path);
-    let file = File::open(path).map_err(unreadable(&name))?;
-    let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+    let metadata = footer(path, &name)?;
     check_types(&readable_schema(metadata.schema()), options, &name)?;
     Ok(metadata.schema().fields().iter().map(|field| field.name().clone()).collect())
 }
 
 /// Returns names and types of the columns of a Parquet file, for comparison with another. Reads only its footer.
 pub fn parquet_shape(path: &Path) -> Result<Vec<(String, String)>> {
-    let name = display(path);
-    let file = File::open(path).map_err(unreadable(&name))?;
-    let metadata = guarded(&name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))?;
+    let metadata = footer(path, &display(path))?;
     let fields = metadata.schema().fields().iter();
     Ok(fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect())
 }
@@ -76,16 +72,20 @@ pub fn parquet_shape(path: &Path) -> Result<Vec<(String, String)>> {
 /// Returns the byte ranges of the columns of a row group in a Parquet file, which messages call `name`. Reads only its
 /// footer.
 pub fn row_group_bytes(path: &Path, name: &str, row_group: u32) -> Result<Range<u64>> {
-    let file = File::open(path).map_err(unreadable(name))?;
+    let metadata = footer(path, name)?;
+    let ends = |(start, length): (u64, u64)| start..start.saturating_add(length);
+    let all = |all: Range<u64>, one: Range<u64>| all.start.min(one.start)..all.end.max(one.end);
     let range = guarded(name, "footer", || {
-        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())?;
         let group = metadata.metadata().row_groups().get(row_group as usize);
         let columns = group.map(|group| group.columns().iter().map(|column| column.byte_range()));
-        let ends = |(start, length): (u64, u64)| start..start.saturating_add(length);
-        let all = |all: Range<u64>, one: Range<u64>| all.start.min(one.start)..all.end.max(one.end);
         Ok(columns.map(|columns| columns.map(ends).reduce(all).unwrap_or(0..0)))
     })?;
     range.ok_or_else(|| Error::Plan { path: name.to_owned(), message: format!("it has no row group {row_group}") })
+}
+
+fn footer(path: &Path, name: &str) -> Result<ArrowReaderMetadata> {
+    let file = File::open(path).map_err(unreadable(name))?;
+    guarded(name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))
 }
 
 fn negative(name: &str) -> Error {

@@ -193,11 +193,8 @@ fn reason(column_type: ColumnType, values: &[String], rows: usize) -> String {
 fn type_name(data_type: &DataType) -> String {
     match data_type {
         DataType::Boolean => "bool".to_owned(),
-        DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => data_type.to_string().to_lowercase(),
-        DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64 => {
-            data_type.to_string().to_lowercase()
-        }
         DataType::Float32 | DataType::Float64 => data_type.to_string().to_lowercase(),
+        _ if data_type.is_integer() => data_type.to_string().to_lowercase(),
         DataType::Timestamp(_, None) => "datetime64[ns]".to_owned(),
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => TEXT.to_owned(),
         DataType::Null => "object (all missing)".to_owned(),

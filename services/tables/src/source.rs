@@ -144,16 +144,19 @@ impl Identity {
 /// An open text file.
 pub(crate) struct TextFile {
     file: File,
-    name: String,
-    bytes: u64,
-    first_line: u64,
-    encoding: &'static Encoding,
-    compression: Option<Compression>,
-    /// Whether it is read from front to back, see [`crate::stream`].
-    is_stream: bool,
-    identity: Identity,
+    /// Its name for people.
+    pub name: String,
+    pub bytes: u64,
+    /// Start of the first line that is not blank: the header, if there is one.
+    pub first_line: u64,
+    /// For a compressed file, the encoding of the options.
+    pub encoding: &'static Encoding,
+    pub compression: Option<Compression>,
+    /// Whether its text can only be read from front to back, see [`crate::stream`].
+    pub is_stream: bool,
+    pub identity: Identity,
     /// Length of the byte order mark.
-    mark_bytes: usize,
+    pub mark_bytes: u64,
     /// Parts of the file are missing, so that the number of lines before the block is unknown.
     pub has_holes: bool,
 }
@@ -195,7 +198,7 @@ impl TextFile {
                 let encoding = marked.name().to_ascii_lowercase();
                 return Err(Error::Options(format!("{name} is {} text; set encoding: {encoding}", marked.name())));
             }
-            (opened.encoding, opened.mark_bytes) = (marked, mark_bytes);
+            (opened.encoding, opened.mark_bytes) = (marked, mark_bytes as u64);
         }
         if opened.encoding == UTF_8
             && let Some(message) = unmarked_utf16(&head[..head_length])
@@ -210,41 +213,6 @@ impl TextFile {
         Ok(opened)
     }
 
-    /// Returns the size.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Returns the name of the file, for people.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the start of the first line that is not blank: the header, if there is one.
-    pub fn first_line(&self) -> u64 {
-        self.first_line
-    }
-
-    /// Returns its compression.
-    pub fn compression(&self) -> Option<Compression> {
-        self.compression
-    }
-
-    /// Returns whether its text can only be read from front to back.
-    pub fn is_stream(&self) -> bool {
-        self.is_stream
-    }
-
-    /// Returns its encoding; for a compressed file, that of the options.
-    pub fn encoding(&self) -> &'static Encoding {
-        self.encoding
-    }
-
-    /// Returns the identity of the file.
-    pub fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
     /// Opens the file again, at its beginning.
     pub fn again(&self) -> io::Result<File> {
         let mut file = self.file.try_clone()?;
@@ -252,15 +220,10 @@ impl TextFile {
         Ok(file)
     }
 
-    /// Length of the byte order mark.
-    pub fn mark_bytes(&self) -> u64 {
-        self.mark_bytes as u64
-    }
-
     fn find_first_line(&self, delimiter: u8) -> Result<u64> {
         let mut buffer = vec![0; 64];
         let mut line_start = 0;
-        let mut at = self.mark_bytes();
+        let mut at = self.mark_bytes;
         loop {
             let length = self.read_at(&mut buffer, at)?;
             for (index, &byte) in buffer[..length].iter().enumerate() {
@@ -306,7 +269,7 @@ impl TextFile {
         let mut filled = self.fill(text, 0, asked)?;
         let wanted = wanted.min(filled);
         let start = if first == 0 {
-            self.mark_bytes.min(filled)
+            (self.mark_bytes as usize).min(filled)
         } else {
             match memchr(b'\n', &text.bytes[..wanted]) {
                 Some(at) => at + 1,

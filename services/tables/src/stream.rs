@@ -44,21 +44,21 @@ enum Source {
 impl TextStream {
     /// Opens the text of `file` from `position` on.
     pub fn open(file: &TextFile, position: u64) -> Result<Self> {
-        let name = file.name().to_owned();
-        let failed = unreadable(file.name());
+        let name = file.name.clone();
+        let failed = unreadable(&file.name);
         let mut own = file.again().map_err(&failed)?;
-        let identity = file.identity().clone();
-        if !file.is_stream() {
-            let start = position.max(file.mark_bytes());
+        let identity = file.identity.clone();
+        if !file.is_stream {
+            let start = position.max(file.mark_bytes);
             own.seek(SeekFrom::Start(start)).map_err(&failed)?;
-            let lines = (start == file.mark_bytes()).then_some(0);
+            let lines = (start == file.mark_bytes).then_some(0);
             let source = Source::Bytes(Box::new(own));
-            let encoding = file.encoding();
+            let encoding = file.encoding;
             return Ok(Self { source, identity, name, compression: None, position: start, lines, encoding });
         }
-        let compression = file.compression();
+        let compression = file.compression;
         let (mut reader, head) = opened(own, compression).map_err(|error| failure(&name, compression, 0, error))?;
-        let (encoding, mark_bytes) = Encoding::for_bom(&head).unwrap_or((file.encoding(), 0));
+        let (encoding, mark_bytes) = Encoding::for_bom(&head).unwrap_or((file.encoding, 0));
         if compression.is_some()
             && encoding == UTF_8
             && let Some(message) = unmarked_utf16(&head)
@@ -78,7 +78,7 @@ impl TextStream {
 
     /// Returns whether continuing here reads `file` at `position` with less work than a new start.
     pub fn leads_to(&self, file: &TextFile, position: u64) -> bool {
-        file.is_stream() && self.position <= position && self.name == file.name() && self.identity == *file.identity()
+        file.is_stream && self.position <= position && self.name == file.name && self.identity == file.identity
     }
 
     /// Skips to a position.

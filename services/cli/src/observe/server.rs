@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use portal::http::{Limits, serve};
+use portal::http::{ServerLimits, serve};
 use telemetry::{Health, Scrape};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ const LINE: &str = "text/plain; charset=utf-8";
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 const EXCHANGE_TIME: Duration = Duration::from_secs(5);
 /// A slow client gets no answer, and more clients than these wait.
-const LIMITS: Limits = Limits {
+const LIMITS: ServerLimits = ServerLimits {
     connections: 16,
     head_time: EXCHANGE_TIME,
     head_bytes: HEAD_BYTES_MAX,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::expression;
 use super::known;
-use super::names::Table;
+use super::names::NameTable;
 use super::reader::Reader;
 use crate::{Entry, Fault, Location, Node, ScalarKind, Value, find};
 
@@ -64,7 +64,7 @@ const DATA: &[&str] =
     &["uri_file", "uri_folder", "mltable", "path", "custom_model", "mlflow_model", "triton_model", "data", "model"];
 
 /// One input: as a component declares it, and as a step gives it.
-pub struct Given<'a> {
+pub struct UnboundInput<'a> {
     pub name: &'a str,
     pub field: String,
     pub declared: Option<(&'a Entry, &'a Path)>,
@@ -75,25 +75,21 @@ pub struct Given<'a> {
 
 impl Reader<'_> {
     /// Returns what an input stands for. `None`: it has a mistake, which is recorded.
-    pub fn bind(&self, given: &Given<'_>, outer: &Outer<'_>) -> Option<Bound> {
-        for (entry, _) in given.given.iter().chain(&given.declared) {
+    pub fn bind(&self, input: &UnboundInput<'_>, outer: &Outer<'_>) -> Option<Bound> {
+        for (entry, _) in input.given.iter().chain(&input.declared) {
             if let Value::Mapping(entries) = &entry.node.value {
-                self.check_keys(entries, &format!("{}.", given.field), &[known::BINDING]);
+                self.check_keys(entries, &format!("{}.", input.field), &[known::BINDING]);
             }
         }
-        let location = given.given.or(given.declared).map_or(Location::File, |(entry, _)| entry.location);
-        match self.bound(given, outer) {
-            Ok(bound) => Some(bound),
-            Err((at, fault)) => {
-                self.refuse(at.unwrap_or(location), &given.field, fault);
-                None
-            }
-        }
+        let location = input.given.or(input.declared).map_or(Location::File, |(entry, _)| entry.location);
+        let refuse =
+            |(at, fault): (Option<Location>, Fault)| self.problems.add(at.unwrap_or(location), &input.field, fault);
+        self.bound(input, outer).map_err(refuse).ok()
     }
 
-    fn bound(&self, given: &Given<'_>, outer: &Outer<'_>) -> Result<Bound, (Option<Location>, Fault)> {
-        let declared = given.declared.map_or(&[][..], |(entry, _)| entry.node.entries());
-        let own = given.given.map_or(&[][..], |(entry, _)| entry.node.entries());
+    fn bound(&self, input: &UnboundInput<'_>, outer: &Outer<'_>) -> Result<Bound, (Option<Location>, Fault)> {
+        let declared = input.declared.map_or(&[][..], |(entry, _)| entry.node.entries());
+        let own = input.given.map_or(&[][..], |(entry, _)| entry.node.entries());
         let word = |key: &str| find(own, key).or_else(|| find(declared, key)).map_or("", Node::written).trim();
         let (kind, mode) = (word("type").to_lowercase(), word("mode").to_lowercase());
         let known = LITERALS.iter().chain(DATA);
@@ -102,8 +98,8 @@ impl Reader<'_> {
             return Err((None, Fault::of(format!("{kind:?}"), allowed).saying("unknown type of an input")));
         }
         let here = self.context.working_directory.as_path();
-        let wished = given.wished.as_ref().map(|node| (node, here));
-        let from_step = given.given.filter(|(entry, _)| !entry.node.is_null()).and_then(|(entry, folder)| match &entry
+        let wished = input.wished.as_ref().map(|node| (node, here));
+        let from_step = input.given.filter(|(entry, _)| !entry.node.is_null()).and_then(|(entry, folder)| match &entry
             .node
             .value
         {
@@ -114,14 +110,14 @@ impl Reader<'_> {
             Value::List(_) => Some((&entry.node, folder)),
         });
         let from_component = || {
-            let folder = given.declared.map(|(_, folder)| folder)?;
+            let folder = input.declared.map(|(_, folder)| folder)?;
             ["default", "path", "value"].iter().find_map(|key| find(declared, key)).map(|node| (node, folder))
         };
         let Some((node, folder)) = wished.or(from_step).or_else(from_component) else {
             if word("optional").eq_ignore_ascii_case("true") {
                 return Ok(Bound::Absent);
             }
-            let name = given.name;
+            let name = input.name;
             let fault = Fault::of("nothing", format!("a value: --input {name}=… gives it for one run"));
             return Err((None, fault.saying(format!("the input {name} has no value"))));
         };
@@ -140,9 +136,9 @@ impl Reader<'_> {
                 bound => Ok(bound),
             };
         }
-        let is_wish = given.wished.is_some();
+        let is_wish = input.wished.is_some();
         let has_path = find(own, "path").is_some() || find(declared, "path").is_some();
-        let is_literal = given.given.is_some_and(|(entry, _)| {
+        let is_literal = input.given.is_some_and(|(entry, _)| {
             let text = entry.node.scalar().filter(|scalar| !scalar.is_null()).map(|scalar| &scalar.text);
             text.is_some_and(|text| expression::only_name(text).is_none())
         });
@@ -168,7 +164,7 @@ impl Reader<'_> {
             }));
         }
         let text = expression::replace(node.written(), &mut value).map_err(at)?;
-        let table = if kind.ends_with("model") { Table::Models } else { Table::Data };
+        let table = if kind.ends_with("model") { NameTable::Models } else { NameTable::Data };
         let text = self.locate(&Node::text(node.location, &text), folder, table).map_err(at)?;
         Ok(Bound::Data(Data { text, location: node.location, kind, mode, made_by: None }))
     }
@@ -206,15 +202,10 @@ impl Reader<'_> {
         let path =
             expression::replace(node.written(), &mut value).and_then(|text| match self.in_default_store(&text) {
                 Some(path) => Ok(path),
-                None => self.locate(&Node::text(node.location, &text), folder, Table::Data),
+                None => self.locate(&Node::text(node.location, &text), folder, NameTable::Data),
             });
-        let path = match path {
-            Ok(path) => path.trim_end_matches('/').to_owned(),
-            Err(fault) => {
-                self.refuse(node.location, &format!("{field}.path"), fault);
-                return None;
-            }
-        };
+        let path = self.problems.accept(node.location, &format!("{field}.path"), path)?;
+        let path = path.trim_end_matches('/').to_owned();
         let (folder, file) = match path.rsplit_once('/').filter(|_| is_file) {
             Some((folder, file)) => (folder.to_owned(), Some(file.to_owned())),
             None => (path, None),

@@ -1,8 +1,8 @@
 //! A command step as a job file: one mini-batch without input, whose script runs the command.
 
 use super::expression;
-use super::known::{self, Effect, Known};
-use super::layers::{Found, Layers};
+use super::known::{self, Effect, KnownKeys};
+use super::layers::{LayerValue, Layers};
 use super::reader::{JobFile, Reader, job_name};
 use super::scope::{Around, Scope};
 use crate::{Fault, Value};
@@ -11,7 +11,7 @@ use crate::{Fault, Value};
 pub const ENTRY_SCRIPT: &str = "gristmill.command_step";
 /// A command without a limit may run for three days, the longest that a job file can say.
 const TIMEOUT_SECONDS: &str = "259200";
-const LIMITS: Known = &[("timeout", Effect::Read)];
+const LIMITS: KnownKeys = &[(Effect::Read, "timeout")];
 
 impl Reader<'_> {
     /// Returns the job file of a command step, and its scope.
@@ -34,18 +34,16 @@ impl Reader<'_> {
         job.put("environment", self.environment(around.step, layers.find(&["environment"]), &field));
         let field = format!("{prefix}command");
         match layers.find(&["command"]) {
-            Some(Found { node, .. }) if matches!(node.value, Value::Scalar(_)) => {
-                match expression::replace(node.written(), &mut |name| scope.text(name)) {
-                    Ok(command) => {
-                        let command = in_quotes(command.trim());
-                        let words = ["--command", &command, "--rank_mini_batch_count", "1"].map(str::to_owned);
-                        job.put_texts("arguments", node.location, &words);
-                    }
-                    Err(fault) => self.refuse(node.location, &field, fault),
+            Some(LayerValue { node, .. }) if matches!(node.value, Value::Scalar(_)) => {
+                let command = expression::replace(node.written(), &mut |name| scope.text(name));
+                if let Some(command) = self.problems.accept(node.location, &field, command) {
+                    let command = in_quotes(command.trim());
+                    let words = ["--command", &command, "--rank_mini_batch_count", "1"].map(str::to_owned);
+                    job.put_texts("arguments", node.location, &words);
                 }
             }
-            Some(Found { node, .. }) => self.refuse(node.location, &field, Fault::new(node, "a text")),
-            None => self.refuse(here, &field, Fault::of("nothing", "the command that the step runs")),
+            Some(LayerValue { node, .. }) => self.problems.add(node.location, &field, Fault::new(node, "a text")),
+            None => self.problems.add(here, &field, Fault::of("nothing", "the command that the step runs")),
         }
         scope.put_variables(self, layers, &mut job);
         scope.put_side_inputs(self, layers.location_of(&["inputs"]), &mut job);

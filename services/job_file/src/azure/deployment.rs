@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::bindings::Data;
 use super::known;
-use super::layers::{Found, Layer, Layers};
-use super::names::Table;
+use super::layers::{Layer, LayerValue, Layers};
+use super::names::NameTable;
 use super::reader::{JobFile, Reader, job_name};
 use crate::paths::is_url;
 use crate::{Entry, Fault, Location, Node, Value, find};
@@ -25,20 +25,19 @@ const TIMEOUT_SECONDS: &str = "30";
 impl Reader<'_> {
     /// Returns the name and the job file of a batch deployment.
     pub fn deployment(&self, entries: Vec<Entry>, stem: &str) -> (String, JobFile) {
-        let settings = find(&entries, "settings").cloned();
-        let is_new = settings.is_some();
-        match is_new {
-            true => {
+        let (settings, prefix) = match find(&entries, "settings") {
+            Some(node) => {
                 self.check_keys(&entries, "", &[known::COMMON, known::DEPLOYMENT]);
-                let node = settings.as_ref().expect("it has settings");
                 self.check_keys(node.entries(), "settings.", &[known::DEPLOYMENT_SETTINGS]);
+                (node.entries().to_vec(), "settings.")
             }
-            false => self.check_keys(&entries, "", &[known::COMMON, known::DEPLOYMENT, known::DEPLOYMENT_SETTINGS]),
-        }
-        let top = Layers(vec![Layer { entries, folder: self.folder.clone() }]);
-        let settings = settings.map_or_else(|| top.0[0].entries.clone(), |node| node.entries().to_vec());
-        let settings = Layers(vec![Layer { entries: settings, folder: self.folder.clone() }]);
-        let prefix = if is_new { "settings." } else { "" };
+            None => {
+                self.check_keys(&entries, "", &[known::COMMON, known::DEPLOYMENT, known::DEPLOYMENT_SETTINGS]);
+                (entries.clone(), "")
+            }
+        };
+        let [top, settings] =
+            [entries, settings].map(|entries| Layers(vec![Layer { entries, folder: self.folder.clone() }]));
         self.check_nested(&top, "resources", "", known::RESOURCES);
         self.check_nested(&settings, "retry_settings", prefix, known::RETRIES);
         self.check_nested(&top, "code_configuration", "", known::CODE);
@@ -66,7 +65,7 @@ impl Reader<'_> {
         let count = top.find(&["resources", "instance_count"]).or_else(|| settings.find(&["instance_count"]));
         self.put_nodes(count.map(|found| found.node.clone()), "resources.instance_count", &mut job);
         self.put_results(&settings, prefix, here, &mut job);
-        if let Some(Found { node: Node { value: Value::Mapping(variables), location }, .. }) =
+        if let Some(LayerValue { node: Node { value: Value::Mapping(variables), location }, .. }) =
             settings.find(&["environment_variables"])
         {
             job.put_mapping("environment_variables", *location, variables.clone());
@@ -85,27 +84,31 @@ impl Reader<'_> {
                 job.put("source_directory", self.local(found, "code_configuration.code"));
             }
             match top.find(&["code_configuration", "scoring_script"]) {
-                Some(Found { node, .. }) => job.put("entry_script", Some(node.clone())),
+                Some(LayerValue { node, .. }) => job.put("entry_script", Some(node.clone())),
                 None => {
                     let location = top.location_of(&["code_configuration"]);
-                    self.refuse(location, "code_configuration.scoring_script", Fault::of("nothing", "a Python script"));
+                    self.problems.add(
+                        location,
+                        "code_configuration.scoring_script",
+                        Fault::of("nothing", "a Python script"),
+                    );
                 }
             }
             return;
         }
         let Some(found) = top.find(&["model"]) else {
             let allowed = "code_configuration with a script, or model, a folder with MLmodel";
-            self.refuse(here, "code_configuration", Fault::of("nothing", allowed));
+            self.problems.add(here, "code_configuration", Fault::of("nothing", allowed));
             return;
         };
         job.put_text("entry_script", here, MLFLOW);
         let model = job.0.iter().find(|entry| entry.key == "model").map(|entry| entry.node.clone());
         let Some(model) = model else { return };
-        let path = self.locate(&model, &self.folder, Table::Models).unwrap_or_default();
+        let path = self.locate(&model, &self.folder, NameTable::Models).unwrap_or_default();
         if !is_url(&path) && Path::new(&path).exists() && !Path::new(&path).join("MLmodel").is_file() {
             let message = format!("{path} has no file MLmodel, so it is no MLflow model, and no script is named");
             let allowed = "a folder of an MLflow model, or code_configuration with a script";
-            self.refuse(
+            self.problems.add(
                 found.node.location,
                 "model",
                 Fault::of(format!("{:?}", model.written()), allowed).saying(message),
@@ -121,26 +124,16 @@ impl Reader<'_> {
     /// Adds the data, which a deployment gets when it is invoked.
     fn put_data(&self, here: Location, job: &mut JobFile) {
         self.check_wishes(&[INPUT], true);
-        match self.wishes.inputs.last() {
-            None => {
-                let fault = Fault::of("nothing", "--input PATH: a file, a folder, a pattern or a URL");
-                self.refuse(here, "--input", fault.saying("a deployment gets its data when it is run"));
-            }
-            Some(_) => {
-                let node = self.wished(INPUT, true, &[INPUT]).expect("there is one");
-                match self.locate(&node, &self.context.working_directory, Table::Data) {
-                    Ok(text) => {
-                        let has_script =
-                            job.0.iter().any(|entry| entry.key == "entry_script" && entry.node.written() != MLFLOW);
-                        let text = if has_script { text } else { self.files_in(text) };
-                        let (kind, mode, made_by) = ("uri_folder".to_owned(), String::new(), None);
-                        let data = Data { text, location: Location::Input, kind, mode, made_by };
-                        self.put_input(INPUT, &data, None, job);
-                    }
-                    Err(fault) => self.refuse(Location::Input, "--input", fault),
-                }
-            }
-        }
+        let Some(node) = self.wished(INPUT, true, &[INPUT]) else {
+            let fault = Fault::of("nothing", "--input PATH: a file, a folder, a pattern or a URL");
+            return self.problems.add(here, "--input", fault.saying("a deployment gets its data when it is run"));
+        };
+        let located = self.locate(&node, &self.context.working_directory, NameTable::Data);
+        let Some(text) = self.problems.accept(Location::Input, "--input", located) else { return };
+        let has_script = job.0.iter().any(|entry| entry.key == "entry_script" && entry.node.written() != MLFLOW);
+        let text = if has_script { text } else { self.files_in(text) };
+        let (kind, mode, made_by) = ("uri_folder".to_owned(), String::new(), None);
+        self.put_input(INPUT, &Data { text, location: Location::Input, kind, mode, made_by }, None, job);
     }
 
     /// Returns a pattern for the files directly in a folder: a model without a script does not read folders in it.
@@ -166,7 +159,7 @@ impl Reader<'_> {
         let location = action.map_or(here, |found| found.node.location);
         if !["append_row", "summary_only"].contains(&action_text.as_str()) {
             let found = action.expect("the default is valid");
-            self.refuse(
+            self.problems.add(
                 location,
                 &format!("{prefix}output_action"),
                 Fault::new(found.node, "append_row, summary_only"),

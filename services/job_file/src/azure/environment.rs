@@ -4,32 +4,23 @@ use std::fs::{File, FileTimes};
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::known::{Effect, Known};
-use super::layers::{Found, Layer};
-use super::names::Table;
+use super::known::{CONTAINER, Effect, KnownKeys, PEOPLE, SERVICE};
+use super::layers::{Layer, LayerValue};
+use super::names::NameTable;
 use super::reader::Reader;
 use crate::{Entry, Fault, Node, Value, find, written};
 
-const PEOPLE: Effect = Effect::None("names and notes for people");
-const KEYS: Known = &[
-    ("$schema", Effect::Read),
-    ("image", Effect::Read),
-    ("build", Effect::Read),
-    ("conda_file", Effect::Read),
-    ("name", PEOPLE),
-    ("version", PEOPLE),
-    ("description", PEOPLE),
-    ("tags", PEOPLE),
-    ("properties", PEOPLE),
-    ("datastore", PEOPLE),
-    ("os_type", Effect::None("no container is made")),
-    ("inference_config", Effect::None("there is no service")),
+const KEYS: KnownKeys = &[
+    (Effect::Read, "$schema, image, build, conda_file"),
+    (PEOPLE, "name, version, description, tags, properties, datastore"),
+    (CONTAINER, "os_type"),
+    (SERVICE, "inference_config"),
 ];
 const REPLACE: &str = "--set environment=PATH names an interpreter or a requirements file";
 
 impl Reader<'_> {
     /// Returns the value of `environment` in the job file of a step. `None`: the default interpreter.
-    pub fn environment(&self, step: &str, found: Option<Found<'_>>, field: &str) -> Option<Node> {
+    pub fn environment(&self, step: &str, found: Option<LayerValue<'_>>, field: &str) -> Option<Node> {
         if self.is_replaced(step, "environment") {
             return None;
         }
@@ -51,16 +42,13 @@ impl Reader<'_> {
                     }
                     return self.inline(&layer, node, field);
                 }
-                match self.locate(node, found.folder, Table::Environments) {
-                    Ok(path) => Some(Node::text(node.location, &self.written(&path))),
-                    Err(fault) => {
-                        self.refuse(node.location, field, fault.adding(&format!("; or {REPLACE}")));
-                        None
-                    }
-                }
+                let path = self.locate(node, found.folder, NameTable::Environments);
+                let path = path.map_err(|fault| fault.adding(&format!("; or {REPLACE}")));
+                let path = self.problems.accept(node.location, field, path)?;
+                Some(Node::text(node.location, &self.written(&path)))
             }
             Value::List(_) => {
-                self.refuse(node.location, field, Fault::new(node, "azureml:NAME:VERSION, or a mapping"));
+                self.problems.add(node.location, field, Fault::new(node, "azureml:NAME:VERSION, or a mapping"));
                 None
             }
         }
@@ -90,18 +78,17 @@ impl Reader<'_> {
         if let Some(Entry { node, .. }) = entry("conda_file") {
             let field = format!("{field}.conda_file");
             return match &node.value {
-                Value::Scalar(_) => self.local(Found { node, folder: &layer.folder }, &field),
-                Value::Mapping(entries) => match self.conda_file(entries) {
-                    Ok(path) => Some(Node::text(node.location, &path)),
-                    Err(error) => {
+                Value::Scalar(_) => self.local(LayerValue { node, folder: &layer.folder }, &field),
+                Value::Mapping(entries) => {
+                    let path = self.conda_file(entries).map_err(|error| {
                         let message = format!("its packages cannot be written to {}", self.context.files.display());
-                        let fault = Fault::of(error.to_string(), "a writable folder");
-                        self.refuse(node.location, &field, fault.saying(message));
-                        None
-                    }
-                },
+                        Fault::of(error.to_string(), "a writable folder").saying(message)
+                    });
+                    let path = self.problems.accept(node.location, &field, path)?;
+                    Some(Node::text(node.location, &path))
+                }
                 Value::List(_) => {
-                    self.refuse(node.location, &field, Fault::new(node, "a conda file: its path, or a mapping"));
+                    self.problems.add(node.location, &field, Fault::new(node, "a conda file: its path, or a mapping"));
                     None
                 }
             };

@@ -2,23 +2,23 @@
 
 use crate::Fault;
 
-/// A part of a text.
+/// A piece of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Piece {
     Text(String),
     /// The name in `${{name}}`.
     Name(String),
     /// `$[[…]]`: left out if an optional input in it is absent.
-    Optional(Vec<Part>),
+    Optional(Vec<Piece>),
 }
 
 /// Divides a text into its parts.
-pub fn parts(text: &str) -> Result<Vec<Part>, Fault> {
+pub fn parts(text: &str) -> Result<Vec<Piece>, Fault> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some(start) = rest.find("${{").into_iter().chain(rest.find("$[[")).min() {
         if start > 0 {
-            parts.push(Part::Text(rest[..start].to_owned()));
+            parts.push(Piece::Text(rest[..start].to_owned()));
         }
         let is_optional = rest[start..].starts_with("$[[");
         let end_mark = if is_optional { "]]" } else { "}}" };
@@ -32,13 +32,13 @@ pub fn parts(text: &str) -> Result<Vec<Part>, Fault> {
             );
         };
         parts.push(match is_optional {
-            true => Part::Optional(self::parts(&inner[..end])?),
-            false => Part::Name(inner[..end].trim().to_owned()),
+            true => Piece::Optional(self::parts(&inner[..end])?),
+            false => Piece::Name(inner[..end].trim().to_owned()),
         });
         rest = &inner[end + 2..];
     }
     if !rest.is_empty() {
-        parts.push(Part::Text(rest.to_owned()));
+        parts.push(Piece::Text(rest.to_owned()));
     }
     Ok(parts)
 }
@@ -46,7 +46,7 @@ pub fn parts(text: &str) -> Result<Vec<Part>, Fault> {
 /// Returns the name of a text that is one `${{name}}` and nothing else.
 pub fn only_name(text: &str) -> Option<String> {
     match parts(text.trim()).ok()?.as_slice() {
-        [Part::Name(name)] => Some(name.clone()),
+        [Piece::Name(name)] => Some(name.clone()),
         _ => None,
     }
 }
@@ -64,18 +64,18 @@ pub fn replace(text: &str, value: &mut dyn FnMut(&str) -> Result<Option<String>,
 struct AbsentInput(String);
 
 fn joined(
-    parts: &[Part],
+    parts: &[Piece],
     value: &mut dyn FnMut(&str) -> Result<Option<String>, Fault>,
 ) -> Result<Result<String, AbsentInput>, Fault> {
     let mut text = String::new();
     for part in parts {
         match part {
-            Part::Text(part) => text.push_str(part),
-            Part::Name(name) => match value(name)? {
+            Piece::Text(part) => text.push_str(part),
+            Piece::Name(name) => match value(name)? {
                 Some(value) => text.push_str(&value),
                 None => return Ok(Err(AbsentInput(name.clone()))),
             },
-            Part::Optional(inner) => {
+            Piece::Optional(inner) => {
                 if let Ok(inner) = joined(inner, value)? {
                     text.push_str(&inner);
                 }

@@ -4,7 +4,7 @@ use crate::{Entry, Fault, Location, Node, find};
 
 /// A document that Gristmill runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DocumentKind {
     Pipeline,
     Parallel,
     Deployment,
@@ -37,7 +37,7 @@ const OTHER_SCHEMAS: &[&str] = &[
 ];
 
 /// Returns the kind of a document of Azure ML, or why Gristmill does not run it. `None`: it is a job file.
-pub fn of(entries: &[Entry]) -> Option<Result<Kind, (Location, &'static str, Fault)>> {
+pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static str, Fault)>> {
     let text = |key: &str| find(entries, key).and_then(Node::scalar).map(|scalar| scalar.text.as_str());
     let has = |key: &str| find(entries, key).is_some();
     let at = |key: &str| entries.iter().find(|entry| entry.key == key).map_or(Location::File, |entry| entry.location);
@@ -56,18 +56,20 @@ pub fn of(entries: &[Entry]) -> Option<Result<Kind, (Location, &'static str, Fau
             let message = "this is a deployment of a pipeline component; run the pipeline itself";
             refused("type", "pipeline", message.to_owned())
         }
-        Some("pipeline") => Some(Ok(Kind::Pipeline)),
-        Some("parallel") => Some(Ok(Kind::Parallel)),
+        Some("pipeline") => Some(Ok(DocumentKind::Pipeline)),
+        Some("parallel") => Some(Ok(DocumentKind::Parallel)),
         Some("model") if is_deployment || schema_has("batchdeployment") || has("settings") => {
-            Some(Ok(Kind::Deployment))
+            Some(Ok(DocumentKind::Deployment))
         }
         Some(kind) if OTHERS.contains(&kind) => {
             let step = if kind == "command" { "; as a step of a pipeline it runs" } else { "" };
             refused("type", kind, format!("this is an Azure ML {kind} document, which Gristmill does not run{step}"))
         }
-        None if jobs || schema_has("pipelinejob") || schema_has("pipelinecomponent") => Some(Ok(Kind::Pipeline)),
-        None if schema_has("parallelcomponent") => Some(Ok(Kind::Parallel)),
-        None if is_deployment && !schema_has("online") => Some(Ok(Kind::Deployment)),
+        None if jobs || schema_has("pipelinejob") || schema_has("pipelinecomponent") => {
+            Some(Ok(DocumentKind::Pipeline))
+        }
+        None if schema_has("parallelcomponent") => Some(Ok(DocumentKind::Parallel)),
+        None if is_deployment && !schema_has("online") => Some(Ok(DocumentKind::Deployment)),
         _ => {
             let schema = schema.as_deref()?;
             let name = OTHER_SCHEMAS.iter().find(|part| schema.contains(**part)).copied().unwrap_or("other");

@@ -1,6 +1,7 @@
 //! The keys of documents of Azure ML, and why some have no effect here.
 
-use crate::{Entry, Fault, Problems, nearest};
+use crate::problem::did_you_mean;
+use crate::{Entry, Fault, Problems};
 
 /// What a key does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,156 +13,90 @@ pub enum Effect {
 
 use Effect::Read;
 
-pub type Known = &'static [(&'static str, Effect)];
+/// The keys of a mapping by what they do, separated by commas.
+pub type KnownKeys = &'static [(Effect, &'static str)];
 
 const MACHINES: Effect = Effect::None("a job runs on this machine, or on a target of gristmill.toml");
-const PEOPLE: Effect = Effect::None("names and notes for people");
+pub const PEOPLE: Effect = Effect::None("names and notes for people");
 const ACCESS: Effect = Effect::None("access to data comes from the tools of its store");
-const CONTAINER: Effect = Effect::None("no container is made");
-const SERVICE: Effect = Effect::None("there is no service");
+pub const CONTAINER: Effect = Effect::None("no container is made");
+pub const SERVICE: Effect = Effect::None("there is no service");
 const ONE: Effect = Effect::None("a command runs once, on one machine");
 
 /// Keys of every document.
-pub const COMMON: Known = &[
-    ("$schema", Read),
-    ("type", Read),
-    ("name", Read),
-    ("description", Read),
-    ("compute", MACHINES),
-    ("identity", ACCESS),
-    ("display_name", PEOPLE),
-    ("tags", PEOPLE),
-    ("properties", PEOPLE),
+pub const COMMON: KnownKeys = &[
+    (Read, "$schema, type, name, description"),
+    (MACHINES, "compute"),
+    (ACCESS, "identity"),
+    (PEOPLE, "display_name, tags, properties"),
 ];
 
 /// Keys of pipelines and of all steps.
-pub const JOB: Known = &[
-    ("inputs", Read),
-    ("outputs", Read),
-    ("experiment_name", PEOPLE),
-    ("version", PEOPLE),
-    ("creation_context", PEOPLE),
-    ("services", SERVICE),
-];
+pub const JOB: KnownKeys =
+    &[(Read, "inputs, outputs"), (PEOPLE, "experiment_name, version, creation_context"), (SERVICE, "services")];
 
 /// Keys of all steps.
-pub const STEP: Known = &[("component", Read), ("is_deterministic", Read), ("queue_settings", MACHINES)];
+pub const STEP: KnownKeys = &[(Read, "component, is_deterministic"), (MACHINES, "queue_settings")];
 
-pub const PIPELINE: Known = &[("settings", Read), ("jobs", Read), ("is_deterministic", SERVICE)];
+pub const PIPELINE: KnownKeys = &[(Read, "settings, jobs"), (SERVICE, "is_deterministic")];
 
-pub const SETTINGS: Known = &[
-    ("default_compute", MACHINES),
-    ("default_datastore", Read),
-    ("continue_on_step_failure", Effect::None("a failed step ends the pipeline")),
-    ("continue_run_on_step_failure", Effect::None("a failed step ends the pipeline")),
-    ("force_rerun", Effect::None("--fresh runs steps again")),
-    ("on_init", SERVICE),
-    ("on_finalize", SERVICE),
+pub const SETTINGS: KnownKeys = &[
+    (MACHINES, "default_compute"),
+    (Read, "default_datastore"),
+    (Effect::None("a failed step ends the pipeline"), "continue_on_step_failure, continue_run_on_step_failure"),
+    (Effect::None("--fresh runs steps again"), "force_rerun"),
+    (SERVICE, "on_init, on_finalize"),
 ];
 
-pub const PARALLEL: Known = &[
-    ("input_data", Read),
-    ("mini_batch_size", Read),
-    ("partition_keys", Read),
-    ("resources", Read),
-    ("max_concurrency_per_instance", Read),
-    ("error_threshold", Read),
-    ("mini_batch_error_threshold", Read),
-    ("retry_settings", Read),
-    ("logging_level", Read),
-    ("environment_variables", Read),
-    ("task", Read),
-    ("append_row_to", Read),
-    ("output_data", Read),
+pub const PARALLEL: KnownKeys = &[(
+    Read,
+    "input_data, mini_batch_size, partition_keys, resources, max_concurrency_per_instance, error_threshold, \
+     mini_batch_error_threshold, retry_settings, logging_level, environment_variables, task, append_row_to, output_data",
+)];
+
+/// `args` is the name of `program_arguments` in the first releases of the second SDK.
+pub const TASK: KnownKeys =
+    &[(Read, "type, code, entry_script, environment, program_arguments, args, append_row_to, model")];
+
+pub const RESOURCES: KnownKeys = &[
+    (Read, "instance_count"),
+    (MACHINES, "instance_type, locations, max_instance_count, properties"),
+    (CONTAINER, "shm_size, docker_args, docker_args_list"),
 ];
 
-pub const TASK: Known = &[
-    ("type", Read),
-    ("code", Read),
-    ("entry_script", Read),
-    ("environment", Read),
-    ("program_arguments", Read),
-    // The name of `program_arguments` in the first releases of the second SDK.
-    ("args", Read),
-    ("append_row_to", Read),
-    ("model", Read),
-];
+pub const RETRIES: KnownKeys = &[(Read, "max_retries, timeout")];
 
-pub const RESOURCES: Known = &[
-    ("instance_count", Read),
-    ("instance_type", MACHINES),
-    ("locations", MACHINES),
-    ("max_instance_count", MACHINES),
-    ("properties", MACHINES),
-    ("shm_size", CONTAINER),
-    ("docker_args", CONTAINER),
-    ("docker_args_list", CONTAINER),
-];
-
-pub const RETRIES: Known = &[("max_retries", Read), ("timeout", Read)];
-
-pub const COMMAND: Known = &[
-    ("command", Read),
-    ("code", Read),
-    ("environment", Read),
-    ("environment_variables", Read),
-    ("limits", Read),
-    ("resources", MACHINES),
-    ("distribution", ONE),
+pub const COMMAND: KnownKeys = &[
+    (Read, "command, code, environment, environment_variables, limits"),
+    (MACHINES, "resources"),
+    (ONE, "distribution"),
 ];
 
 /// Keys of one input or output.
-pub const BINDING: Known = &[
-    ("type", Read),
-    ("path", Read),
-    ("mode", Read),
-    ("optional", Read),
-    ("default", Read),
-    ("value", Read),
-    ("description", PEOPLE),
-    ("name", PEOPLE),
-    ("version", PEOPLE),
-    ("min", PEOPLE),
-    ("max", PEOPLE),
-    ("enum", PEOPLE),
-    ("datastore", PEOPLE),
-    ("early_available", SERVICE),
-    ("is_control", SERVICE),
+pub const BINDING: KnownKeys = &[
+    (Read, "type, path, mode, optional, default, value"),
+    (PEOPLE, "description, name, version, min, max, enum, datastore"),
+    (SERVICE, "early_available, is_control"),
 ];
 
-pub const DEPLOYMENT: Known = &[
-    ("model", Read),
-    ("code_configuration", Read),
-    ("environment", Read),
-    ("resources", Read),
-    ("settings", Read),
-    ("endpoint_name", PEOPLE),
-];
+pub const DEPLOYMENT: KnownKeys =
+    &[(Read, "model, code_configuration, environment, resources, settings"), (PEOPLE, "endpoint_name")];
 
 /// Keys below `settings`; of an older deployment, at the top.
-pub const DEPLOYMENT_SETTINGS: Known = &[
-    ("mini_batch_size", Read),
-    ("max_concurrency_per_instance", Read),
-    ("output_action", Read),
-    ("output_file_name", Read),
-    ("error_threshold", Read),
-    ("retry_settings", Read),
-    ("logging_level", Read),
-    ("environment_variables", Read),
-    ("instance_count", Read),
-];
+pub const DEPLOYMENT_SETTINGS: KnownKeys = &[(
+    Read,
+    "mini_batch_size, max_concurrency_per_instance, output_action, output_file_name, error_threshold, retry_settings, \
+     logging_level, environment_variables, instance_count",
+)];
 
-pub const CODE: Known = &[("code", Read), ("scoring_script", Read)];
-pub const MODEL: Known = &[
-    ("name", PEOPLE),
-    ("version", PEOPLE),
-    ("path", Read),
-    ("type", PEOPLE),
-    ("description", PEOPLE),
-    ("tags", PEOPLE),
-    ("properties", PEOPLE),
-    ("flavors", PEOPLE),
-];
+pub const CODE: KnownKeys = &[(Read, "code, scoring_script")];
+pub const MODEL: KnownKeys = &[(Read, "path"), (PEOPLE, "name, version, type, description, tags, properties, flavors")];
+
+/// Iterates over the names of keys, each with its effect.
+pub fn keys(known: &[KnownKeys]) -> impl Iterator<Item = (&'static str, Effect)> {
+    let rows = known.iter().copied().flatten();
+    rows.flat_map(|(effect, names)| names.split(", ").map(|name| (name, *effect)))
+}
 
 /// Keys without effect that a document has, by the reason.
 #[derive(Debug, Default)]
@@ -188,25 +123,17 @@ impl WithoutEffect {
 }
 
 /// Records keys without effect, and unknown keys as mistakes. `prefix`: the path of the mapping, with a dot behind it.
-/// `tables`: what is known of the mapping.
-pub fn check(entries: &[Entry], prefix: &str, tables: &[Known], without: &mut WithoutEffect, problems: &Problems) {
+pub fn check(entries: &[Entry], prefix: &str, known: &[KnownKeys], without: &mut WithoutEffect, problems: &Problems) {
     for entry in entries.iter().filter(|entry| !entry.key.starts_with("x-")) {
-        let row = tables.iter().flat_map(|table| table.iter()).find(|(name, _)| *name == entry.key);
-        match row {
-            Some((_, Effect::Read)) => {}
-            Some((name, Effect::None(reason))) => {
-                if !entry.node.is_null() {
-                    without.add(format!("{prefix}{name}"), reason);
-                }
-            }
+        let field = format!("{prefix}{}", entry.key);
+        match keys(known).find(|(name, _)| *name == entry.key) {
+            Some((_, Effect::None(reason))) if !entry.node.is_null() => without.add(field, reason),
+            Some(_) => {}
             None => {
-                let names = || tables.iter().flat_map(|table| table.iter()).map(|(name, _)| *name);
-                let fault = Fault::of(format!("{:?}", entry.key), names().collect::<Vec<_>>().join(", "));
-                let message = match nearest(&entry.key, names()) {
-                    Some(name) => format!("unknown key; did you mean {name:?}?"),
-                    None => "unknown key".to_owned(),
-                };
-                problems.add(entry.location, &format!("{prefix}{}", entry.key), fault.saying(message));
+                let names: Vec<&str> = keys(known).map(|(name, _)| name).collect();
+                let hint = did_you_mean(&entry.key, names.iter().copied());
+                let fault = Fault::of(format!("{:?}", entry.key), names.join(", "));
+                problems.add(entry.location, &field, fault.saying(format!("unknown key{hint}")));
             }
         }
     }

@@ -42,6 +42,12 @@ impl Layer {
         *inputs = divided;
     }
 
+    /// Iterates over the entries of the mapping `key`.
+    pub fn entries_of(&self, key: &str) -> impl Iterator<Item = (&Entry, &Path)> {
+        let entries = crate::find(&self.entries, key).map_or(&[][..], Node::entries);
+        entries.iter().map(|entry| (entry, self.folder.as_path()))
+    }
+
     fn inputs(&mut self) -> Option<&mut Node> {
         self.entries.iter_mut().find(|entry| entry.key == "inputs").map(|entry| &mut entry.node)
     }
@@ -51,7 +57,7 @@ impl Layer {
 fn flatten(entry: Entry, flat: &mut Vec<Entry>) {
     let entries = entry.node.entries();
     let is_declared = crate::find(entries, "type").is_some_and(|kind| kind.written().trim() == "group");
-    let is_key = |inner: &Entry| known::BINDING.iter().any(|(key, _)| *key == inner.key);
+    let is_key = |inner: &Entry| known::keys(&[known::BINDING]).any(|(key, _)| key == inner.key);
     if !is_declared && (entries.is_empty() || entries.iter().any(is_key)) {
         flat.push(entry);
         return;
@@ -71,14 +77,14 @@ pub struct Layers(pub Vec<Layer>);
 
 /// A value, and the folder that it is relative to.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+pub struct LayerValue<'a> {
     pub node: &'a Node,
     pub folder: &'a Path,
 }
 
 impl Layers {
     /// Returns the value at a path of keys, unless it is absent or null everywhere.
-    pub fn find(&self, path: &[&str]) -> Option<Found<'_>> {
+    pub fn find(&self, path: &[&str]) -> Option<LayerValue<'_>> {
         self.0.iter().find_map(|layer| {
             let mut entries = &layer.entries[..];
             let mut found = None;
@@ -87,19 +93,16 @@ impl Layers {
                 entries = node.entries();
                 found = Some(node);
             }
-            found.map(|node| Found { node, folder: &layer.folder })
+            found.map(|node| LayerValue { node, folder: &layer.folder })
         })
     }
 
     /// Returns the entries of the mapping `key` of all layers, each name once.
     pub fn merged(&self, key: &str) -> Vec<(&Entry, &Path)> {
         let mut merged: Vec<(&Entry, &Path)> = Vec::new();
-        for layer in &self.0 {
-            let Some(Node { value: Value::Mapping(entries), .. }) = crate::find(&layer.entries, key) else { continue };
-            for entry in entries {
-                if !merged.iter().any(|(earlier, _)| earlier.key == entry.key) {
-                    merged.push((entry, &layer.folder));
-                }
+        for (entry, folder) in self.0.iter().flat_map(|layer| layer.entries_of(key)) {
+            if !merged.iter().any(|(earlier, _)| earlier.key == entry.key) {
+                merged.push((entry, folder));
             }
         }
         merged

@@ -22,13 +22,13 @@ pub struct AzureNames {
 
 /// What a name is looked up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum NameTable {
     Data,
     Models,
     Environments,
 }
 
-impl Table {
+impl NameTable {
     fn word(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -54,16 +54,22 @@ impl AzureNames {
         (!is_empty).then(|| tables().to_string())
     }
 
-    fn table(&self, table: Table) -> &BTreeMap<String, String> {
+    fn table(&self, table: NameTable) -> &BTreeMap<String, String> {
         match table {
-            Table::Data => &self.data,
-            Table::Models => &self.models,
-            Table::Environments => &self.environments,
+            NameTable::Data => &self.data,
+            NameTable::Models => &self.models,
+            NameTable::Environments => &self.environments,
         }
     }
 
     /// Returns the local path or URL of an address: a path relative to `folder`, a URL, or a name that a table has.
-    pub fn locate(&self, node: &Node, folder: &Path, home: Option<&PathBuf>, table: Table) -> Result<String, Fault> {
+    pub fn locate(
+        &self,
+        node: &Node,
+        folder: &Path,
+        home: Option<&PathBuf>,
+        table: NameTable,
+    ) -> Result<String, Fault> {
         let text = node.written().trim();
         if text.is_empty() {
             return Err(Fault::new(node, "a path, a URL, or a name such as azureml:NAME:VERSION"));
@@ -92,7 +98,7 @@ impl AzureNames {
     }
 
     /// `NAME:VERSION`, `NAME@latest`, `NAME`.
-    pub fn named(&self, name: &str, table: Table) -> Result<String, Fault> {
+    pub fn named(&self, name: &str, table: NameTable) -> Result<String, Fault> {
         let entries = self.table(table);
         let (plain, version) = match (name.split_once('@'), name.rsplit_once(':')) {
             (Some((plain, label)), _) => (plain, Some(label)),
@@ -111,15 +117,15 @@ impl AzureNames {
         let found = found.or_else(|| if wants_newest { newest() } else { None });
         found.cloned().ok_or_else(|| {
             let what = match table {
-                Table::Environments => "an interpreter or a requirements file",
-                Table::Data | Table::Models => "a path or URL",
+                NameTable::Environments => "an interpreter or a requirements file",
+                NameTable::Data | NameTable::Models => "a path or URL",
             };
             Fault::only(format!("azureml:{name} is not known here: {}", missing(table.word(), name, what)))
         })
     }
 
     /// What follows `azureml://`.
-    fn long_address(&self, address: &str, table: Table) -> Result<String, Fault> {
+    fn long_address(&self, address: &str, table: NameTable) -> Result<String, Fault> {
         let parts: Vec<&str> = address.split('/').collect();
         let behind = |word: &str| {
             let position = parts.iter().position(|part| *part == word)?;

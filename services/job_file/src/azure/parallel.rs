@@ -5,11 +5,12 @@ use protocol::TableFormat;
 use super::bindings::{Bound, Data, Target};
 use super::expression;
 use super::known;
-use super::layers::{Found, Layers};
-use super::names::Table;
+use super::layers::{LayerValue, Layers};
+use super::names::NameTable;
 use super::reader::{JobFile, Reader, job_name, number, reference};
 use super::scope::{Around, Scope, unknown};
-use crate::{Entry, Fault, Location, Node, Value, find, keys, nearest};
+use crate::problem::did_you_mean;
+use crate::{Entry, Fault, Location, Node, Value, find, keys};
 
 /// Reserved arguments that set a key of the job file, since the original reads them among the arguments.
 const SETTINGS: &[&str] = &[
@@ -79,28 +80,23 @@ impl Reader<'_> {
         for layer in &layers.0 {
             // The original tolerates unknown keys here.
             for entry in find(&layer.entries, "task").map_or(&[][..], Node::entries) {
-                let names = || known::TASK.iter().map(|(name, _)| *name);
+                let names = || known::keys(&[known::TASK]).map(|(name, _)| name);
                 if !names().any(|name| name == entry.key) {
-                    let hint =
-                        nearest(&entry.key, names()).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
-                    self.problems.warn(
-                        entry.location,
-                        &format!("{prefix}task.{}", entry.key),
-                        format!("unknown key, without effect{hint}"),
-                    );
+                    let message = format!("unknown key, without effect{}", did_you_mean(&entry.key, names()));
+                    self.problems.warn(entry.location, &format!("{prefix}task.{}", entry.key), message);
                 }
             }
         }
         if layers.find(&["task"]).is_none() {
             let fault = Fault::of("nothing", "a mapping with type, code, entry_script, environment, …");
-            self.refuse(layers.location_of(&["type"]), &format!("{prefix}task"), fault);
+            self.problems.add(layers.location_of(&["type"]), &format!("{prefix}task"), fault);
         }
-        if let Some(Found { node, .. }) = layers.find(&["task", "type"])
+        if let Some(LayerValue { node, .. }) = layers.find(&["task", "type"])
             && !TASK_TYPES.contains(&node.written().trim().to_lowercase().as_str())
         {
-            self.refuse(node.location, &format!("{prefix}task.type"), Fault::new(node, TASK_TYPES.join(", ")));
+            self.problems.add(node.location, &format!("{prefix}task.type"), Fault::new(node, TASK_TYPES.join(", ")));
         }
-        if let Some(Found { node, .. }) = layers.find(&["output_data"]) {
+        if let Some(LayerValue { node, .. }) = layers.find(&["output_data"]) {
             let message = "not read: rows go to append_row_to, and scripts get outputs through their arguments";
             self.problems.warn(node.location, &format!("{prefix}output_data"), message);
         }
@@ -109,7 +105,7 @@ impl Reader<'_> {
     pub fn put_description(&self, layers: &Layers, job: &mut JobFile) {
         job.put("description", layers.find(&["description"]).map(|found| found.node.clone()));
         // Only `false` forbids reuse; some documents write it as Python does, `False`.
-        if let Some(Found { node, .. }) = layers.find(&["is_deterministic"])
+        if let Some(LayerValue { node, .. }) = layers.find(&["is_deterministic"])
             && node.written().trim().eq_ignore_ascii_case("false")
         {
             job.put_plain("allow_reuse", node.location, "false");
@@ -121,16 +117,16 @@ impl Reader<'_> {
         if let Some(found) = code {
             job.put("source_directory", self.local(found, &format!("{prefix}task.code")));
         }
-        if let Some(Found { node, folder }) = layers.find(&["task", "entry_script"]) {
+        if let Some(LayerValue { node, folder }) = layers.find(&["task", "entry_script"]) {
             // Without `code` the script lies beside its own document.
             let node = match code.is_none() && folder != self.folder && node.written().ends_with(".py") {
-                true => self.local(Found { node, folder }, &format!("{prefix}task.entry_script")),
+                true => self.local(LayerValue { node, folder }, &format!("{prefix}task.entry_script")),
                 false => Some(node.clone()),
             };
             job.put("entry_script", node);
         } else if layers.find(&["task"]).is_some() {
             let fault = Fault::of("nothing", "the path of a script below code, or its name as a module");
-            self.refuse(layers.location_of(&["task"]), &format!("{prefix}task.entry_script"), fault);
+            self.problems.add(layers.location_of(&["task"]), &format!("{prefix}task.entry_script"), fault);
         }
         let environment =
             self.environment(step, layers.find(&["task", "environment"]), &format!("{prefix}task.environment"));
@@ -141,47 +137,36 @@ impl Reader<'_> {
     }
 
     /// Adds `model`, which is a path, a name, or a mapping with one.
-    pub fn put_model(&self, found: Found<'_>, field: &str, job: &mut JobFile) {
-        let Found { node, folder } = found;
-        let (node, field) = match &node.value {
+    pub fn put_model(&self, found: LayerValue<'_>, field: &str, job: &mut JobFile) {
+        let LayerValue { node, folder } = found;
+        let (node, field, path) = match &node.value {
             Value::Mapping(entries) => {
                 self.check_keys(entries, &format!("{field}."), &[known::MODEL]);
                 match find(entries, "path") {
-                    Some(path) => (path, format!("{field}.path")),
+                    Some(path) => (path, format!("{field}.path"), self.locate(path, folder, NameTable::Models)),
                     None => {
                         let name = find(entries, "name").map_or("", Node::written);
                         let version = find(entries, "version").map_or("latest", Node::written);
-                        let named = self.context.azure.named(&format!("{name}:{version}"), Table::Models);
-                        match named {
-                            Ok(path) => job.put_text("model", node.location, &self.written(&path)),
-                            Err(fault) => self.refuse(node.location, field, fault),
-                        }
-                        return;
+                        let named = self.context.azure.named(&format!("{name}:{version}"), NameTable::Models);
+                        (node, field.to_owned(), named)
                     }
                 }
             }
-            _ => (node, field.to_owned()),
+            _ => (node, field.to_owned(), self.locate(node, folder, NameTable::Models)),
         };
-        match self.locate(node, folder, Table::Models) {
-            Ok(path) => job.put_text("model", node.location, &self.written(&path)),
-            Err(fault) => self.refuse(node.location, &field, fault),
+        if let Some(path) = self.problems.accept(node.location, &field, path) {
+            job.put_text("model", node.location, &self.written(&path));
         }
     }
 
     fn main_input(&self, layers: &Layers, scope: &Scope<'_>) -> Option<String> {
         let field = format!("{}input_data", scope.prefix);
-        let Some(Found { node, .. }) = layers.find(&["input_data"]) else {
+        let Some(LayerValue { node, .. }) = layers.find(&["input_data"]) else {
             let fault = Fault::of("nothing", "the input that is divided into mini-batches: ${{inputs.NAME}}");
-            self.refuse(layers.location_of(&["inputs", "task"]), &field, fault);
+            self.problems.add(layers.location_of(&["inputs", "task"]), &field, fault);
             return None;
         };
-        let name = match reference(node, "inputs") {
-            Ok(name) => name,
-            Err(fault) => {
-                self.refuse(node.location, &field, fault);
-                return None;
-            }
-        };
+        let name = self.problems.accept(node.location, &field, reference(node, "inputs"))?;
         let fault = match scope.inputs.get(&name) {
             Some(Bound::Data(_)) => return Some(name),
             // Its mistake is recorded already.
@@ -190,7 +175,7 @@ impl Reader<'_> {
             Some(Bound::Absent) => Fault::new(node, "an input that is given").saying("this input is absent"),
             None => unknown(&format!("inputs.{name}"), "inputs", scope.inputs.keys()),
         };
-        self.refuse(node.location, &field, fault);
+        self.problems.add(node.location, &field, fault);
         None
     }
 
@@ -201,13 +186,7 @@ impl Reader<'_> {
             true => Ok(name),
             false => Err(unknown(&format!("outputs.{name}"), "outputs", scope.outputs.keys())),
         });
-        match name {
-            Ok(name) => Some(name),
-            Err(fault) => {
-                self.refuse(found.node.location, &field, fault);
-                None
-            }
-        }
+        self.problems.accept(found.node.location, &field, name)
     }
 
     fn put_main_input(&self, scope: &Scope<'_>, format: Option<&str>, job: &mut JobFile) {
@@ -239,9 +218,9 @@ impl Reader<'_> {
         let keys = layers
             .find(&["partition_keys"])
             .filter(|found| !matches!(&found.node.value, Value::List(items) if items.is_empty()));
-        if let Some(Found { node, .. }) = keys {
+        if let Some(LayerValue { node, .. }) = keys {
             job.put("partition_keys", Some(node.clone()));
-            if let Some(Found { node, .. }) = size {
+            if let Some(LayerValue { node, .. }) = size {
                 let field = format!("{}mini_batch_size", scope.prefix);
                 self.problems.warn(node.location, &field, "without effect beside partition_keys");
             }
@@ -294,7 +273,7 @@ impl Reader<'_> {
         let Some(node) = node else { return };
         match number(&node) {
             Ok(retries @ 0..) => job.put_plain("run_max_try", node.location, &(retries + 1).to_string()),
-            _ => self.refuse(node.location, field, Fault::new(&node, "an integer from 0")),
+            _ => self.problems.add(node.location, field, Fault::new(&node, "an integer from 0")),
         }
     }
 
@@ -309,7 +288,7 @@ impl Reader<'_> {
                 self.without.borrow_mut().add(field.to_owned(), reason);
             }
             Ok(count @ 2..) => job.put_plain("node_count", node.location, &count.to_string()),
-            _ => self.refuse(node.location, field, Fault::new(&node, "an integer from 1, or -1 for any number")),
+            _ => self.problems.add(node.location, field, Fault::new(&node, "an integer from 1, or -1 for any number")),
         }
     }
 
@@ -342,10 +321,7 @@ impl Reader<'_> {
                 Value::Scalar(_) => expression::split(node.written(), &mut |name| scope.text(name)),
                 _ => Err(Fault::new(node, "one text, as on a command line")),
             };
-            match replaced {
-                Ok(split) => words.extend(split),
-                Err(fault) => self.refuse(node.location, field, fault),
-            }
+            words.extend(self.problems.accept(node.location, field, replaced).into_iter().flatten());
         }
         words
     }

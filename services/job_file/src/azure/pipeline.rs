@@ -4,14 +4,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::bindings::{Bound, DEFAULT_STORE, Data, Given, Inputs, Target};
+use super::bindings::{Bound, DEFAULT_STORE, Data, Inputs, Target, UnboundInput};
 use super::expression;
 use super::known;
-use super::layers::{Found, Layer, Layers};
+use super::layers::{Layer, LayerValue, Layers};
 use super::reader::Reader;
-use super::scope::{Around, Scope, has_value, unknown};
+use super::scope::{Around, Scope, alone, has_value, unknown};
 use super::steps::Step;
-use crate::{Entry, Fault, Location, Node, Value, find, nearest};
+use crate::problem::did_you_mean;
+use crate::{Entry, Fault, Location, Node, Value, find};
 
 /// Types of steps that Gristmill does not run.
 const OTHERS: &[&str] = &["sweep", "automl", "spark", "import", "data_transfer", "finetuning"];
@@ -23,11 +24,11 @@ struct Raw {
     name: String,
     location: Location,
     layers: Layers,
-    kind: Kind,
+    kind: StepKind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum StepKind {
     Parallel,
     Command,
     Pipeline,
@@ -87,7 +88,7 @@ impl Reader<'_> {
 
     fn refuse_step<'n>(&self, only: &str, names: impl Iterator<Item = &'n str>) {
         let fault = Fault::of(format!("{only:?}"), names.collect::<Vec<_>>().join(", "));
-        self.refuse(Location::File, "--step", fault.saying("the pipeline has no such step"));
+        self.problems.add(Location::File, "--step", fault.saying("the pipeline has no such step"));
     }
 
     fn default_store(&self, layers: &Layers, prefix: &str, default: &str) -> String {
@@ -132,9 +133,9 @@ impl Reader<'_> {
                 takes_wishes: only == Some(name.as_str()),
             };
             let (job, scope) = match raw.kind {
-                Kind::Command => self.command(&raw.layers, &around),
-                Kind::Parallel => self.parallel(&raw.layers, &around),
-                Kind::Pipeline => {
+                StepKind::Command => self.command(&raw.layers, &around),
+                StepKind::Parallel => self.parallel(&raw.layers, &around),
+                StepKind::Pipeline => {
                     let inner = self.inner(raw, &around, frame, steps);
                     written.extend(outputs_of_pipeline(&raw.layers, &inner));
                     made.borrow_mut().insert(raw.name.clone(), inner);
@@ -149,7 +150,7 @@ impl Reader<'_> {
             let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
             written.extend(outputs_of_pipeline(&raw.layers, &scope.outputs));
             made.borrow_mut().insert(raw.name.clone(), scope.outputs.clone());
-            let is_command = raw.kind == Kind::Command;
+            let is_command = raw.kind == StepKind::Command;
             steps.push(Step { name, entries: job.0, needs, made_earlier, is_command });
         }
         for (name, target) in frame.targets.iter().filter(|(name, _)| !written.contains_key(*name)) {
@@ -170,7 +171,7 @@ impl Reader<'_> {
         let field = format!("{}component", around.prefix);
         if frame.depth == DEPTH_MAX {
             let message = "its pipelines are nested too deeply; does a component refer to itself?";
-            self.refuse(raw.location, &field, Fault::only(message));
+            self.problems.add(raw.location, &field, Fault::only(message));
             return BTreeMap::new();
         }
         let store = self.default_store(&raw.layers, around.prefix, &frame.store);
@@ -195,10 +196,7 @@ impl Reader<'_> {
         let names: Vec<&str> = given.iter().map(|entry| entry.key.as_str()).collect();
         let without: Vec<&str> =
             given.iter().filter(|entry| !has_value(&entry.node)).map(|entry| entry.key.as_str()).collect();
-        let alone = match (without.as_slice(), names.as_slice()) {
-            ([name], _) | ([], [name]) => Some(*name),
-            _ => None,
-        };
+        let alone = alone(&names, &without);
         if !has_other_wishes {
             self.check_wishes(&names, alone.is_some());
         }
@@ -209,9 +207,9 @@ impl Reader<'_> {
             let wished = if has_other_wishes { None } else { self.wished(name, alone == Some(name), &names) };
             let lacks_value = !has_value(&entry.node);
             let entry = Some((entry, self.folder.as_path()));
-            let given = Given { name, field: format!("inputs.{name}"), declared: None, given: entry, wished };
+            let input = UnboundInput { name, field: format!("inputs.{name}"), declared: None, given: entry, wished };
             let is_skipped = has_other_wishes && lacks_value;
-            let bound = if is_skipped { Some(Bound::Absent) } else { self.bind(&given, &no_outer) };
+            let bound = if is_skipped { Some(Bound::Absent) } else { self.bind(&input, &no_outer) };
             inputs.insert(name.to_owned(), bound.unwrap_or(Bound::Absent));
         }
         inputs
@@ -235,17 +233,17 @@ impl Reader<'_> {
 
     fn raw_steps(&self, frame: &Frame<'_>) -> Vec<Raw> {
         let found = frame.layers.find(&["jobs"]);
-        let Some(Found { node: jobs, folder }) = found.filter(|found| !found.node.entries().is_empty()) else {
+        let Some(LayerValue { node: jobs, folder }) = found.filter(|found| !found.node.entries().is_empty()) else {
             let field = format!("{}jobs", frame.prefix);
             let location = if frame.depth == 0 { Location::File } else { frame.layers.location_of(&["type"]) };
-            self.refuse(location, &field, Fault::of("no step", "at least one step of type parallel or command"));
+            self.problems.add(location, &field, Fault::of("no step", "at least one step of type parallel or command"));
             return Vec::new();
         };
         let mut raws = Vec::new();
         for entry in jobs.entries() {
             let field = format!("{}jobs.{}", frame.prefix, entry.key);
             if entry.node.entries().is_empty() {
-                self.refuse(entry.location, &field, Fault::new(&entry.node, "a mapping with type and its keys"));
+                self.problems.add(entry.location, &field, Fault::new(&entry.node, "a mapping with type and its keys"));
                 continue;
             }
             let layers = self.layers(entry.node.entries().to_vec(), folder, &format!("{field}."));
@@ -261,9 +259,9 @@ impl Reader<'_> {
                 component.map_or(kind.as_str(), |component| if component.is_empty() { &kind } else { component });
             let location = layers.location_of(&["type"]);
             let known = match kind {
-                "command" => Some(Kind::Command),
-                "parallel" => Some(Kind::Parallel),
-                "pipeline" => Some(Kind::Pipeline),
+                "command" => Some(StepKind::Command),
+                "parallel" => Some(StepKind::Parallel),
+                "pipeline" => Some(StepKind::Pipeline),
                 _ => None,
             };
             match (known, kind) {
@@ -275,13 +273,13 @@ impl Reader<'_> {
                 (None, kind) => {
                     let message = match OTHERS.contains(&kind) {
                         true => format!("Gristmill does not run steps of type {kind}"),
-                        false => match nearest(kind, ["parallel", "command", "pipeline"]) {
-                            Some(near) => format!("unknown type of a step; did you mean {near:?}?"),
-                            None => "unknown type of a step".to_owned(),
-                        },
+                        false => {
+                            let hint = did_you_mean(kind, ["parallel", "command", "pipeline"]);
+                            format!("unknown type of a step{hint}")
+                        }
                     };
                     let fault = Fault::of(format!("{kind:?}"), "parallel, command, pipeline").saying(message);
-                    self.refuse(location, &format!("{field}.type"), fault);
+                    self.problems.add(location, &format!("{field}.type"), fault);
                 }
             }
         }
@@ -297,7 +295,7 @@ impl Reader<'_> {
                 let mut named = Vec::new();
                 // Names in the steps of an inner pipeline refer to steps of that pipeline.
                 let own = raw.layers.0.iter().flat_map(|layer| &layer.entries);
-                let own = own.filter(|entry| raw.kind != Kind::Pipeline || entry.key != "jobs");
+                let own = own.filter(|entry| raw.kind != StepKind::Pipeline || entry.key != "jobs");
                 own.for_each(|entry| mentioned(&entry.node, &mut named));
                 (0..raws.len()).filter(|index| named.contains(&raws[*index].name)).collect()
             })
@@ -313,7 +311,7 @@ impl Reader<'_> {
                     let names: Vec<&str> = left.iter().map(|index| raws[*index].name.as_str()).collect();
                     let message = "these steps wait for each other's outputs".to_owned();
                     let fault = Fault::of(names.join(", "), "steps without a cycle").saying(message);
-                    self.refuse(raws[left[0]].location, &format!("{prefix}jobs.{}", names[0]), fault);
+                    self.problems.add(raws[left[0]].location, &format!("{prefix}jobs.{}", names[0]), fault);
                     order.extend(left);
                 }
             }
@@ -377,8 +375,7 @@ fn outer(
             return Ok(Bound::Data(Data { text, location: entry.location, kind, mode, made_by }));
         }
         let names = jobs.iter().map(|entry| entry.key.as_str());
-        let hint = nearest(step, names.clone());
-        let hint = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+        let hint = did_you_mean(step, names.clone());
         let fault = Fault::of(format!("${{{{{name}}}}}"), names.collect::<Vec<_>>().join(", "));
         return Err(fault.saying(format!("there is no step {step:?} whose output could be read{hint}")));
     };

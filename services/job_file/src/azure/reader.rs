@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use super::expression;
-use super::known::{self, Known, WithoutEffect};
-use super::layers::{Found, Layer, Layers};
-use super::names::Table;
+use super::known::{self, KnownKeys, WithoutEffect};
+use super::layers::{Layer, LayerValue, Layers};
+use super::names::NameTable;
 use super::wishes::Wishes;
 use crate::paths::is_url;
 use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
@@ -24,21 +24,17 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub fn refuse(&self, location: Location, field: &str, fault: Fault) {
-        self.problems.add(location, field, fault);
-    }
-
-    pub fn check_keys(&self, entries: &[Entry], prefix: &str, tables: &[Known]) {
-        known::check(entries, prefix, tables, &mut self.without.borrow_mut(), self.problems);
+    pub fn check_keys(&self, entries: &[Entry], prefix: &str, known: &[KnownKeys]) {
+        known::check(entries, prefix, known, &mut self.without.borrow_mut(), self.problems);
     }
 
     /// Checks the keys of the mapping `key` in every layer.
-    pub fn check_nested(&self, layers: &Layers, key: &str, prefix: &str, table: Known) {
+    pub fn check_nested(&self, layers: &Layers, key: &str, prefix: &str, known: KnownKeys) {
         for layer in &layers.0 {
             if let Some(node) = crate::find(&layer.entries, key) {
                 match &node.value {
-                    Value::Mapping(entries) => self.check_keys(entries, &format!("{prefix}{key}."), &[table]),
-                    _ => self.refuse(node.location, &format!("{prefix}{key}"), Fault::new(node, "a mapping")),
+                    Value::Mapping(entries) => self.check_keys(entries, &format!("{prefix}{key}."), &[known]),
+                    _ => self.problems.add(node.location, &format!("{prefix}{key}"), Fault::new(node, "a mapping")),
                 }
             }
         }
@@ -57,23 +53,18 @@ impl Reader<'_> {
     }
 
     /// Returns the absolute path or the URL of an address.
-    pub fn locate(&self, node: &Node, folder: &Path, table: Table) -> Result<String, Fault> {
+    pub fn locate(&self, node: &Node, folder: &Path, table: NameTable) -> Result<String, Fault> {
         self.context.azure.locate(node, folder, self.context.home_directory.as_ref(), table)
     }
 
     /// Returns the local path of a value, as the job file writes it.
-    pub fn local(&self, found: Found<'_>, field: &str) -> Option<Node> {
-        let located = self.locate(found.node, found.folder, Table::Data).and_then(|path| match is_url(&path) {
+    pub fn local(&self, found: LayerValue<'_>, field: &str) -> Option<Node> {
+        let path = self.locate(found.node, found.folder, NameTable::Data).and_then(|path| match is_url(&path) {
             true => Err(Fault::new(found.node, "a local folder")),
             false => Ok(path),
         });
-        match located {
-            Ok(path) => Some(Node::text(found.node.location, &self.written(&path))),
-            Err(fault) => {
-                self.refuse(found.node.location, field, fault);
-                None
-            }
-        }
+        let path = self.problems.accept(found.node.location, field, path)?;
+        Some(Node::text(found.node.location, &self.written(&path)))
     }
 
     /// Returns the layers of a step: its own, and that of the component that it refers to.
@@ -101,15 +92,9 @@ impl Reader<'_> {
         let is_name = text.starts_with("azureml:") || text.is_empty();
         let located = match is_name {
             true => Err(Fault::new(node, allowed).saying("a component of a workspace is not here; name its file")),
-            false => self.locate(node, folder, Table::Data),
+            false => self.locate(node, folder, NameTable::Data),
         };
-        let path = match located {
-            Ok(path) => PathBuf::from(path),
-            Err(fault) => {
-                self.refuse(node.location, field, fault);
-                return None;
-            }
-        };
+        let path = PathBuf::from(self.problems.accept(node.location, field, located)?);
         let entries = other::read(&path, node.location, field, "type: parallel", self.problems)?;
         Some(Layer { entries, folder: path.parent().unwrap_or(Path::new("/")).to_owned() })
     }
@@ -142,7 +127,7 @@ impl Reader<'_> {
             };
             let hint = name.and_then(|name| crate::nearest(name, names.iter().copied()));
             let message = hint.map_or(String::new(), |hint| format!("did you mean {hint:?}?"));
-            self.refuse(Location::File, "--input", Fault::of(format!("{wish:?}"), allowed).saying(message));
+            self.problems.add(Location::File, "--input", Fault::of(format!("{wish:?}"), allowed).saying(message));
         }
     }
 

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::bindings::{Bound, Data, Given, Inputs, Outer, Target};
+use super::bindings::{Bound, Data, Inputs, Outer, Target, UnboundInput};
 use super::expression;
 use super::layers::Layers;
 use super::reader::{JobFile, Reader};
-use crate::{Entry, Fault, Location, Node, Value, find, nearest};
+use crate::problem::did_you_mean;
+use crate::{Entry, Fault, Location, Node, Value, find};
 
 /// The inputs and outputs of a step.
 pub struct Scope<'a> {
@@ -46,83 +47,52 @@ impl<'a> Scope<'a> {
     pub fn read(reader: &Reader<'_>, layers: &Layers, around: &Around<'a>) -> Self {
         let Around { step, prefix, outer, .. } = around;
         let mut inputs = Inputs::new();
-        let of_layer = |index: usize, key: &str| -> Vec<(&Entry, &Path)> {
-            let layer = layers.0.get(index);
-            let node = layer.and_then(|layer| find(&layer.entries, key));
-            let folder = layer.map_or(Path::new(""), |layer| &layer.folder);
-            node.map_or(&[][..], Node::entries).iter().map(|entry| (entry, folder)).collect()
+        let of_layer = |index: usize| -> Vec<(&Entry, &Path)> {
+            layers.0.get(index).map_or_else(Vec::new, |layer| layer.entries_of("inputs").collect())
         };
-        let (given, declared) = (of_layer(0, "inputs"), of_layer(1, "inputs"));
-        let mut names: Vec<&str> = declared.iter().chain(&given).map(|(entry, _)| entry.key.as_str()).collect();
-        let mut seen = Vec::new();
-        names.retain(|name| {
-            !seen.contains(name) && {
-                seen.push(name);
-                true
-            }
-        });
-        let find_in = |all: &[(&'_ Entry, &'_ Path)], name: &str| all.iter().position(|(entry, _)| entry.key == name);
-        let without_value: Vec<&str> = names
-            .iter()
-            .copied()
-            .filter(|name| {
-                let all = [&given, &declared];
-                all.iter().all(|all| find_in(all, name).is_none_or(|index| !has_value(&all[index].0.node)))
-            })
-            .collect();
-        let alone = match (without_value.as_slice(), names.as_slice()) {
-            ([name], _) | ([], [name]) => Some(*name),
-            _ => None,
-        };
+        let (given, declared) = (of_layer(0), of_layer(1));
+        let mut names: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
+        let only_given = given.iter().map(|(entry, _)| entry.key.as_str()).filter(|name| !names.contains(name));
+        names.extend(only_given.collect::<Vec<_>>());
+        let with_value = || given.iter().chain(&declared).filter(|(entry, _)| has_value(&entry.node));
+        let lacks_value = |name: &&str| with_value().all(|(entry, _)| entry.key != *name);
+        let without_value: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
+        let alone = alone(&names, &without_value);
         if around.takes_wishes {
             reader.check_wishes(&names, alone.is_some());
         }
         for name in &names {
             let field = format!("{prefix}inputs.{name}");
-            let own = find_in(&given, name).map(|index| given[index]);
-            let declares = find_in(&declared, name).map(|index| declared[index]);
+            let own = given.iter().find(|(entry, _)| entry.key == *name).copied();
+            let declares = declared.iter().find(|(entry, _)| entry.key == *name).copied();
             if let (Some((entry, _)), None, true) = (own, declares, layers.0.len() > 1) {
                 let names: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
-                let hint = nearest(name, names.iter().copied());
-                let message = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+                let hint = did_you_mean(name, names.iter().copied());
                 let fault = Fault::of(format!("{name:?}"), names.join(", "));
-                reader.refuse(
-                    entry.location,
-                    &field,
-                    fault.saying(format!("the component has no such input{message}")),
-                );
+                let fault = fault.saying(format!("the component has no such input{hint}"));
+                reader.problems.add(entry.location, &field, fault);
                 continue;
             }
             let wished = if around.takes_wishes { reader.wished(name, alone == Some(name), &names) } else { None };
-            let given = Given { name, field, declared: declares, given: own, wished };
-            if let Some(bound) = reader.bind(&given, *outer) {
-                inputs.insert((*name).to_owned(), bound);
-            } else {
-                // Its mistake is recorded; its uses are not mistakes as well.
-                inputs.insert((*name).to_owned(), Bound::Literal(Node::text(Location::File, "-")));
-            }
+            let input = UnboundInput { name, field, declared: declares, given: own, wished };
+            // Where its mistake is recorded, its uses are not mistakes as well.
+            let refused = || Bound::Literal(Node::text(Location::File, "-"));
+            inputs.insert((*name).to_owned(), reader.bind(&input, *outer).unwrap_or_else(refused));
         }
-        let outputs = Self::outputs(reader, around, &of_layer(0, "outputs"), &of_layer(1, "outputs"));
+        let outputs = Self::outputs(reader, layers, around);
         let (main, appended) = (None, None);
         let (step, prefix) = ((*step).to_owned(), (*prefix).to_owned());
         Self { step, prefix, inputs, outputs, main, appended, outer: *outer, also: RefCell::default() }
     }
 
-    fn outputs(
-        reader: &Reader<'_>,
-        around: &Around<'_>,
-        given: &[(&Entry, &Path)],
-        declared: &[(&Entry, &Path)],
-    ) -> BTreeMap<String, Target> {
+    fn outputs(reader: &Reader<'_>, layers: &Layers, around: &Around<'_>) -> BTreeMap<String, Target> {
         let mut outputs: BTreeMap<String, Target> = BTreeMap::new();
-        for (entry, _) in given.iter().chain(declared) {
+        let all = || layers.0.iter().flat_map(|layer| layer.entries_of("outputs"));
+        for (entry, _) in layers.merged("outputs") {
             let name = &entry.key;
-            if outputs.contains_key(name) {
-                continue;
-            }
             let field = format!("{}outputs.{name}", around.prefix);
-            let all = given.iter().chain(declared).filter(|(entry, _)| entry.key == *name);
-            let layers: Vec<(&Node, &Path)> = all.map(|(entry, folder)| (&entry.node, *folder)).collect();
+            let of_name = all().filter(|(entry, _)| entry.key == *name);
+            let layers: Vec<(&Node, &Path)> = of_name.map(|(entry, folder)| (&entry.node, folder)).collect();
             let kind = layers.iter().find_map(|(node, _)| find(node.entries(), "type")).map_or("", Node::written);
             let path = layers.iter().find_map(|(node, _)| match &node.value {
                 Value::Scalar(scalar) if !scalar.is_null() => Some(*node),
@@ -145,7 +115,7 @@ impl<'a> Scope<'a> {
                     }
                     None => {
                         let fault = Fault::new(node, "an output of the pipeline");
-                        reader.refuse(node.location, &field, fault.saying("the pipeline has no such output"));
+                        reader.problems.add(node.location, &field, fault.saying("the pipeline has no such output"));
                     }
                 }
                 continue;
@@ -219,13 +189,8 @@ impl<'a> Scope<'a> {
         if !node.written().contains("${{") {
             return Some(node.clone());
         }
-        match expression::replace(node.written(), &mut |name| self.text(name)) {
-            Ok(text) => Some(Node::plain(node.location, &text)),
-            Err(fault) => {
-                reader.refuse(node.location, field, fault);
-                None
-            }
-        }
+        let text = expression::replace(node.written(), &mut |name| self.text(name));
+        Some(Node::plain(node.location, &reader.problems.accept(node.location, field, text)?))
     }
 
     /// Adds `environment_variables`.
@@ -275,6 +240,14 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// Returns the input that `--input VALUE` means.
+pub fn alone<'n>(names: &[&'n str], without_value: &[&'n str]) -> Option<&'n str> {
+    match (without_value, names) {
+        ([name], _) | ([], [name]) => Some(name),
+        _ => None,
+    }
+}
+
 /// Whether an input has a value of its own, or needs none.
 pub fn has_value(node: &Node) -> bool {
     match &node.value {
@@ -289,8 +262,7 @@ pub fn has_value(node: &Node) -> bool {
 
 pub fn unknown<'n>(name: &str, group: &str, names: impl Iterator<Item = &'n String>) -> Fault {
     let names: Vec<String> = names.map(|name| format!("{group}.{name}")).collect();
-    let hint = nearest(name, names.iter().map(String::as_str));
-    let message = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+    let hint = did_you_mean(name, names.iter().map(String::as_str));
     let allowed = if names.is_empty() { format!("no {group}, since there are none") } else { names.join(", ") };
-    Fault::of(format!("${{{{{name}}}}}"), allowed).saying(format!("unknown name{message}"))
+    Fault::of(format!("${{{{{name}}}}}"), allowed).saying(format!("unknown name{hint}"))
 }

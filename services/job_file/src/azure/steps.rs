@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::kind::{self, Kind};
-use super::reader::Reader;
+use super::kind::{self, DocumentKind};
+use super::reader::{JobFile, Reader};
 use super::scope::Around;
 use super::wishes::Wishes;
 use crate::load::{Surroundings, read_step};
@@ -23,6 +23,13 @@ pub struct Step {
     pub(super) made_earlier: Vec<PathBuf>,
     /// It runs a command on this machine.
     pub is_command: bool,
+}
+
+impl Step {
+    /// The only step of a document.
+    fn alone(name: String, job: JobFile) -> Self {
+        Self { name, entries: job.0, needs: Vec::new(), made_earlier: Vec::new(), is_command: false }
+    }
 }
 
 /// The steps of a document, in the order in which they run.
@@ -133,7 +140,7 @@ fn outputs_of(path: &Path, context: &Context) -> PathBuf {
 }
 
 fn translate(
-    kind: Kind,
+    kind: DocumentKind,
     path: &Path,
     entries: Vec<Entry>,
     wishes: &Wishes,
@@ -143,17 +150,17 @@ fn translate(
     let Some(Surroundings { paths, .. }) = Surroundings::of(path, context, problems) else { return Vec::new() };
     let (stem, root) = (stem(path), outputs_of(path, context));
     let reader = Reader { context, problems, wishes, folder: paths.folder, root, without: Default::default() };
-    if let (Some(step), true) = (&wishes.step, kind != Kind::Pipeline) {
+    if let (Some(step), true) = (&wishes.step, kind != DocumentKind::Pipeline) {
         let fault = Fault::of(format!("{step:?}"), "--step with a pipeline").saying("this document has no steps");
         problems.add(Location::File, "--step", fault);
     }
     let steps = match kind {
-        Kind::Pipeline => reader.pipeline(entries, stem),
-        Kind::Deployment => {
+        DocumentKind::Pipeline => reader.pipeline(entries, stem),
+        DocumentKind::Deployment => {
             let (name, job) = reader.deployment(entries, stem);
-            vec![Step { name, entries: job.0, needs: Vec::new(), made_earlier: Vec::new(), is_command: false }]
+            vec![Step::alone(name, job)]
         }
-        Kind::Parallel => {
+        DocumentKind::Parallel => {
             let name = find(&entries, "name").map_or(stem, Node::written).to_owned();
             let layers = reader.layers(entries, &reader.folder, "");
             let outer = |name: &str| Err(Fault::of(format!("${{{{{name}}}}}"), "inputs.NAME, outputs.NAME"));
@@ -167,13 +174,7 @@ fn translate(
                 takes_wishes: true,
             };
             let (job, _) = reader.parallel(&layers, &around);
-            vec![Step {
-                name: name.clone(),
-                entries: job.0,
-                needs: Vec::new(),
-                made_earlier: Vec::new(),
-                is_command: false,
-            }]
+            vec![Step::alone(name.clone(), job)]
         }
     };
     if let Some(sentence) = reader.without.borrow().sentence() {

@@ -51,11 +51,9 @@ pub fn read_columns(section: &Section<'_>, kind: Option<InputKind>, format: Opti
         if matches!(node.value, Value::List(_)) {
             columns.names.push(name.clone());
         }
-        match given.map(|given| column_type(given, format).map_err(|fault| (given.location, fault))) {
-            Some(Ok(column_type)) => drop(columns.types.insert(name.clone(), column_type)),
-            Some(Err((location, fault))) => section.refuse(&format!("columns.{name}"), location, fault),
-            None => {}
-        }
+        let read =
+            |given: &Node| section.accept(&format!("columns.{name}"), given.location, column_type(given, format));
+        columns.types.extend(given.and_then(read).map(|column_type| (name.clone(), column_type)));
     }
     columns
 }

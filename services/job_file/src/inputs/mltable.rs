@@ -6,9 +6,10 @@ use std::path::Path;
 use partitioner::Inputs;
 use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 
-use crate::keys::{self, INPUT};
+use crate::keys::{INPUT, Read};
 use crate::paths::is_url;
-use crate::values::{integer, list, text, word};
+use crate::problem::did_you_mean;
+use crate::values::{integer, list, word};
 use crate::{Entry, Fault, Location, Node, Paths, Problems, Value, find, nearest, other};
 
 const FILE: &str = "MLTable";
@@ -72,15 +73,14 @@ fn read(
         return Err(if is_made { None } else { refuse(Fault::new(path, allowed).saying(message)) });
     }
     let entries = other::read(&file, path.location, field, "type: mltable", problems).ok_or(None)?;
-    let mut table = Table { is_file, ..Table::default() };
+    let mut table = MlTable { is_file, ..MlTable::default() };
     for entry in &entries {
         let known = match entry.key.as_str() {
             "paths" => table.read_paths(&entry.node, &file),
             "transformations" => table.read_transformations(&entry.node),
             "$schema" | "type" | "metadata" => Ok(()),
             key => {
-                let hint = nearest(key, ["paths", "transformations", "metadata"]);
-                let hint = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+                let hint = did_you_mean(key, ["paths", "transformations", "metadata"]);
                 Err((entry.location, Fault::only(format!("unknown key {key:?} of an MLTable{hint}"))))
             }
         };
@@ -115,7 +115,7 @@ fn read(
 
 /// What an MLTable says.
 #[derive(Default)]
-struct Table {
+struct MlTable {
     is_file: bool,
     paths: Vec<Node>,
     format: Option<TableFormat>,
@@ -146,14 +146,14 @@ impl Rows {
     }
 }
 
-type Read = Result<(), (Location, Fault)>;
+type Checked = Result<(), (Location, Fault)>;
 
 fn at<T>(node: &Node, result: Result<T, Fault>) -> Result<T, (Location, Fault)> {
     result.map_err(|fault| (node.location, fault))
 }
 
-impl Table {
-    fn read_paths(&mut self, node: &Node, file: &Path) -> Read {
+impl MlTable {
+    fn read_paths(&mut self, node: &Node, file: &Path) -> Checked {
         let allowed = "a list of file, folder or pattern: [{pattern: ./*.csv}]";
         let folder = file.parent().unwrap_or(Path::new("/"));
         for item in at(node, list(node, allowed))? {
@@ -181,7 +181,7 @@ impl Table {
         Ok(())
     }
 
-    fn read_transformations(&mut self, node: &Node) -> Read {
+    fn read_transformations(&mut self, node: &Node) -> Checked {
         for item in at(node, list(node, "a list of transformations"))? {
             let (name, location, options) = match item.entries() {
                 [entry] => (entry.key.as_str(), entry.location, &entry.node),
@@ -192,7 +192,7 @@ impl Table {
         Ok(())
     }
 
-    fn transform(&mut self, name: &str, location: Location, options: &Node) -> Read {
+    fn transform(&mut self, name: &str, location: Location, options: &Node) -> Checked {
         if let Some((_, format)) = READERS.iter().find(|(reader, _)| *reader == name) {
             self.format = Some(*format);
             return options.entries().iter().try_for_each(|entry| self.read_option(entry));
@@ -229,7 +229,7 @@ impl Table {
     }
 
     /// Reads `take: 5`, `skip: 5` or `take: {count: 5}`; each counts the rows that the ones before it leave.
-    fn limit(&mut self, is_take: bool, location: Location, options: &Node) -> Read {
+    fn limit(&mut self, is_take: bool, location: Location, options: &Node) -> Checked {
         if self.format.is_none() && !self.is_file {
             let readers = READERS.map(|(reader, _)| reader).join(", ");
             let fault = Fault::of("no reader before it", readers);
@@ -251,7 +251,7 @@ impl Table {
         }
     }
 
-    fn read_option(&mut self, entry: &Entry) -> Read {
+    fn read_option(&mut self, entry: &Entry) -> Checked {
         let node = &entry.node;
         let written = node.written().trim();
         match entry.key.as_str() {
@@ -285,8 +285,7 @@ impl Table {
             key => {
                 let allowed = "delimiter, encoding, header, infer_column_types, support_multi_line, empty_as_string, \
                                include_path_column";
-                let hint = nearest(key, allowed.split(", "));
-                let hint = hint.map_or(String::new(), |hint| format!("; did you mean {hint:?}?"));
+                let hint = did_you_mean(key, allowed.split(", "));
                 let fault = Fault::of(format!("{key:?}"), allowed).saying(format!("unknown option{hint}"));
                 return Err((entry.location, fault));
             }
@@ -294,7 +293,7 @@ impl Table {
         Ok(())
     }
 
-    fn convert(&mut self, options: &Node) -> Read {
+    fn convert(&mut self, options: &Node) -> Checked {
         let allowed = "a list of columns and column_type: [{columns: [a], column_type: int}]";
         for item in at(options, list(options, allowed))? {
             let (Some(columns), Some(kind)) = (find(item.entries(), "columns"), find(item.entries(), "column_type"))
@@ -386,17 +385,10 @@ impl Table {
     /// Returns the columns of the first file.
     fn there(&self) -> Result<Vec<String>, Fault> {
         let mut table = TableOptions { format: self.format.unwrap_or(TableFormat::Csv), ..TableOptions::default() };
-        let option = |key: &str| self.keys.iter().find(|entry| entry.key == key).map(|entry| &entry.node);
-        if let Some([byte]) = option("delimiter").and_then(|node| text(node).ok()).as_deref().map(str::as_bytes) {
-            table.delimiter = *byte;
-        }
-        if let Some(encoding) = option("encoding") {
-            table.encoding = encoding.written().to_owned();
-        }
-        if let (Some(header), Some(keys::Read::Table(set))) =
-            (option("header"), INPUT.find("header").map(|key| key.read))
-        {
-            set(&mut table, header).map_err(|_| Fault::only(format!("header: {} is unknown", header.written())))?;
+        for Entry { key, node, .. } in &self.keys {
+            if let Some(Read::Table(set)) = INPUT.find(key).map(|row| row.read) {
+                set(&mut table, node).map_err(|fault| fault.within(key))?;
+            }
         }
         let paths = self.paths.iter().map(|path| ItemPath::from(path.written())).collect();
         let input = Input { name: FILE.to_owned(), kind: InputKind::Tabular, paths, partition_format: None, table };

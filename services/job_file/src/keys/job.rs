@@ -1,9 +1,6 @@
 //! Keys at the top of the job file.
 
-use protocol::{
-    DEFAULT_CONCURRENCY, Durability, Isolate, LABEL_ALLOWED, MiniBatchSize, OutputAction, Priority, RateLimits,
-    Requirements, is_label,
-};
+use protocol::{Durability, Isolate, LABEL_ALLOWED, MiniBatchSize, OutputAction, Priority, is_label};
 
 use super::option::TIMEOUT_SECONDS_MAX;
 use super::{Key, REQUIRED, Table, key, key_with_default};
@@ -34,7 +31,7 @@ const SCRIPT: &[Key] = &[
     key("description", "text", "none")
         .meaning("A text for people, which the portal shows.")
         .job(|job, node| text(node).map(|text| job.description = text))
-        .leave_out(|job| job.description.clear()),
+        .left_out(),
     key("entry_script", "path or module", REQUIRED).meaning(
         "The Python script, relative to `source_directory` and below it; without `source_directory`, relative to the job \
          file. Or its name as a module, `package.module`, below the same folder; relative imports then work. `gristmill.mlflow_model` is Gristmill's \
@@ -168,7 +165,7 @@ const RESULTS: &[Key] = &[
              nothing has written to its output since.",
         )
         .job(|job, node| boolean(node).map(|allow| job.allow_reuse = allow))
-        .leave_out(|job| job.allow_reuse = true),
+        .left_out(),
 ];
 
 const LIMITS: &[Key] = &[
@@ -231,7 +228,7 @@ const LIMITS: &[Key] = &[
              waits; the first success counts. See *Slow mini-batches*.",
         )
         .job(|job, node| boolean(node).map(|speculation| job.speculation = speculation))
-        .leave_out(|job| job.speculation = false),
+        .left_out(),
     key_with_default("lost_delivery_max", "integer from 0", "10")
         .meaning("Number of times that a mini-batch may be lost with its node before it counts as failed.")
         .job(|job, node| integer(node, 0, i32::MAX.into()).map(|deliveries| job.lost_delivery_max = deliveries)),
@@ -243,33 +240,33 @@ const NODES: &[Key] = &[
             "Where `run` runs the job: `local`, or a target of `gristmill.toml` (see [TARGETS.md](../cli/TARGETS.md)). \
              `--target` and `GRISTMILL_TARGET` take precedence.",
         )
-        .leave_out(|_| {}),
+        .left_out(),
     key("node_count", "1 to 10000", "1; on a target, every node")
         .meaning(
             "On this machine: number of agents side by side. On a compute target: maximum number of nodes that work \
              on the job at a time.",
         )
         .job(|job, node| node_count(node).map(|nodes| job.node_count = Some(nodes)))
-        .leave_out(|job| job.node_count = None),
+        .left_out(),
     key("requires", "mapping", "any node")
         .meaning(
             "What each node of a compute target must have to take the job: `gpus`, `memory`, `processors`, `labels`. See \
              [Which nodes take a job](#which-nodes-take-a-job).",
         )
         .with_parts()
-        .leave_out(|job| job.requires = Requirements::default()),
+        .left_out(),
     key("process_count_per_node", "1 to 1000", "one for each core, or 1 where there is a GPU")
         .meaning("Python processes on each node.")
         .job(|job, node| process_count(node).map(|processes| job.process_count_per_node = Some(processes)))
         .argument(13, |job, _| job.process_count_per_node.map(|processes| processes.to_string()))
-        .leave_out(|job| job.process_count_per_node = None),
+        .left_out(),
     key("owner", "text", "the user who enqueues it")
         .meaning(
             "On a compute target: the person or team that the job counts for, in `gristmill jobs` and for \
              [quotas](../cli/TARGETS.md#quotas). 1 to 63 letters, digits and `-_./`.",
         )
         .job(|job, node| owner(node).map(|owner| job.owner = owner))
-        .leave_out(|job| job.owner.clear()),
+        .left_out(),
     key_with_default("priority", "`low`, `normal`, `high`", "normal")
         .meaning(
             "On a compute target: how many of a node's processes the job gets while other jobs have work there: four times \
@@ -279,54 +276,54 @@ const NODES: &[Key] = &[
             let priorities = Priority::ALL.map(|priority| (priority.word(), priority));
             choice(node, &priorities).map(|priority| job.priority = priority)
         })
-        .leave_out(|job| job.priority = Priority::Normal),
+        .left_out(),
     key("max_share", "1 to 100", "100")
         .meaning(
             "On a compute target: the largest part of a node's processes that the job gets, in percent, even while no \
              other job has work. At least one process.",
         )
         .job(|job, node| integer(node, 1, 100).map(|percent| job.max_share = Some(percent)))
-        .leave_out(|job| job.max_share = None),
+        .left_out(),
     key("max_memory", "size: `500MB`, `16GB`", "what the node has for jobs")
         .meaning(
             "On a compute target: memory of the job's processes on one node together, in multiples of 1024, child processes \
              included. The kernel kills a process that would exceed it. See [Memory of jobs](#memory-of-jobs).",
         )
         .job(|job, node| memory(node).map(|bytes| job.max_memory = bytes))
-        .leave_out(|job| job.max_memory = 0),
+        .left_out(),
     key("process_max_runs", "integer from 1", "any number")
         .meaning(
             "Runs after which a process is replaced by a new one, between two mini-batches. See \
              [Processes that wear out](#processes-that-wear-out).",
         )
         .job(|job, node| integer(node, 1, i64::MAX).map(|runs| job.process_max_runs = runs))
-        .leave_out(|job| job.process_max_runs = 0),
+        .left_out(),
     key("process_max_memory", "size: `500MB`, `2GB`", "any amount")
         .meaning(
             "Memory above which a process is replaced by a new one, between two mini-batches: its resident memory (RSS) \
              in multiples of 1024, without children. See [Processes that wear out](#processes-that-wear-out).",
         )
         .job(|job, node| memory(node).map(|bytes| job.process_max_memory = bytes))
-        .leave_out(|job| job.process_max_memory = 0),
+        .left_out(),
     key_with_default("concurrency", "1 to 1000", "8")
         .meaning(
             "Items of its mini-batch that a process works on at a time, if the script has `async def run_item`; a \
              warning, if it has not.",
         )
         .job(|job, node| integer(node, 1, CONCURRENCY_MAX).map(|items| job.concurrency = items))
-        .leave_out(|job| job.concurrency = DEFAULT_CONCURRENCY),
+        .left_out(),
     key("limits", "mapping", "none")
         .meaning(
             "Limits on the requests of all processes of all nodes together to a service: `requests_per_minute`, \
              `tokens_per_minute`, `concurrent`. See [Limits of a service](#limits-of-a-service).",
         )
         .with_parts()
-        .leave_out(|job| job.limits = RateLimits::default()),
+        .left_out(),
     key_with_default("logging_level", "`debug`, `info`, `warning`, `error`, `critical`", "info")
         .meaning("Lowest level that is logged; upper or lower case.")
         .job(|job, node| choice(node, LOGGING_LEVELS).map(|level| job.logging_level = level.to_owned()))
         .argument(5, |job, _| Some(job.logging_level.clone()))
-        .leave_out(|job| job.logging_level.clear()),
+        .left_out(),
     key_with_default("hide_unassigned_gpus", BOOLEAN, "false")
         .meaning(
             "Hides all GPUs from processes without a GPU of their own. By default these see all GPUs of their job.",
@@ -341,7 +338,7 @@ const NODES: &[Key] = &[
             let durabilities = [("process", Durability::Process), ("full", Durability::Full)];
             choice(node, &durabilities).map(|durability| job.durability = durability)
         })
-        .leave_out(|job| job.durability = Durability::Process),
+        .left_out(),
 ];
 
 /// `^[a-z]([-a-z0-9]*[a-z0-9])?$`, 3 to 32 characters.

@@ -25,12 +25,12 @@ const ROWS: &[Key] = &[
         )
         .job(|job, node| seconds(node).map(|seconds| job.progress_update_timeout_seconds = seconds))
         .setting("progress_update_timeout_seconds")
-        .leave_out(|job| job.progress_update_timeout_seconds = 0),
+        .left_out(),
     key_with_default("first_task_creation_timeout", TIMEOUT, "600")
         .meaning("The job fails if it creates no mini-batch within this many seconds.")
         .job(|job, node| seconds(node).map(|seconds| job.first_task_creation_timeout_seconds = seconds))
         .setting("first_task_creation_timeout_seconds")
-        .leave_out(|job| job.first_task_creation_timeout_seconds = 0),
+        .left_out(),
     key_with_default("resource_monitor_interval", "from 0 s", "600")
         .meaning("Seconds between two samples of processor, memory, disk and network; 0: no samples.")
         .job(|job, node| {
@@ -38,7 +38,7 @@ const ROWS: &[Key] = &[
             seconds.map(|seconds| job.resource_monitor_interval_seconds = seconds)
         })
         .setting("resource_monitor_interval_seconds")
-        .leave_out(|job| job.resource_monitor_interval_seconds = 0),
+        .left_out(),
     key_with_default("append_row_dataframe_header", BOOLEAN, "False")
         .meaning("Writes the column names of DataFrames once, as the first line of the output.")
         .job(|job, node| boolean(node).map(|header| job.output.header = header))
@@ -52,7 +52,7 @@ const ROWS: &[Key] = &[
             }
             _ => Err(Fault::new(node, "\"\", cProfile or profile")),
         })
-        .leave_out(|job| job.profiling_module.clear()),
+        .left_out(),
     key_with_default("rank_mini_batch_count", "integer", "0")
         .meaning("Number of mini-batches without input; the inputs are then not read. A negative number counts as 0.")
         .job(|job, node| {
@@ -64,7 +64,7 @@ const ROWS: &[Key] = &[
     key_with_default("nice", "0 to 20", "5")
         .meaning("Scheduling priority of the Python processes; 20 is the lowest.")
         .job(|job, node| number(node, 0..=20, "an integer from 0 to 20").map(|nice| job.nice = nice as u32))
-        .leave_out(|job| job.nice = 0),
+        .left_out(),
     key(SCORE_RUN_TIMEOUT, TIMEOUT, "")
         .meaning("Old name of `run_invocation_timeout`, which takes precedence.")
         .job(|job, node| seconds(node).map(|seconds| job.run_invocation_timeout_seconds = seconds))

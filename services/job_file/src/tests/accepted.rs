@@ -403,10 +403,7 @@ fn command_line_replaces_values_of_the_file() {
 #[test]
 fn command_line_reaches_nested_keys() {
     let workplace = Workplace::new();
-    let spec = |overrides: &[(&str, &str)]| match workplace.load(BASE, overrides) {
-        Ok(parsed) => parsed.spec,
-        Err(problems) => panic!("{overrides:?}\n{}", super::lines(&problems)),
-    };
+    let spec = |overrides: &[(&str, &str)]| super::sound(workplace.load(BASE, overrides)).spec;
     assert_eq!(spec(&[("name", "other")]).name, "other");
     assert_eq!(spec(&[("output", "elsewhere: #1")]).output.folder, ItemPath::from(workplace.path("elsewhere: #1")));
     assert_eq!(spec(&[("description", "'quoted text'")]).description, "quoted text");

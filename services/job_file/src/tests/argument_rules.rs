@@ -37,30 +37,6 @@ fn placeholders_become_absolute_paths() {
     assert_eq!(variables, [("DATA", path("data").as_str()), ("EMPTY", ""), ("N", "1.0")]);
 }
 
-#[test]
-fn invalid_arguments_are_rejected() {
-    let workplace = Workplace::new();
-    for (given, field, expected) in [
-        ("--a 1", "arguments", "a list of texts and numbers"),
-        ("{a: 1}", "arguments", "found a mapping"),
-        ("[x]", "arguments[0]", "Found invalid argument 'x', you can only use keyword argument."),
-        ("[true]", "arguments[0]", "Found invalid argument 'True', you can only use keyword argument."),
-        ("[--a, null]", "arguments[1]", "found nothing"),
-        ("[--a, [b]]", "arguments[1]", "found a list"),
-        ("[--a, '${{inputs.x}}']", "arguments[1]", "found \"${{inputs.x}}\"; allowed: ${{inputs.data}}, ${{output}}"),
-        ("[--a, '${{outputs.x}}']", "arguments[1]", "allowed: ${{inputs.data}}, ${{output}}"),
-        ("[--a, '${{output']", "arguments[1]", "without `}}`"),
-    ] {
-        let said = workplace.problems(&format!("arguments: {given}"));
-        assert!(said.contains(&format!(": {field}: ")) && said.contains(expected), "{given}: {said}");
-    }
-    let said =
-        workplace.problems("inputs: [{name: d, type: file, paths: [data, code]}]\narguments: [-d, '${{inputs.d}}']");
-    assert!(said.contains("input \"d\" has 2 paths, not one"), "{said}");
-    let said = workplace.problems("output: null\noutput_action: summary_only\narguments: [-o, '${{output}}']");
-    assert!(said.contains("allowed: ${{inputs.data}}"), "{said}");
-}
-
 /// Only the fault of the value is reported, not its placeholder.
 #[test]
 fn placeholder_of_invalid_value_is_not_a_second_problem() {
@@ -115,32 +91,6 @@ fn engine_options_are_read() {
     assert_eq!((spec.progress_update_timeout_seconds, spec.rank_mini_batch_count), (99, 0));
     let spec = workplace.spec("arguments: [--profiling_module, '', --x, --, --nice, 99]");
     assert_eq!((spec.profiling_module.as_str(), spec.nice), ("", 5), "behind -- everything is the script's");
-}
-
-#[test]
-fn engine_options_out_of_range_are_rejected() {
-    let workplace = Workplace::new();
-    for (given, expected) in [
-        ("[--task_overhead_timeout, 0]", "from 1 to 259200"),
-        ("[--task_overhead_timeout, 1.5]", "from 1 to 259200"),
-        ("[--progress_update_timeout, 259201]", "from 1 to 259200"),
-        ("[--first_task_creation_timeout=x]", "from 1 to 259200"),
-        ("[--score_run_timeout, 0]", "from 1 to 259200"),
-        ("[--resource_monitor_interval, -1]", "from 0 (off)"),
-        ("[--rank_mini_batch_count, many]", "below 0 is 0"),
-        ("[--nice, 21]", "found \"--nice 21\"; allowed: an integer from 0 to 20"),
-        ("[--nice, -1]", "an integer from 0 to 20"),
-        ("[--append_row_dataframe_header, maybe]", "True or False"),
-        ("[--profiling_module, yappi]", "cProfile or profile"),
-        ("[--copy_logs_to_parent, maybe]", "True or False"),
-        ("[--nice]", "\"--nice\" without a value"),
-        ("[--nice, --x]", "\"--nice\" without a value"),
-    ] {
-        let said = workplace.problems(&format!("arguments: {given}"));
-        assert!(said.contains(expected), "{given}: {said}");
-    }
-    let said = workplace.problems("arguments: [--a, '${{inputs.x}}', --nice, 30]");
-    assert!(said.contains("arguments[2]: found \"--nice 30\""), "counted as in the file: {said}");
 }
 
 #[test]

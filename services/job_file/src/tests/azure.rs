@@ -4,7 +4,7 @@ use std::path::Path;
 
 use protocol::{InputKind, JobSpec, MiniBatchSize, OutputAction};
 
-use super::{Workplace, lines};
+use super::{Workplace, lines, sound};
 use crate::{AzureNames, Context, Parsed, Problem, Steps, Wishes, load};
 
 pub const COMPONENT: &str = "\
@@ -107,10 +107,7 @@ impl Workplace {
     }
 
     fn job(&self, text: &str, wishes: &Wishes) -> JobSpec {
-        match self.read(text, wishes) {
-            Ok(parsed) => parsed.spec,
-            Err(problems) => panic!("{text}\n{}", lines(&problems)),
-        }
+        sound(self.read(text, wishes)).spec
     }
 }
 
@@ -291,13 +288,12 @@ impl Workplace {
 fn pipeline_is_one_job_for_each_step_in_the_order_of_their_inputs() {
     let workplace = Workplace::azure();
     let context = workplace.pipeline();
-    let steps = workplace.steps_with(PIPELINE, &Wishes::default(), &context);
-    let steps = steps.unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+    let steps = sound(workplace.steps_with(PIPELINE, &Wishes::default(), &context));
     let names: Vec<&str> = steps.steps().iter().map(|step| step.name.as_str()).collect();
     assert_eq!(names, ["prepare", "score"]);
     assert_eq!(steps.steps()[1].needs, ["prepare"]);
 
-    let prepare = steps.load(0, true, &context).unwrap_or_else(|problems| panic!("{}", lines(&problems))).spec;
+    let prepare = sound(steps.load(0, true, &context)).spec;
     assert_eq!(prepare.entry_script, "gristmill/command_step.py");
     let (data, cut) = (workplace.path("data"), workplace.path("doc-output/prepare/cut"));
     let command = format!("python entry.py --from \"{}\" --to \"{}\"", data.display(), cut.display());
@@ -305,7 +301,7 @@ fn pipeline_is_one_job_for_each_step_in_the_order_of_their_inputs() {
     assert_eq!((prepare.rank_mini_batch_count, prepare.run_max_try), (1, 1));
     assert_eq!((prepare.thresholds.allowed_failed_count, prepare.output.action), (0, OutputAction::SummaryOnly));
 
-    let score = steps.load(1, true, &context).unwrap_or_else(|problems| panic!("{}", lines(&problems))).spec;
+    let score = sound(steps.load(1, true, &context)).spec;
     assert_eq!(score.inputs[0].paths[0].as_path(), cut);
     assert_eq!((score.thresholds.allowed_failed_count, score.run_max_try), (10, 4));
     assert_eq!(score.run_invocation_timeout_seconds, 11);
@@ -322,8 +318,7 @@ fn one_step_runs_alone() {
     let workplace = Workplace::azure();
     let context = workplace.pipeline();
     let wishes = Wishes { step: Some("score".to_owned()), ..inputs(&["data=data", "limit=8"]) };
-    let parsed = load(Path::new("doc.yml"), PIPELINE, &wishes, &context);
-    let spec = parsed.unwrap_or_else(|problems| panic!("{}", lines(&problems))).spec;
+    let spec = sound(load(Path::new("doc.yml"), PIPELINE, &wishes, &context)).spec;
     assert_eq!(spec.inputs[0].paths[0].as_path(), workplace.path("data"));
     assert_eq!(user_arguments(&spec)[2..4], ["--limit", "8"]);
     let problems = load(Path::new("doc.yml"), PIPELINE, &Wishes::default(), &context).expect_err("two steps");
@@ -342,14 +337,11 @@ fn converted_document_is_the_same_job() {
         ("endpoint_name: e\nmodel: ./mlflow\n", inputs(&["data/*.txt"])),
         (PIPELINE, Wishes::default()),
     ] {
-        let steps = workplace.steps_with(text, &wishes, &context);
-        let steps = steps.unwrap_or_else(|problems| panic!("{text}{}", lines(&problems)));
+        let steps = sound(workplace.steps_with(text, &wishes, &context));
         for index in 0..steps.steps().len() {
-            let loaded = steps.load(index, false, &context);
-            let loaded = loaded.unwrap_or_else(|problems| panic!("{text}{}", lines(&problems))).spec;
+            let loaded = sound(steps.load(index, false, &context)).spec;
             let written = steps.job_file(index).expect("no `--set`");
-            let again = load(Path::new("doc.yml"), &written, &Wishes::default(), &context);
-            let again = again.unwrap_or_else(|problems| panic!("{written}{}", lines(&problems))).spec;
+            let again = sound(load(Path::new("doc.yml"), &written, &Wishes::default(), &context)).spec;
             assert_eq!(again, loaded, "{written}");
         }
     }
@@ -370,41 +362,45 @@ fn names_are_looked_up_in_the_tables() {
         let node = crate::Node::text(crate::Location::File, text);
         names.locate(&node, Path::new("/docs"), None, table)
     };
-    use crate::azure::Table;
+    use crate::azure::NameTable;
     for (text, table, expected) in [
-        ("./x/y.csv", Table::Data, "/docs/x/y.csv"),
-        ("file:./x", Table::Data, "/docs/x"),
-        ("/abs", Table::Data, "/abs"),
-        ("https://host/a.csv", Table::Data, "https://host/a.csv"),
-        ("wasbs://box@account.blob.core.windows.net/a", Table::Data, "abfss://box@account.dfs.core.windows.net/a"),
-        ("abfss://box@account.dfs.core.windows.net/a", Table::Data, "abfss://box@account.dfs.core.windows.net/a"),
-        ("azureml://datastores/store/paths/a/b", Table::Data, "s3://bucket/all/a/b"),
-        ("azureml:azureml://datastores/local/paths/a/", Table::Data, "/mnt/x/a"),
-        ("azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/local/paths/a", Table::Data, "/mnt/x/a"),
-        ("azureml:a:1", Table::Data, "/a1"),
-        ("azureml:a@latest", Table::Data, "/a10"),
-        ("azureml:b:77", Table::Data, "/b"),
-        ("azureml:m:1", Table::Models, "https://host/m"),
-        ("azureml://registries/r/models/m/versions/3", Table::Models, "https://host/m"),
-        ("azureml://registries/r/environments/e/labels/latest", Table::Environments, "python3"),
+        ("./x/y.csv", NameTable::Data, "/docs/x/y.csv"),
+        ("file:./x", NameTable::Data, "/docs/x"),
+        ("/abs", NameTable::Data, "/abs"),
+        ("https://host/a.csv", NameTable::Data, "https://host/a.csv"),
+        ("wasbs://box@account.blob.core.windows.net/a", NameTable::Data, "abfss://box@account.dfs.core.windows.net/a"),
+        ("abfss://box@account.dfs.core.windows.net/a", NameTable::Data, "abfss://box@account.dfs.core.windows.net/a"),
+        ("azureml://datastores/store/paths/a/b", NameTable::Data, "s3://bucket/all/a/b"),
+        ("azureml:azureml://datastores/local/paths/a/", NameTable::Data, "/mnt/x/a"),
+        (
+            "azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/local/paths/a",
+            NameTable::Data,
+            "/mnt/x/a",
+        ),
+        ("azureml:a:1", NameTable::Data, "/a1"),
+        ("azureml:a@latest", NameTable::Data, "/a10"),
+        ("azureml:b:77", NameTable::Data, "/b"),
+        ("azureml:m:1", NameTable::Models, "https://host/m"),
+        ("azureml://registries/r/models/m/versions/3", NameTable::Models, "https://host/m"),
+        ("azureml://registries/r/environments/e/labels/latest", NameTable::Environments, "python3"),
     ] {
         assert_eq!(locate(text, table).expect(text), expected, "{text}");
     }
     for (text, table, expected) in [
         (
             "azureml:a:3",
-            Table::Data,
+            NameTable::Data,
             "azureml:a:3 is not known here: add `\"a:3\" = \"…\"`, a path or URL, below [azureml.data] in gristmill.toml",
         ),
-        ("azureml:none@latest", Table::Models, "below [azureml.models] in gristmill.toml"),
+        ("azureml:none@latest", NameTable::Models, "below [azureml.models] in gristmill.toml"),
         (
             "azureml://datastores/x/paths/y",
-            Table::Data,
+            NameTable::Data,
             "the data store x is not known here: add `x = \"…\"`, a folder or URL, below [azureml.datastores]",
         ),
         (
             "azureml:none",
-            Table::Environments,
+            NameTable::Environments,
             "add `none = \"…\"`, an interpreter or a requirements file, below [azureml.environments]",
         ),
     ] {

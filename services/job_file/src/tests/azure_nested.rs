@@ -5,7 +5,7 @@ use std::path::Path;
 use protocol::{Environment, InputKind, JobSpec, MiniBatchSize, TableFormat};
 
 use super::azure::{COMPONENT, SCORE, inputs};
-use super::{Workplace, lines};
+use super::{Workplace, lines, sound};
 use crate::{AzureNames, Context, Steps, Wishes};
 
 const OUTER: &str = "\
@@ -56,15 +56,11 @@ fn workplace() -> (Workplace, Context) {
 }
 
 fn specs(steps: &Steps, context: &Context) -> Vec<JobSpec> {
-    let load = |index| match steps.load(index, true, context) {
-        Ok(parsed) => parsed.spec,
-        Err(problems) => panic!("{}", lines(&problems)),
-    };
-    (0..steps.steps().len()).map(load).collect()
+    (0..steps.steps().len()).map(|index| sound(steps.load(index, true, context)).spec).collect()
 }
 
 fn read(workplace: &Workplace, context: &Context, text: &str, wishes: &Wishes) -> Steps {
-    workplace.steps_with(text, wishes, context).unwrap_or_else(|problems| panic!("{}", lines(&problems)))
+    sound(workplace.steps_with(text, wishes, context))
 }
 
 #[test]
@@ -171,10 +167,7 @@ fn conda_file_may_be_a_mapping() {
     let inline = "conda_file: {name: x, dependencies: [python=3.12, {pip: [numpy]}]}";
     let text = COMPONENT.replace("image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu20.04", inline);
     let wishes = inputs(&["data=data", "model=model"]);
-    let environment = |text: &str| match workplace.read(text, &wishes) {
-        Ok(parsed) => parsed.spec.environment,
-        Err(problems) => panic!("{}", lines(&problems)),
-    };
+    let environment = |text: &str| sound(workplace.read(text, &wishes)).spec.environment;
     let Environment::Requirements { file, .. } = environment(&text) else { panic!("a conda file") };
     let written = std::fs::read_to_string(file.as_path()).expect("it is there");
     assert!(written.contains("python=3.12") && written.contains("numpy"), "{written}");
@@ -193,8 +186,7 @@ fn rows_of_files_are_the_items_of_newer_scripts() {
         1,
     );
     let read = |rows: &str| {
-        let parsed = workplace.read(&text.replace("ROWS", rows), &inputs(&["data=requests.jsonl", "model=model"]));
-        parsed.unwrap_or_else(|problems| panic!("{}", lines(&problems)))
+        sound(workplace.read(&text.replace("ROWS", rows), &inputs(&["data=requests.jsonl", "model=model"])))
     };
     let spec = read("--amlbi_mini_batch_rows 3").spec;
     assert_eq!((spec.inputs[0].kind, spec.inputs[0].table.format), (InputKind::Tabular, TableFormat::Jsonl));
@@ -214,8 +206,7 @@ fn names_reach_scripts_on_other_machines() {
     let read = |target: Option<&str>, changes: &str| {
         let context =
             Context { azure: azure.clone(), compute_target: target.map(str::to_owned), ..workplace.context() };
-        let parsed = crate::load(Path::new("job.yaml"), &super::base_with(changes), &Wishes::default(), &context);
-        parsed.unwrap_or_else(|problems| panic!("{}", lines(&problems))).spec
+        sound(crate::load(Path::new("job.yaml"), &super::base_with(changes), &Wishes::default(), &context)).spec
     };
     let (here, there) = (read(None, ""), read(Some("prod"), "output: s3://bucket/out\n"));
     assert!(here.environment_variables.is_empty());

@@ -5,9 +5,6 @@ use crate::with_tables;
 
 use super::Workplace;
 
-/// Fields that the engine decides.
-const OF_ENGINE: &[&str] = &["job_id", "fingerprint", "snapshot_digest", "job_file", "argv", "snapshots"];
-
 #[test]
 fn reference_has_the_rows_of_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/JOB_FILE.md");
@@ -70,24 +67,16 @@ fn every_key_is_read_and_checked() {
         let said = workplace.override_problems(&[(&format!("inputs.data.{key}"), "[[[]]]")]);
         assert!(said.contains(&format!("--set inputs[0].{key}")), "--set does not reach {key}: {said}");
     }
-    for key in ENVIRONMENT.names() {
-        let said = workplace.problems(&format!("environment: {{{key}: [[[]]]}}"));
-        assert!(said.contains(&format!(": environment.{key}: ")), "{key} takes anything: {said}");
-    }
-    for key in LIMITS.names() {
-        for value in ["[[[]]]", "0", "-1", "1.5", "many"] {
-            let said = workplace.problems(&format!("limits: {{{key}: {value}}}"));
-            assert!(said.contains(&format!(": limits.{key}: ")), "{key} takes {value}: {said}");
-        }
-    }
-    for key in REQUIRES.names() {
-        for value in ["[[[]]]", "0", "-1", "1.5", "many"] {
-            let said = workplace.problems(&format!("requires: {{{key}: {value}}}"));
-            assert!(said.contains(&format!(": requires.{key}: ")), "{key} takes {value}: {said}");
-        }
-    }
-    for (parent, keys) in [("environment", ENVIRONMENT), ("limits", LIMITS), ("requires", REQUIRES)] {
-        for key in keys.names().map(|key| format!("{parent}.{key}")) {
+    let wrong = &["[[[]]]", "0", "-1", "1.5", "many"][..];
+    for (parent, keys, values) in
+        [("environment", ENVIRONMENT, &wrong[..1]), ("limits", LIMITS, wrong), ("requires", REQUIRES, wrong)]
+    {
+        for name in keys.names() {
+            let key = format!("{parent}.{name}");
+            for value in values {
+                let said = workplace.problems(&format!("{parent}: {{{name}: {value}}}"));
+                assert!(said.contains(&format!(": {key}: ")), "{key} takes {value}: {said}");
+            }
             let said = workplace.override_problems(&[(&key, "[[[]]]")]);
             assert!(said.contains(&format!("--set {key}")), "--set does not reach {key}: {said}");
         }
@@ -120,25 +109,37 @@ fn documented_default_is_the_default() {
     }
 }
 
+fn identity_settings(parsed: &crate::Parsed) -> serde_json::Value {
+    serde_json::to_value(&parsed.identity).expect("plain data")["settings"].take()
+}
+
 /// A field without a key has no name in messages, and no decision whether the fingerprint covers it.
 #[test]
 fn every_setting_of_a_job_has_a_key() {
     let workplace = Workplace::new();
-    let spec = workplace.spec(
+    let parsed = workplace.parsed(
         "outputs: {images: images}\nfail_fast: 3\nmodel: labels.txt\nprocess_max_runs: 9\nprocess_max_memory: 1GB\n\
          concurrency: 9\nlimits: {concurrent: 9}\nisolate: items\nisolate_items_max: 9\nspeculation: true\n\
          owner: ana\npriority: high\nmax_share: 50\nmax_memory: 1GB\nresult_schema: {columns: {a: any}}\nrequires: {gpus: 1}",
     );
-    let json = serde_json::to_value(&spec).expect("plain data");
+    let json = serde_json::to_value(&parsed.spec).expect("plain data");
     let known: Vec<&str> = keys::of_job().map(|key| key.setting).collect();
     for (field, value) in json.as_object().expect("an object") {
         let is_split = known.iter().any(|setting| setting.starts_with(&format!("{field}.")));
         let parts = value.as_object().filter(|_| is_split).into_iter().flatten();
         let parts: Vec<String> = parts.map(|(part, _)| format!("{field}.{part}")).collect();
         let settings = if is_split { parts } else { vec![field.clone()] };
-        for setting in settings.iter().map(String::as_str).filter(|setting| !OF_ENGINE.contains(setting)) {
-            assert!(known.contains(&setting) || setting == "output.to_csv_arguments", "{setting} has no key");
+        for setting in
+            settings.iter().map(String::as_str).filter(|setting| !crate::identity::OF_ENGINE.contains(setting))
+        {
+            let is_other = ["snapshots", "output.to_csv_arguments"].contains(&setting);
+            assert!(known.contains(&setting) || is_other, "{setting} has no key");
         }
+    }
+    let output = identity_settings(&parsed);
+    let empty = identity_settings(&workplace.parsed(""));
+    for key in keys::of_job().filter(|key| key.is_left_out) {
+        assert_eq!(output.get(key.setting), empty.get(key.setting), "{} changes the fingerprint", key.name);
     }
     let no_field = ["compute_target", "arguments"];
     let is_stored = |key: &&Key| !key.is_ignored && !key.setting.is_empty() && !no_field.contains(&key.name);
@@ -155,8 +156,7 @@ fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
     let changes = "description: x\nnode_count: 2\nprocess_count_per_node: 2\nlogging_level: debug\nallow_reuse: false\n\
                    durability: full\nprocess_max_runs: 9\nprocess_max_memory: 1GB\nisolate: off\n\
                    arguments: [--nice, 1, --profiling_module, profile, --progress_update_timeout, 9]";
-    let spec = workplace.parsed(changes);
-    let settings = serde_json::to_value(&spec.identity).expect("plain data")["settings"].to_string();
+    let settings = identity_settings(&workplace.parsed(changes)).to_string();
     let settings = settings.replace(&*workplace.path("data").parent().expect("a folder").to_string_lossy(), "/w");
     let settings: serde_json::Value = serde_json::from_str(&settings).expect("still JSON");
     let table = serde_json::json!({

@@ -8,24 +8,23 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use engine::{Canceled, Republish, Retry};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::Shared;
 use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::{Answer, Refusal};
+use crate::watched::View;
 
 /// How long a request waits for the end of a job that it canceled.
 const CANCEL_TIME: Duration = Duration::from_secs(3);
 /// How long a request waits for an early end of a command that continues a job.
 const START_TIME: Duration = Duration::from_millis(1500);
 
-pub async fn cancel(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+pub async fn cancel(State(shared): SharedState, view: View) -> Answer<Document<Value>> {
     let (jobs, job_id) = (shared.options.jobs.clone(), view.job_id().to_owned());
     // The request to the engine ends by itself, even if this answer does not wait for it.
     let canceling = tokio::spawn(async move {
@@ -53,23 +52,25 @@ pub async fn cancel(State(shared): SharedState, Path(id): Path<String>) -> Answe
             }
         },
     };
-    Ok(document(&answer))
+    Ok(Document(answer))
 }
 
-pub async fn retry(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+pub async fn retry(State(shared): SharedState, view: View) -> Answer<(StatusCode, Document<Value>)> {
     let job_id = view.job_id().to_owned();
     let message = match shared.options.target.is_some() {
         true => publish_again(&shared, &job_id).await?,
         false => start_again(&shared, &job_id).await?,
     };
-    Ok((StatusCode::ACCEPTED, document(&json!({ "message": message }))).into_response())
+    Ok((StatusCode::ACCEPTED, Document(json!({ "message": message }))))
 }
 
 /// Starts a job of one mini-batch of another job, which does not change.
-pub async fn run_again(State(shared): SharedState, Path((id, number)): Path<(String, u64)>) -> Answer<Response> {
+pub async fn run_again(
+    State(shared): SharedState,
+    view: View,
+    Path((_, number)): Path<(String, u64)>,
+) -> Answer<(StatusCode, Document<Value>)> {
     let options = &shared.options;
-    let view = shared.watched.get(&options.jobs, &id).await?;
     let described = options.jobs.describe_again(view.job_id(), number).await;
     let job_id = described.map_err(|error| conflict((options.words.error)(&error)))?;
     if options.target.is_some() {
@@ -82,7 +83,7 @@ pub async fn run_again(State(shared): SharedState, Path((id, number)): Path<(Str
         }
     }
     let message = format!("job {job_id} runs mini-batch {number} again");
-    Ok((StatusCode::ACCEPTED, document(&json!({ "message": message, "job_id": job_id }))).into_response())
+    Ok((StatusCode::ACCEPTED, Document(json!({ "message": message, "job_id": job_id }))))
 }
 
 fn conflict(message: impl Into<String>) -> Refusal {

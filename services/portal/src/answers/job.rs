@@ -2,8 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use axum::extract::{Path, State};
-use axum::response::Response;
+use axum::extract::State;
 use engine::Reuses;
 use engine::Tally;
 use engine::history::{ATTEMPTS_MAX, History, Origin};
@@ -18,7 +17,7 @@ use super::sentence;
 use super::settings::{Setting, settings};
 use super::words::{format_word, output_path, quoted};
 use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::Answer;
 use crate::watched::View;
 use crate::{Options, Words};
@@ -128,10 +127,8 @@ struct Output {
     downloadable: bool,
 }
 
-pub async fn job(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
-    let options = &shared.options;
-    let view = shared.watched.get(&options.jobs, &id).await?;
-    Ok(document(&describe(&view, options).await?))
+pub async fn job(State(shared): SharedState, view: View) -> Answer<Document<Job>> {
+    describe(&view, &shared.options).await.map(Document)
 }
 
 /// Returns the document of a job.

@@ -30,7 +30,7 @@ fn download_is_offered_of_a_file_that_the_portal_can_read() {
 }
 
 fn described(spec: JobSpec, attempts: &[Attempt], progress: Progress) -> Job {
-    let view = running(history(attempts), spec, progress);
+    let view = running(history(attempts), spec, Some(progress));
     let history = view.history();
     Job::new(&view, &history, words(), "", false)
 }

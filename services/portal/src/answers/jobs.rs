@@ -1,16 +1,16 @@
 //! The portal itself, and the list of jobs.
 
 use axum::extract::{Query, State};
-use axum::response::Response;
 use engine::targets::TargetRef;
 use engine::{READS_AT_ONCE, Selection, State as JobState, Summary, name_of};
 use protocol::milliseconds_since_epoch;
 use serde::{Deserialize, Serialize};
 
+use super::words::listed;
 use crate::Options;
 use crate::SharedState;
-use crate::document::document;
-use crate::error::{Answer, Refusal};
+use crate::document::Document;
+use crate::error::Answer;
 
 const JOBS_DEFAULT: usize = 50;
 const JOBS_MAX: usize = 200;
@@ -18,7 +18,7 @@ const JOBS_MAX: usize = 200;
 const READS_MAX: usize = 2000;
 
 #[derive(Debug, Serialize)]
-struct Info {
+pub struct Info {
     version: &'static str,
     place: String,
     target: Option<String>,
@@ -27,12 +27,12 @@ struct Info {
     now: u64,
 }
 
-pub async fn info(State(shared): SharedState) -> Response {
-    document(&describe(&shared.options))
+pub async fn info(State(shared): SharedState) -> Document<Info> {
+    Document(describe(&shared.options))
 }
 
 /// Returns what the page must know of the portal itself.
-pub fn describe(options: &Options) -> impl Serialize + use<> {
+pub fn describe(options: &Options) -> Info {
     Info {
         version: env!("CARGO_PKG_VERSION"),
         place: options.jobs.place(),
@@ -54,7 +54,7 @@ pub fn target_name(target: &TargetRef) -> Option<String> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct ListQuery {
     name: String,
     state: String,
     limit: Option<usize>,
@@ -62,8 +62,8 @@ pub struct Wanted {
 }
 
 #[derive(Debug, Serialize)]
-struct Page {
-    jobs: Vec<Row>,
+pub struct JobsPage {
+    jobs: Vec<JobRow>,
     next: Option<String>,
     total: usize,
     place: String,
@@ -71,7 +71,7 @@ struct Page {
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct JobRow {
     #[serde(flatten)]
     summary: Summary,
     name: String,
@@ -79,18 +79,18 @@ struct Row {
     cause: Option<String>,
 }
 
-impl From<Summary> for Row {
+impl From<Summary> for JobRow {
     fn from(mut summary: Summary) -> Self {
         let cause = summary.cause.take();
         Self { name: name_of(&summary.job_id).to_owned(), summary, cause }
     }
 }
 
-pub async fn list(State(shared): SharedState, Query(wanted): Query<Wanted>) -> Answer<Response> {
+pub async fn list(State(shared): SharedState, Query(query): Query<ListQuery>) -> Answer<Document<JobsPage>> {
     let jobs = &shared.options.jobs;
     shared.watched.check_place(jobs)?;
-    let selection = Selection { states: states(&wanted.state)?, name: None };
-    let limit = wanted.limit.unwrap_or(JOBS_DEFAULT).clamp(1, JOBS_MAX);
+    let selection = Selection { states: states(&query.state)?, name: None };
+    let limit = query.limit.unwrap_or(JOBS_DEFAULT).clamp(1, JOBS_MAX);
     let mut ids = if shared.options.are_steps {
         engine::newest_first(shared.options.own_jobs.ids())
     } else if selection.is_open() {
@@ -98,10 +98,10 @@ pub async fn list(State(shared): SharedState, Query(wanted): Query<Wanted>) -> A
     } else {
         jobs.ids().await?
     };
-    ids.retain(|id| contains(id, &wanted.name));
+    ids.retain(|id| contains(id, &query.name));
     let total = ids.len();
     // The job at the end of the last page may have been removed since; ids are sorted, newest first.
-    if let Some(after) = &wanted.after {
+    if let Some(after) = &query.after {
         let position = ids.iter().position(|id| id == after).map_or_else(
             || {
                 let mut with = ids.clone();
@@ -122,7 +122,7 @@ pub async fn list(State(shared): SharedState, Query(wanted): Query<Wanted>) -> A
             looked_at += 1;
             let Some(summary) = summaries.next_if(|summary| summary.job_id == *id) else { continue };
             if selection.has_state(summary.state) {
-                rows.push(Row::from(summary));
+                rows.push(JobRow::from(summary));
             }
             if rows.len() == limit {
                 break 'found;
@@ -133,17 +133,11 @@ pub async fn list(State(shared): SharedState, Query(wanted): Query<Wanted>) -> A
         }
     }
     let next = (looked_at < ids.len()).then(|| ids[looked_at - 1].clone());
-    Ok(document(&Page { jobs: rows, next, total, place: jobs.place(), now: milliseconds_since_epoch() }))
+    Ok(Document(JobsPage { jobs: rows, next, total, place: jobs.place(), now: milliseconds_since_epoch() }))
 }
 
 fn states(text: &str) -> Answer<Vec<JobState>> {
-    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-    words
-        .map(|word| {
-            let known = JobState::ALL.into_iter().find(|state| state.word() == word);
-            known.ok_or_else(|| Refusal::bad(format!("there is no state {word:?} of jobs")))
-        })
-        .collect()
+    listed(text, "jobs", |word| JobState::ALL.into_iter().find(|state| state.word() == word))
 }
 
 /// Whether an id contains a text, in which `*` matches any characters.

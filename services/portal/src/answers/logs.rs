@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Component, Path as FilePath, PathBuf};
 
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::Query;
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -16,8 +16,7 @@ use engine::{JobStore, LogFile};
 use futures::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 
-use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::{Answer, Refusal};
 use crate::watched::View;
 
@@ -58,9 +57,8 @@ struct FirstError {
     text: String,
 }
 
-pub async fn tree(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view).await?))
+pub async fn tree(view: View) -> Answer<Document<Logs>> {
+    of(&view).await.map(Document)
 }
 
 pub async fn of(view: &View) -> Answer<Logs> {
@@ -94,7 +92,7 @@ async fn offset_of(job: &FoundJob, path: &str, time: &str) -> Option<u64> {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct WantedText {
+pub struct TextQuery {
     path: String,
     from: Option<i64>,
     before: Option<u64>,
@@ -102,7 +100,7 @@ pub struct WantedText {
 }
 
 #[derive(Debug, Serialize)]
-struct Text {
+pub struct Text {
     path: String,
     bytes: u64,
     from: u64,
@@ -113,17 +111,12 @@ struct Text {
     line: Option<u64>,
 }
 
-pub async fn text(
-    State(shared): SharedState,
-    Path(id): Path<String>,
-    Query(wanted): Query<WantedText>,
-) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    let path = wanted.path;
+pub async fn text(view: View, Query(query): Query<TextQuery>) -> Answer<Document<Text>> {
+    let path = query.path;
     let bytes = size(&view.snapshot.store, &path).await?;
-    let limit = wanted.limit.unwrap_or(TEXT_BYTES_DEFAULT).clamp(TEXT_BYTES_MIN, TEXT_BYTES_MAX);
-    let asked = wanted.from.unwrap_or(-END_BYTES);
-    let (from, to) = match (wanted.before, u64::try_from(asked)) {
+    let limit = query.limit.unwrap_or(TEXT_BYTES_DEFAULT).clamp(TEXT_BYTES_MIN, TEXT_BYTES_MAX);
+    let asked = query.from.unwrap_or(-END_BYTES);
+    let (from, to) = match (query.before, u64::try_from(asked)) {
         (Some(before), _) => (before.min(bytes).saturating_sub(limit), before.min(bytes)),
         (None, Ok(from)) => (from.min(bytes), from.saturating_add(limit).min(bytes)),
         (None, Err(_)) => {
@@ -138,13 +131,13 @@ pub async fn text(
     };
     // A file that was shortened meanwhile gives fewer bytes.
     let asked = ((from - first) as usize).min(read.len());
-    let is_end_given = wanted.before.is_some() || to == bytes;
+    let is_end_given = query.before.is_some() || to == bytes;
     let range = whole_lines(&read, asked, first == 0, is_end_given);
     let starts = starts(&read[range.clone()]).map(|start| first + (range.start + start) as u64).collect();
     let text = String::from_utf8_lossy(&read[range.clone()]).into_owned();
     let (from, to) = (first + range.start as u64, first + range.end as u64);
     let line = (from == 0).then_some(1);
-    Ok(document(&Text { path, bytes, from, to, text, starts, line }))
+    Ok(Document(Text { path, bytes, from, to, text, starts, line }))
 }
 
 /// Returns the range from the line in which byte `asked` lies to the last whole line, or to the end of `read` if
@@ -212,21 +205,16 @@ fn local(store: &JobStore, path: &str) -> Answer<Option<PathBuf>> {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct WantedFile {
+pub struct FileQuery {
     path: String,
 }
 
-pub async fn raw(
-    State(shared): SharedState,
-    Path(id): Path<String>,
-    Query(wanted): Query<WantedFile>,
-) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+pub async fn raw(view: View, Query(query): Query<FileQuery>) -> Answer<Response> {
     let store = view.snapshot.store.clone();
-    let bytes = size(&store, &wanted.path).await?;
-    let name = wanted.path.rsplit('/').next().unwrap_or("log").to_owned();
+    let bytes = size(&store, &query.path).await?;
+    let name = query.path.rsplit('/').next().unwrap_or("log").to_owned();
     let pieces = stream::iter((0..bytes).step_by(PIECE_BYTES as usize)).then(move |start| {
-        let (store, path) = (store.clone(), wanted.path.clone());
+        let (store, path) = (store.clone(), query.path.clone());
         async move { store.log_range(&path, start..bytes.min(start + PIECE_BYTES)).await }
     });
     Ok(download(&name, Some(bytes), Body::from_stream(pieces)))
@@ -249,7 +237,7 @@ pub fn download(name: &str, bytes: Option<u64>, body: Body) -> Response {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct WantedMatches {
+pub struct SearchQuery {
     q: String,
     #[serde(default)]
     path: String,
@@ -257,7 +245,7 @@ pub struct WantedMatches {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Search {
+pub struct Search {
     matches: Vec<Match>,
     truncated: bool,
     searched_bytes: u64,
@@ -271,20 +259,15 @@ struct Match {
     text: String,
 }
 
-pub async fn search(
-    State(shared): SharedState,
-    Path(id): Path<String>,
-    Query(wanted): Query<WantedMatches>,
-) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    let text = wanted.q.to_lowercase();
+pub async fn search(view: View, Query(query): Query<SearchQuery>) -> Answer<Document<Search>> {
+    let text = query.q.to_lowercase();
     if text.is_empty() {
         return Err(Refusal::bad("q is empty: give a text to search for"));
     }
-    let limit = wanted.limit.unwrap_or(MATCHES_DEFAULT).clamp(1, MATCHES_MAX);
+    let limit = query.limit.unwrap_or(MATCHES_DEFAULT).clamp(1, MATCHES_MAX);
     let store = view.snapshot.store.clone();
     let mut files = store.logs().await?;
-    files.retain(|file| file.path.starts_with(&wanted.path));
+    files.retain(|file| file.path.starts_with(&query.path));
     let mut found = Search::default();
     for LogFile { path, bytes } in files {
         if found.truncated {
@@ -292,28 +275,19 @@ pub async fn search(
         }
         let allowed = bytes.min(SEARCHED_BYTES_MAX - found.searched_bytes);
         found.truncated = allowed < bytes;
-        let Ok(file) = local(&store, &path) else { continue };
-        let reader: Box<dyn Read + Send> = match file {
-            Some(file) => match std::fs::File::open(file) {
-                Ok(file) => Box::new(file.take(allowed)),
-                Err(_) => continue,
-            },
-            None => Box::new(Ranges {
-                store: store.clone(),
-                path: path.clone(),
-                next: 0..allowed,
-                rest: Default::default(),
-            }),
-        };
-        let text = text.clone();
+        if local(&store, &path).is_err() {
+            continue;
+        }
+        let (store, text) = (store.clone(), text.clone());
         found = tokio::task::spawn_blocking(move || {
+            let reader = Ranges { store, path: path.clone(), next: 0..allowed, rest: Default::default() };
             search_in(&path, reader, &text, limit, &mut found);
             found.searched_bytes += allowed;
             found
         })
         .await?;
     }
-    Ok(document(&found))
+    Ok(Document(found))
 }
 
 fn search_in(path: &str, reader: impl Read, text: &str, limit: usize, found: &mut Search) {
@@ -341,7 +315,7 @@ fn search_in(path: &str, reader: impl Read, text: &str, limit: usize, found: &mu
     }
 }
 
-/// Reads a file of a store piece by piece, from a thread that may block.
+/// Reads a log file piece by piece, from a thread that may block.
 struct Ranges {
     store: JobStore,
     path: String,

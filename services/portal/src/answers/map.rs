@@ -2,16 +2,14 @@
 
 use std::ops::Range;
 
-use axum::extract::{Path, Query, State};
-use axum::response::Response;
+use axum::extract::Query;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use engine::MiniBatchState;
 use engine::history::{Attempted, History};
 use serde::{Deserialize, Serialize};
 
-use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::{Answer, Refusal};
 use crate::watched::View;
 
@@ -26,7 +24,7 @@ pub enum By {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct MapQuery {
     pub by: By,
     pub since: Option<String>,
 }
@@ -48,14 +46,13 @@ struct Chunk {
 /// Cells that one answer holds at most. A job of more mini-batches shows the first.
 const CELLS_MAX: u64 = 20_000_000;
 
-pub async fn map(State(shared): SharedState, Path(id): Path<String>, Query(wanted): Query<Wanted>) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view, &wanted).await?))
+pub async fn map(view: View, Query(query): Query<MapQuery>) -> Answer<Document<Map>> {
+    of(&view, &query).await.map(Document)
 }
 
-pub async fn of(view: &View, wanted: &Wanted) -> Answer<Map> {
-    let by = wanted.by;
-    let since = wanted.since.as_deref();
+pub async fn of(view: &View, query: &MapQuery) -> Answer<Map> {
+    let by = query.by;
+    let since = query.since.as_deref();
     if since.is_some_and(|since| since.is_empty() || since.len() > 64) {
         return Err(Refusal::bad("since is not a revision"));
     }
@@ -141,8 +138,8 @@ mod tests {
         let version = history.version();
         let view = view(history);
         let ask = async |since: Option<&str>| {
-            let wanted = Wanted { since: since.map(str::to_owned), ..Wanted::default() };
-            of(&view, &wanted).await.expect("an answer").chunks.len()
+            let query = MapQuery { since: since.map(str::to_owned), ..MapQuery::default() };
+            of(&view, &query).await.expect("an answer").chunks.len()
         };
         assert_eq!(ask(None).await, 1);
         assert_eq!(ask(Some(&format!("test-{version}"))).await, 0);

@@ -1,7 +1,6 @@
 //! One mini-batch: its items, every attempt with its error, its rows, and how to run it alone.
 
 use axum::extract::{Path, State};
-use axum::response::Response;
 use engine::MiniBatchState;
 use engine::first_rows::{FirstRows, first_rows};
 use engine::history::{Attempted, Origin, Place, RecordedAttempt};
@@ -16,7 +15,7 @@ use super::second_start::{self, SecondStart};
 use super::table;
 use super::test_case::{TestCase, test_case};
 use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::{Answer, Refusal};
 use crate::watched::View;
 
@@ -125,7 +124,7 @@ struct Rows {
 }
 
 /// What the history knows about a mini-batch.
-struct Known {
+struct FromHistory {
     revision: String,
     state: MiniBatchState,
     deliveries_lost: u32,
@@ -135,9 +134,12 @@ struct Known {
     next_failed: Option<u64>,
 }
 
-pub async fn mini_batch(State(shared): SharedState, Path((id, number)): Path<(String, u64)>) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view, number, &shared.options.flags()).await?))
+pub async fn mini_batch(
+    State(shared): SharedState,
+    view: View,
+    Path((_, number)): Path<(String, u64)>,
+) -> Answer<Document<MiniBatch>> {
+    of(&view, number, &shared.options.flags()).await.map(Document)
 }
 
 /// Returns the document of a mini-batch. `flags`: the words of commands that name the target.
@@ -151,7 +153,7 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
             let is_failed = |other: &u64| history.state(*other) == MiniBatchState::Failed;
             let mut attempts: Vec<_> = history.attempts_of(number).take(ATTEMPTS_MAX).copied().collect();
             attempts.reverse();
-            Some(Known {
+            Some(FromHistory {
                 revision: view.revision(history),
                 state: history.state(number),
                 deliveries_lost: history.tally().deliveries_lost(number),

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, Query, State};
-use axum::response::Response;
+use axum::extract::Query;
 use chrono::NaiveDateTime;
 use engine::JobStore;
 use protocol::milliseconds_since_epoch;
 use serde::{Deserialize, Serialize};
 
 use super::logs::end_of;
-use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::Answer;
 use crate::watched::View;
 
@@ -23,12 +21,13 @@ const EVENTS_MAX: usize = 500;
 /// Nodes whose samples are read; a job of more shows the first.
 const NODES_MAX: usize = 200;
 const EVENTS_PATH: &str = "sys/master_role.txt";
-/// The times of its lines, in UTC.
+/// The times of its lines and of samples, in UTC.
 const EVENT_TIME: &str = "%Y-%m-%dT%H:%M:%S%.f";
+const SAMPLE_TIME: &str = "%Y-%m-%d %H:%M:%S%.f";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct NodesQuery {
     points: Option<usize>,
 }
 
@@ -107,17 +106,12 @@ const NODE: [Column; 7] = [
 ];
 const PROCESS: [Column; 2] = [gauge("CPU", "percent", "Cpu Percent"), gauge("Memory", "MB", "Memory Rss (MB)")];
 
-pub async fn nodes(
-    State(shared): SharedState,
-    Path(id): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view, &wanted).await?))
+pub async fn nodes(view: View, Query(query): Query<NodesQuery>) -> Answer<Document<Nodes>> {
+    of(&view, &query).await.map(Document)
 }
 
-pub async fn of(view: &View, wanted: &Wanted) -> Answer<Nodes> {
-    let points = wanted.points.unwrap_or(POINTS_DEFAULT).clamp(10, 2000);
+pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
+    let points = query.points.unwrap_or(POINTS_DEFAULT).clamp(10, 2000);
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     {
         let history = view.history();
@@ -229,7 +223,12 @@ async fn table(store: &JobStore, path: &str) -> Option<(Vec<String>, Vec<Vec<Str
 }
 
 fn time(text: &str) -> Option<u64> {
-    let time = NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S%.f").ok()?;
+    milliseconds(text, SAMPLE_TIME)
+}
+
+/// Returns milliseconds since 1970.
+fn milliseconds(text: &str, format: &str) -> Option<u64> {
+    let time = NaiveDateTime::parse_from_str(text, format).ok()?;
     u64::try_from(time.and_utc().timestamp_millis()).ok()
 }
 
@@ -284,15 +283,9 @@ fn events_in(text: &str, nodes: &[&str]) -> Vec<Event> {
         .filter(|line| told.iter().any(|part| line.contains(part)))
         .filter_map(|line| {
             let (time, text) = line.split_once(' ')?;
-            let at = NaiveDateTime::parse_from_str(time, EVENT_TIME).ok()?.and_utc().timestamp_millis();
-            let text = text.to_owned();
-            let names = |node: &&&str| {
-                text.contains(&format!("node {node} "))
-                    || text.contains(&format!("ode {node},"))
-                    || text.contains(&format!("Node {node} "))
-            };
+            let names = |node: &&&str| [" ", ","].iter().any(|end| text.contains(&format!("ode {node}{end}")));
             let node = nodes.iter().find(names).map(|node| (*node).to_owned());
-            Some(Event { at: u64::try_from(at).ok()?, node, text })
+            Some(Event { at: milliseconds(time, EVENT_TIME)?, node, text: text.to_owned() })
         })
         .collect();
     let first = events.len().saturating_sub(EVENTS_MAX);

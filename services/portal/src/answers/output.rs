@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::Query;
 use axum::response::Response;
 use engine::JobStore;
 use engine::first_rows::{FirstRows, first_parquet_rows, first_rows};
@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::logs::{beginning_of, download};
 use super::words::{format_word, output_path};
-use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::{Answer, Refusal};
 use crate::watched::View;
 
@@ -30,7 +29,7 @@ const FETCH_BYTES: u64 = 4 << 20;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct OutputQuery {
     rows: Option<usize>,
 }
 
@@ -47,18 +46,13 @@ pub struct Output {
     how_to_read: String,
 }
 
-pub async fn output(
-    State(shared): SharedState,
-    Path(id): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view, &wanted).await))
+pub async fn output(view: View, Query(query): Query<OutputQuery>) -> Document<Output> {
+    Document(of(&view, &query).await)
 }
 
-pub async fn of(view: &View, wanted: &Wanted) -> Output {
+pub async fn of(view: &View, query: &OutputQuery) -> Output {
     let spec = &view.snapshot.spec;
-    let rows_max = wanted.rows.unwrap_or(ROWS_DEFAULT).clamp(1, ROWS_MAX);
+    let rows_max = query.rows.unwrap_or(ROWS_DEFAULT).clamp(1, ROWS_MAX);
     let format = spec.output.format;
     let path = written(view).map_or_else(|| output_path(spec), str::to_owned);
     let how_to_read = how_to_read(&path, format, spec.output.header);
@@ -145,8 +139,7 @@ async fn fetched(store: &JobStore, url: &str) -> Result<File, Refusal> {
     written.await?.map_err(|error| anyhow::Error::from(error).context("copy the output").into())
 }
 
-pub async fn raw(State(shared): SharedState, Path(id): Path<String>) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
+pub async fn raw(view: View) -> Answer<Response> {
     let path = written_file(&view)?.to_owned();
     let name = path.rsplit('/').next().unwrap_or("output").to_owned();
     if ItemPath::from(&*path).is_url() {

@@ -1,13 +1,11 @@
 //! Attempts that ended, over time.
 
-use axum::extract::{Path, Query, State};
-use axum::response::Response;
+use axum::extract::Query;
 use engine::history::History;
 use protocol::AttemptStatus;
 use serde::{Deserialize, Serialize};
 
-use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::Answer;
 use crate::watched::View;
 
@@ -17,7 +15,7 @@ const STEP_MILLISECONDS_MIN: u64 = 100;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct SeriesQuery {
     points: Option<usize>,
 }
 
@@ -31,17 +29,12 @@ pub struct Series {
     items: Vec<u64>,
 }
 
-pub async fn series(
-    State(shared): SharedState,
-    Path(id): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view, &wanted).await?))
+pub async fn series(view: View, Query(query): Query<SeriesQuery>) -> Answer<Document<Series>> {
+    of(&view, &query).await.map(Document)
 }
 
-pub async fn of(view: &View, wanted: &Wanted) -> Answer<Series> {
-    let points = wanted.points.unwrap_or(POINTS_DEFAULT).clamp(10, 1000);
+pub async fn of(view: &View, query: &SeriesQuery) -> Answer<Series> {
+    let points = query.points.unwrap_or(POINTS_DEFAULT).clamp(10, 1000);
     view.compute(move |view, history| Series { revision: view.revision(history), ..binned(history, points) }).await
 }
 
@@ -71,33 +64,32 @@ fn binned(history: &History, points: usize) -> Series {
 
 /// Returns the next step that people read easily: 100 ms, 200 ms, 500 ms, 1 s, … 1 min, 2 min, 5 min, …
 fn nice(milliseconds: u64) -> u64 {
-    const STEPS: [u64; 24] = [
-        100,
-        200,
-        500,
-        1000,
-        2000,
-        5000,
-        10_000,
-        15_000,
-        30_000,
-        60_000,
-        120_000,
-        300_000,
-        600_000,
-        900_000,
-        1_800_000,
-        3_600_000,
-        7_200_000,
-        10_800_000,
-        21_600_000,
-        43_200_000,
-        86_400_000,
-        172_800_000,
-        604_800_000,
-        2_592_000_000,
+    const DAY: u64 = 86_400;
+    const SECONDS: [u64; 21] = [
+        1,
+        2,
+        5,
+        10,
+        15,
+        30,
+        60,
+        120,
+        300,
+        600,
+        900,
+        1800,
+        3600,
+        7200,
+        10_800,
+        21_600,
+        43_200,
+        DAY,
+        2 * DAY,
+        7 * DAY,
+        30 * DAY,
     ];
-    STEPS.into_iter().find(|step| *step >= milliseconds).unwrap_or(milliseconds)
+    let steps = [100, 200, 500].into_iter().chain(SECONDS.map(|seconds| seconds * 1000));
+    steps.into_iter().find(|step| *step >= milliseconds).unwrap_or(milliseconds)
 }
 
 #[cfg(test)]

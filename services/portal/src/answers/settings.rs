@@ -12,20 +12,29 @@ pub struct Setting {
     group: &'static str,
 }
 
+/// The settings so far.
+#[derive(Default)]
+struct Settings(Vec<Setting>);
+
+impl Settings {
+    /// Adds a setting, unless it has no value.
+    fn add(&mut self, group: &'static str, key: &'static str, value: impl Into<Option<String>>) {
+        self.0.extend(value.into().map(|value| Setting { key, value, group }));
+    }
+}
+
 pub fn settings(spec: &JobSpec) -> Vec<Setting> {
-    let mut settings = Vec::new();
-    let mut add = |group, key, value: String| settings.push(Setting { key, value, group });
-    let or = |value: Option<u32>, default: &str| value.map_or_else(|| default.to_owned(), |value| value.to_string());
+    let mut all = Settings::default();
     for input in &spec.inputs {
         let kind = match input.kind {
             InputKind::File => "files",
             InputKind::Tabular => "tables",
         };
         let paths: Vec<String> = input.paths.iter().map(protocol::ItemPath::display).collect();
-        add("inputs", "input", format!("{}: {kind} of {}", input.name, paths.join(", ")));
+        all.add("inputs", "input", format!("{}: {kind} of {}", input.name, paths.join(", ")));
     }
     for (name, path) in &spec.side_inputs {
-        add("inputs", "side_input", format!("{name}: {}", path.display()));
+        all.add("inputs", "side_input", format!("{name}: {}", path.display()));
     }
     let size = match spec.mini_batch_size {
         _ if spec.rank_mini_batch_count > 0 => format!("{} without input", spec.rank_mini_batch_count),
@@ -34,69 +43,52 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
         MiniBatchSize::Bytes(bytes) => engine::size(bytes),
         MiniBatchSize::Rows(rows) => engine::words::counted(rows, "row"),
     };
-    add("mini-batches", "mini_batch_size", size);
+    all.add("mini-batches", "mini_batch_size", size);
     let limit = |limit: i64| if limit < 0 { "no limit".to_owned() } else { limit.to_string() };
     let thresholds = &spec.thresholds;
-    add("failures", "error_threshold", limit(thresholds.error_threshold));
-    add("failures", "allowed_failed_count", limit(thresholds.allowed_failed_count));
-    add("failures", "allowed_failed_percent", format!("{} %", thresholds.allowed_failed_percent));
-    add("failures", "run_max_try", spec.run_max_try.to_string());
-    if thresholds.fail_fast > 0 {
-        add("failures", "fail_fast", thresholds.fail_fast.to_string());
-    }
+    all.add("failures", "error_threshold", limit(thresholds.error_threshold));
+    all.add("failures", "allowed_failed_count", limit(thresholds.allowed_failed_count));
+    all.add("failures", "allowed_failed_percent", format!("{} %", thresholds.allowed_failed_percent));
+    all.add("failures", "run_max_try", spec.run_max_try.to_string());
+    // 0 stands for none.
+    let given = |number: u64, shown: fn(u64) -> String| (number > 0).then(|| shown(number));
+    all.add("failures", "fail_fast", given(thresholds.fail_fast, |attempts| attempts.to_string()));
     let seconds = |seconds: u64| engine::duration(seconds as f64);
-    add("time", "run_invocation_timeout", seconds(spec.run_invocation_timeout_seconds));
-    add("time", "task_overhead_timeout", seconds(spec.task_overhead_timeout_seconds));
-    add("time", "progress_update_timeout", seconds(spec.progress_update_timeout_seconds));
-    add("time", "first_task_creation_timeout", seconds(spec.first_task_creation_timeout_seconds));
-    add("processes", "node_count", or(spec.node_count, "every node"));
-    add("processes", "process_count_per_node", or(spec.process_count_per_node, "one per core, or 1 with a GPU"));
-    if !spec.owner.is_empty() {
-        add("processes", "owner", spec.owner.clone());
-    }
-    if spec.priority != Priority::Normal {
-        add("processes", "priority", spec.priority.word().to_owned());
-    }
-    if let Some(percent) = spec.max_share {
-        add("processes", "max_share", format!("{percent} % of a node"));
-    }
-    if spec.max_memory > 0 {
-        add("processes", "max_memory", engine::size(spec.max_memory));
-    }
-    if !spec.requires.is_empty() {
-        add("processes", "requires", spec.requires.to_string());
-    }
-    if spec.process_max_runs > 0 {
-        add("processes", "process_max_runs", spec.process_max_runs.to_string());
-    }
-    if spec.process_max_memory > 0 {
-        add("processes", "process_max_memory", engine::size(spec.process_max_memory));
-    }
+    all.add("time", "run_invocation_timeout", seconds(spec.run_invocation_timeout_seconds));
+    all.add("time", "task_overhead_timeout", seconds(spec.task_overhead_timeout_seconds));
+    all.add("time", "progress_update_timeout", seconds(spec.progress_update_timeout_seconds));
+    all.add("time", "first_task_creation_timeout", seconds(spec.first_task_creation_timeout_seconds));
+    let or = |value: Option<u32>, default: &str| value.map_or_else(|| default.to_owned(), |value| value.to_string());
+    all.add("processes", "node_count", or(spec.node_count, "every node"));
+    all.add("processes", "process_count_per_node", or(spec.process_count_per_node, "one per core, or 1 with a GPU"));
+    all.add("processes", "owner", Some(spec.owner.clone()).filter(|owner| !owner.is_empty()));
+    let priority = Some(spec.priority).filter(|priority| *priority != Priority::Normal);
+    all.add("processes", "priority", priority.map(|priority| priority.word().to_owned()));
+    all.add("processes", "max_share", spec.max_share.map(|percent| format!("{percent} % of a node")));
+    all.add("processes", "max_memory", given(spec.max_memory, engine::size));
+    all.add("processes", "requires", (!spec.requires.is_empty()).then(|| spec.requires.to_string()));
+    all.add("processes", "process_max_runs", given(spec.process_max_runs, |runs| runs.to_string()));
+    all.add("processes", "process_max_memory", given(spec.process_max_memory, engine::size));
     let python = match &spec.environment {
         Environment::Node => "the default interpreter".to_owned(),
         Environment::Interpreter { path } => path.display(),
         Environment::Requirements { file, .. } => file.display(),
     };
-    add("processes", "environment", python);
+    all.add("processes", "environment", python);
     let action = match spec.output.action {
         OutputAction::SummaryOnly => "summary_only",
         OutputAction::AppendRow => "append_row",
     };
-    add("output", "output_action", action.to_owned());
-    add("output", "output", output_path(spec));
-    if spec.output.action == OutputAction::AppendRow {
-        add("output", "output_format", format_word(spec.output.format).to_owned());
-    }
-    add("other", "logging_level", spec.logging_level.clone());
-    if !spec.argv.is_empty() {
-        let words: Vec<String> = spec.argv.iter().map(|word| quoted(word)).collect();
-        add("other", "arguments", words.join(" "));
-    }
-    if !spec.environment_variables.is_empty() {
-        let names: Vec<&str> = spec.environment_variables.keys().map(String::as_str).collect();
-        add("other", "environment_variables", names.join(", "));
-    }
-    settings
+    all.add("output", "output_action", action.to_owned());
+    all.add("output", "output", output_path(spec));
+    let is_appended = spec.output.action == OutputAction::AppendRow;
+    all.add("output", "output_format", is_appended.then(|| format_word(spec.output.format).to_owned()));
+    all.add("other", "logging_level", spec.logging_level.clone());
+    let words: Vec<String> = spec.argv.iter().map(|word| quoted(word)).collect();
+    all.add("other", "arguments", (!words.is_empty()).then(|| words.join(" ")));
+    let names: Vec<&str> = spec.environment_variables.keys().map(String::as_str).collect();
+    all.add("other", "environment_variables", (!names.is_empty()).then(|| names.join(", ")));
+    all.0
 }
 
 #[cfg(test)]

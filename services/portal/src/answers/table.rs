@@ -2,17 +2,16 @@
 
 use std::collections::HashSet;
 
-use axum::extract::{Path, Query, State};
-use axum::response::Response;
+use axum::extract::Query;
 use engine::FoundJob;
 use engine::MiniBatchState;
 use engine::history::{Attempted, History, Origin, Place, RecordedAttempt};
 use protocol::AttemptStatus;
 use serde::{Deserialize, Serialize};
 
-use crate::SharedState;
-use crate::document::document;
-use crate::error::{Answer, Refusal};
+use super::words::listed;
+use crate::document::Document;
+use crate::error::Answer;
 use crate::watched::View;
 
 const ROWS_DEFAULT: usize = 100;
@@ -23,7 +22,7 @@ const SEARCHED_THERE: usize = 500;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct TableQuery {
     pub state: String,
     pub sort: Sort,
     pub order: Option<Order>,
@@ -106,28 +105,23 @@ pub fn word(state: MiniBatchState) -> &'static str {
     }
 }
 
-pub async fn table(
-    State(shared): SharedState,
-    Path(id): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view, wanted).await?))
+pub async fn table(view: View, Query(query): Query<TableQuery>) -> Answer<Document<Table>> {
+    of(&view, query).await.map(Document)
 }
 
-pub async fn of(view: &View, wanted: Wanted) -> Answer<Table> {
-    let limit = wanted.limit.unwrap_or(ROWS_DEFAULT).clamp(1, ROWS_MAX);
-    let states = states(&wanted.state)?;
-    let number: Option<u64> = wanted.q.trim().parse().ok();
-    let texts = [wanted.q.trim(), wanted.error.trim()].map(str::to_lowercase);
+pub async fn of(view: &View, query: TableQuery) -> Answer<Table> {
+    let limit = query.limit.unwrap_or(ROWS_DEFAULT).clamp(1, ROWS_MAX);
+    let states = states(&query.state)?;
+    let number: Option<u64> = query.q.trim().parse().ok();
+    let texts = [query.q.trim(), query.error.trim()].map(str::to_lowercase);
     let [q, error] = if number.is_some() { [String::new(), texts[1].clone()] } else { texts };
     let is_search = !q.is_empty() || !error.is_empty();
-    let offset = wanted.offset;
+    let offset = query.offset;
     let is_local = view.snapshot.store.folder().is_some();
     let searched = if is_local { SEARCHED_HERE } else { SEARCHED_THERE };
     let (found, total, drafts, revision, origin) = view
         .compute(move |view, history| {
-            let mut selected = select(history, &wanted, &states, number);
+            let mut selected = select(history, &query, &states, number);
             let found = selected.len();
             let (from, to) = if is_search { (0, searched) } else { (offset, offset.saturating_add(limit)) };
             let drafts: Vec<_> = page(&mut selected, from, to).map(|number| draft(history, number)).collect();
@@ -164,32 +158,26 @@ pub async fn rows(view: &View, mini_batches: Vec<u64>) -> Answer<Vec<Row>> {
 
 fn states(text: &str) -> Answer<HashSet<&'static str>> {
     let all = ["pending", "succeeded", "failed", "retrying"];
-    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-    words
-        .map(|word| {
-            let known = all.into_iter().find(|state| *state == word);
-            known.ok_or_else(|| Refusal::bad(format!("there is no state {word:?} of mini-batches")))
-        })
-        .collect()
+    listed(text, "mini-batches", |word| all.into_iter().find(|state| *state == word))
 }
 
 /// Returns the selected mini-batches, each with its key to sort by.
-fn select(history: &History, wanted: &Wanted, states: &HashSet<&str>, number: Option<u64>) -> Vec<(u64, u32)> {
+fn select(history: &History, query: &TableQuery, states: &HashSet<&str>, number: Option<u64>) -> Vec<(u64, u32)> {
     let total = history.mini_batches().min(u64::from(u32::MAX));
-    let (mut first, mut end) = (wanted.first.unwrap_or(0), wanted.last.map_or(total, |last| last.saturating_add(1)));
+    let (mut first, mut end) = (query.first.unwrap_or(0), query.last.map_or(total, |last| last.saturating_add(1)));
     if let Some(number) = number {
         (first, end) = (first.max(number), end.min(number.saturating_add(1)));
     }
-    let processes: Option<Vec<bool>> = (wanted.node.is_some() || wanted.process.is_some()).then(|| {
-        let is_wanted = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
+    let processes: Option<Vec<bool>> = (query.node.is_some() || query.process.is_some()).then(|| {
+        let is_named = |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|asked| asked == name);
         let names = history.processes().iter().map(|process| &process.name);
-        names.map(|name| is_wanted(&wanted.node, &name.node) && is_wanted(&wanted.process, &name.process)).collect()
+        names.map(|name| is_named(&query.node, &name.node) && is_named(&query.process, &name.process)).collect()
     });
-    let natural = match wanted.sort {
+    let natural = match query.sort {
         Sort::MiniBatch | Sort::State | Sort::Started => Order::Asc,
         Sort::Duration | Sort::Run | Sort::Tries | Sort::Items | Sort::FailedItems => Order::Desc,
     };
-    let is_descending = wanted.order.unwrap_or(natural) == Order::Desc;
+    let is_descending = query.order.unwrap_or(natural) == Order::Desc;
     let mut selected = Vec::new();
     for mini_batch in first..end.min(total) {
         let state = history.state(mini_batch);
@@ -202,7 +190,7 @@ fn select(history: &History, wanted: &Wanted, states: &HashSet<&str>, number: Op
         {
             continue;
         }
-        let key = match key(history, wanted.sort, mini_batch, state, shown) {
+        let key = match key(history, query.sort, mini_batch, state, shown) {
             // Mini-batches without a value come last in any order.
             None => u64::MAX,
             Some(key) if is_descending => u64::MAX - 1 - key,
@@ -282,33 +270,20 @@ fn draft(history: &History, mini_batch: u64) -> Draft {
 
 /// Reads the texts of rows.
 async fn complete(job: &FoundJob, origin: Origin, drafts: Vec<Draft>) -> Vec<Row> {
-    let is_other = |draft: &Draft| draft.failed.filter(|failed| Some(*failed) != draft.shown);
-    let mut places: Vec<Place> = drafts.iter().filter_map(|draft| draft.shown).collect();
-    places.extend(drafts.iter().filter_map(is_other));
-    let mut records = job.recorded_attempts(origin, &places).await;
-    let others = records.split_off(drafts.iter().filter(|draft| draft.shown.is_some()).count());
-    let (mut records, mut others) = (records.into_iter(), others.into_iter());
+    let other = |draft: &Draft| draft.failed.filter(|failed| Some(*failed) != draft.shown);
+    let places: Vec<Place> = drafts.iter().flat_map(|draft| [draft.shown, other(draft)]).flatten().collect();
+    let mut records = job.recorded_attempts(origin, &places).await.into_iter();
+    let mut record_at = |place: Option<Place>| place.and_then(|_| records.next().flatten());
     let error_of = |record: &RecordedAttempt| {
         let error = record.attempt.error.as_deref();
         error.map(|error| one_line(&error.category, &error.message))
     };
-    drafts
-        .into_iter()
-        .map(|draft| {
-            let other = is_other(&draft).is_some();
-            let mut row = draft.row;
-            if draft.shown.is_some()
-                && let Some(record) = records.next().flatten()
-            {
-                row.error = error_of(&record);
-                row.detail = Some(record.attempt.detail);
-            }
-            if other && let Some(record) = others.next().flatten() {
-                row.error = error_of(&record);
-            }
-            row
-        })
-        .collect()
+    let completed = drafts.into_iter().map(|draft| {
+        let (shown, failed) = (record_at(draft.shown), record_at(other(&draft)));
+        let error = failed.as_ref().or(shown.as_ref()).and_then(error_of);
+        Row { detail: shown.map(|record| record.attempt.detail), error, ..draft.row }
+    });
+    completed.collect()
 }
 
 /// Returns category and message of an error in one line.
@@ -328,9 +303,9 @@ mod tests {
     use super::*;
     use crate::fixtures::{history, stored, tried};
 
-    fn numbers(history: &History, wanted: &Wanted, from: usize, to: usize) -> Vec<u64> {
-        let states = states(&wanted.state).expect("known");
-        page(&mut select(history, wanted, &states, None), from, to).collect()
+    fn numbers(history: &History, query: &TableQuery, from: usize, to: usize) -> Vec<u64> {
+        let states = states(&query.state).expect("known");
+        page(&mut select(history, query, &states, None), from, to).collect()
     }
 
     fn jobs_history() -> History {
@@ -349,31 +324,32 @@ mod tests {
         let history = jobs_history();
         for sort in [Sort::MiniBatch, Sort::State, Sort::Duration, Sort::Tries, Sort::Started, Sort::FailedItems] {
             for order in [None, Some(Order::Asc), Some(Order::Desc)] {
-                let wanted = Wanted { sort, order, ..Wanted::default() };
-                let whole = numbers(&history, &wanted, 0, 1000);
+                let query = TableQuery { sort, order, ..TableQuery::default() };
+                let whole = numbers(&history, &query, 0, 1000);
                 assert_eq!(whole.len(), 103, "{sort:?}");
-                let paged: Vec<u64> = (0..11).flat_map(|n| numbers(&history, &wanted, n * 10, n * 10 + 10)).collect();
+                let paged: Vec<u64> = (0..11).flat_map(|n| numbers(&history, &query, n * 10, n * 10 + 10)).collect();
                 assert_eq!(paged, whole, "{sort:?} {order:?}");
             }
         }
-        let slowest = Wanted { sort: Sort::Duration, ..Wanted::default() };
+        let slowest = TableQuery { sort: Sort::Duration, ..TableQuery::default() };
         assert_eq!(numbers(&history, &slowest, 0, 2), [7, 50]);
-        let slowest_reversed = Wanted { sort: Sort::Duration, order: Some(Order::Asc), ..Wanted::default() };
+        let slowest_reversed = TableQuery { sort: Sort::Duration, order: Some(Order::Asc), ..TableQuery::default() };
         assert_eq!(numbers(&history, &slowest_reversed, 0, 1), [8]);
         assert_eq!(numbers(&history, &slowest_reversed, 102, 103), [101], "it has no duration");
-        let failed_first = Wanted { sort: Sort::State, ..Wanted::default() };
+        let failed_first = TableQuery { sort: Sort::State, ..TableQuery::default() };
         assert_eq!(numbers(&history, &failed_first, 0, 2), [102, 100]);
     }
 
     #[test]
     fn filters_select() {
         let history = jobs_history();
-        let by_state = |state: &str| numbers(&history, &Wanted { state: state.into(), ..Wanted::default() }, 0, 1000);
+        let by_state =
+            |state: &str| numbers(&history, &TableQuery { state: state.into(), ..TableQuery::default() }, 0, 1000);
         assert_eq!((by_state("failed"), by_state("retrying"), by_state("pending")), (vec![102], vec![100], vec![101]));
         assert_eq!(by_state("failed,pending"), [101, 102]);
-        let range = Wanted { first: Some(5), last: Some(7), ..Wanted::default() };
+        let range = TableQuery { first: Some(5), last: Some(7), ..TableQuery::default() };
         assert_eq!(numbers(&history, &range, 0, 10), [5, 6, 7]);
-        let process = Wanted { process: Some("process001".into()), ..Wanted::default() };
+        let process = TableQuery { process: Some("process001".into()), ..TableQuery::default() };
         assert!(numbers(&history, &process, 0, 1000).iter().all(|number| number % 2 == 1));
         assert!(states("gone").is_err());
     }
@@ -385,8 +361,9 @@ mod tests {
         attempts.push(tried(20, 2, Succeeded));
         let (_folder, view) = stored(&attempts).await;
         let find = async |q: &str, error: &str| {
-            let table =
-                of(&view, Wanted { q: q.into(), error: error.into(), ..Wanted::default() }).await.expect("found");
+            let table = of(&view, TableQuery { q: q.into(), error: error.into(), ..TableQuery::default() })
+                .await
+                .expect("found");
             assert_eq!(table.matching, table.rows.len());
             table.rows
         };

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use engine::doctor::{CheckState, Report};
 use engine::targets::{LOCAL, Queues};
 use engine::{Beat, SeenWorker};
@@ -12,13 +11,13 @@ use engine::{DeadLetter, DeadLetters, Jobs};
 use futures::{StreamExt, stream};
 use protocol::{Offer, milliseconds_since_epoch};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::jobs::target_name;
 use crate::Shared;
 use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::{Answer, Refusal};
 
 const THIS_MACHINE: &str = "this machine";
@@ -50,7 +49,7 @@ struct Letters {
 }
 
 #[derive(Debug, Serialize)]
-struct TargetDocument {
+pub struct TargetDocument {
     name: String,
     store: String,
     queue: Option<String>,
@@ -90,7 +89,7 @@ struct Reducer {
     silent: bool,
 }
 
-pub async fn targets(State(shared): SharedState) -> Response {
+pub async fn targets(State(shared): SharedState) -> Document<Value> {
     let options = &shared.options;
     let current = target_name(options.jobs.target());
     let mut targets = vec![json!({ "name": THIS_MACHINE, "current": current.is_none() })];
@@ -99,10 +98,10 @@ pub async fn targets(State(shared): SharedState) -> Response {
     if let Some(current) = current.filter(|current| !options.targets.contains(current)) {
         targets.push(json!({ "name": current, "current": true }));
     }
-    document(&json!({ "targets": targets }))
+    Document(json!({ "targets": targets }))
 }
 
-pub async fn target(State(shared): SharedState) -> Answer<Response> {
+pub async fn target(State(shared): SharedState) -> Answer<Document<TargetDocument>> {
     let options = &shared.options;
     let (listed, workers_problem) = match listed_workers(&shared).await {
         Ok(listed) => (listed, None),
@@ -120,7 +119,7 @@ pub async fn target(State(shared): SharedState) -> Answer<Response> {
         }),
         None => (Vec::new(), Letters::default()),
     };
-    Ok(document(&TargetDocument {
+    Ok(Document(TargetDocument {
         name,
         store: options.jobs.place(),
         queue,
@@ -238,7 +237,7 @@ async fn roles(jobs: &Jobs) -> Answer<(Vec<(String, Beat)>, Vec<Reducer>)> {
     Ok((signs.into_iter().flatten().collect(), reducers.into_iter().flatten().collect()))
 }
 
-pub async fn doctor(State(shared): SharedState) -> Answer<Response> {
+pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
     let Ok(_turn) = shared.examining.try_lock() else {
         return Err(Refusal::new(StatusCode::CONFLICT, "another check is running; wait for its end"));
     };
@@ -263,7 +262,7 @@ pub async fn doctor(State(shared): SharedState) -> Answer<Response> {
             .map_or_else(|| check.message.clone(), |found| format!("{}; {}", check.message, remedy(found)));
         json!({ "check": check.check, "state": check.state, "message": message })
     });
-    Ok(document(&json!({ "ok": ok, "checks": checks.collect::<Vec<_>>() })))
+    Ok(Document(json!({ "ok": ok, "checks": checks.collect::<Vec<_>>() })))
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! Processes as rows, attempts as bars: gaps, stragglers, and how long things take.
 
-use axum::extract::{Path, Query, State};
-use axum::response::Response;
+use axum::extract::Query;
 use engine::history::{Attempted, History};
 use protocol::{AttemptStatus, milliseconds_since_epoch};
 use serde::{Deserialize, Serialize};
 
 use super::table::{Row, rows};
-use crate::SharedState;
-use crate::document::document;
+use crate::document::Document;
 use crate::error::Answer;
 use crate::measured::Percentiles;
 use crate::watched::View;
@@ -20,7 +18,7 @@ const PROCESSES_MAX: usize = 2000;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct TimelineQuery {
     from: Option<u64>,
     to: Option<u64>,
     limit: Option<usize>,
@@ -69,16 +67,11 @@ struct Bins {
     failed: Vec<Vec<u32>>,
 }
 
-pub async fn timeline(
-    State(shared): SharedState,
-    Path(id): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<Response> {
-    let view = shared.watched.get(&shared.options.jobs, &id).await?;
-    Ok(document(&of(&view, wanted).await?))
+pub async fn timeline(view: View, Query(query): Query<TimelineQuery>) -> Answer<Document<Timeline>> {
+    of(&view, query).await.map(Document)
 }
 
-pub async fn of(view: &View, wanted: Wanted) -> Answer<Timeline> {
+pub async fn of(view: &View, query: TimelineQuery) -> Answer<Timeline> {
     let (mut timeline, numbers) = view
         .compute(move |view, history| {
             let (percentiles, slowest) = {
@@ -86,25 +79,25 @@ pub async fn of(view: &View, wanted: Wanted) -> Answer<Timeline> {
                 measured.update(history);
                 (measured.percentiles(), measured.slowest())
             };
-            (Timeline { revision: view.revision(history), percentiles, ..drawn(history, &wanted) }, slowest)
+            (Timeline { revision: view.revision(history), percentiles, ..drawn(history, &query) }, slowest)
         })
         .await?;
     timeline.slowest = rows(view, numbers).await?;
     Ok(timeline)
 }
 
-fn drawn(history: &History, wanted: &Wanted) -> Timeline {
+fn drawn(history: &History, query: &TimelineQuery) -> Timeline {
     let worked = || history.processes().iter().filter(|process| process.attempts > 0);
     let started = worked().map(|process| process.first_at).min();
     // A quick attempt may begin and end in the last millisecond.
     let ended = worked().map(|process| process.last_at.saturating_add(1)).max();
-    let from = wanted.from.or(started).unwrap_or_default();
-    let to = wanted.to.or(ended).unwrap_or_default().max(from.saturating_add(1));
+    let from = query.from.or(started).unwrap_or_default();
+    let to = query.to.or(ended).unwrap_or_default().max(from.saturating_add(1));
     let (order, places) = ordered(history);
     let is_inside = |attempt: &&Attempted| attempt.started_at < to && attempt.ended_at() >= from;
-    let is_whole = wanted.from.is_none() && wanted.to.is_none();
+    let is_whole = query.from.is_none() && query.to.is_none();
     let attempts = if is_whole { history.attempts_kept() } else { history.attempts().filter(is_inside).count() };
-    let limit = wanted.limit.unwrap_or(BARS_DEFAULT).clamp(100, 20_000);
+    let limit = query.limit.unwrap_or(BARS_DEFAULT).clamp(100, 20_000);
     let inside = || {
         let placed = history.attempts().filter(is_inside);
         placed.filter_map(|attempt| Some((places[usize::from(attempt.process)]?, attempt)))
@@ -203,16 +196,16 @@ mod tests {
     fn many_attempts_become_bins() {
         let attempts: Vec<_> = (0..1000).map(|n| tried(n, 1, if n == 5 { RunRaised } else { Succeeded })).collect();
         let history = history(&attempts);
-        let few = drawn(&history, &Wanted { limit: Some(20_000), ..Wanted::default() });
+        let few = drawn(&history, &TimelineQuery { limit: Some(20_000), ..TimelineQuery::default() });
         let bars = few.bars.expect("all of them");
         assert_eq!((bars.process.len(), bars.status.iter().filter(|status| **status == 1).count()), (1000, 1));
-        let many = drawn(&history, &Wanted { limit: Some(100), ..Wanted::default() });
+        let many = drawn(&history, &TimelineQuery { limit: Some(100), ..TimelineQuery::default() });
         let bins = many.bins.expect("too many");
         assert_eq!((bins.busy.len(), bins.failed.iter().flatten().sum::<u32>()), (2, 1));
         assert!(bins.busy.iter().flatten().all(|share| (0.0..=1.0).contains(share)));
         // Each process works half a second, every half second.
         assert!(bins.busy[0][10..100].iter().all(|share| *share > 0.9), "{:?}", bins.busy[0]);
-        let window = drawn(&history, &Wanted { from: Some(many.from), to: Some(many.from + 1000), limit: None });
+        let window = drawn(&history, &TimelineQuery { from: Some(many.from), to: Some(many.from + 1000), limit: None });
         assert_eq!(window.attempts, 4);
     }
 }

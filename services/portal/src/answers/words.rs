@@ -2,6 +2,8 @@
 
 use protocol::{JobSpec, OutputAction, OutputFormat};
 
+use crate::error::{Answer, Refusal};
+
 /// Returns a text as one word of a shell.
 pub fn quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@%".contains(&byte);
@@ -18,6 +20,13 @@ pub fn output_path(spec: &JobSpec) -> String {
         OutputAction::SummaryOnly => folder,
         OutputAction::AppendRow => format!("{}/{}", folder.trim_end_matches('/'), spec.output.file_name),
     }
+}
+
+/// Reads states of jobs or mini-batches that are separated by commas.
+pub fn listed<T, L: FromIterator<T>>(text: &str, of: &str, known: impl Fn(&str) -> Option<T>) -> Answer<L> {
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let unknown = |word| Refusal::bad(format!("there is no state {word:?} of {of}"));
+    words.map(|word| known(word).ok_or_else(|| unknown(word))).collect()
 }
 
 pub fn format_word(format: OutputFormat) -> &'static str {

@@ -9,8 +9,6 @@ use tokio::time::Instant;
 use super::*;
 use crate::fixtures::segment;
 
-const BEARER: (&str, &str) = ("authorization", "Bearer 0123456789abcdef");
-
 struct Event {
     name: String,
     id: u64,
@@ -18,11 +16,11 @@ struct Event {
 }
 
 /// Opens a stream, as a browser does that got this event last.
-async fn opened(place: &Place, job: Option<&str>, last_id: Option<u64>) -> BodyDataStream {
+async fn opened(portal: &TestPortal, job: Option<&str>, last_id: Option<u64>) -> BodyDataStream {
     let path = job.map_or("/api/v1/events".to_owned(), |job| format!("/api/v1/events?job={job}"));
     let last_id = last_id.map(|id| id.to_string());
     let head: Vec<_> = std::iter::once(BEARER).chain(last_id.as_deref().map(|id| ("last-event-id", id))).collect();
-    place.get(&path, &head).await.into_body().into_data_stream()
+    portal.get(&path, &head).await.into_body().into_data_stream()
 }
 
 async fn next(events: &mut BodyDataStream) -> Event {
@@ -33,52 +31,52 @@ async fn next(events: &mut BodyDataStream) -> Event {
     Event { name: field("event: "), id, data: serde_json::from_str(&data).expect("JSON") }
 }
 
-async fn try_again(place: &Place, number: u64) {
+async fn try_again(portal: &TestPortal, number: u64) {
     let attempt = tried(11, u32::try_from(number).expect("small"), RunRaised);
-    place.store.commit_segment(number, vec![segment(&[attempt])]).await.expect("writable");
+    portal.store.commit_segment(number, vec![segment(&[attempt])]).await.expect("writable");
 }
 
 #[tokio::test]
 async fn stream_of_a_job_goes_on_after_the_last_event() {
-    let place = place().await;
-    let first = next(&mut opened(&place, Some(JOB), None).await).await;
+    let portal = portal().await;
+    let first = next(&mut opened(&portal, Some(JOB), None).await).await;
     // Something happens while the page is not connected.
-    try_again(&place, 1).await;
+    try_again(&portal, 1).await;
     tokio::time::sleep(Duration::from_millis(450)).await;
-    let second = next(&mut opened(&place, Some(JOB), Some(first.id)).await).await;
+    let second = next(&mut opened(&portal, Some(JOB), Some(first.id)).await).await;
     assert!(second.name == "job" && second.id > first.id);
     assert_ne!(second.data["revision"], first.data["revision"], "nothing is missed");
     // Nothing happens: the next event comes with the next change.
-    let mut events = opened(&place, Some(JOB), Some(second.id)).await;
+    let mut events = opened(&portal, Some(JOB), Some(second.id)).await;
     let third = tokio::spawn(async move { next(&mut events).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    try_again(&place, 2).await;
+    try_again(&portal, 2).await;
     let third = third.await.expect("no panic");
     assert_ne!(third.data["revision"], second.data["revision"], "nothing is repeated");
     assert!(third.id > second.id);
     // Of an event that the portal does not know, and of one of another stream, the page gets everything.
     for unknown in [7, third.id + 1_000_000_000] {
-        let fourth = next(&mut opened(&place, Some(JOB), Some(unknown)).await).await;
+        let fourth = next(&mut opened(&portal, Some(JOB), Some(unknown)).await).await;
         assert_eq!(fourth.data["revision"], third.data["revision"]);
         assert!(fourth.id > unknown && fourth.id > third.id, "ids grow, even after a clock was set back");
     }
-    let listed = next(&mut opened(&place, None, Some(third.id)).await).await;
+    let listed = next(&mut opened(&portal, None, Some(third.id)).await).await;
     assert_eq!(listed.name, "jobs");
 }
 
 #[tokio::test]
 async fn stream_of_the_list_tells_what_has_changed_meanwhile() {
-    let place = place().await;
-    let first = next(&mut opened(&place, None, None).await).await;
+    let portal = portal().await;
+    let first = next(&mut opened(&portal, None, None).await).await;
     assert_eq!(first.data["changed"], serde_json::json!([]));
     let other = "other-20260101-000001-abcd";
-    let folder = place.store.folder().and_then(std::path::Path::parent).expect("local").join(other);
+    let folder = portal.store.folder().and_then(std::path::Path::parent).expect("local").join(other);
     std::fs::create_dir_all(&folder).expect("writable");
     let spec = JobSpec { job_id: other.to_owned(), ..JobSpec::example() };
     JobStore::local(&folder).expect("folder exists").put_spec(&spec).await.expect("writable");
-    let second = next(&mut opened(&place, None, Some(first.id)).await).await;
+    let second = next(&mut opened(&portal, None, Some(first.id)).await).await;
     assert_eq!(second.data["changed"], serde_json::json!([other]));
-    let mut unknown = next(&mut opened(&place, None, Some(7)).await).await;
+    let mut unknown = next(&mut opened(&portal, None, Some(7)).await).await;
     let changed = unknown.data["changed"].as_array_mut().expect("an array");
     changed.sort_by_key(ToString::to_string);
     assert_eq!(*changed, [JOB, other]);
@@ -86,9 +84,9 @@ async fn stream_of_the_list_tells_what_has_changed_meanwhile() {
 
 #[tokio::test]
 async fn stream_sends_at_most_two_events_a_second() {
-    let place = place().await;
+    let portal = portal().await;
     let began = Instant::now();
-    let mut events = opened(&place, Some(JOB), None).await;
+    let mut events = opened(&portal, Some(JOB), None).await;
     let mut ids = Vec::new();
     let read = async {
         for _ in 0..4 {
@@ -97,7 +95,7 @@ async fn stream_sends_at_most_two_events_a_second() {
     };
     let changes = async {
         for number in 1.. {
-            try_again(&place, number).await;
+            try_again(&portal, number).await;
             tokio::time::sleep(Duration::from_millis(40)).await;
         }
     };
@@ -111,15 +109,14 @@ async fn stream_sends_at_most_two_events_a_second() {
 
 #[tokio::test]
 async fn stream_sends_the_job_at_once_and_ends_when_it_is_removed() {
-    let place = place().await;
-    let bearer = ("authorization", "Bearer 0123456789abcdef");
-    let response = place.get(&format!("/api/v1/events?job={JOB}"), &[bearer]).await;
+    let portal = portal().await;
+    let response = portal.get(&format!("/api/v1/events?job={JOB}"), &[BEARER]).await;
     assert_eq!(header(&response, "content-type"), "text/event-stream");
     let mut events = response.into_body().into_data_stream();
     let first = String::from_utf8(events.next().await.expect("one").expect("bytes").to_vec()).expect("text");
     assert!(first.starts_with("event: job\nid: ") && first.ends_with("\n\n"), "{first}");
     assert_eq!(first.lines().filter(|line| line.starts_with("data: ")).count(), 1);
-    std::fs::remove_dir_all(place.store.folder().expect("local")).expect("removable");
+    std::fs::remove_dir_all(portal.store.folder().expect("local")).expect("removable");
     let last = events.next().await.expect("one").expect("bytes");
     assert!(last.starts_with(b"event: removed\n"));
     assert!(events.next().await.is_none());
@@ -127,15 +124,14 @@ async fn stream_sends_the_job_at_once_and_ends_when_it_is_removed() {
 
 #[tokio::test]
 async fn streams_are_limited() {
-    let place = place().await;
-    let bearer = ("authorization", "Bearer 0123456789abcdef");
+    let portal = portal().await;
     let mut open = Vec::new();
     for _ in 0..events::STREAMS_MAX {
-        let response = place.get("/api/v1/events", &[bearer]).await;
+        let response = portal.get("/api/v1/events", &[BEARER]).await;
         assert_eq!(response.status(), StatusCode::OK);
         open.push(response);
     }
-    assert_eq!(place.get("/api/v1/events", &[bearer]).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(portal.get("/api/v1/events", &[BEARER]).await.status(), StatusCode::TOO_MANY_REQUESTS);
     open.pop();
-    assert_eq!(place.get("/api/v1/events", &[bearer]).await.status(), StatusCode::OK);
+    assert_eq!(portal.get("/api/v1/events", &[BEARER]).await.status(), StatusCode::OK);
 }

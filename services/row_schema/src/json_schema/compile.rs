@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use regex_lite::Regex;
 use serde_json::{Map, Value};
 
-use super::{Format, JsonSchema, Node, Rule, Type};
+use super::{BOUNDS, Format, JsonSchema, Node, Rule, Type};
 use crate::{InvalidSchema, shown};
 
 /// Keywords that say nothing about a value, and those that definitions stand in.
@@ -152,6 +152,9 @@ impl Compiler<'_> {
     }
 
     fn rule(&mut self, keyword: &str, value: &Value, all: &Map<String, Value>) -> Compiled<Option<Rule>> {
+        if let Some(bound) = BOUNDS.iter().find(|bound| bound.keyword == keyword) {
+            return Ok(Some(Rule::Bound(self.number(value)?, bound)));
+        }
         Ok(Some(match keyword {
             "type" => Rule::Types(self.types(value)?),
             "enum" => match value {
@@ -159,12 +162,6 @@ impl Compiler<'_> {
                 other => return self.expected("a list of values", other),
             },
             "const" => Rule::OneOf(vec![value.clone()]),
-            "minimum" | "exclusiveMinimum" => {
-                Rule::AtLeast { limit: self.number(value)?, exclusive: keyword == "exclusiveMinimum" }
-            }
-            "maximum" | "exclusiveMaximum" => {
-                Rule::AtMost { limit: self.number(value)?, exclusive: keyword == "exclusiveMaximum" }
-            }
             "multipleOf" => match self.number(value)? {
                 unit if unit > 0.0 => Rule::MultipleOf(unit),
                 _ => return self.expected("a number above 0", value),

@@ -7,21 +7,16 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray, StructArray};
 use arrow::datatypes::{DataType, Field, Int32Type};
-use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use proptest::prelude::*;
 use protocol::{Block, BlockRange, HeaderMode, ItemPath, MismatchPolicy, TableFormat, TableOptions};
 use tables::{DecodeRequest, Decoded, Error, LocalBlock, Result};
 
-use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, dtype, jsonl, messages, values};
+use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, dtype, jsonl, messages, names, values};
 
 fn listing(columns: &[&str], options: TableOptions) -> TableOptions {
     TableOptions { columns: columns.iter().map(|&name| name.to_owned()).collect(), ..options }
-}
-
-fn names(decoded: &Decoded) -> Vec<String> {
-    decoded.batch.schema().fields().iter().map(|field| field.name().clone()).collect()
 }
 
 #[test]
@@ -162,7 +157,7 @@ fn unlisted_json_members_are_not_checked() {
 }
 
 /// 25 rows in groups of 10: `number`, `category` (a dictionary), `pair` (nested), `text`.
-fn write(path: &Path) {
+fn parquet_file(folder: &Folder) -> PathBuf {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..25));
     let categories: DictionaryArray<Int32Type> = (0..25).map(|row| if row % 2 == 0 { "even" } else { "odd" }).collect();
     let pair = StructArray::from(vec![
@@ -178,16 +173,7 @@ fn write(path: &Path) {
     ];
     let batch = RecordBatch::try_from_iter(columns).expect("columns match");
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(10)).build();
-    let file = File::create(path).expect("writable");
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).expect("writable");
-    writer.write(&batch).expect("writable");
-    writer.close().expect("writable");
-}
-
-fn parquet_file(folder: &Folder) -> PathBuf {
-    let path = folder.file("data.parquet", "");
-    write(&path);
-    path
+    folder.parquet("data.parquet", &batch, properties)
 }
 
 fn decode_rows(path: &Path, (row_group, offset, rows): (u32, u64, u64), columns: &[&str]) -> Result<Decoded> {
@@ -241,17 +227,14 @@ fn unlisted_parquet_columns_are_not_read() {
 #[test]
 fn parquet_files_may_differ_in_unlisted_columns() {
     let folder = Folder::new();
-    let (first, second) = (parquet_file(&folder), folder.file("other.parquet", ""));
+    let first = parquet_file(&folder);
     let columns: [(&str, ArrayRef); 3] = [
         ("extra", Arc::new(Int64Array::from_iter_values([1]))),
         ("text", Arc::new(StringArray::from_iter_values(["other"]))),
         ("number", Arc::new(Int64Array::from_iter_values([99]))),
     ];
     let batch = RecordBatch::try_from_iter(columns).expect("columns match");
-    let mut writer =
-        ArrowWriter::try_new(File::create(&second).expect("writable"), batch.schema(), None).expect("writable");
-    writer.write(&batch).expect("writable");
-    writer.close().expect("writable");
+    let second = folder.parquet("other.parquet", &batch, WriterProperties::default());
     let range = |rows| BlockRange::RowGroup { row_group: 0, offset: 0, rows };
     let blocks = [(&first, 10), (&second, 1)].map(|(path, rows)| Block {
         path: ItemPath::from(path.as_path()),

@@ -5,17 +5,13 @@ use std::path::PathBuf;
 use protocol::{Block, BlockRange, HeaderMode, ItemPath, MismatchPolicy, TableOptions};
 use tables::{DecodeRequest, Error, IpcStream, LocalBlock, RangeSize};
 
-use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, messages};
-
-fn names(input: &Input) -> Vec<String> {
-    input.decode_all().batch.schema().fields().iter().map(|field| field.name().clone()).collect()
-}
+use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, messages, names};
 
 #[test]
 fn marks_line_breaks_and_blank_lines_are_ignored() {
     for text in ["a,b\n1,x\n2,y\n", "\u{FEFF}a,b\n1,x\n2,y", "a,b\r\n1,x\r\n2,y\r\n", "\r\n\na,b\n\n1,x\n  \n2,y\n\n"] {
         let input = Input::new(text, TableOptions { infer_column_types: false, ..csv() });
-        assert_eq!(names(&input), ["a", "b"], "{text:?}");
+        assert_eq!(names(&input.decode_all()), ["a", "b"], "{text:?}");
         assert_eq!(column(&input.decode_all(), "a"), ["1", "2"], "{text:?}");
         assert_eq!(column(&input.decode_all(), "b"), ["x", "y"], "{text:?}");
     }
@@ -82,10 +78,11 @@ fn ragged_row_does_not_affect_other_rows() {
 
 #[test]
 fn column_names_are_unique_and_not_empty() {
-    assert_eq!(names(&Input::new("a,,a,\"b, c\",a.1\n", csv())), ["a", "Column2", "a.2", "b, c", "a.1"]);
+    let header = Input::new("a,,a,\"b, c\",a.1\n", csv());
+    assert_eq!(names(&header.decode_all()), ["a", "Column2", "a.2", "b, c", "a.1"]);
     let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv() };
     let input = Input::new("1,x\n2,y\n", no_header);
-    assert_eq!(names(&input), ["Column1", "Column2"]);
+    assert_eq!(names(&input.decode_all()), ["Column1", "Column2"]);
     assert_eq!(column(&input.decode_all(), "Column1"), ["1", "2"]);
 }
 
@@ -170,8 +167,8 @@ fn encodings_are_decoded() {
 fn columns_from_the_path_are_last_and_blocks_are_in_order() {
     let folder = Folder::new();
     let paths = [folder.file("1.csv", "a\n5\n6\n"), folder.file("2.csv", "a\n7\n")];
-    let names = ["Store".to_owned(), "Brand".to_owned()];
-    let schema = tables::infer_schema(paths.iter().map(|path| path.as_path()), &csv(), &names).expect("readable");
+    let from_path = ["Store".to_owned(), "Brand".to_owned()];
+    let schema = tables::infer_schema(paths.iter().map(|path| path.as_path()), &csv(), &from_path).expect("readable");
     let blocks: Vec<Block> = paths
         .iter()
         .zip(["x", "y"])
@@ -186,8 +183,7 @@ fn columns_from_the_path_are_last_and_blocks_are_in_order() {
         blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path, has_holes: false }).collect();
     let request = DecodeRequest { blocks: &local, options: &csv(), schema: schema.as_ref() };
     let decoded = tables::decode(&request).expect("readable");
-    let fields: Vec<_> = decoded.batch.schema().fields().iter().map(|field| field.name().clone()).collect();
-    assert_eq!(fields, ["a", "Store", "Brand"]);
+    assert_eq!(names(&decoded), ["a", "Store", "Brand"]);
     assert_eq!(column(&decoded, "a"), ["5", "6", "7"]);
     assert_eq!(column(&decoded, "Store"), ["x", "x", "y"]);
     assert_eq!(column(&decoded, "Brand"), ["007", "007", "007"]);

@@ -6,7 +6,7 @@ use arrow::datatypes::DataType;
 use protocol::{ColumnType, MismatchPolicy, TableOptions};
 use tables::Decoded;
 
-use crate::support::{Input, column, dtype, jsonl, messages};
+use crate::support::{Input, column, dtype, jsonl, messages, names};
 
 #[test]
 fn columns_follow_the_first_appearance_of_keys() {
@@ -14,8 +14,7 @@ fn columns_follow_the_first_appearance_of_keys() {
 {"a":"","b":2,"new":"late","f":2,"t":false,"z":null}
 "#;
     let decoded = Input::new(text, jsonl()).decode_all();
-    let fields: Vec<_> = decoded.batch.schema().fields().iter().map(|field| field.name().clone()).collect();
-    assert_eq!(fields, ["b", "a", "n", "f", "t", "z", "new"]);
+    assert_eq!(names(&decoded), ["b", "a", "n", "f", "t", "z", "new"]);
     assert_eq!((dtype(&decoded, "b"), column(&decoded, "b")), (DataType::Int64, vec!["1".into(), "2".into()]));
     assert_eq!(column(&decoded, "a"), ["x", ""]);
     assert_eq!((column(&decoded, "n"), is_json(&decoded, "n")), (vec![r#"{"k":[1,2]}"#.into(), "-".into()], true));

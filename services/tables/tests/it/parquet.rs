@@ -1,6 +1,5 @@
 //! Row groups of Parquet, and parts of them.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +7,6 @@ use arrow::array::{
     ArrayRef, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
-use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions};
@@ -22,7 +20,6 @@ fn options() -> TableOptions {
 
 /// 25 rows in groups of 10, with the types that pandas and others write.
 fn write(folder: &Folder) -> PathBuf {
-    let path = folder.file("data.parquet", "");
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter((0..25).map(|row| (row != 13).then_some(row))));
     let texts: ArrayRef = Arc::new(StringArray::from_iter((0..25).map(|row| (row != 3).then(|| format!("t{row}")))));
     let categories: DictionaryArray<Int32Type> = (0..25).map(|row| if row % 2 == 0 { "even" } else { "odd" }).collect();
@@ -36,13 +33,9 @@ fn write(folder: &Folder) -> PathBuf {
     let metadata: std::collections::HashMap<_, _> =
         [("pandas".to_owned(), "{\"index_columns\": [\"number\"]}".to_owned())].into();
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
-    let batch = RecordBatch::try_new(Arc::clone(&schema), columns).expect("columns match");
+    let batch = RecordBatch::try_new(schema, columns).expect("columns match");
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(10)).build();
-    let mut writer =
-        ArrowWriter::try_new(File::create(&path).expect("writable"), schema, Some(properties)).expect("writable");
-    writer.write(&batch).expect("writable");
-    writer.close().expect("writable");
-    path
+    folder.parquet("data.parquet", &batch, properties)
 }
 
 fn decode(path: &Path, row_group: u32, offset: u64, rows: u64) -> Result<Decoded> {
@@ -60,15 +53,12 @@ fn numbers(decoded: &Decoded) -> Vec<String> {
 #[test]
 fn required_columns_are_read_like_others() {
     let folder = Folder::new();
-    let path = folder.file("required.parquet", "");
     let numbers_of_file: ArrayRef = Arc::new(Int64Array::from_iter_values(0..4));
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values(["a", "b", "c", "d"]));
     let fields = vec![Field::new("number", DataType::Int64, false), Field::new("text", DataType::Utf8, false)];
     let schema = Arc::new(Schema::new(fields));
-    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![numbers_of_file, texts]).expect("columns match");
-    let mut writer = ArrowWriter::try_new(File::create(&path).expect("writable"), schema, None).expect("writable");
-    writer.write(&batch).expect("writable");
-    writer.close().expect("writable");
+    let batch = RecordBatch::try_new(schema, vec![numbers_of_file, texts]).expect("columns match");
+    let path = folder.parquet("required.parquet", &batch, WriterProperties::default());
     let decoded = decode(&path, 0, 1, 2).expect("readable");
     assert_eq!(numbers(&decoded), ["1", "2"]);
     assert_eq!(values(decoded.batch.column(1)), ["b", "c"]);
@@ -78,7 +68,6 @@ fn required_columns_are_read_like_others() {
 fn whole_numbers_that_pandas_rounds_are_reported() {
     const BEYOND: i64 = (1 << 53) + 1;
     let folder = Folder::new();
-    let path = folder.file("ids.parquet", "");
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("id", Arc::new(Int64Array::from(vec![Some(7), Some(BEYOND), None, Some(-BEYOND), Some(BEYOND + 1)]))),
         ("big", Arc::new(UInt64Array::from(vec![None, Some(u64::MAX), Some(1 << 60), Some(3), Some(4)]))),
@@ -86,10 +75,7 @@ fn whole_numbers_that_pandas_rounds_are_reported() {
         ("small", Arc::new(Int64Array::from(vec![None, Some(1), Some(2), Some(3), Some(4)]))),
     ];
     let batch = RecordBatch::try_from_iter(columns).expect("columns match");
-    let mut writer =
-        ArrowWriter::try_new(File::create(&path).expect("writable"), batch.schema(), None).expect("writable");
-    writer.write(&batch).expect("writable");
-    writer.close().expect("writable");
+    let path = folder.parquet("ids.parquet", &batch, WriterProperties::default());
     let decoded = decode(&path, 0, 0, 5).expect("readable");
     let file = path.display();
     let said: Vec<_> = decoded.warning_kinds.iter().map(ToString::to_string).collect();
@@ -173,14 +159,10 @@ fn dictionary_of_a_whole_row_group_is_kept() {
 #[test]
 fn text_without_dictionary_is_read() {
     let folder = Folder::new();
-    let path = folder.file("plain.parquet", "");
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values(["a", "b", "a"]));
     let batch = RecordBatch::try_from_iter([("text", texts)]).expect("one column");
     let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
-    let file = File::create(&path).expect("writable");
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).expect("writable");
-    writer.write(&batch).expect("writable");
-    writer.close().expect("writable");
+    let path = folder.parquet("plain.parquet", &batch, properties);
     let decoded = decode(&path, 0, 0, 3).expect("readable");
     assert_eq!(*decoded.batch.column(0).data_type(), DataType::LargeUtf8);
     assert_eq!(values(decoded.batch.column(0)), ["a", "b", "a"]);

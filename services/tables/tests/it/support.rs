@@ -1,9 +1,12 @@
 //! Temporary files, decoded in one call.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type, TimestampNanosecondType};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
 use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions, TableSchema};
 use tables::{DecodeRequest, Decoded, Decoder, LocalBlock, RangeSize, Result};
 use tempfile::TempDir;
@@ -20,6 +23,16 @@ impl Folder {
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, content).expect("the folder is writable");
+        path
+    }
+
+    /// Writes a Parquet file.
+    pub fn parquet(&self, name: &str, batch: &RecordBatch, properties: WriterProperties) -> PathBuf {
+        let path = self.folder.path().join(name);
+        let file = File::create(&path).expect("the folder is writable");
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).expect("types of Parquet");
+        writer.write(batch).expect("writable");
+        writer.close().expect("writable");
         path
     }
 }
@@ -143,6 +156,11 @@ pub fn values(array: &ArrayRef) -> Vec<String> {
             other => panic!("{other} is no type of a text table"),
         })
         .collect()
+}
+
+/// Returns the names of the columns.
+pub fn names(decoded: &Decoded) -> Vec<String> {
+    decoded.batch.schema().fields().iter().map(|field| field.name().clone()).collect()
 }
 
 pub fn dtype(decoded: &Decoded, name: &str) -> DataType {
