@@ -66,6 +66,14 @@ impl Leases {
     pub fn lost(&mut self, receipt: &str) {
         self.held.remove(receipt);
     }
+
+    /// Returns how long a request may wait for messages: until the first lease lapses. If this process is killed, SQS
+    /// does not see it at once, and would give the messages of this process to its own abandoned request, where they
+    /// stay for another lease.
+    pub fn wait_max(&self, now: Instant) -> Option<Duration> {
+        let left = self.held.values().filter_map(|lease| lease.lapses.checked_duration_since(now)).min()?;
+        Some(Duration::from_secs(left.as_secs().max(1)))
+    }
 }
 
 /// The wait for an answer. A lease begins when the service answers, and a process that was stopped, or whose machine slept,
@@ -116,6 +124,21 @@ mod tests {
         let (mut leases, start) = (Leases::default(), Instant::now());
         leases.took("a".into(), start, visibility);
         (leases, start)
+    }
+
+    #[test]
+    fn requests_wait_no_longer_than_the_first_lease_lasts() {
+        let (mut leases, start) = took(60 * SECOND);
+        assert_eq!(Leases::default().wait_max(start), None);
+        assert_eq!(leases.wait_max(start), Some(60 * SECOND));
+        leases.took("b".into(), start, 8 * SECOND);
+        assert_eq!(leases.wait_max(start + SECOND / 2), Some(7 * SECOND), "in whole seconds");
+        assert_eq!(leases.wait_max(start + 8 * SECOND - SECOND / 10), Some(SECOND), "without requests in a row");
+        leases.extended("b", 8, start + 7 * SECOND);
+        assert_eq!(leases.wait_max(start + 8 * SECOND), Some(7 * SECOND));
+        assert_eq!(leases.wait_max(start + 16 * SECOND), Some(44 * SECOND), "a lapsed lease counts no more");
+        leases.lost("a");
+        assert_eq!(leases.wait_max(start + 16 * SECOND), None);
     }
 
     #[test]

@@ -262,3 +262,28 @@ async fn messages_of_a_dropped_receive_are_released() {
     assert_eq!((sorted_bodies(&again), again[0].receive_count), (expected(1), 2));
     assert_eq!(proxy.count("ReceiveMessage"), 1, "the dropped receive still waits");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_of_a_killed_process_does_not_get_its_own_messages() {
+    let name = unused_name();
+    let queue = Deleted(open(&localstack(), &name, true).await.expect("opens"));
+    queue.send(messages(1)).await.expect("sends");
+    let received = Arc::new(Notify::new());
+    // A process: the end of a runtime closes its connections.
+    let process = tokio::runtime::Runtime::new().expect("starts");
+    let has_received = received.clone();
+    process.spawn(async move {
+        let queue = open(&localstack(), &name, false).await.expect("opens");
+        let request = Receive { messages_max: 1, visibility: Duration::from_secs(5), wait: PATIENCE };
+        let held = queue.receive(request).await.expect("receives");
+        assert_eq!(held.len(), 1);
+        has_received.notify_one();
+        queue.receive(request).await.expect("receives");
+    });
+    received.notified().await;
+    // The second request is on its way.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    process.shutdown_background();
+    let again = receive(&queue, 1).await;
+    assert_eq!(again[0].receive_count, 2, "the abandoned request took the message for another lease");
+}
