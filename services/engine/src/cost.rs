@@ -11,10 +11,10 @@
 //! | send outcomes | one a round of a node; a round takes about 50 ms, and a message is full at 128 KiB |
 //! | delete descriptors | the outcomes of each round, in tens |
 //! | receive and delete outcomes | the messages of 200 ms, in tens; and an empty receive every 20 s |
-//! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 3 s, reports every 10 s, logs |
-//! | PUT | a sign of life of the workers every 2 s, by one node for all |
-//! | GET | requests to cancel, commits of other reducers and signs of life, every 2 to 3 s; the ledger at the end |
-//! | GET | of each node, with `speculation`: what has succeeded elsewhere, every 2 s while a run takes longer than that |
+//! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 4 s, reports every 10 s, logs |
+//! | PUT | a sign of life of the workers every 4 s, by one node for all |
+//! | GET | requests to cancel, commits of other reducers and signs of life, every 4 s; the ledger at the end |
+//! | GET | of each node, with `speculation`: what has succeeded elsewhere, every 4 s while a run takes longer than 2 s |
 //! | GET, PUT | of each node, with `limits`: the share of the node, every 4 s |
 //! | LIST | open jobs, every 5 s |
 //! | PUT of rows | a part for each mini-batch with more than 64 KiB of them; the output, 8 MiB at a time |
@@ -23,8 +23,8 @@
 //! | GET of inputs | of inputs in a store: each file, or a block for each mini-batch of a table, and beginnings of files |
 //!
 //! `P` is the number of processes of a node, and `depth` the number of mini-batches that a process gets at a time: 20 ms of
-//! work. Not included: retries, looks of busy nodes for other jobs (three requests every 5 s), for another priority
-//! (every 10 s) and for quotas (every 30 s), waits for workers and because of quotas (per hour of a job and reducer 1 200 PUT of
+//! work. Not included: retries, looks of busy nodes for other jobs (three requests every 8 s), for another priority
+//! (every 10 s) and for quotas (every 30 s), waits for workers and because of quotas (per hour of a job and reducer 900 PUT of
 //! progress and the GET above), item checkpoints, storage, and the bytes of requests that leave the region.
 
 use protocol::{Input, InputKind, ItemPath, JobSpec};
@@ -76,7 +76,7 @@ const COPY_BYTES: f64 = 512.0 * 1024.0 * 1024.0;
 const LISTED: u64 = 1000;
 /// Before a table in a store is planned, the check reads the size and the beginning of its first object.
 const TABLE_GETS: u64 = 3;
-const PROGRESS_SECONDS: f64 = 3.0;
+const PROGRESS_SECONDS: f64 = 4.0;
 const REPORT_SECONDS: f64 = 10.0;
 /// Report files that change all the time.
 const REPORTS: f64 = 6.0;
@@ -86,9 +86,11 @@ const PROCESS_LOGS: f64 = 2.0;
 /// A log that grows is uploaded after 5 s, 10 s, … 120 s.
 const LOG_SECONDS: f64 = 120.0;
 const LOG_UPLOADS_AT_FIRST: f64 = 5.0;
-const WATCH_SECONDS: f64 = 2.0;
-/// Time between two looks of a node for what has succeeded elsewhere, and the shortest run during which it looks.
-const SETTLED_SECONDS: f64 = 2.0;
+const WATCH_SECONDS: f64 = 4.0;
+/// Time between two looks of a node for what has succeeded elsewhere.
+const SETTLED_SECONDS: f64 = 4.0;
+/// The shortest run during which it looks.
+const LONG_RUN_SECONDS: f64 = 2.0;
 /// Time between two renewals of a node's entry in the list of workers.
 const REGISTRATION_SECONDS: f64 = storage::WORKER_PERIOD.as_secs() as f64;
 /// Time between two renewals of a node's share of the limits.
@@ -180,7 +182,7 @@ impl Requests {
         let log_uploads = log_files * (LOG_UPLOADS_AT_FIRST.min(seconds / LOOK_SECONDS) + seconds / LOG_SECONDS);
         let (rows_put, rows_got) = rows(mini_batches, work.row_bytes as f64, is_inline);
         let beats = seconds / WATCH_SECONDS;
-        let looks = work.speculates && work.run_seconds > SETTLED_SECONDS;
+        let looks = work.speculates && work.run_seconds > LONG_RUN_SECONDS;
         let looks = if looks { nodes * seconds / SETTLED_SECONDS } else { 0.0 };
         let shares = if work.shares_limits && work.nodes > 1 { nodes * seconds / LIMITS_SECONDS } else { 0.0 };
         let puts = rows_put

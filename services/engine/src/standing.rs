@@ -9,8 +9,8 @@ use storage::Part;
 
 use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 
-/// A reducer writes the progress of each job every three seconds; after this silence it has ended.
-const SILENCE: Duration = Duration::from_secs(8);
+/// A reducer writes the progress of each job every four seconds; after this silence it has ended.
+const SILENCE: Duration = Duration::from_secs(10);
 /// The most by which the clocks of two machines differ: one of them takes the local time of any zone for UTC. A longer
 /// silence needs no second look.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(14 * 3600);
@@ -292,7 +292,7 @@ mod tests {
         let left = Progress { nodes: 1, silent_since: Some(0), ..new.clone() };
         assert_eq!(waits(&left, 3), (State::Waiting, lacks));
         assert_eq!(waits(&Progress { nodes: 1, ..new.clone() }, 3), (State::Running, None), "a worker has come");
-        assert!(matches!(waits(&new, 10).1, Some(Lack::Reducer(_))), "an old list may be wrong");
+        assert!(matches!(waits(&new, 12).1, Some(Lack::Reducer(_))), "an old list may be wrong");
     }
 
     #[test]
@@ -320,9 +320,9 @@ mod tests {
         let has_no_worker_yet = Progress { nodes: 0, ..progress() };
         for progress in [progress(), has_lost_its_worker, has_no_worker_yet] {
             let lacks_reducer = |seconds| matches!(waits(&progress, seconds).1, Some(Lack::Reducer(_)));
-            assert_eq!((lacks_reducer(7), lacks_reducer(10)), (false, true), "{progress:?}");
+            assert_eq!((lacks_reducer(9), lacks_reducer(12)), (false, true), "{progress:?}");
         }
-        assert_eq!(waits(&progress(), 10).0, State::Waiting);
+        assert_eq!(waits(&progress(), 12).0, State::Waiting);
         assert_eq!(there(None), (State::Queued, Some(Lack::FirstReducer)));
     }
 
@@ -330,7 +330,7 @@ mod tests {
     fn job_whose_output_is_being_written_needs_no_workers() {
         let silent = Progress { silent_since: Some(0), step: Some("writing the output".into()), ..progress() };
         assert_eq!(waits(&silent, 3), (State::Running, None));
-        assert!(matches!(waits(&silent, 9).1, Some(Lack::Reducer(_))));
+        assert!(matches!(waits(&silent, 11).1, Some(Lack::Reducer(_))));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct Options {
     pub report_interval: Duration,
     /// Interval of `progress.json` and of checks for a request to cancel; with peers, also of checks for their commits.
     pub progress_interval: Duration,
-    /// Time without a sign of life after which a worker counts as absent. Workers give one every two seconds.
+    /// Time without a sign of life after which a worker counts as absent. Workers give one every four seconds.
     pub silence: Duration,
     /// Minimum interval between commits while messages arrive.
     pub commit_interval: Duration,
@@ -83,7 +83,8 @@ impl Options {
             // Containers have equal process ids.
             writer: format!("{}-{:x}", std::process::id(), milliseconds_since_epoch()),
             peers: Peers::Many,
-            progress_interval: Duration::from_secs(3),
+            progress_interval: Duration::from_secs(4),
+            silence: Duration::from_secs(10),
             commit_interval: Duration::from_millis(200),
             store_patience: Duration::from_secs(120),
             receive_wait: Duration::from_secs(20),

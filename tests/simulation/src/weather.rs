@@ -174,11 +174,11 @@ pub(crate) struct Pace {
 impl Pace {
     /// The pace of the real roles.
     pub const PRODUCTION: Self = Self {
-        watch: Duration::from_secs(2),
-        beat: Duration::from_secs(2),
-        progress: Duration::from_secs(3),
+        watch: Duration::from_secs(4),
+        beat: Duration::from_secs(4),
+        progress: Duration::from_secs(4),
         look: Duration::from_secs(5),
-        silence: Duration::from_secs(5),
+        silence: Duration::from_secs(10),
     };
 }
 

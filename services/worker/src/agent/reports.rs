@@ -20,7 +20,7 @@ use crate::{Agent, CrashPoint, orphans, prepare};
 /// Time between two searches for ended children of the script that the agent has adopted.
 const REAP_EVERY: Duration = Duration::from_secs(5);
 /// Time between two looks whether a mini-batch that runs for long has succeeded elsewhere.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_secs(4);
 /// Least time between two measurements of the memory of a process: quick mini-batches share one.
 const MEASURE_EVERY: Duration = Duration::from_millis(20);
 

@@ -316,7 +316,7 @@ fn demultiplexer_options(lease: Duration) -> DemultiplexerOptions {
         poll_wait: Duration::from_secs(20),
         idle_wish: 0,
         hold_max: Some(Duration::from_secs(10)),
-        look_every: Some(Duration::from_secs(5)),
+        look_every: Some(Duration::from_secs(8)),
     }
 }
 
