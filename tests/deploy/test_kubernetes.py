@@ -7,6 +7,7 @@ import re
 import urllib.parse
 
 import pytest
+from ruamel.yaml import YAML
 
 from harness import ROOT
 from kubernetes_tools import (
@@ -23,6 +24,7 @@ from kubernetes_tools import (
     secrets_of_the_readme,
     selects,
     settings,
+    yaml_of_the_readme,
 )
 
 # Time for a pod's work after its grace period: return mini-batches, and upload logs.
@@ -229,6 +231,31 @@ def test_pods_run_without_root_or_extra_permissions(manifests):
             assert container["resources"]["requests"] and container["resources"]["limits"]["memory"]
     [namespace] = of_kind(manifests, "Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize(
+    ("beginning", "added"),
+    [
+        ("worker:\n", {"runtimeClassName": "writable-cgroups"}),
+        ("worker: # GKE", {"nodeSelector": {"node.gke.io/enable-writable-cgroups": "true"}}),
+        ("worker: # CRI-O", {}),
+    ],
+)
+def test_worker_may_write_to_its_control_group_without_further_permissions(beginning, added):
+    """With the values of the README, `max_memory` works; the runtime does the rest."""
+    plain = named(chart("sqs"), "Deployment", "gristmill-worker")
+    values = YAML(typ="safe").load(yaml_of_the_readme(beginning))
+    worker = named(chart("sqs", values), "Deployment", "gristmill-worker")
+    annotations = [deployment["spec"]["template"]["metadata"]["annotations"] for deployment in (plain, worker)]
+    assert annotations[1].items() - annotations[0].items() == values["worker"].get("podAnnotations", {}).items()
+    [container], [container_before] = containers(worker), containers(plain)
+    if "GKE" in beginning:
+        assert f"node.gke.io/enable-writable-cgroups.{container['name']}" in annotations[1]
+        sizes = [container["resources"].pop(kind) for kind in ("requests", "limits")]
+        assert len({(size["cpu"], size["memory"]) for size in sizes}) == 1, "GKE demands it"
+        del container_before["resources"]
+    assert container.pop("resources", {}) == container_before.pop("resources", {})
+    assert pod(worker) == {**pod(plain), **added}
 
 
 def test_only_gpu_target_workers_have_gpus():
