@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -50,8 +51,13 @@ def changed(plans: Plans) -> Plan:
 @pytest.fixture(scope="session")
 def environments(terraform: Terraform) -> dict[str, Plan]:
     """Plans of the roots in infra/environments."""
-    everywhere = {"permissions_boundary_arn": BOUNDARY, "tags": {"CostCenter": "7"}}
-    place = {"vpc_id": "vpc-1", "subnet_ids": SUBNETS}
-    team = {"name": "team", "platform": terraform.platform(PLATFORM), "bucket": "team-store", "image_tag": "1"}
-    variables = {"dev": {"image_tag": "1"}, "platform": {"name": "fleet", **place}, "prod": team}
-    return {name: terraform.plan(f"environments/{name}", {**given, **everywhere}) for name, given in variables.items()}
+    boundary = {"permissions_boundary_arn": BOUNDARY}
+    fleet = {"name": "fleet", "vpc_id": "vpc-1", "subnet_ids": SUBNETS, **boundary}
+    team = {"name": "team", "bucket": "team-store", **boundary}
+    variables: dict[str, dict[str, Any]] = {
+        "dev": {"image_tag": "1", "target": boundary},
+        "platform": {"platform": fleet},
+        "prod": {"platform": terraform.platform(PLATFORM), "image_tag": "1", "target": team},
+    }
+    tags = {"tags": {"CostCenter": "7"}}
+    return {name: terraform.plan(f"environments/{name}", {**given, **tags}) for name, given in variables.items()}

@@ -69,7 +69,8 @@ resource "aws_s3_bucket_lifecycle_configuration" "store" {
     filter {}
 
     abort_incomplete_multipart_upload {
-      days_after_initiation = var.upload_days
+      # More than a reducer needs for a large output.
+      days_after_initiation = 3
     }
   }
 

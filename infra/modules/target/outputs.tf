@@ -1,7 +1,7 @@
 output "target" {
   description = "The target: `terraform output -json | gristmill target import` writes it to gristmill.toml."
   value = {
-    name       = var.name
+    name       = var.target.name
     queue      = local.queue
     store      = module.store.url
     region     = data.aws_region.current.id
@@ -41,13 +41,6 @@ output "resources" {
 }
 
 output "fields" {
-  description = "Fields of the object variables, for callers that pass them on as `any`."
-  value = {
-    worker           = keys(var.worker)
-    reducer          = keys(var.reducer)
-    rabbitmq         = keys(var.rabbitmq)
-    portal           = try(keys(var.portal), [])
-    images           = keys(var.images)
-    alarm_thresholds = module.observability.threshold_names
-  }
+  description = "Fields of `target` and of its objects, for callers that pass it on as `any`."
+  value       = merge({ target = keys(var.target) }, { for name, value in var.target : name => keys(value) if can(keys(value)) })
 }

@@ -4,9 +4,9 @@
 # do.
 
 locals {
-  has_portal = var.portal != null
+  has_portal = var.target.portal != null
 
-  portal_task = { for name, portal in { portal = var.portal } : name => {
+  portal_task = { for name, portal in { portal = var.target.portal } : name => {
     role = "portal"
     command = concat(
       ["portal", "--no-open", "--listen", "0.0.0.0:9464"],
@@ -22,7 +22,7 @@ locals {
 }
 
 resource "aws_iam_role_policy_attachment" "portal_acts" {
-  count = local.has_portal && !try(var.portal.read_only, true) ? 1 : 0
+  count = local.has_portal && !try(var.target.portal.read_only, true) ? 1 : 0
 
   role       = module.task["portal"].role_name
   policy_arn = module.access.policy_arns["enqueuer"]
