@@ -314,7 +314,7 @@ def test_portal_is_read_only_behind_a_token_or_a_header(made: Plan, changed: Pla
 
     def policies(plan: Plan, name: str) -> set[str]:
         attached = plan.resources("aws_iam_role_policy_attachment", f"module.{name}.").items()
-        role = plan.resource(f'module.{name}.module.task["portal"].aws_iam_role.task')["name"]
+        role = plan.resource(f'module.{name}.module.task["portal"].aws_iam_role.this["task"]')["name"]
         return {values["policy_arn"] for _, values in attached if values["role"] == role}
 
     assert policies(made, "large") == {made.output("large")["policy_arns"]["portal"]}

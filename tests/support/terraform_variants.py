@@ -89,13 +89,15 @@ EVERYTHING: dict[str, Call] = {
     "batch": (
         "batch",
         {
-            "queue": "sqs://sqs",
-            "store": "s3://store/sqs",
-            "images": IMAGES,
-            "policy_arns": {role: f"arn:aws:iam::123456789012:policy/sqs-{role}" for role in ("worker", "reducer")},
-            "subnet_ids": SUBNETS,
-            "security_group_ids": ["sg-machines"],
-            "permissions_boundary_arn": BOUNDARY,
+            "batch": {
+                "queue": "sqs://sqs",
+                "store": "s3://store/sqs",
+                "images": IMAGES,
+                "policy_arns": {role: f"arn:aws:iam::123456789012:policy/sqs-{role}" for role in ("worker", "reducer")},
+                "subnet_ids": SUBNETS,
+                "security_group_ids": ["sg-machines"],
+                "permissions_boundary_arn": BOUNDARY,
+            }
         },
     ),
 }

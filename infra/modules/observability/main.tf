@@ -153,61 +153,48 @@ resource "aws_cloudwatch_metric_alarm" "metric" {
   }
 }
 
+locals {
+  graphs = concat(
+    [
+      { title = "Mini-batches that are not done", metrics = local.widget_metrics.backlog, stacked = true },
+      { title = "Result messages committed", metrics = local.widget_metrics.committed, stacked = false },
+      { title = "Age of the oldest task in seconds", metrics = local.widget_metrics.oldest_task, stacked = false },
+      { title = "Age of the oldest result in seconds", metrics = local.widget_metrics.oldest_result, stacked = false },
+      { title = "Dead letters", metrics = local.widget_metrics.dead_letters, stacked = false },
+      { title = "Tasks that were not placed, and tasks that lost their spot capacity", metrics = local.widget_metrics.troubles, stacked = true },
+    ],
+    [
+      for resource in ["CPUUtilization", "MemoryUtilization"] : {
+        title = "${resource} in percent, and number of tasks"
+        metrics = concat([
+          for role, service in var.services : [
+            ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "Average", label = role }],
+            ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "SampleCount", label = "${role}, tasks", yAxis = "right" }],
+          ]
+        ]...)
+        stacked = false
+      }
+    ],
+  )
+}
+
 resource "aws_cloudwatch_dashboard" "target" {
   dashboard_name = var.name
 
+  # CloudWatch places them one after the other.
   dashboard_body = jsonencode({
     widgets = concat(
       [
-        for index, widget in [
-          { title = "Mini-batches that are not done", metrics = local.widget_metrics.backlog, stacked = true },
-          { title = "Result messages committed", metrics = local.widget_metrics.committed, stacked = false },
-          { title = "Age of the oldest task in seconds", metrics = local.widget_metrics.oldest_task, stacked = false },
-          { title = "Age of the oldest result in seconds", metrics = local.widget_metrics.oldest_result, stacked = false },
-          { title = "Dead letters", metrics = local.widget_metrics.dead_letters, stacked = false },
-          { title = "Tasks that were not placed, and tasks that lost their spot capacity", metrics = local.widget_metrics.troubles, stacked = true },
-          ] : {
-          type   = "metric"
-          x      = 12 * (index % 2)
-          y      = 6 * floor(index / 2)
-          width  = 12
-          height = 6
-          properties = {
-            title   = widget.title
-            metrics = widget.metrics
-            view    = "timeSeries"
-            stacked = widget.stacked
-            period  = 60
-            region  = data.aws_region.current.id
-          }
-        } if length(widget.metrics) > 0
-      ],
-      [
-        for index, resource in ["CPUUtilization", "MemoryUtilization"] : {
-          type   = "metric"
-          x      = 12 * index
-          y      = 18
-          width  = 12
-          height = 6
-          properties = {
-            title = "${resource} in percent, and number of tasks"
-            metrics = concat([
-              for role, service in var.services : [
-                ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "Average", label = role }],
-                ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "SampleCount", label = "${role}, tasks", yAxis = "right" }],
-              ]
-            ]...)
-            view   = "timeSeries"
-            period = 60
-            region = data.aws_region.current.id
-          }
-        }
+        for graph in local.graphs : {
+          type       = "metric"
+          width      = 12
+          height     = 6
+          properties = merge(graph, { view = "timeSeries", period = 60, region = data.aws_region.current.id })
+        } if length(graph.metrics) > 0
       ],
       [
         {
           type   = "log"
-          x      = 0
-          y      = 24
           width  = 24
           height = 6
           properties = {
@@ -218,15 +205,10 @@ resource "aws_cloudwatch_dashboard" "target" {
           }
         },
         {
-          type   = "alarm"
-          x      = 0
-          y      = 30
-          width  = 24
-          height = 3
-          properties = {
-            title  = "Alarms"
-            alarms = [for name in sort(keys(local.alarms)) : aws_cloudwatch_metric_alarm.metric[name].arn]
-          }
+          type       = "alarm"
+          width      = 24
+          height     = 3
+          properties = { title = "Alarms", alarms = [for name in sort(keys(local.alarms)) : aws_cloudwatch_metric_alarm.metric[name].arn] }
         },
       ],
     )

@@ -40,8 +40,8 @@ resource "aws_ecs_task_definition" "this" {
   network_mode             = "awsvpc"
   cpu                      = var.size.cpu
   memory                   = var.size.memory
-  execution_role_arn       = aws_iam_role.execution.arn
-  task_role_arn            = aws_iam_role.task.arn
+  execution_role_arn       = aws_iam_role.this["execution"].arn
+  task_role_arn            = aws_iam_role.this["task"].arn
 
   container_definitions = jsonencode([merge(
     {
@@ -138,30 +138,25 @@ data "aws_iam_policy_document" "assumed_by_tasks" {
 
 data "aws_caller_identity" "current" {}
 
-# Permissions of the role itself.
-resource "aws_iam_role" "task" {
-  name                 = "${var.name}-task"
-  description          = "The role ${var.name} of Gristmill"
+# `task` has the permissions of the role itself; `execution` those of ECS before the container runs: fetch the image, open the log,
+# read the secret.
+resource "aws_iam_role" "this" {
+  for_each = { task = "The role", execution = "Starts the role" }
+
+  name                 = "${var.name}-${each.key}"
+  description          = "${each.value} ${var.name} of Gristmill"
   assume_role_policy   = data.aws_iam_policy_document.assumed_by_tasks.json
   permissions_boundary = var.permissions_boundary_arn
 }
 
-resource "aws_iam_role_policy_attachment" "task" {
-  role       = aws_iam_role.task.name
-  policy_arn = var.policy_arn
-}
+resource "aws_iam_role_policy_attachment" "this" {
+  for_each = {
+    task      = var.policy_arn
+    execution = "arn:${data.aws_partition.current.partition}:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
+  }
 
-# Permissions of ECS before the container runs: fetch the image, open the log, read the secret.
-resource "aws_iam_role" "execution" {
-  name                 = "${var.name}-execution"
-  description          = "Starts the role ${var.name} of Gristmill"
-  assume_role_policy   = data.aws_iam_policy_document.assumed_by_tasks.json
-  permissions_boundary = var.permissions_boundary_arn
-}
-
-resource "aws_iam_role_policy_attachment" "execution" {
-  role       = aws_iam_role.execution.name
-  policy_arn = "arn:${data.aws_partition.current.partition}:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
+  role       = aws_iam_role.this[each.key].name
+  policy_arn = each.value
 }
 
 data "aws_iam_policy_document" "read_secret" {
@@ -188,6 +183,6 @@ resource "aws_iam_role_policy" "read_secret" {
   count = length(var.secrets) > 0 ? 1 : 0
 
   name   = "read-secret"
-  role   = aws_iam_role.execution.name
+  role   = aws_iam_role.this["execution"].name
   policy = data.aws_iam_policy_document.read_secret[0].json
 }

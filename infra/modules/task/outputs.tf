@@ -5,15 +5,15 @@ output "definition_arn" {
 
 output "role_arn" {
   description = "IAM role of the container."
-  value       = aws_iam_role.task.arn
+  value       = aws_iam_role.this["task"].arn
 }
 
 output "role_name" {
   description = "Name of that role."
-  value       = aws_iam_role.task.name
+  value       = aws_iam_role.this["task"].name
 }
 
 output "execution_role_arn" {
   description = "IAM role that ECS uses to start the container."
-  value       = aws_iam_role.execution.arn
+  value       = aws_iam_role.this["execution"].arn
 }
