@@ -67,13 +67,6 @@ RULES = [
         {**BROKER, "logs": [{"audit": "true"}]},
     ),
     Rule(
-        "RabbitMQ 4 has no metrics of single queues, which determine the number of workers",
-        "https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html",
-        "aws_mq_broker",
-        lambda broker: is_rabbitmq(broker) and not broker["engine_version"].startswith("3."),
-        {**BROKER, "engine_version": "4.2"},
-    ),
-    Rule(
         "a single instance is in one subnet, a cluster in several",
         f"{PROVIDER}/website/docs/r/mq_broker.html.markdown",
         "aws_mq_broker",
