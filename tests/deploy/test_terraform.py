@@ -47,7 +47,7 @@ def test_every_variable_is_used(path: Path) -> None:
     text = text_of(path)
     names = re.findall(r'variable "(\w+)"', text) + re.findall(r"^ +(\w+) += optional\(", text, re.MULTILINE)
     # Some fields travel to further modules as a whole.
-    users = text + "".join(text_of(INFRA / "modules" / name) for name in ("task", "observability", "rabbitmq"))
+    users = text + "".join(text_of(INFRA / "modules" / name) for name in ("observability", "rabbitmq"))
     assert [name for name in names if not re.search(rf"\.{name}\b", users)] == []
 
 
@@ -199,7 +199,7 @@ def test_no_role_gets_the_administrator_password(made: Plan) -> None:
 
 def test_every_role_reads_its_own_secrets_alone(made: Plan) -> None:
     def read(name: str, role: str) -> set[str]:
-        policy = made.resource(f'module.{name}.module.task["{role}"].aws_iam_role_policy.read_secret[0]')
+        policy = made.resource(f'module.{name}.aws_iam_role_policy.read_secret["{role}"]')
         return {resource for _, action, resource in allowed(json.loads(policy["policy"])) if "GetSecretValue" in action}
 
     for name, roles in (("rabbitmq", ["worker", "reducer"]), ("single", ["worker", "reducer", "portal"])):
@@ -249,7 +249,7 @@ def test_gpu_worker_fits_into_every_instance_type(made: Plan) -> None:
 
 
 def test_gpu_worker_has_libraries_and_shared_memory(made: Plan, changed: Plan) -> None:
-    task = made.resource('module.gpus.module.task["gpu-worker"].aws_ecs_task_definition.this')
+    task = made.resource('module.gpus.aws_ecs_task_definition.role["gpu-worker"]')
     container = made.containers()["gpus-gpu-worker"]
     assert (task["cpu"], task["memory"]) == ("4096", "14745"), "its share of an instance"
     assert container["image"] == f"{REGISTRY}/gristmill-worker:1-cuda"
@@ -262,7 +262,7 @@ def test_gpu_worker_has_libraries_and_shared_memory(made: Plan, changed: Plan) -
 def test_reducer_has_the_size_that_was_asked_for(made: Plan, changed: Plan) -> None:
     """It writes reports and tables of rejects to its disk, and the final file passes through its memory."""
     for plan, count, size in ((made, 2, ("1024", "4096", [])), (changed, 3, ("2048", "8192", [{"size_in_gib": 100}]))):
-        task = plan.resource('module.sqs.module.task["reducer"].aws_ecs_task_definition.this')
+        task = plan.resource('module.sqs.aws_ecs_task_definition.role["reducer"]')
         assert (task["cpu"], task["memory"], task["ephemeral_storage"]) == size
         services = plan.resources("aws_ecs_service", "module.sqs.").values()
         assert [service["desired_count"] for service in services if service["name"] == "sqs-reducer"] == [count]
@@ -305,7 +305,7 @@ def test_portal_is_read_only_behind_a_token_or_a_header(made: Plan, changed: Pla
 
     def policies(plan: Plan, name: str) -> set[str]:
         attached = plan.resources("aws_iam_role_policy_attachment", f"module.{name}.").items()
-        role = plan.resource(f'module.{name}.module.task["portal"].aws_iam_role.this["task"]')["name"]
+        role = plan.resource(f'module.{name}.aws_iam_role.role["portal-task"]')["name"]
         return {values["policy_arn"] for _, values in attached if values["role"] == role}
 
     assert policies(made, "large") == {made.output("large")["policy_arns"]["portal"]}

@@ -1,10 +1,9 @@
 # A target: queues, store, policies, workers, reducers and alarms of one team, on a platform that teams share.
 
 locals {
-  is_sqs       = var.target.broker == "sqs"
-  kms_key_arns = var.platform.kms_key_arn == null ? [] : [var.platform.kms_key_arn]
-  queue        = one(concat(module.queue[*].address, module.rabbitmq[*].address))
-  metrics      = one(concat(module.queue[*].metrics, module.rabbitmq[*].metrics))
+  is_sqs  = var.target.broker == "sqs"
+  queue   = one(concat(module.queue[*].address, module.rabbitmq[*].address))
+  metrics = one(concat(module.queue[*].metrics, module.rabbitmq[*].metrics))
 }
 
 module "queue" {
@@ -49,7 +48,7 @@ module "access" {
   inputs              = concat(["${var.target.bucket}/inputs"], var.target.inputs)
   outputs             = concat(["${var.target.bucket}/outputs"], var.target.outputs)
   cluster_name        = var.platform.cluster.name
-  kms_key_arns        = local.kms_key_arns
+  kms_key_arns        = var.platform.kms_key_arn[*]
   input_kms_key_arns  = var.target.input_kms_key_arns
   output_kms_key_arns = var.target.output_kms_key_arns
   partition           = data.aws_partition.current.partition
@@ -58,6 +57,8 @@ module "access" {
 data "aws_partition" "current" {}
 
 data "aws_region" "current" {}
+
+data "aws_caller_identity" "current" {}
 
 resource "aws_cloudwatch_log_group" "this" {
   # checkov:skip=CKV_AWS_338: a year by default; two weeks for trials (environments/dev).

@@ -27,8 +27,8 @@ output "resources" {
     services = merge({ worker = local.worker_name }, { for role, service in aws_ecs_service.resident : role => service.name })
     # IAM roles of the tasks, and those that ECS uses to start them.
     role_arns = merge([for key, task in local.tasks : {
-      (task.role)              = module.task[key].role_arn
-      "${task.role}_execution" = module.task[key].execution_role_arn
+      (task.role)              = aws_iam_role.role["${key}-task"].arn
+      "${task.role}_execution" = aws_iam_role.role["${key}-execution"].arn
     }]...)
     log_groups         = { roles = aws_cloudwatch_log_group.this.name, events = module.observability.event_log_group }
     security_group_ids = { tasks = local.own_group_ids.tasks, portal = try(local.own_group_ids.portal, null), broker = one(module.rabbitmq[*].security_group_id) }

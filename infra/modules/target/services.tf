@@ -13,64 +13,11 @@ locals {
     { provider = "FARGATE_SPOT", base = 0, weight = 100 - var.target.worker.on_demand_percent },
   ]
 
-  # The CUDA image contains CUDA's libraries.
-  images = {
-    worker  = coalesce(var.target.images.worker, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${local.has_gpus ? "-cuda" : ""}")
-    reducer = coalesce(var.target.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
-    portal  = coalesce(var.target.images.portal, var.target.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
-  }
-
-  tasks = merge(local.portal_task, {
-    (local.worker_key) = {
-      role        = "worker"
-      command     = ["worker", "--grace", tostring(var.target.worker.stop_seconds - 20)]
-      environment = { for name, seconds in { GRISTMILL_LEASE_SECONDS = var.target.worker.lease_seconds } : name => tostring(seconds) if seconds != null }
-      secrets     = var.target.worker.secrets
-      # By default a worker gets the share of its GPUs in an instance.
-      size = merge(var.target.worker, {
-        cpu    = coalesce(var.target.worker.cpu, local.has_gpus ? var.platform.gpu.cpu_units * var.target.worker.gpus : null, 4096)
-        memory = coalesce(var.target.worker.memory, local.has_gpus ? var.platform.gpu.memory_mib * var.target.worker.gpus : null, 16384)
-      })
-    }
-    reducer = {
-      role        = "reducer"
-      command     = ["reducer"]
-      environment = {}
-      secrets     = {}
-      size        = merge(var.target.reducer, { stop_seconds = 120 })
-    }
-  })
-
   # Roles that always run, on Fargate.
   resident = merge(
     { reducer = { count = var.target.reducer.count, group_id = local.own_group_ids.tasks, balancer = [] } },
     { for name, portal in { portal = var.target.portal } : name => { count = 1, group_id = local.own_group_ids.portal, balancer = portal.target_group_arn[*] } if portal != null },
   )
-}
-
-module "task" {
-  source   = "../task"
-  for_each = local.tasks
-
-  name    = "${var.target.name}-${each.key}"
-  command = each.value.command
-  image   = local.images[each.value.role]
-  environment = merge(
-    var.target.environment,
-    each.value.environment,
-    { GRISTMILL_STORE = module.store.url },
-    local.is_sqs ? { GRISTMILL_QUEUE = local.queue } : {},
-  )
-  # The broker's address contains a password, so it is a field of the role's secret.
-  secrets = merge(
-    each.value.secrets,
-    local.is_sqs ? {} : { GRISTMILL_QUEUE = "${module.rabbitmq[0].secret_arns[each.value.role]}:address::" },
-  )
-  size                     = each.value.size
-  policy_arn               = module.access.policy_arns[each.value.role]
-  kms_key_arns             = local.kms_key_arns
-  log_group                = aws_cloudwatch_log_group.this.name
-  permissions_boundary_arn = var.target.permissions_boundary_arn
 }
 
 resource "aws_ecs_service" "workers" {
@@ -79,7 +26,7 @@ resource "aws_ecs_service" "workers" {
 
   name            = "${var.target.name}-${each.key}"
   cluster         = var.platform.cluster.arn
-  task_definition = module.task[each.key].definition_arn
+  task_definition = aws_ecs_task_definition.role[each.key].arn
   desired_count   = var.target.worker.min
 
   # A deployment replaces idle workers. Above 100 percent it would start new workers beside protected busy ones: a second
@@ -119,7 +66,7 @@ resource "aws_ecs_service" "workers" {
     ignore_changes = [desired_count]
 
     precondition {
-      condition     = !local.has_gpus || try(local.tasks[each.key].size.memory <= var.platform.gpu.memory_mib * var.target.worker.gpus && local.tasks[each.key].size.cpu <= var.platform.gpu.cpu_units * var.target.worker.gpus, false)
+      condition     = !local.has_gpus || try(local.tasks[each.key].memory <= var.platform.gpu.memory_mib * var.target.worker.gpus && local.tasks[each.key].cpu <= var.platform.gpu.cpu_units * var.target.worker.gpus, false)
       error_message = "No instance has room for such a worker: omit `worker.memory` and `worker.cpu`, or lower them to the platform's values for each GPU (its output `platform`)."
     }
 
@@ -137,7 +84,7 @@ resource "aws_ecs_service" "resident" {
 
   name            = "${var.target.name}-${each.key}"
   cluster         = var.platform.cluster.arn
-  task_definition = module.task[each.key].definition_arn
+  task_definition = aws_ecs_task_definition.role[each.key].arn
   desired_count   = each.value.count
 
   # The new one runs before the old one stops.
