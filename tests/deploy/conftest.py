@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from components import Components
-from terraform_plan import SUBNETS, Applying, Plan, Terraform
+from terraform_plan import SUBNETS, Plan, Terraform
 from terraform_variants import BOUNDARY, PLATFORM, Plans
 
 
@@ -21,20 +20,7 @@ def terraform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terraform]:
 
 
 @pytest.fixture(scope="session")
-def applying(terraform: Terraform, components: Components) -> Iterator[Applying]:
-    """infra/examples/localstack, which Terraform applies in the background."""
-    name = f"applied-{uuid.uuid4().hex[:8]}"
-    applying = terraform.apply("examples/localstack", {"name": name, "endpoint": components.aws_endpoint})
-    yield applying
-    applying.close()
-    components.remove(name)
-
-
-@pytest.fixture(scope="session")
-def plans(terraform: Terraform, request: pytest.FixtureRequest) -> Plans:
-    # The provider waits about 80 seconds for a lifecycle rule and a queue that it applies. Plans are made meanwhile.
-    if any("applying" in getattr(item, "fixturenames", ()) for item in request.session.items):
-        request.getfixturevalue("applying")
+def plans(terraform: Terraform) -> Plans:
     return Plans(terraform)
 
 

@@ -166,14 +166,6 @@ def test_rabbitmq_clients_reach_amqp_and_the_management_api(made: Plan) -> None:
     assert made.output("rabbitmq")["target"]["management"] == f"https://b-1.mq.{REGION}.amazonaws.com"
 
 
-def test_lease_of_workers_is_the_default_of_the_program(made: Plan) -> None:
-    """A killed worker is noticed within ten seconds, unless the target says otherwise."""
-    workers = {name: container for name, container in made.containers().items() if name.endswith("-worker")}
-    assert len(workers) > 2
-    for name, container in workers.items():
-        assert not [one for one in container["environment"] if one["name"] == "GRISTMILL_LEASE_SECONDS"], name
-
-
 def test_rabbitmq_processes_share_the_consumer_timeout(made: Plan) -> None:
     shown = made.output("rabbitmq")
     seconds = int(re.search(r"lease_seconds=(\d+)$", shown["target"]["queue"])[1])
@@ -356,6 +348,7 @@ def test_containers_have_known_settings_and_write_only_to_volumes(made: Plan, wo
         assert writable == {"/tmp", "/var/cache/gristmill"}
         names = {entry["name"] for entry in [*found["environment"], *found.get("secrets", [])]}
         assert {"GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_LISTEN", "AWS_REGION"} <= names
+        assert "GRISTMILL_LEASE_SECONDS" not in names, "by default a killed worker is noticed within ten seconds"
         assert all(f'"{name}"' in settings for name in names if name.startswith("GRISTMILL_")), names
     for found in made.containers().values():
         assert found["healthCheck"]["command"] == ["CMD", "gristmill", "health"]

@@ -55,6 +55,15 @@ ACCESS = {
     "input_kms_key_arns": [f"{KEY}-in"],
     "output_kms_key_arns": [f"{KEY}-out"],
 }
+LARGE = {
+    "worker": {
+        "max": 1000,
+        "backlog_each": 3,
+        "secrets": {name: f"{SECRET}:{name}::" for name in ("PASSWORD", "USER_NAME")},
+    },
+    "portal": PORTAL,
+    "environment": {"PIP_INDEX_URL": INDEX},
+}
 Call = tuple[str, dict[str, Any]]  # Module, arguments.
 
 
@@ -73,16 +82,7 @@ EVERYTHING: dict[str, Call] = {
     "offline_gpus": platform("offline-gpus", **OFFLINE, gpu=GPUS),
     "sqs": target("sqs", **ACCESS),
     "moved": target("moved"),
-    "large": target(
-        "large",
-        worker={
-            "max": 1000,
-            "backlog_each": 3,
-            "secrets": {name: f"{SECRET}:{name}::" for name in ("PASSWORD", "USER_NAME")},
-        },
-        portal=PORTAL,
-        environment={"PIP_INDEX_URL": INDEX},
-    ),
+    "large": target("large", **LARGE),
     "gpus": target("gpus", worker={"gpus": 1}),
     "rabbitmq": target("rabbitmq", **RABBITMQ),
     "single": target("single", **{**RABBITMQ, "rabbitmq": {"is_cluster": False}}, portal=BALANCED),
@@ -118,10 +118,7 @@ CHANGED: dict[str, Call] = {
     "moved": target("moved", worker={"gpus": 1}),
     "gpus": target("gpus", worker={"gpus": 1}, images={"worker": "registry/own:2"}),
     "large": target(
-        "large",
-        worker={"max": 1000, "backlog_each": 3},
-        portal={**PORTAL, "read_only": False},
-        images={"portal": "registry/portal:2"},
+        "large", **{**LARGE, "portal": {**PORTAL, "read_only": False}, "images": {"portal": "registry/portal:2"}}
     ),
     "rabbitmq": target("rabbitmq", **RABBITMQ, password="another-p@ssword"),
 }
