@@ -204,11 +204,12 @@ def test_every_role_reads_its_own_secrets_alone(made: Plan) -> None:
     assert secrets == [{"name": name, "valueFrom": f"{SECRET}:{name}::"} for name in ("PASSWORD", "USER_NAME")]
 
 
-def test_roles_get_the_settings_of_the_caller(made: Plan) -> None:
+def test_roles_get_the_settings_of_the_caller(made: Plan, changed: Plan) -> None:
     for name in ("large-worker", "large-reducer", "large-portal"):
         variables = {one["name"]: one["value"] for one in made.containers()[name]["environment"]}
         assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == ("sqs://large", "s3://store/large"), name
         assert variables["PIP_INDEX_URL"] == INDEX
+    assert {"name": "GRISTMILL_LEASE_SECONDS", "value": "60"} in changed.containers()["sqs-worker"]["environment"]
 
 
 def test_outputs_name_the_resources(made: Plan) -> None:

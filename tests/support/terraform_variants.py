@@ -106,7 +106,7 @@ CHANGED: dict[str, Call] = {
     "sqs": target(
         "sqs",
         **ACCESS,
-        worker={"on_demand_floor": 5, "on_demand_percent": 10, "max": 7, "backlog_each": 10},
+        worker={"on_demand_floor": 5, "on_demand_percent": 10, "max": 7, "backlog_each": 10, "lease_seconds": 60},
         reducer={"count": 3, "cpu": 2048, "memory": 8192, "disk_gib": 100},
         alarm_thresholds={
             "oldest_result_minutes": 7,

@@ -1,20 +1,5 @@
-output "address" {
-  description = "`queue` of the target. Users set its user and password as BROKER_USER and BROKER_PASSWORD."
-  value       = local.address
-}
-
-output "management" {
-  description = "`management` of the target: the management API."
-  value       = "https://${local.host}"
-}
-
-output "secret_arns" {
-  description = "The secret of each role: worker, reducer, enqueuer, operator, and portal if there is one. JSON with `address`, `username` and `password`."
-  value       = { for role, secret in aws_secretsmanager_secret.role : role => secret.arn }
-}
-
 output "broker" {
-  description = "Input of `scripts/broker-users`."
+  description = "Input of `scripts/broker-users`: management API, `queue` of the target (its users set user and password as BROKER_USER and BROKER_PASSWORD), and the secrets of the administrator and of each role: JSON with `address`, `username` and `password`."
   value = {
     management    = "https://${local.host}"
     prefix        = var.name

@@ -2,7 +2,7 @@
 
 locals {
   is_sqs  = var.target.broker == "sqs"
-  queue   = one(concat(module.queue[*].address, module.rabbitmq[*].address))
+  queue   = one(concat(module.queue[*].address, module.rabbitmq[*].broker.address))
   metrics = one(concat(module.queue[*].metrics, module.rabbitmq[*].metrics))
 }
 

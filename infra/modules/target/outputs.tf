@@ -6,7 +6,7 @@ output "target" {
     store      = module.store.url
     region     = data.aws_region.current.id
     endpoint   = null
-    management = local.is_sqs ? null : module.rabbitmq[0].management
+    management = local.is_sqs ? null : module.rabbitmq[0].broker.management
   }
 }
 

@@ -50,7 +50,7 @@ locals {
     # The broker's address contains a password, so it is a field of the role's secret.
     secrets = merge(
       container.secrets,
-      local.is_sqs ? {} : { GRISTMILL_QUEUE = "${module.rabbitmq[0].secret_arns[container.role]}:address::" },
+      local.is_sqs ? {} : { GRISTMILL_QUEUE = "${module.rabbitmq[0].broker.secrets[container.role]}:address::" },
     )
   } }
 
