@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from components import Components
-from terraform_plan import SUBNETS, Applying, Plan, Terraform
+from terraform_plan import SUBNETS, Plan, Terraform
 from terraform_variants import BOUNDARY, PLATFORM, Plans
 
 
@@ -20,20 +20,7 @@ def terraform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terraform]:
 
 
 @pytest.fixture(scope="session")
-def applying(terraform: Terraform, components: Components) -> Iterator[Applying]:
-    """infra/examples/localstack, which Terraform applies in the background."""
-    name = f"applied-{uuid.uuid4().hex[:8]}"
-    applying = terraform.apply("examples/localstack", {"name": name, "endpoint": components.aws_endpoint})
-    yield applying
-    applying.close()
-    components.remove(name)
-
-
-@pytest.fixture(scope="session")
-def plans(terraform: Terraform, request: pytest.FixtureRequest) -> Plans:
-    # The provider waits about 80 seconds for a lifecycle rule and a queue that it applies. Plans are made meanwhile.
-    if any("applying" in getattr(item, "fixturenames", ()) for item in request.session.items):
-        request.getfixturevalue("applying")
+def plans(terraform: Terraform) -> Plans:
     return Plans(terraform)
 
 
@@ -50,8 +37,13 @@ def changed(plans: Plans) -> Plan:
 @pytest.fixture(scope="session")
 def environments(terraform: Terraform) -> dict[str, Plan]:
     """Plans of the roots in infra/environments."""
-    everywhere = {"permissions_boundary_arn": BOUNDARY, "tags": {"CostCenter": "7"}}
-    place = {"vpc_id": "vpc-1", "subnet_ids": SUBNETS}
-    team = {"name": "team", "platform": terraform.platform(PLATFORM), "bucket": "team-store", "image_tag": "1"}
-    variables = {"dev": {"image_tag": "1"}, "platform": {"name": "fleet", **place}, "prod": team}
-    return {name: terraform.plan(f"environments/{name}", {**given, **everywhere}) for name, given in variables.items()}
+    boundary = {"permissions_boundary_arn": BOUNDARY}
+    fleet = {"name": "fleet", "vpc_id": "vpc-1", "subnet_ids": SUBNETS, **boundary}
+    team = {"name": "team", "bucket": "team-store", **boundary}
+    variables: dict[str, dict[str, Any]] = {
+        "dev": {"image_tag": "1", "target": boundary},
+        "platform": {"platform": fleet},
+        "prod": {"platform": terraform.platform(PLATFORM), "image_tag": "1", "target": team},
+    }
+    tags = {"tags": {"CostCenter": "7"}}
+    return {name: terraform.plan(f"environments/{name}", {**given, **tags}) for name, given in variables.items()}

@@ -7,6 +7,7 @@ import re
 import urllib.parse
 
 import pytest
+from ruamel.yaml import YAML
 
 from harness import ROOT
 from kubernetes_tools import (
@@ -23,6 +24,7 @@ from kubernetes_tools import (
     secrets_of_the_readme,
     selects,
     settings,
+    yaml_of_the_readme,
 )
 
 # Time for a pod's work after its grace period: return mini-batches, and upload logs.
@@ -30,26 +32,33 @@ END_SECONDS = 30
 USER = 10001
 
 
-@pytest.fixture(params=TARGETS)
+@pytest.fixture(params=[*TARGETS, "portal"])
 def manifests(request):
-    return kustomize(FOLDER / request.param)
+    """What `kubectl apply -k` applies, and once the portal besides."""
+    if request.param in TARGETS:
+        return kustomize(FOLDER / request.param)
+    manifests = kustomize(FOLDER / "sqs")
+    enabled = chart("sqs", {"portal": {"enabled": True}})
+    portal = [manifest for manifest in enabled if manifest["metadata"]["name"] == "gristmill-portal"]
+    for manifest in portal:
+        manifest["metadata"]["namespace"] = named_namespace(manifests)
+    return [*manifests, *portal]
 
 
 # ---- consistency -------------------------------------------------------------------------------------------------
 
 
 def test_every_selector_matches_its_pods(manifests):
-    worker, reducer = (named(manifests, "Deployment", f"gristmill-{role}") for role in ("worker", "reducer"))
-    assert reducer["spec"]["replicas"] == 1, "a reducer always runs"
-    for deployment in (worker, reducer):
-        assert selects(deployment["spec"]["selector"], deployment)
-    assert not selects(worker["spec"]["selector"], reducer) and not selects(reducer["spec"]["selector"], worker)
-    for spread in pod(worker)["topologySpreadConstraints"]:
-        assert selects(spread["labelSelector"], worker) and not selects(spread["labelSelector"], reducer)
+    deployments = {manifest["metadata"]["name"]: manifest for manifest in of_kind(manifests, "Deployment")}
+    assert deployments["gristmill-reducer"]["spec"]["replicas"] == 1, "a reducer always runs"
+    chosen = [(deployment["spec"]["selector"], [name]) for name, deployment in deployments.items()]
+    spreads = pod(deployments["gristmill-worker"])["topologySpreadConstraints"]
+    chosen += [(spread["labelSelector"], ["gristmill-worker"]) for spread in spreads]
     [budget] = of_kind(manifests, "PodDisruptionBudget")
-    assert selects(budget["spec"]["selector"], worker) and not selects(budget["spec"]["selector"], reducer)
-    for policy in of_kind(manifests, "NetworkPolicy"):
-        assert selects(policy["spec"]["podSelector"], worker) and selects(policy["spec"]["podSelector"], reducer)
+    chosen += [(budget["spec"]["selector"], ["gristmill-worker"])]
+    chosen += [(policy["spec"]["podSelector"], [*deployments]) for policy in of_kind(manifests, "NetworkPolicy")]
+    for selector, names in chosen:
+        assert [name for name, deployment in deployments.items() if selects(selector, deployment)] == names
 
 
 def test_every_reference_exists(manifests):
@@ -70,6 +79,9 @@ def test_every_reference_exists(manifests):
                     assert source["configMapRef"]["name"] in maps
                 else:
                     assert source["secretRef"]["name"] in {name for name, _ in secrets}
+            for variable in container.get("env", []):
+                reference = variable["valueFrom"]["secretKeyRef"]
+                assert (reference["name"], reference["key"]) in secrets
     for authentication in of_kind(manifests, "TriggerAuthentication"):
         for source in authentication["spec"].get("secretTargetRef", []):
             assert (source["name"], source["key"]) in secrets
@@ -81,8 +93,8 @@ def named_namespace(manifests):
 
 
 def roles_of_aws(manifests):
-    accounts = of_kind(manifests, "ServiceAccount")
-    return {one["metadata"]["name"]: one["metadata"]["annotations"]["eks.amazonaws.com/role-arn"] for one in accounts}
+    accounts = [one["metadata"] for one in of_kind(manifests, "ServiceAccount") if "annotations" in one["metadata"]]
+    return {one["name"]: one["annotations"]["eks.amazonaws.com/role-arn"] for one in accounts}
 
 
 def test_each_service_account_has_the_iam_role_of_its_queues(manifests):
@@ -192,7 +204,9 @@ def test_ports_match_the_roles(manifests):
     ]
     assert [entry["port"] for rule in let_in for entry in rule["ports"]] == [port]
     for deployment in of_kind(manifests, "Deployment"):
-        assert deployment["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(port)
+        annotations = deployment["spec"]["template"]["metadata"]["annotations"]
+        if deployment["metadata"]["name"] != "gristmill-portal":
+            assert annotations["prometheus.io/port"] == str(port)
         for container in containers(deployment):
             ports = {entry["name"]: entry["containerPort"] for entry in container["ports"]}
             for probe, path in [("startup", "/healthz"), ("liveness", "/healthz"), ("readiness", "/readyz")]:
@@ -231,6 +245,31 @@ def test_pods_run_without_root_or_extra_permissions(manifests):
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
+@pytest.mark.parametrize(
+    ("beginning", "added"),
+    [
+        ("worker:\n", {"runtimeClassName": "writable-cgroups"}),
+        ("worker: # GKE", {"nodeSelector": {"node.gke.io/enable-writable-cgroups": "true"}}),
+        ("worker: # CRI-O", {}),
+    ],
+)
+def test_worker_may_write_to_its_control_group_without_further_permissions(beginning, added):
+    """With the values of the README, `max_memory` works; the runtime does the rest."""
+    plain = named(chart("sqs"), "Deployment", "gristmill-worker")
+    values = YAML(typ="safe").load(yaml_of_the_readme(beginning))
+    worker = named(chart("sqs", values), "Deployment", "gristmill-worker")
+    annotations = [deployment["spec"]["template"]["metadata"]["annotations"] for deployment in (plain, worker)]
+    assert annotations[1].items() - annotations[0].items() == values["worker"].get("podAnnotations", {}).items()
+    [container], [container_before] = containers(worker), containers(plain)
+    if "GKE" in beginning:
+        assert f"node.gke.io/enable-writable-cgroups.{container['name']}" in annotations[1]
+        sizes = [container["resources"].pop(kind) for kind in ("requests", "limits")]
+        assert len({(size["cpu"], size["memory"]) for size in sizes}) == 1, "GKE demands it"
+        del container_before["resources"]
+    assert container.pop("resources", {}) == container_before.pop("resources", {})
+    assert pod(worker) == {**pod(plain), **added}
+
+
 def test_only_gpu_target_workers_have_gpus():
     for target in TARGETS:
         for deployment in of_kind(kustomize(FOLDER / target), "Deployment"):
@@ -246,48 +285,20 @@ def test_only_gpu_target_workers_have_gpus():
 # ---- the portal --------------------------------------------------------------------------------------------------
 
 
-def test_portal_is_absent_unless_enabled():
-    for target in TARGETS:
-        roles = {manifest["metadata"]["name"] for manifest in of_kind(chart(target), "Deployment")}
-        assert roles == {"gristmill-worker", "gristmill-reducer"}
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_portal_shows_the_target_to_holders_of_the_token_and_changes_nothing(target, workplace):
-    manifests = chart(target, {"portal": {"enabled": True}})
-    portal = named(manifests, "Deployment", "gristmill-portal")
-    others = [named(manifests, "Deployment", f"gristmill-{role}") for role in ("worker", "reducer")]
-    assert selects(portal["spec"]["selector"], portal)
-    assert not any(selects(portal["spec"]["selector"], other) for other in others)
-    [container] = containers(portal)
+def test_portal_needs_its_token_and_changes_nothing(workplace):
+    roles = {manifest["metadata"]["name"] for manifest in of_kind(chart("sqs"), "Deployment")}
+    assert roles == {"gristmill-worker", "gristmill-reducer"}, "without `portal.enabled` there is none"
+    manifests = chart("sqs", {"portal": {"enabled": True}})
+    [container] = containers(named(manifests, "Deployment", "gristmill-portal"))
     assert "--read-only" in container["args"] and "--no-open" in container["args"]
-    assert workplace.command(*container["args"], "--help").exit_status == 0
-    [token] = container["env"]
-    assert token == {
-        "name": "GRISTMILL_PORTAL_TOKEN",
-        "valueFrom": {"secretKeyRef": {"name": "gristmill-portal", "key": "GRISTMILL_PORTAL_TOKEN"}},
-    }
+    assert f"0.0.0.0:{container['ports'][0]['containerPort']}" in container["args"]
     # Another address than its own needs a token, so a pod without the Secret does not serve.
     refused = workplace.command(*container["args"])
     assert refused.exit_status == 2 and "GRISTMILL_PORTAL_TOKEN" in refused.stderr, refused
-    port = container["args"][container["args"].index("--listen") + 1].rpartition(":")[2]
-    [open_port] = container["ports"]
-    assert int(port) == open_port["containerPort"]
-    for probe in ("startup", "liveness", "readiness"):
-        assert container[f"{probe}Probe"]["httpGet"]["path"] in ("/healthz", "/readyz")
-    account = named(manifests, "ServiceAccount", "gristmill-portal")
-    assert account["automountServiceAccountToken"] is False
-    # All that holds for pods of the other roles.
-    assert pod(portal)["securityContext"] == pod(others[1])["securityContext"]
-    assert container["securityContext"] == containers(others[1])[0]["securityContext"]
-    assert container["envFrom"] == containers(others[1])[0]["envFrom"]
-    assert not [kind for kind in ("Service", "Ingress") if of_kind(manifests, kind)], (
-        "nothing in the cluster reaches it"
-    )
-    [changing] = containers(
-        named(chart(target, {"portal": {"enabled": True, "readOnly": False}}), "Deployment", "gristmill-portal")
-    )
-    assert "--read-only" not in changing["args"]
+    assert [variable["name"] for variable in container["env"]] == ["GRISTMILL_PORTAL_TOKEN"]
+    assert not [kind for kind in ("Service", "Ingress") if of_kind(manifests, kind)], "no pod reaches it"
+    changing = chart("sqs", {"portal": {"enabled": True, "readOnly": False}})
+    assert "--read-only" not in containers(named(changing, "Deployment", "gristmill-portal"))[0]["args"]
 
 
 # ---- placement ---------------------------------------------------------------------------------------------------
@@ -303,14 +314,9 @@ def test_gpu_worker_fits_into_the_memory_of_the_smallest_machines_with_a_gpu():
 
 
 def test_pods_run_only_on_the_architectures_of_their_images(manifests):
-    assert [architecture_terms(deployment) for deployment in of_kind(manifests, "Deployment")] == [["amd64"]] * 2
     both = chart("sqs", {"images": {"architectures": ["amd64", "arm64"]}})
-    assert [architecture_terms(deployment) for deployment in of_kind(both, "Deployment")] == [["amd64", "arm64"]] * 2
-
-
-def architecture_terms(deployment):
-    required = pod(deployment)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    [term] = required["nodeSelectorTerms"]
-    [expression] = term["matchExpressions"]
-    assert (expression["key"], expression["operator"]) == ("kubernetes.io/arch", "In")
-    return expression["values"]
+    for rendered, architectures in ((manifests, ["amd64"]), (both, ["amd64", "arm64"])):
+        for deployment in of_kind(rendered, "Deployment"):
+            required = pod(deployment)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            expected = {"key": "kubernetes.io/arch", "operator": "In", "values": architectures}
+            assert required["nodeSelectorTerms"] == [{"matchExpressions": [expected]}]

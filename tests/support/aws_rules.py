@@ -67,13 +67,6 @@ RULES = [
         {**BROKER, "logs": [{"audit": "true"}]},
     ),
     Rule(
-        "RabbitMQ 4 has no metrics of single queues, which determine the number of workers",
-        "https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html",
-        "aws_mq_broker",
-        lambda broker: is_rabbitmq(broker) and not broker["engine_version"].startswith("3."),
-        {**BROKER, "engine_version": "4.2"},
-    ),
-    Rule(
         "a single instance is in one subnet, a cluster in several",
         f"{PROVIDER}/website/docs/r/mq_broker.html.markdown",
         "aws_mq_broker",
@@ -165,11 +158,8 @@ def broken(resources: Callable[[str], dict[str, Values]]) -> list[str]:
 # Memory in MiB, processors and GPUs of instances: https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html
 GPU_INSTANCES = {
     "g4dn.xlarge": (16384, 4, 1),
-    "g4dn.12xlarge": (196608, 48, 4),
     "g5.xlarge": (16384, 4, 1),
     "g5.12xlarge": (196608, 48, 4),
-    "g6.xlarge": (16384, 4, 1),
-    "p3.8xlarge": (249856, 32, 4),
 }
 # ECS registers less than that, since kernel, agent and driver need some. The difference depends on the machine image
 # and is undocumented; our margin is six percent.

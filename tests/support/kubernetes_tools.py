@@ -138,8 +138,8 @@ def yaml_of_the_readme(beginning):
 
 def secrets_of_the_readme():
     """Returns the Secrets that the README tells users to create: names, keys and values."""
-    pattern = r'printf %s "(\S+)" \|\s+kubectl create secret generic (\S+) --namespace \S+ --from-file=(\w+)=/dev/stdin'
-    return {(name, key): value for value, name, key in re.findall(pattern, README)}
+    pattern = r'printf %s "(\S+)" \|\s+kubectl create secret generic (\S+) .*? --from-file=(\w+)=/dev/stdin'
+    return {(name, key): value for value, name, key in re.findall(pattern, README.replace("\\\n", ""))}
 
 
 def queue_prefix(manifests):

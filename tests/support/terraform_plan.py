@@ -1,6 +1,6 @@
 """Real Terraform plans of the roots of infra/, with the real provider, in a moto account.
 
-Plans only read: the network, types of instances, the identity of the account. Nothing is applied. `settled` invents
+Plans only read: the network, types of instances, the identity of the account. `settled` invents
 values that only AWS knows (ARNs, addresses), so that a second plan knows everything that depends on them, and shows the
 effect of a change on existing resources.
 """
@@ -211,9 +211,15 @@ class Terraform:
         (where / f"{name}.tfvars.json").write_text(json.dumps(variables))
         return self.run(where, "plan", "-input=false", "-no-color", f"-var-file={name}.tfvars.json", expect=1)
 
-    def apply(self, root: str, variables: dict[str, str]) -> Applying:
-        """Starts to apply a root in the background."""
-        return Applying(self, self.infra / root, variables)
+    def apply(self, root: str, variables: dict[str, str]) -> dict[str, Any]:
+        """Applies a root and returns its outputs."""
+        where = self.infra / root
+        arguments = [f"-var={name}={value}" for name, value in variables.items()]
+        # With a provider of its own: the root names the addresses itself.
+        own = {REATTACH: "", "AWS_ENDPOINT_URL": ""}
+        self.run(where, "apply", "-auto-approve", "-no-color", "-input=false", *arguments, **own)
+        outputs = json.loads(self.run(where, "output", "-json"))
+        return {name: output["value"] for name, output in outputs.items()}
 
     def platform(self, platform: dict[str, Any]) -> str:
         """Stores the data of a platform for targets and returns its name."""
@@ -229,36 +235,3 @@ class Terraform:
     def client(self, service: str) -> Any:
         credentials = {**self.components.credentials, "region_name": REGION}
         return boto3.client(service, endpoint_url=self.components.moto_endpoint, **credentials)
-
-
-class Applying:
-    """`terraform apply` in the background."""
-
-    def __init__(self, terraform: Terraform, root: Path, variables: dict[str, str]) -> None:
-        self.terraform, self.root, self.variables = terraform, root, variables
-        self.process: subprocess.Popen[bytes] | None = self._start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        arguments = [f"-var={name}={value}" for name, value in self.variables.items()]
-        # Its own provider, which other commands do not configure meanwhile; the root names the addresses itself.
-        environment = {name: value for name, value in self.terraform.environment.items() if name != REATTACH}
-        with (self.root / "output.txt").open("wb") as output:
-            return subprocess.Popen(
-                [self.terraform.program, "apply", "-auto-approve", "-no-color", "-input=false", *arguments],
-                cwd=self.root,
-                env={**environment, "AWS_ENDPOINT_URL": ""},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def output(self, name: str) -> Any:
-        """Waits for the end and returns an output. Later calls apply the root again, for a second try of a test."""
-        process, self.process = self.process or self._start(), None
-        assert process.wait() == 0, (self.root / "output.txt").read_text()
-        return json.loads(self.terraform.run(self.root, "output", "-json", name))
-
-    def close(self) -> None:
-        """Kills the command if it still runs."""
-        if self.process:
-            self.process.kill()
-            self.process.wait()

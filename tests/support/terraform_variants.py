@@ -26,7 +26,6 @@ PLATFORM = {
         "cpu_units": 4096,
     },
 }
-TARGET = {"platform": PLATFORM, "bucket": "store", "image_tag": "1", "permissions_boundary_arn": BOUNDARY}
 PLACE = {
     "vpc_id": "vpc-of-the-account",
     "subnet_ids": SUBNETS,
@@ -35,9 +34,9 @@ PLACE = {
 }
 OFFLINE = {"endpoints": {"route_table_ids": ["rtb-1"]}}
 GPUS = {"instance_types": ["g5.xlarge", "g5.12xlarge", "g4dn.xlarge"]}
+PASSWORD = "the-first-p@ssword"
 RABBITMQ = {
     "broker": "rabbitmq",
-    "broker_password": "the-first-p@ssword",
     "rabbitmq": {"client_security_group_ids": {"pipeline": "sg-pipeline"}, "client_cidr_blocks": ["10.1.0.0/16"]},
 }
 TOKEN = f"arn:aws:secretsmanager:{REGION}:123456789012:secret:portal-token-AbCdEf"
@@ -56,65 +55,76 @@ ACCESS = {
     "input_kms_key_arns": [f"{KEY}-in"],
     "output_kms_key_arns": [f"{KEY}-out"],
 }
-# Module and arguments by name.
-EVERYTHING: dict[str, tuple[str, dict[str, Any]]] = {
-    "shared": ("platform", {"name": "shared", **PLACE, "gpu": GPUS}),
-    "offline": ("platform", {"name": "offline", **PLACE, **OFFLINE}),
-    "offline_gpus": ("platform", {"name": "offline-gpus", **PLACE, **OFFLINE, "gpu": GPUS}),
-    "sqs": ("target", {"name": "sqs", **TARGET, **ACCESS}),
-    "moved": ("target", {"name": "moved", **TARGET}),
-    "large": (
-        "target",
-        {
-            "name": "large",
-            **TARGET,
-            "worker": {
-                "max": 1000,
-                "backlog_each": 3,
-                "secrets": {name: f"{SECRET}:{name}::" for name in ("PASSWORD", "USER_NAME")},
-            },
-            "portal": PORTAL,
-            "environment": {"PIP_INDEX_URL": INDEX},
-        },
-    ),
-    "gpus": ("target", {"name": "gpus", **TARGET, "worker": {"gpus": 1}}),
-    "rabbitmq": ("target", {"name": "rabbitmq", **TARGET, **RABBITMQ}),
-    "single": (
-        "target",
-        {"name": "single", **TARGET, **RABBITMQ, "rabbitmq": {"is_cluster": False}, "portal": BALANCED},
-    ),
+LARGE = {
+    "worker": {
+        "max": 1000,
+        "backlog_each": 3,
+        "secrets": {name: f"{SECRET}:{name}::" for name in ("PASSWORD", "USER_NAME")},
+    },
+    "portal": PORTAL,
+    "environment": {"PIP_INDEX_URL": INDEX},
+}
+Call = tuple[str, dict[str, Any]]  # Module, arguments.
+
+
+def platform(name: str, **settings: Any) -> Call:
+    return "platform", {"platform": {"name": name, **PLACE, **settings}}
+
+
+def target(name: str, of: dict[str, Any] = PLATFORM, tag: str = "1", password: str = PASSWORD, **settings: Any) -> Call:
+    given = {"name": name, "bucket": "store", "permissions_boundary_arn": BOUNDARY, **settings}
+    return "target", {"platform": of, "image_tag": tag, "broker_password": password, "target": given}
+
+
+EVERYTHING: dict[str, Call] = {
+    "shared": platform("shared", gpu=GPUS),
+    "offline": platform("offline", **OFFLINE),
+    "offline_gpus": platform("offline-gpus", **OFFLINE, gpu=GPUS),
+    "sqs": target("sqs", **ACCESS),
+    "moved": target("moved"),
+    "large": target("large", **LARGE),
+    "gpus": target("gpus", worker={"gpus": 1}),
+    "rabbitmq": target("rabbitmq", **RABBITMQ),
+    "single": target("single", **{**RABBITMQ, "rabbitmq": {"is_cluster": False}}, portal=BALANCED),
     "batch": (
         "batch",
         {
-            "queue": "sqs://sqs",
-            "store": "s3://store/sqs",
-            "images": IMAGES,
-            "policy_arns": {role: f"arn:aws:iam::123456789012:policy/sqs-{role}" for role in ("worker", "reducer")},
-            "subnet_ids": SUBNETS,
-            "security_group_ids": ["sg-machines"],
-            "permissions_boundary_arn": BOUNDARY,
+            "batch": {
+                "queue": "sqs://sqs",
+                "store": "s3://store/sqs",
+                "images": IMAGES,
+                "policy_arns": {role: f"arn:aws:iam::123456789012:policy/sqs-{role}" for role in ("worker", "reducer")},
+                "subnet_ids": SUBNETS,
+                "security_group_ids": ["sg-machines"],
+                "permissions_boundary_arn": BOUNDARY,
+            }
         },
     ),
 }
-CHANGES = {
-    "sqs": {
-        "worker": {"on_demand_floor": 5, "on_demand_percent": 10, "max": 7, "backlog_each": 10},
-        "reducer": {"count": 3, "cpu": 2048, "memory": 8192, "disk_gib": 100},
-        "alarm_thresholds": {
+CHANGED: dict[str, Call] = {
+    **EVERYTHING,
+    "sqs": target(
+        "sqs",
+        **ACCESS,
+        worker={"on_demand_floor": 5, "on_demand_percent": 10, "max": 7, "backlog_each": 10, "lease_seconds": 60},
+        reducer={"count": 3, "cpu": 2048, "memory": 8192, "disk_gib": 100},
+        alarm_thresholds={
             "oldest_result_minutes": 7,
             "placement_failures": 9,
             "missing_percent": 50,
             "no_progress_minutes": 60,
         },
-    },
-    "moved": {"worker": {"gpus": 1}},
-    "gpus": {"images": {"worker": "registry/own:2"}},
-    "large": {"portal": {**PORTAL, "read_only": False}, "images": {"portal": "registry/portal:2"}},
-    "rabbitmq": {"broker_password": "another-p@ssword"},
+    ),
+    "moved": target("moved", worker={"gpus": 1}),
+    "gpus": target("gpus", worker={"gpus": 1}, images={"worker": "registry/own:2"}),
+    "large": target(
+        "large", **{**LARGE, "portal": {**PORTAL, "read_only": False}, "images": {"portal": "registry/portal:2"}}
+    ),
+    "rabbitmq": target("rabbitmq", **RABBITMQ, password="another-p@ssword"),
 }
 
 
-def root_of(modules: dict[str, tuple[str, dict[str, Any]]]) -> str:
+def root_of(modules: dict[str, Call]) -> str:
     """Returns a root that calls all of them, and has all their outputs."""
     tags = json.dumps({"CostCenter": "7"})
     text = f'provider "aws" {{\n  region = "{REGION}"\n\n  default_tags {{\n    tags = {tags}\n  }}\n}}\n'
@@ -136,8 +146,5 @@ class Plans:
         terraform.init(terraform.infra / root)
         state = terraform.plan(root, {}).settled()
         self.made = terraform.plan(root, {}, state)
-        changed = {
-            name: (module, {**arguments, **CHANGES.get(name, {})}) for name, (module, arguments) in EVERYTHING.items()
-        }
-        main.write_text(terraform.in_network(root_of(changed)))
+        main.write_text(terraform.in_network(root_of(CHANGED)))
         self.changed = terraform.plan(root, {}, state)

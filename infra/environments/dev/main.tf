@@ -5,7 +5,7 @@ provider "aws" {
   region = var.region
 
   default_tags {
-    tags = merge({ Application = "gristmill", Target = var.name }, var.tags)
+    tags = merge({ Application = "gristmill", Target = local.name }, var.tags)
   }
 }
 
@@ -22,51 +22,48 @@ data "aws_subnets" "default" {
   }
 }
 
+locals {
+  name = try(var.target.name, "gristmill-dev")
+}
+
 module "platform" {
   source = "../../modules/platform"
 
-  name                     = var.name
-  vpc_id                   = data.aws_vpc.default.id
-  subnet_ids               = data.aws_subnets.default.ids
-  has_own_key              = false
-  images_kept              = 5
-  container_insights       = false
-  force_destroy            = true
-  permissions_boundary_arn = var.permissions_boundary_arn
+  platform = {
+    name                     = local.name
+    vpc_id                   = data.aws_vpc.default.id
+    subnet_ids               = data.aws_subnets.default.ids
+    has_own_key              = false
+    images_kept              = 5
+    container_insights       = false
+    force_destroy            = true
+    permissions_boundary_arn = try(var.target.permissions_boundary_arn, null)
+  }
 }
 
 module "target" {
   source = "../../modules/target"
 
-  name                     = var.name
-  platform                 = module.platform.platform
-  bucket                   = coalesce(var.bucket, "${var.name}-${data.aws_caller_identity.current.account_id}")
-  image_tag                = var.image_tag
-  assign_public_ip         = true
-  inputs                   = var.inputs
-  outputs                  = var.outputs
-  job_days                 = 30
-  log_days                 = 14
-  force_destroy            = true
-  portal                   = var.portal
-  alarm_emails             = var.alarm_emails
-  permissions_boundary_arn = var.permissions_boundary_arn
-
-  worker = {
-    cpu             = 2048
-    memory          = 8192
-    max             = var.workers_max
-    backlog_each    = var.backlog_per_worker
-    on_demand_floor = 0
-  }
-  reducer = {
-    count  = 1
-    cpu    = 512
-    memory = 1024
-  }
+  platform  = module.platform.platform
+  image_tag = var.image_tag
+  target = merge(
+    {
+      name             = local.name
+      bucket           = "${local.name}-${data.aws_caller_identity.current.account_id}"
+      assign_public_ip = true
+      job_days         = 30
+      log_days         = 14
+      force_destroy    = true
+    },
+    var.target,
+    {
+      worker  = merge({ cpu = 2048, memory = 8192, max = 4, backlog_each = 20, on_demand_floor = 0 }, try(var.target.worker, {}))
+      reducer = merge({ count = 1, cpu = 512, memory = 1024 }, try(var.target.reducer, {}))
+    },
+  )
 }
 
 locals {
-  given          = { portal = var.portal }
-  unknown_fields = flatten([for name, given in local.given : [for field in setsubtract(try(keys(given), []), module.target.fields[name]) : "${name}.${field}"]])
+  given          = merge({ target = keys(var.target) }, { for name, value in var.target : name => keys(value) if can(keys(value)) })
+  unknown_fields = flatten([for name, fields in local.given : formatlist("${name}.%s", setsubtract(fields, lookup(module.target.fields, name, fields)))])
 }

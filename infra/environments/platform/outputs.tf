@@ -15,11 +15,11 @@ output "repositories" {
 
 output "resources" {
   description = "Names and ARNs for operators: cluster, key, security groups, role of the instances, endpoints."
-  value = {
-    cluster            = module.platform.cluster
-    kms_key_arn        = module.platform.kms_key_arn
-    security_group_ids = module.platform.security_group_ids
-    instance_role_arn  = module.platform.instance_role_arn
-    endpoint_services  = module.platform.endpoint_services
+  value       = module.platform.resources
+
+  # Terraform itself ignores unknown fields of objects.
+  precondition {
+    condition     = length(local.unknown_fields) == 0
+    error_message = "Unknown fields: ${join("; ", local.unknown_fields)}."
   }
 }

@@ -5,7 +5,7 @@ provider "aws" {
   region = var.region
 
   default_tags {
-    tags = merge({ Application = "gristmill", Target = var.name }, var.tags)
+    tags = merge({ Application = "gristmill", Target = var.target.name }, var.tags)
   }
 }
 
@@ -21,31 +21,13 @@ locals {
 module "target" {
   source = "../../modules/target"
 
-  name                     = var.name
-  platform                 = local.platform
-  bucket                   = var.bucket
-  image_tag                = var.image_tag
-  images                   = var.images
-  environment              = var.environment
-  broker                   = var.broker
-  rabbitmq                 = var.rabbitmq
-  broker_password          = var.broker_password
-  inputs                   = var.inputs
-  outputs                  = var.outputs
-  input_kms_key_arns       = var.input_kms_key_arns
-  output_kms_key_arns      = var.output_kms_key_arns
-  job_days                 = var.job_days
-  worker                   = var.worker
-  reducer                  = var.reducer
-  portal                   = var.portal
-  scraper_cidr_blocks      = var.scraper_cidr_blocks
-  alarm_emails             = var.alarm_emails
-  alarm_thresholds         = var.alarm_thresholds
-  runbooks                 = var.runbooks
-  permissions_boundary_arn = var.permissions_boundary_arn
+  platform        = local.platform
+  image_tag       = var.image_tag
+  target          = merge({ worker = { disk_gib = 50 } }, var.target)
+  broker_password = var.broker_password
 }
 
 locals {
-  given          = { worker = var.worker, reducer = var.reducer, rabbitmq = var.rabbitmq, portal = var.portal, images = var.images, alarm_thresholds = var.alarm_thresholds }
-  unknown_fields = flatten([for name, given in local.given : [for field in setsubtract(try(keys(given), []), module.target.fields[name]) : "${name}.${field}"]])
+  given          = merge({ target = keys(var.target) }, { for name, value in var.target : name => keys(value) if can(keys(value)) })
+  unknown_fields = flatten([for name, fields in local.given : formatlist("${name}.%s", setsubtract(fields, lookup(module.target.fields, name, fields)))])
 }

@@ -1,6 +1,16 @@
 # Arrays of workers on AWS Batch for an existing target: infra/batch/README.md.
 #
-#   terraform init && terraform apply      with the variables below in terraform.tfvars
+#   terraform init && terraform apply      with this in terraform.tfvars
+#
+#   region = "eu-central-1"
+#   batch = {
+#     queue              = "sqs://team-a"                 # `queue` and `store` of output `target`, and output `policy_arns`
+#     store              = "s3://team-a-gristmill/team-a"
+#     policy_arns        = { worker = "arn:…", reducer = "arn:…" }
+#     images             = { worker = "…/gristmill-worker:0.1.0", reducer = "…/gristmill:0.1.0" }
+#     subnet_ids         = ["subnet-…"]
+#     security_group_ids = ["sg-…"]
+#   }
 
 terraform {
   required_version = ">= 1.11.0, < 2.0.0"
@@ -15,29 +25,9 @@ variable "region" {
   type        = string
 }
 
-variable "target" {
-  description = "Output `target` of the target."
-  type        = object({ queue = string, store = string })
-}
-
-variable "policy_arns" {
-  description = "Output `policy_arns` of the target."
-  type        = object({ worker = string, reducer = string })
-}
-
-variable "images" {
-  description = "Images of `worker` and `reducer`, with registry and tag."
-  type        = object({ worker = string, reducer = string })
-}
-
-variable "subnet_ids" {
-  description = "Private subnets of the machines, with a route to AWS."
-  type        = list(string)
-}
-
-variable "security_group_ids" {
-  description = "Security groups of the machines."
-  type        = list(string)
+variable "batch" {
+  description = "Settings of ../../modules/batch/variables.tf."
+  type        = any
 }
 
 provider "aws" {
@@ -47,15 +37,16 @@ provider "aws" {
 module "batch" {
   source = "../../modules/batch"
 
-  queue              = var.target.queue
-  store              = var.target.store
-  policy_arns        = var.policy_arns
-  images             = var.images
-  subnet_ids         = var.subnet_ids
-  security_group_ids = var.security_group_ids
+  batch = var.batch
 }
 
 output "job_queue" {
   description = "The job queue."
   value       = module.batch.job_queue
+
+  # Terraform itself ignores unknown fields of objects.
+  precondition {
+    condition     = length(setsubtract(keys(var.batch), module.batch.fields)) == 0
+    error_message = "Unknown fields: ${join(", ", setsubtract(keys(var.batch), module.batch.fields))}."
+  }
 }

@@ -1,11 +1,6 @@
 variable "name" {
   description = "Name of the target, and prefix of the policy names."
   type        = string
-
-  validation {
-    condition     = can(regex("^[A-Za-z0-9_-]{1,40}$", var.name))
-    error_message = "A name has 1 to 40 letters, digits, `-` and `_`."
-  }
 }
 
 variable "bucket" {
@@ -32,11 +27,6 @@ variable "inputs" {
   description = "Locations that workers read and enqueuers list, as BUCKET or BUCKET/PREFIX."
   type        = list(string)
   default     = []
-
-  validation {
-    condition     = alltrue([for place in var.inputs : can(regex("^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^*?]*)?$", place))])
-    error_message = "Write BUCKET or BUCKET/PREFIX, without s3:// and without `*`."
-  }
 }
 
 variable "outputs" {
@@ -45,8 +35,8 @@ variable "outputs" {
   default     = []
 
   validation {
-    condition     = alltrue([for place in var.outputs : can(regex("^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^*?]*)?$", place))])
-    error_message = "Write BUCKET or BUCKET/PREFIX, without s3:// and without `*`."
+    condition     = alltrue([for place in concat(var.inputs, var.outputs) : can(regex("^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^*?]*)?$", place))])
+    error_message = "Write each of `inputs` and `outputs` as BUCKET or BUCKET/PREFIX, without s3:// and without `*`."
   }
 }
 
@@ -78,9 +68,4 @@ variable "partition" {
   description = "AWS partition: aws, aws-cn or aws-us-gov."
   type        = string
   default     = "aws"
-
-  validation {
-    condition     = contains(["aws", "aws-cn", "aws-us-gov"], var.partition)
-    error_message = "aws, aws-cn or aws-us-gov."
-  }
 }

@@ -11,22 +11,22 @@ locals {
   # Batch gives a container shares of a machine instead of a countable number of processors, so the worker needs a number.
   roles = {
     worker = {
-      image  = var.images.worker
-      policy = var.policy_arns.worker
-      vcpus  = var.worker.vcpus
-      memory = var.worker.memory
-      gpus   = var.worker.gpus
+      image  = var.batch.images.worker
+      policy = var.batch.policy_arns.worker
+      vcpus  = var.batch.worker.vcpus
+      memory = var.batch.worker.memory
+      gpus   = var.batch.worker.gpus
       tmp    = 1024
       command = [
-        "worker", "--idle-exit", "300", "--grace", "100", "--process-count", tostring(var.worker.vcpus),
+        "worker", "--idle-exit", "300", "--grace", "100", "--process-count", tostring(var.batch.worker.vcpus),
         "--spot-notice", "--spot-exit-status", "75",
       ]
       # 75: its machine was reclaimed. `Host EC2*`: Batch's reason if the machine disappeared before the container ended.
       retries = [{ on_exit_code = "75" }, { on_status_reason = "Host EC2*" }]
     }
     reducer = {
-      image   = var.images.reducer
-      policy  = var.policy_arns.reducer
+      image   = var.batch.images.reducer
+      policy  = var.batch.policy_arns.reducer
       vcpus   = 1
       memory  = 1920
       gpus    = 0
@@ -39,13 +39,13 @@ locals {
     AWS_REGION           = data.aws_region.current.id
     GRISTMILL_LISTEN     = "127.0.0.1:0" # Several containers share the network of a machine.
     GRISTMILL_LOG_FORMAT = "json"
-    GRISTMILL_QUEUE      = var.queue
-    GRISTMILL_STORE      = var.store
+    GRISTMILL_QUEUE      = var.batch.queue
+    GRISTMILL_STORE      = var.batch.store
   }
 }
 
 resource "aws_launch_template" "machines" {
-  name_prefix = "${var.name}-batch-"
+  name_prefix = "${var.batch.name}-batch-"
   user_data   = filebase64("${path.module}/user-data.txt")
 
   metadata_options {
@@ -59,7 +59,7 @@ resource "aws_launch_template" "machines" {
     device_name = "/dev/xvda"
 
     ebs {
-      volume_size           = var.disk_gib
+      volume_size           = var.batch.disk_gib
       volume_type           = "gp3"
       encrypted             = true
       delete_on_termination = true
@@ -71,7 +71,7 @@ resource "aws_launch_template" "machines" {
 
     content {
       resource_type = tag_specifications.value
-      tags          = merge(data.aws_default_tags.current.tags, { Name = "${var.name}-batch" })
+      tags          = merge(data.aws_default_tags.current.tags, { Name = "${var.batch.name}-batch" })
     }
   }
 }
@@ -86,10 +86,10 @@ resource "aws_batch_compute_environment" "spot" {
     type                = "SPOT"
     allocation_strategy = "SPOT_PRICE_CAPACITY_OPTIMIZED"
     min_vcpus           = 0
-    max_vcpus           = var.vcpus_max
-    instance_type       = var.instance_types
-    subnets             = var.subnet_ids
-    security_group_ids  = var.security_group_ids
+    max_vcpus           = var.batch.vcpus_max
+    instance_type       = var.batch.instance_types
+    subnets             = var.batch.subnet_ids
+    security_group_ids  = var.batch.security_group_ids
     instance_role       = aws_iam_instance_profile.machines.arn
 
     launch_template {
@@ -104,7 +104,7 @@ resource "aws_batch_compute_environment" "spot" {
 }
 
 resource "aws_batch_job_queue" "this" {
-  name     = var.name
+  name     = var.batch.name
   state    = "ENABLED"
   priority = 1
 
@@ -117,7 +117,7 @@ resource "aws_batch_job_queue" "this" {
 resource "aws_batch_job_definition" "role" {
   for_each = local.roles
 
-  name                  = "${var.name}-${each.key}"
+  name                  = "${var.batch.name}-${each.key}"
   type                  = "container"
   platform_capabilities = ["EC2"]
   propagate_tags        = true
@@ -125,8 +125,8 @@ resource "aws_batch_job_definition" "role" {
   container_properties = jsonencode({
     image                  = each.value.image
     command                = each.value.command
-    jobRoleArn             = aws_iam_role.job[each.key].arn
-    executionRoleArn       = aws_iam_role.execution.arn
+    jobRoleArn             = aws_iam_role.batch[each.key].arn
+    executionRoleArn       = aws_iam_role.batch["execution"].arn
     environment            = [for name in sort(keys(local.variables)) : { name = name, value = local.variables[name] }]
     user                   = "10001"
     privileged             = false

@@ -7,3 +7,8 @@ output "job_definitions" {
   description = "The job definitions of worker and reducer, for `--job-definition`."
   value       = { for role, definition in aws_batch_job_definition.role : role => definition.name }
 }
+
+output "fields" {
+  description = "Fields of `batch`, for callers that pass it on as `any`."
+  value       = keys(var.batch)
+}

@@ -1,6 +1,18 @@
 # IAM roles of the machines, of ECS when it starts a container, and of the containers. A job can get the credentials of its
 # machine from the metadata address, so the machine's role has only the permissions of its agent.
 
+locals {
+  managed_policies = "arn:${data.aws_partition.current.partition}:iam::aws:policy/service-role"
+
+  iam_roles = merge(
+    {
+      machines  = { service = "ec2", policy = "${local.managed_policies}/AmazonEC2ContainerServiceforEC2Role", does = "Machines" }
+      execution = { service = "ecs-tasks", policy = "${local.managed_policies}/AmazonECSTaskExecutionRolePolicy", does = "Starts containers" }
+    },
+    { for name, role in local.roles : name => { service = "ecs-tasks", policy = role.policy, does = "The role ${name}" } },
+  )
+}
+
 data "aws_iam_policy_document" "assumed" {
   for_each = toset(["ec2", "ecs-tasks"])
 
@@ -14,47 +26,23 @@ data "aws_iam_policy_document" "assumed" {
   }
 }
 
-resource "aws_iam_role" "machines" {
-  name                 = "${var.name}-batch-machines"
-  description          = "Machines of AWS Batch for ${var.name}"
-  assume_role_policy   = data.aws_iam_policy_document.assumed["ec2"].json
-  permissions_boundary = var.permissions_boundary_arn
+resource "aws_iam_role" "batch" {
+  for_each = local.iam_roles
+
+  name                 = "${var.batch.name}-batch-${each.key}"
+  description          = "AWS Batch for ${var.batch.name}: ${each.value.does}"
+  assume_role_policy   = data.aws_iam_policy_document.assumed[each.value.service].json
+  permissions_boundary = var.batch.permissions_boundary_arn
 }
 
-resource "aws_iam_role_policy_attachment" "machines" {
-  role       = aws_iam_role.machines.name
-  policy_arn = "arn:${data.aws_partition.current.partition}:iam::aws:policy/service-role/AmazonEC2ContainerServiceforEC2Role"
+resource "aws_iam_role_policy_attachment" "batch" {
+  for_each = local.iam_roles
+
+  role       = aws_iam_role.batch[each.key].name
+  policy_arn = each.value.policy
 }
 
 resource "aws_iam_instance_profile" "machines" {
-  name = "${var.name}-batch-machines"
-  role = aws_iam_role.machines.name
-}
-
-resource "aws_iam_role" "execution" {
-  name                 = "${var.name}-batch-execution"
-  description          = "Starts containers of AWS Batch for ${var.name}"
-  assume_role_policy   = data.aws_iam_policy_document.assumed["ecs-tasks"].json
-  permissions_boundary = var.permissions_boundary_arn
-}
-
-resource "aws_iam_role_policy_attachment" "execution" {
-  role       = aws_iam_role.execution.name
-  policy_arn = "arn:${data.aws_partition.current.partition}:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
-}
-
-resource "aws_iam_role" "job" {
-  for_each = local.roles
-
-  name                 = "${var.name}-batch-${each.key}"
-  description          = "The role ${each.key} of ${var.name} on AWS Batch"
-  assume_role_policy   = data.aws_iam_policy_document.assumed["ecs-tasks"].json
-  permissions_boundary = var.permissions_boundary_arn
-}
-
-resource "aws_iam_role_policy_attachment" "job" {
-  for_each = local.roles
-
-  role       = aws_iam_role.job[each.key].name
-  policy_arn = each.value.policy
+  name = "${var.batch.name}-batch-machines"
+  role = aws_iam_role.batch["machines"].name
 }

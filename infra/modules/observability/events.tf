@@ -7,7 +7,7 @@ data "aws_partition" "current" {}
 
 locals {
   service_arns = [
-    for name in values(local.services) :
+    for name in values(var.services) :
     "arn:${data.aws_partition.current.partition}:ecs:${data.aws_region.current.id}:${data.aws_caller_identity.current.account_id}:service/${var.cluster.name}/${name}"
   ]
 
@@ -28,7 +28,7 @@ locals {
         detail-type = ["ECS Task State Change"]
         detail = {
           clusterArn = [var.cluster.arn]
-          group      = [for name in values(local.services) : "service:${name}"]
+          group      = [for name in values(var.services) : "service:${name}"]
           lastStatus = ["STOPPED"]
         }
       }

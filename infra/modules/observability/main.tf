@@ -6,18 +6,9 @@
 data "aws_region" "current" {}
 
 locals {
-  runbooks = coalesce(var.runbooks, "infra/RUNBOOKS.md")
-
   # CloudWatch's notation of a metric in a dashboard.
   widget_metrics = {
-    for name, metrics in {
-      backlog       = var.metrics.backlog
-      committed     = [var.metrics.committed]
-      dead_letters  = [var.metrics.dead_letters]
-      oldest_task   = var.metrics.oldest_task[*]
-      oldest_result = var.metrics.oldest_result[*]
-      troubles      = values(local.event_metrics)
-      } : name => [
+    for name, metrics in merge(var.metrics, { troubles = values(local.event_metrics) }) : name => [
       for metric in metrics : concat(
         [metric.namespace, metric.name],
         flatten([for key, value in metric.dimensions : [key, value]]),
@@ -25,28 +16,23 @@ locals {
       )
     ]
   }
-  services = {
-    workers = var.worker_service_name
-    reducer = var.reducer_service_name
-  }
-
   # Each alarm on an expression of metrics, or on its only metric. `looks` periods in a row must breach it.
   one_minute = { period = 60, looks = 1, missing = "notBreaching" }
   alarms = merge(
     {
       dead-letters = merge(local.one_minute, {
         says    = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
-        metrics = { letters = var.metrics.dead_letters }
+        metrics = { letters = var.metrics.dead_letters[0] }
         above   = var.thresholds.dead_letters
       })
       # ECS reports the processor time of a service while one of its tasks runs: without a report no reducer runs.
       reducer-down = {
-        says = "No reducer runs, so no job ends. Nothing is lost: results wait in their queue. Look at the events of the service ${var.reducer_service_name}."
+        says = "No reducer runs, so no job ends. Nothing is lost: results wait in their queue. Look at the events of the service ${var.services.reducer}."
         metrics = { reports = {
           namespace  = "AWS/ECS"
           name       = "CPUUtilization"
           statistic  = "SampleCount"
-          dimensions = { ClusterName = var.cluster.name, ServiceName = var.reducer_service_name }
+          dimensions = { ClusterName = var.cluster.name, ServiceName = var.services.reducer }
         } }
         below   = 1
         period  = 60
@@ -58,7 +44,7 @@ locals {
         expression = "IF((SUM([${join(", ", [for index, _ in var.metrics.backlog : "b${index}"])}]) > 0) AND (FILL(committed, 0) == 0), 1, 0)"
         # Work that was present all the time, not only for a moment.
         metrics = merge(
-          { committed = var.metrics.committed },
+          { committed = var.metrics.committed[0] },
           { for index, metric in var.metrics.backlog : "b${index}" => merge(metric, { statistic = "Minimum" }) },
         )
         above   = 0
@@ -83,15 +69,15 @@ locals {
     { for name, alarm in {
       oldest-task = {
         says    = "A mini-batch has waited for ${var.thresholds.oldest_task_minutes} minutes. Are there enough workers (`worker.max`), and do they start? `gristmill status JOB` shows what the job waits for."
-        metrics = { age = var.metrics.oldest_task }
+        metrics = { age = one(var.metrics.oldest_task) }
         above   = var.thresholds.oldest_task_minutes * 60
       }
       oldest-result = {
         says    = "A result has waited for ${var.thresholds.oldest_result_minutes} minutes: reducers run and do not commit it. Their log shows which job they cannot process, and why."
-        metrics = { age = var.metrics.oldest_result }
+        metrics = { age = one(var.metrics.oldest_result) }
         above   = var.thresholds.oldest_result_minutes * 60
       }
-    } : name => merge(local.one_minute, alarm, { looks = 3 }) if var.has_ages },
+    } : name => merge(local.one_minute, alarm, { looks = 3 }) if length(var.metrics.oldest_task) > 0 },
     # Tasks that should run and do not, for any reason. Container Insights counts them.
     { for name, alarm in {
       workers-missing = {
@@ -109,7 +95,7 @@ locals {
   service_metric = {
     namespace  = "ECS/ContainerInsights"
     statistic  = "Average"
-    dimensions = { ClusterName = var.cluster.name, ServiceName = var.worker_service_name }
+    dimensions = { ClusterName = var.cluster.name, ServiceName = var.services.workers }
   }
 }
 
@@ -130,7 +116,7 @@ resource "aws_cloudwatch_metric_alarm" "metric" {
   for_each = local.alarms
 
   alarm_name          = "${var.name}-${each.key}"
-  alarm_description   = "${each.value.says} Runbook: ${local.runbooks}#${each.key}"
+  alarm_description   = "${each.value.says} Runbook: ${var.runbooks}#${each.key}"
   comparison_operator = can(each.value.below) ? "LessThanThreshold" : "GreaterThanThreshold"
   threshold           = try(each.value.below, each.value.above)
   evaluation_periods  = each.value.looks
@@ -167,61 +153,48 @@ resource "aws_cloudwatch_metric_alarm" "metric" {
   }
 }
 
+locals {
+  graphs = concat(
+    [
+      { title = "Mini-batches that are not done", metrics = local.widget_metrics.backlog, stacked = true },
+      { title = "Result messages committed", metrics = local.widget_metrics.committed, stacked = false },
+      { title = "Age of the oldest task in seconds", metrics = local.widget_metrics.oldest_task, stacked = false },
+      { title = "Age of the oldest result in seconds", metrics = local.widget_metrics.oldest_result, stacked = false },
+      { title = "Dead letters", metrics = local.widget_metrics.dead_letters, stacked = false },
+      { title = "Tasks that were not placed, and tasks that lost their spot capacity", metrics = local.widget_metrics.troubles, stacked = true },
+    ],
+    [
+      for resource in ["CPUUtilization", "MemoryUtilization"] : {
+        title = "${resource} in percent, and number of tasks"
+        metrics = concat([
+          for role, service in var.services : [
+            ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "Average", label = role }],
+            ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "SampleCount", label = "${role}, tasks", yAxis = "right" }],
+          ]
+        ]...)
+        stacked = false
+      }
+    ],
+  )
+}
+
 resource "aws_cloudwatch_dashboard" "target" {
   dashboard_name = var.name
 
+  # CloudWatch places them one after the other.
   dashboard_body = jsonencode({
     widgets = concat(
       [
-        for index, widget in [
-          { title = "Mini-batches that are not done", metrics = local.widget_metrics.backlog, stacked = true },
-          { title = "Result messages committed", metrics = local.widget_metrics.committed, stacked = false },
-          { title = "Age of the oldest task in seconds", metrics = local.widget_metrics.oldest_task, stacked = false },
-          { title = "Age of the oldest result in seconds", metrics = local.widget_metrics.oldest_result, stacked = false },
-          { title = "Dead letters", metrics = local.widget_metrics.dead_letters, stacked = false },
-          { title = "Tasks that were not placed, and tasks that lost their spot capacity", metrics = local.widget_metrics.troubles, stacked = true },
-          ] : {
-          type   = "metric"
-          x      = 12 * (index % 2)
-          y      = 6 * floor(index / 2)
-          width  = 12
-          height = 6
-          properties = {
-            title   = widget.title
-            metrics = widget.metrics
-            view    = "timeSeries"
-            stacked = widget.stacked
-            period  = 60
-            region  = data.aws_region.current.id
-          }
-        } if length(widget.metrics) > 0
-      ],
-      [
-        for index, resource in ["CPUUtilization", "MemoryUtilization"] : {
-          type   = "metric"
-          x      = 12 * index
-          y      = 18
-          width  = 12
-          height = 6
-          properties = {
-            title = "${resource} in percent, and number of tasks"
-            metrics = concat([
-              for role, service in local.services : [
-                ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "Average", label = role }],
-                ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "SampleCount", label = "${role}, tasks", yAxis = "right" }],
-              ]
-            ]...)
-            view   = "timeSeries"
-            period = 60
-            region = data.aws_region.current.id
-          }
-        }
+        for graph in local.graphs : {
+          type       = "metric"
+          width      = 12
+          height     = 6
+          properties = merge(graph, { view = "timeSeries", period = 60, region = data.aws_region.current.id })
+        } if length(graph.metrics) > 0
       ],
       [
         {
           type   = "log"
-          x      = 0
-          y      = 24
           width  = 24
           height = 6
           properties = {
@@ -232,15 +205,10 @@ resource "aws_cloudwatch_dashboard" "target" {
           }
         },
         {
-          type   = "alarm"
-          x      = 0
-          y      = 30
-          width  = 24
-          height = 3
-          properties = {
-            title  = "Alarms"
-            alarms = [for name in sort(keys(local.alarms)) : aws_cloudwatch_metric_alarm.metric[name].arn]
-          }
+          type       = "alarm"
+          width      = 24
+          height     = 3
+          properties = { title = "Alarms", alarms = [for name in sort(keys(local.alarms)) : aws_cloudwatch_metric_alarm.metric[name].arn] }
         },
       ],
     )

@@ -12,8 +12,3 @@ output "event_log_group" {
   description = "Log group of ECS events about tasks."
   value       = aws_cloudwatch_log_group.events.name
 }
-
-output "threshold_names" {
-  description = "Fields of `thresholds`."
-  value       = keys(var.thresholds)
-}

@@ -2,7 +2,7 @@
 # images with their packages.
 
 locals {
-  has_endpoints = var.endpoints != null
+  has_endpoints = var.platform.endpoints != null
   # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/vpc-endpoints.html and, for the queues,
   # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-internetwork-traffic-privacy.html
   endpoint_services = local.has_endpoints ? toset(concat(
@@ -16,17 +16,17 @@ locals {
 data "aws_vpc" "this" {
   count = local.has_endpoints ? 1 : 0
 
-  id = var.vpc_id
+  id = var.platform.vpc_id
 }
 
 resource "aws_security_group" "endpoints" {
   count = local.has_endpoints ? 1 : 0
 
-  name        = "${var.name}-endpoints"
-  description = "AWS endpoints of ${var.name}"
-  vpc_id      = var.vpc_id
+  name        = "${var.platform.name}-endpoints"
+  description = "AWS endpoints of ${var.platform.name}"
+  vpc_id      = var.platform.vpc_id
 
-  tags = { Name = "${var.name}-endpoints" }
+  tags = { Name = "${var.platform.name}-endpoints" }
 }
 
 resource "aws_vpc_security_group_ingress_rule" "endpoints" {
@@ -43,23 +43,23 @@ resource "aws_vpc_security_group_ingress_rule" "endpoints" {
 resource "aws_vpc_endpoint" "interface" {
   for_each = local.endpoint_services
 
-  vpc_id              = var.vpc_id
+  vpc_id              = var.platform.vpc_id
   service_name        = "com.amazonaws.${data.aws_region.current.id}.${each.key}"
   vpc_endpoint_type   = "Interface"
-  subnet_ids          = var.subnet_ids
+  subnet_ids          = var.platform.subnet_ids
   security_group_ids  = [aws_security_group.endpoints[0].id]
   private_dns_enabled = true
 
-  tags = { Name = "${var.name}-${each.key}" }
+  tags = { Name = "${var.platform.name}-${each.key}" }
 }
 
 resource "aws_vpc_endpoint" "s3" {
   count = local.has_endpoints ? 1 : 0
 
-  vpc_id            = var.vpc_id
+  vpc_id            = var.platform.vpc_id
   service_name      = "com.amazonaws.${data.aws_region.current.id}.s3"
   vpc_endpoint_type = "Gateway"
-  route_table_ids   = var.endpoints.route_table_ids
+  route_table_ids   = var.platform.endpoints.route_table_ids
 
-  tags = { Name = "${var.name}-s3" }
+  tags = { Name = "${var.platform.name}-s3" }
 }

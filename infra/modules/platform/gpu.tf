@@ -2,7 +2,7 @@
 # Scaling never removes an instance with a task, and drains an instance before it stops it.
 
 locals {
-  has_gpus = var.gpu != null
+  has_gpus = var.platform.gpu != null
   # GPUs of each type, and the share of each GPU in the memory and processors of its instance. ECS registers less memory
   # than EC2 advertises, and its agent and the driver need some too, so a tenth stays with the instance.
   gpus_of = { for type, found in data.aws_ec2_instance_type.gpu : type => sum(concat([0], [for gpu in found.gpus : gpu.count])) }
@@ -13,7 +13,7 @@ locals {
 }
 
 data "aws_ec2_instance_type" "gpu" {
-  for_each = toset(local.has_gpus ? var.gpu.instance_types : [])
+  for_each = toset(local.has_gpus ? var.platform.gpu.instance_types : [])
 
   instance_type = each.key
 
@@ -45,10 +45,10 @@ data "aws_iam_policy_document" "assumed_by_ec2" {
 resource "aws_iam_role" "instance" {
   count = local.has_gpus ? 1 : 0
 
-  name                 = "${var.name}-instance"
-  description          = "Instances of the cluster ${var.name}: permissions of their ECS agent"
+  name                 = "${var.platform.name}-instance"
+  description          = "Instances of the cluster ${var.platform.name}: permissions of their ECS agent"
   assume_role_policy   = data.aws_iam_policy_document.assumed_by_ec2.json
-  permissions_boundary = var.permissions_boundary_arn
+  permissions_boundary = var.platform.permissions_boundary_arn
 }
 
 resource "aws_iam_role_policy_attachment" "instance" {
@@ -61,7 +61,7 @@ resource "aws_iam_role_policy_attachment" "instance" {
 resource "aws_iam_instance_profile" "instance" {
   count = local.has_gpus ? 1 : 0
 
-  name = "${var.name}-instance"
+  name = "${var.platform.name}-instance"
   role = aws_iam_role.instance[0].name
 }
 
@@ -69,11 +69,11 @@ resource "aws_iam_instance_profile" "instance" {
 resource "aws_security_group" "instances" {
   count = local.has_gpus ? 1 : 0
 
-  name        = "${var.name}-instances"
-  description = "Instances of ${var.name}"
-  vpc_id      = var.vpc_id
+  name        = "${var.platform.name}-instances"
+  description = "Instances of ${var.platform.name}"
+  vpc_id      = var.platform.vpc_id
 
-  tags = { Name = "${var.name}-instances" }
+  tags = { Name = "${var.platform.name}-instances" }
 }
 
 resource "aws_vpc_security_group_egress_rule" "instances" {
@@ -92,7 +92,7 @@ data "aws_default_tags" "current" {}
 resource "aws_launch_template" "gpu" {
   count = local.has_gpus ? 1 : 0
 
-  name_prefix            = "${var.name}-gpu-"
+  name_prefix            = "${var.platform.name}-gpu-"
   image_id               = data.aws_ssm_parameter.gpu_image[0].value
   update_default_version = true
 
@@ -124,7 +124,7 @@ resource "aws_launch_template" "gpu" {
     device_name = "/dev/xvda"
 
     ebs {
-      volume_size           = var.gpu.disk_gib
+      volume_size           = var.platform.gpu.disk_gib
       volume_type           = "gp3"
       encrypted             = true
       delete_on_termination = true
@@ -146,7 +146,7 @@ resource "aws_launch_template" "gpu" {
 
     content {
       resource_type = tag_specifications.value
-      tags          = merge(data.aws_default_tags.current.tags, { Name = "${var.name}-gpu" })
+      tags          = merge(data.aws_default_tags.current.tags, { Name = "${var.platform.name}-gpu" })
     }
   }
 }
@@ -154,17 +154,17 @@ resource "aws_launch_template" "gpu" {
 resource "aws_autoscaling_group" "gpu" {
   count = local.has_gpus ? 1 : 0
 
-  name                  = "${var.name}-gpu"
+  name                  = "${var.platform.name}-gpu"
   min_size              = 0
-  max_size              = var.gpu.instances_max
-  vpc_zone_identifier   = var.subnet_ids
+  max_size              = var.platform.gpu.instances_max
+  vpc_zone_identifier   = var.platform.subnet_ids
   protect_from_scale_in = true
   capacity_rebalance    = true
 
   mixed_instances_policy {
     instances_distribution {
-      on_demand_base_capacity                  = var.gpu.on_demand_floor
-      on_demand_percentage_above_base_capacity = var.gpu.on_demand_percent
+      on_demand_base_capacity                  = var.platform.gpu.on_demand_floor
+      on_demand_percentage_above_base_capacity = var.platform.gpu.on_demand_percent
       spot_allocation_strategy                 = "price-capacity-optimized"
     }
 
@@ -175,7 +175,7 @@ resource "aws_autoscaling_group" "gpu" {
       }
 
       dynamic "override" {
-        for_each = var.gpu.instance_types
+        for_each = var.platform.gpu.instance_types
 
         content {
           instance_type = override.value
@@ -199,7 +199,7 @@ resource "aws_autoscaling_group" "gpu" {
 resource "aws_ecs_capacity_provider" "gpu" {
   count = local.has_gpus ? 1 : 0
 
-  name = "${var.name}-gpu"
+  name = "${var.platform.name}-gpu"
 
   auto_scaling_group_provider {
     auto_scaling_group_arn         = aws_autoscaling_group.gpu[0].arn

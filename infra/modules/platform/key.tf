@@ -1,7 +1,7 @@
 # The key that encrypts all data of the platform and its targets, unless you provide your own.
 
 locals {
-  makes_key = var.has_own_key && var.kms_key_arn == null
+  makes_key = var.platform.has_own_key && var.platform.kms_key_arn == null
 }
 
 data "aws_caller_identity" "current" {}
@@ -65,7 +65,7 @@ data "aws_iam_policy_document" "key" {
 resource "aws_kms_key" "this" {
   count = local.makes_key ? 1 : 0
 
-  description             = "Messages, objects, images and logs of the targets of ${var.name}"
+  description             = "Messages, objects, images and logs of the targets of ${var.platform.name}"
   enable_key_rotation     = true
   deletion_window_in_days = 30
   policy                  = data.aws_iam_policy_document.key[0].json
@@ -74,6 +74,6 @@ resource "aws_kms_key" "this" {
 resource "aws_kms_alias" "this" {
   count = local.makes_key ? 1 : 0
 
-  name          = "alias/${var.name}"
+  name          = "alias/${var.platform.name}"
   target_key_id = aws_kms_key.this[0].key_id
 }

@@ -4,7 +4,7 @@
 locals {
   images       = toset(["gristmill", "gristmill-worker"])
   repositories = { for image, repository in aws_ecr_repository.image : image => repository.repository_url }
-  kms_key_arn  = var.has_own_key ? coalesce(var.kms_key_arn, one(aws_kms_key.this[*].arn)) : null
+  kms_key_arn  = var.platform.has_own_key ? coalesce(var.platform.kms_key_arn, one(aws_kms_key.this[*].arn)) : null
 }
 
 data "aws_partition" "current" {}
@@ -13,11 +13,11 @@ data "aws_region" "current" {}
 
 resource "aws_ecs_cluster" "this" {
   # checkov:skip=CKV_AWS_65: on by default; off for trials (environments/dev), because of the cost.
-  name = var.name
+  name = var.platform.name
 
   setting {
     name  = "containerInsights"
-    value = var.container_insights ? "enabled" : "disabled"
+    value = var.platform.container_insights ? "enabled" : "disabled"
   }
 }
 
@@ -30,12 +30,12 @@ resource "aws_ecr_repository" "image" {
   # checkov:skip=CKV_AWS_136: with a key of the account by default; without one for trials (environments/dev).
   for_each = local.images
 
-  name                 = "${var.name}/${each.key}"
+  name                 = "${var.platform.name}/${each.key}"
   image_tag_mutability = "IMMUTABLE"
-  force_delete         = var.force_destroy
+  force_delete         = var.platform.force_destroy
 
   encryption_configuration {
-    encryption_type = var.has_own_key ? "KMS" : "AES256"
+    encryption_type = var.platform.has_own_key ? "KMS" : "AES256"
     kms_key         = local.kms_key_arn
   }
 
@@ -52,8 +52,8 @@ resource "aws_ecr_lifecycle_policy" "image" {
   policy = jsonencode({
     rules = [{
       rulePriority = 1
-      description  = "Keep the last ${var.images_kept} images."
-      selection    = { tagStatus = "any", countType = "imageCountMoreThan", countNumber = var.images_kept }
+      description  = "Keep the last ${var.platform.images_kept} images."
+      selection    = { tagStatus = "any", countType = "imageCountMoreThan", countNumber = var.platform.images_kept }
       action       = { type = "expire" }
     }]
   })
@@ -75,6 +75,6 @@ data "aws_iam_policy_document" "events" {
 }
 
 resource "aws_cloudwatch_log_resource_policy" "events" {
-  policy_name     = "${var.name}-events"
+  policy_name     = "${var.platform.name}-events"
   policy_document = data.aws_iam_policy_document.events.json
 }

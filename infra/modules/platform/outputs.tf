@@ -3,10 +3,10 @@ output "platform" {
   value = {
     cluster                = { arn = aws_ecs_cluster.this.arn, name = aws_ecs_cluster_capacity_providers.this.cluster_name }
     repositories           = local.repositories
-    vpc_id                 = var.vpc_id
-    subnet_ids             = var.subnet_ids
+    vpc_id                 = var.platform.vpc_id
+    subnet_ids             = var.platform.subnet_ids
     kms_key_arn            = local.kms_key_arn
-    has_container_insights = var.container_insights
+    has_container_insights = var.platform.container_insights
     gpu = local.has_gpus ? {
       capacity_provider = aws_ecs_capacity_provider.gpu[0].name
       autoscaling_group = aws_autoscaling_group.gpu[0].name
@@ -21,30 +21,18 @@ output "repositories" {
   value       = local.repositories
 }
 
-output "cluster" {
-  description = "The ECS cluster."
-  value       = { arn = aws_ecs_cluster.this.arn, name = aws_ecs_cluster.this.name }
-}
-
-output "kms_key_arn" {
-  description = "Key that encrypts everything; null: the keys that AWS manages."
-  value       = local.kms_key_arn
-}
-
-output "security_group_ids" {
-  description = "Security groups of the GPU instances and of the endpoints; null: none."
+output "resources" {
+  description = "Names and ARNs for operators: cluster, key, security groups, role of the instances, endpoints; null: there is no such resource."
   value = {
-    instances = one(aws_security_group.instances[*].id)
-    endpoints = one(aws_security_group.endpoints[*].id)
+    cluster            = { arn = aws_ecs_cluster.this.arn, name = aws_ecs_cluster.this.name }
+    kms_key_arn        = local.kms_key_arn
+    security_group_ids = { instances = one(aws_security_group.instances[*].id), endpoints = one(aws_security_group.endpoints[*].id) }
+    instance_role_arn  = one(aws_iam_role.instance[*].arn)
+    endpoint_services  = local.has_endpoints ? sort(concat(["s3"], tolist(local.endpoint_services))) : []
   }
 }
 
-output "instance_role_arn" {
-  description = "Role of the GPU instances; null: none."
-  value       = one(aws_iam_role.instance[*].arn)
-}
-
-output "endpoint_services" {
-  description = "AWS services with an endpoint in the network."
-  value       = local.has_endpoints ? sort(concat(["s3"], tolist(local.endpoint_services))) : []
+output "fields" {
+  description = "Fields of `platform` and of its objects, for callers that pass it on as `any`."
+  value       = merge({ platform = keys(var.platform) }, { for name, value in var.platform : name => keys(value) if can(keys(value)) })
 }

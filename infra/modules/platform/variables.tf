@@ -1,100 +1,60 @@
-variable "name" {
-  description = "Name of the platform and its cluster, and prefix of all resource names."
-  type        = string
-
-  validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{1,30}[a-z0-9]$", var.name))
-    error_message = "3 to 32 lower-case letters, digits and `-`; names of image repositories begin with it."
-  }
-}
-
-variable "vpc_id" {
-  description = "Network of the targets."
-  type        = string
-}
-
-variable "subnet_ids" {
-  description = "Subnets of tasks, instances and endpoints, in several zones. Private ones need a route to AWS: NAT, or `endpoints`."
-  type        = list(string)
-
-  validation {
-    condition     = length(var.subnet_ids) > 0
-    error_message = "Name at least one subnet."
-  }
-}
-
-variable "endpoints" {
-  description = "Create AWS endpoints in the network, for private subnets without NAT. `route_table_ids`: the route tables of the subnets, for S3. null: none."
+variable "platform" {
+  description = "The platform: all settings with their defaults, in modules/platform/variables.tf."
   type = object({
-    route_table_ids = list(string)
+    # Name of the platform and its cluster, and prefix of all resource names.
+    name = string
+    # Network of the targets, and subnets of tasks, instances and endpoints, in several zones. Private ones need a route to AWS: NAT,
+    # or AWS endpoints in the network, created with the route tables of the subnets.
+    vpc_id     = string
+    subnet_ids = list(string)
+    endpoints  = optional(object({ route_table_ids = list(string) }))
+
+    # Whether a key of the account encrypts messages, objects, images and logs, instead of keys that AWS manages, and which: by default
+    # a new one. CloudWatch Logs and CloudWatch alarms need permission to use yours (key.tf shows the statements).
+    has_own_key = optional(bool, true)
+    kms_key_arn = optional(string)
+    # Permissions boundary of all roles, if the account requires one.
+    permissions_boundary_arn = optional(string)
+
+    # Number of images that each repository keeps; whether `terraform destroy` removes repositories with images in them.
+    images_kept   = optional(number, 30)
+    force_destroy = optional(bool, false)
+    # Whether CloudWatch measures tasks, processor and memory of every service, at a cost. The alarm about missing workers needs it.
+    container_insights = optional(bool, true)
+
+    # EC2 instances with GPUs, which run only while tasks need them; by default there are none. `instance_types` are alternatives.
+    # `on_demand_floor` instances, and `on_demand_percent` of the others, are not spot.
+    gpu = optional(object({
+      instance_types    = list(string)
+      instances_max     = optional(number, 4)
+      disk_gib          = optional(number, 100)
+      on_demand_floor   = optional(number, 1)
+      on_demand_percent = optional(number, 0)
+    }))
   })
-  default = null
-}
-
-variable "has_own_key" {
-  description = "Whether a key of the account encrypts messages, objects, images and logs, instead of keys that AWS manages."
-  type        = bool
-  default     = true
-}
-
-variable "kms_key_arn" {
-  description = "That key. CloudWatch Logs and CloudWatch alarms need permission to use it (key.tf shows the statements). null: a new one."
-  type        = string
-  default     = null
 
   validation {
-    condition     = var.kms_key_arn == null || can(regex("^arn:aws[a-z-]*:kms:", var.kms_key_arn))
-    error_message = "It must be the ARN of a KMS key."
-  }
-}
-
-variable "images_kept" {
-  description = "Number of images that each repository keeps."
-  type        = number
-  default     = 30
-
-  validation {
-    condition     = var.images_kept >= 2
-    error_message = "At least 2: the current image and the next."
-  }
-}
-
-variable "container_insights" {
-  description = "Whether CloudWatch measures tasks, processor and memory of every service, at a cost. The alarm about missing workers needs it."
-  type        = bool
-  default     = true
-}
-
-variable "force_destroy" {
-  description = "Let `terraform destroy` remove repositories with images in them."
-  type        = bool
-  default     = false
-}
-
-variable "permissions_boundary_arn" {
-  description = "Permissions boundary of the roles; null: none."
-  type        = string
-  default     = null
-}
-
-variable "gpu" {
-  description = "GPU instances; null: none. `instance_types`: alternatives. `on_demand_floor` instances, and `on_demand_percent` of the others, are not spot."
-  type = object({
-    instance_types    = list(string)
-    instances_max     = optional(number, 4)
-    disk_gib          = optional(number, 100)
-    on_demand_floor   = optional(number, 1)
-    on_demand_percent = optional(number, 0)
-  })
-  default = null
-
-  validation {
-    condition     = var.gpu == null || try(length(var.gpu.instance_types) > 0, false)
-    error_message = "Name at least one instance type."
+    condition     = can(regex("^[a-z][a-z0-9-]{1,30}[a-z0-9]$", var.platform.name))
+    error_message = "`name` has 3 to 32 lower-case letters, digits and `-`; names of image repositories begin with it."
   }
 
   validation {
-    condition     = var.gpu == null || try(var.gpu.on_demand_percent >= 0 && var.gpu.on_demand_percent <= 100, false)
-    error_message = "`on_demand_percent` is 0 to 100."
+    condition     = startswith(var.platform.vpc_id, "vpc-") && length(var.platform.subnet_ids) > 0 && alltrue([for id in var.platform.subnet_ids : startswith(id, "subnet-")])
+    error_message = "`vpc_id` is the id of a VPC, and `subnet_ids` are those of its subnets."
+  }
+
+  validation {
+    condition     = var.platform.kms_key_arn == null || can(regex("^arn:aws[a-z-]*:kms:", var.platform.kms_key_arn))
+    error_message = "`kms_key_arn` is the ARN of a KMS key."
+  }
+
+  validation {
+    condition     = var.platform.images_kept >= 2
+    error_message = "`images_kept` is at least 2: the current image and the next."
+  }
+
+  validation {
+    condition     = try(length(var.platform.gpu.instance_types) > 0 && var.platform.gpu.on_demand_percent >= 0 && var.platform.gpu.on_demand_percent <= 100, var.platform.gpu == null)
+    error_message = "`gpu` has at least one of `instance_types`, and `on_demand_percent` is 0 to 100."
   }
 }

@@ -3,14 +3,14 @@
 # Their attributes are those that `gristmill doctor --create` gives them (services/queue/src/sqs/attributes.rs).
 
 locals {
-  queues = merge(aws_sqs_queue.live, { dead-letters = aws_sqs_queue.dead_letters })
   # Without a key, SQS uses its own.
   is_managed_key = var.kms_key_arn == null
+  queues         = merge(aws_sqs_queue.live, { dead-letters = aws_sqs_queue.dead_letters })
 }
 
 resource "aws_sqs_queue" "dead_letters" {
   name                              = "${var.prefix}-dead-letters"
-  message_retention_seconds         = var.message_retention_seconds
+  message_retention_seconds         = 1209600
   visibility_timeout_seconds        = 60
   receive_wait_time_seconds         = 20
   sqs_managed_sse_enabled           = local.is_managed_key ? true : null
@@ -22,7 +22,7 @@ resource "aws_sqs_queue" "live" {
   for_each = toset(["tasks", "results"])
 
   name                              = "${var.prefix}-${each.key}"
-  message_retention_seconds         = var.message_retention_seconds
+  message_retention_seconds         = 1209600
   visibility_timeout_seconds        = 60
   receive_wait_time_seconds         = 20
   sqs_managed_sse_enabled           = local.is_managed_key ? true : null
@@ -33,7 +33,7 @@ resource "aws_sqs_queue" "live" {
   # dead letters.
   redrive_policy = jsonencode({
     deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
-    maxReceiveCount     = var.receives_max
+    maxReceiveCount     = 100
   })
 }
 

@@ -15,27 +15,17 @@ output "arns" {
 output "metrics" {
   description = "CloudWatch metrics: unfinished mini-batches (including leased messages), deletions by reducers, dead letters, and the ages of the oldest task and result."
   value = {
-    backlog = [
-      for name in ["Visible", "NotVisible", "Delayed"] : {
+    for name, metrics in {
+      backlog       = [for state in ["Visible", "NotVisible", "Delayed"] : ["ApproximateNumberOfMessages${state}", "Maximum", "tasks"]]
+      committed     = [["NumberOfMessagesDeleted", "Sum", "results"]]
+      dead_letters  = [["ApproximateNumberOfMessagesVisible", "Maximum", "dead-letters"]]
+      oldest_task   = [["ApproximateAgeOfOldestMessage", "Maximum", "tasks"]]
+      oldest_result = [["ApproximateAgeOfOldestMessage", "Maximum", "results"]]
+      } : name => [for metric in metrics : {
         namespace  = "AWS/SQS"
-        name       = "ApproximateNumberOfMessages${name}"
-        statistic  = "Maximum"
-        dimensions = { QueueName = aws_sqs_queue.live["tasks"].name }
-      }
-    ]
-    committed = {
-      namespace  = "AWS/SQS"
-      name       = "NumberOfMessagesDeleted"
-      statistic  = "Sum"
-      dimensions = { QueueName = aws_sqs_queue.live["results"].name }
-    }
-    dead_letters = {
-      namespace  = "AWS/SQS"
-      name       = "ApproximateNumberOfMessagesVisible"
-      statistic  = "Maximum"
-      dimensions = { QueueName = aws_sqs_queue.dead_letters.name }
-    }
-    oldest_task   = { namespace = "AWS/SQS", name = "ApproximateAgeOfOldestMessage", statistic = "Maximum", dimensions = { QueueName = aws_sqs_queue.live["tasks"].name } }
-    oldest_result = { namespace = "AWS/SQS", name = "ApproximateAgeOfOldestMessage", statistic = "Maximum", dimensions = { QueueName = aws_sqs_queue.live["results"].name } }
+        name       = metric[0]
+        statistic  = metric[1]
+        dimensions = { QueueName = local.queues[metric[2]].name }
+    }]
   }
 }

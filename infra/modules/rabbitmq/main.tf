@@ -9,42 +9,44 @@
 # secret.
 
 locals {
+  # With RabbitMQ 4 Amazon MQ does not report the sizes of single queues, so workers would never start.
+  # https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html
+  engine_version = "3.13"
+
   host = trimsuffix(trimprefix(aws_mq_broker.this.instances[0].endpoints[0], "amqps://"), ":5671")
   # Without user and password: outputs contain neither.
-  address = "amqps://$${BROKER_USER}:$${BROKER_PASSWORD}@${local.host}:5671/%2f?prefix=${var.prefix}&lease_seconds=${var.lease_seconds}"
+  address = "amqps://$${BROKER_USER}:$${BROKER_PASSWORD}@${local.host}:5671/%2f?prefix=${var.name}&lease_seconds=${var.settings.lease_seconds}"
 
   roles = toset(concat(["worker", "reducer", "enqueuer", "operator"], var.has_portal ? ["portal"] : []))
   # AMQP, and the management API, which Amazon MQ serves on two ports.
   ports = [5671, 443, 15671]
   clients = merge(
     { for name, group in var.client_security_group_ids : name => { group = group, range = null } },
-    { for range in var.client_cidr_blocks : range => { group = null, range = range } },
+    { for range in var.settings.client_cidr_blocks : range => { group = null, range = range } },
   )
   doors = { for pair in setproduct(keys(local.clients), local.ports) : "${pair[0]}-${pair[1]}" => merge(local.clients[pair[0]], { port = pair[1] }) }
 }
 
 resource "aws_mq_configuration" "this" {
-  # checkov:skip=CKV_AWS_208: the check cannot read a version in an object; a validation rejects old ones.
   name           = var.name
   description    = "Gristmill: consumer timeout"
   engine_type    = "RabbitMQ"
-  engine_version = var.engine_version
+  engine_version = local.engine_version
 
   # In milliseconds. The processes of the target get the same value as `lease_seconds` of the address.
-  data = "consumer_timeout = ${var.lease_seconds * 1000}"
+  data = "consumer_timeout = ${var.settings.lease_seconds * 1000}"
 }
 
 # Amazon MQ encrypts RabbitMQ brokers with its own key, and rejects `encryption_options` for them.
 resource "aws_mq_broker" "this" {
   # checkov:skip=CKV_AWS_209: Amazon MQ accepts no key for RabbitMQ brokers, and uses its own.
-  # checkov:skip=CKV_AWS_208: the check cannot read a version in an object; a validation rejects old ones.
   broker_name                = var.name
   engine_type                = "RabbitMQ"
-  engine_version             = var.engine_version
-  host_instance_type         = var.instance_type
-  deployment_mode            = var.is_cluster ? "CLUSTER_MULTI_AZ" : "SINGLE_INSTANCE"
+  engine_version             = local.engine_version
+  host_instance_type         = var.settings.instance_type
+  deployment_mode            = var.settings.is_cluster ? "CLUSTER_MULTI_AZ" : "SINGLE_INSTANCE"
   publicly_accessible        = false
-  subnet_ids                 = var.is_cluster ? var.subnet_ids : slice(var.subnet_ids, 0, 1)
+  subnet_ids                 = var.settings.is_cluster ? var.subnet_ids : slice(var.subnet_ids, 0, 1)
   security_groups            = [aws_security_group.broker.id]
   auto_minor_version_upgrade = true
   apply_immediately          = false

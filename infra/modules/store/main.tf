@@ -69,33 +69,25 @@ resource "aws_s3_bucket_lifecycle_configuration" "store" {
     filter {}
 
     abort_incomplete_multipart_upload {
-      days_after_initiation = var.upload_days
+      # More than a reducer needs for a large output.
+      days_after_initiation = 3
     }
   }
 
-  rule {
-    id     = "jobs-with-parts-ledgers-and-logs"
-    status = "Enabled"
+  dynamic "rule" {
+    for_each = { jobs = var.job_days, doctor = 1 }
 
-    filter {
-      prefix = "${var.prefix}/jobs/"
-    }
+    content {
+      id     = "${rule.key}-expire"
+      status = "Enabled"
 
-    expiration {
-      days = var.job_days
-    }
-  }
+      filter {
+        prefix = "${var.prefix}/${rule.key}/"
+      }
 
-  rule {
-    id     = "probes-of-doctor"
-    status = "Enabled"
-
-    filter {
-      prefix = "${var.prefix}/doctor/"
-    }
-
-    expiration {
-      days = 1
+      expiration {
+        days = rule.value
+      }
     }
   }
 
@@ -116,39 +108,28 @@ resource "aws_s3_bucket_lifecycle_configuration" "store" {
 }
 
 data "aws_iam_policy_document" "tls_only" {
-  statement {
-    sid       = "RefusePlainHttp"
-    effect    = "Deny"
-    actions   = ["s3:*"]
-    resources = [aws_s3_bucket.store.arn, "${aws_s3_bucket.store.arn}/*"]
-
-    principals {
-      type        = "*"
-      identifiers = ["*"]
+  dynamic "statement" {
+    for_each = {
+      RefusePlainHttp = { test = "Bool", variable = "aws:SecureTransport", value = "false" }
+      RefuseOldTls    = { test = "NumericLessThan", variable = "s3:TlsVersion", value = "1.2" }
     }
 
-    condition {
-      test     = "Bool"
-      variable = "aws:SecureTransport"
-      values   = ["false"]
-    }
-  }
+    content {
+      sid       = statement.key
+      effect    = "Deny"
+      actions   = ["s3:*"]
+      resources = [aws_s3_bucket.store.arn, "${aws_s3_bucket.store.arn}/*"]
 
-  statement {
-    sid       = "RefuseOldTls"
-    effect    = "Deny"
-    actions   = ["s3:*"]
-    resources = [aws_s3_bucket.store.arn, "${aws_s3_bucket.store.arn}/*"]
+      principals {
+        type        = "*"
+        identifiers = ["*"]
+      }
 
-    principals {
-      type        = "*"
-      identifiers = ["*"]
-    }
-
-    condition {
-      test     = "NumericLessThan"
-      variable = "s3:TlsVersion"
-      values   = ["1.2"]
+      condition {
+        test     = statement.value.test
+        variable = statement.value.variable
+        values   = [statement.value.value]
+      }
     }
   }
 }

@@ -22,11 +22,6 @@ variable "kms_key_arn" {
   description = "Key that encrypts the objects; null: S3's own key."
   type        = string
   default     = null
-
-  validation {
-    condition     = var.kms_key_arn == null || can(regex("^arn:aws[a-z-]*:kms:", var.kms_key_arn))
-    error_message = "It must be the ARN of a KMS key."
-  }
 }
 
 variable "job_days" {
@@ -37,17 +32,6 @@ variable "job_days" {
   validation {
     condition     = var.job_days >= 30
     error_message = "At least 30: queues keep messages for 14 days, and users may continue a job after that."
-  }
-}
-
-variable "upload_days" {
-  description = "Days until an unfinished multipart upload is removed."
-  type        = number
-  default     = 3
-
-  validation {
-    condition     = var.upload_days >= 2
-    error_message = "At least 2: the upload of a large output must not expire while a reducer writes it."
   }
 }
 

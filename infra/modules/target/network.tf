@@ -6,23 +6,23 @@ locals {
   own_group_ids = { for name, group in aws_security_group.own : name => group.id }
 
   clients = merge(
-    { for range in var.scraper_cidr_blocks : "Prometheus: ${range}" => { of = "tasks", group = null, range = range } },
-    { for name, group in try(var.portal.client_security_group_ids, {}) : "Clients: ${name}" => { of = "portal", group = group, range = null } },
-    { for range in try(var.portal.client_cidr_blocks, []) : "Clients: ${range}" => { of = "portal", group = null, range = range } },
+    { for range in var.target.scraper_cidr_blocks : "Prometheus: ${range}" => { of = "tasks", group = null, range = range } },
+    { for name, group in try(var.target.portal.client_security_group_ids, {}) : "Clients: ${name}" => { of = "portal", group = group, range = null } },
+    { for range in try(var.target.portal.client_cidr_blocks, []) : "Clients: ${range}" => { of = "portal", group = null, range = range } },
   )
 }
 
 resource "aws_security_group" "own" {
   for_each = merge(
-    { tasks = "Tasks of ${var.name}" },
-    local.has_portal ? { portal = "Portal of ${var.name}" } : {},
+    { tasks = "Tasks of ${var.target.name}" },
+    local.has_portal ? { portal = "Portal of ${var.target.name}" } : {},
   )
 
-  name        = "${var.name}-${each.key}"
+  name        = "${var.target.name}-${each.key}"
   description = each.value
   vpc_id      = var.platform.vpc_id
 
-  tags = { Name = "${var.name}-${each.key}" }
+  tags = { Name = "${var.target.name}-${each.key}" }
 }
 
 resource "aws_vpc_security_group_ingress_rule" "client" {

@@ -1,12 +1,12 @@
 output "target" {
   description = "The target: `terraform output -json | gristmill target import` writes it to gristmill.toml."
   value = {
-    name       = var.name
+    name       = var.target.name
     queue      = local.queue
     store      = module.store.url
     region     = data.aws_region.current.id
     endpoint   = null
-    management = local.is_sqs ? null : module.rabbitmq[0].management
+    management = local.is_sqs ? null : module.rabbitmq[0].broker.management
   }
 }
 
@@ -27,8 +27,8 @@ output "resources" {
     services = merge({ worker = local.worker_name }, { for role, service in aws_ecs_service.resident : role => service.name })
     # IAM roles of the tasks, and those that ECS uses to start them.
     role_arns = merge([for key, task in local.tasks : {
-      (task.role)              = module.task[key].role_arn
-      "${task.role}_execution" = module.task[key].execution_role_arn
+      (task.role)              = aws_iam_role.role["${key}-task"].arn
+      "${task.role}_execution" = aws_iam_role.role["${key}-execution"].arn
     }]...)
     log_groups         = { roles = aws_cloudwatch_log_group.this.name, events = module.observability.event_log_group }
     security_group_ids = { tasks = local.own_group_ids.tasks, portal = try(local.own_group_ids.portal, null), broker = one(module.rabbitmq[*].security_group_id) }
@@ -41,13 +41,6 @@ output "resources" {
 }
 
 output "fields" {
-  description = "Fields of the object variables, for callers that pass them on as `any`."
-  value = {
-    worker           = keys(var.worker)
-    reducer          = keys(var.reducer)
-    rabbitmq         = keys(var.rabbitmq)
-    portal           = try(keys(var.portal), [])
-    images           = keys(var.images)
-    alarm_thresholds = module.observability.threshold_names
-  }
+  description = "Fields of `target` and of its objects, for callers that pass it on as `any`."
+  value       = merge({ target = keys(var.target) }, { for name, value in var.target : name => keys(value) if can(keys(value)) })
 }

@@ -4,9 +4,9 @@
 # do.
 
 locals {
-  has_portal = var.portal != null
+  has_portal = var.target.portal != null
 
-  portal_task = { for name, portal in { portal = var.portal } : name => {
+  portal_container = { for name, portal in { portal = var.target.portal } : name => {
     role = "portal"
     command = concat(
       ["portal", "--no-open", "--listen", "0.0.0.0:9464"],
@@ -14,7 +14,6 @@ locals {
       portal.trust_header == null ? [] : ["--trust-header", portal.trust_header],
       flatten([for host in portal.hosts : ["--host", host]]),
     )
-    environment = {}
     # The header is known before the ARN of the secret.
     secrets = portal.trust_header == null ? { GRISTMILL_PORTAL_TOKEN = portal.token_secret_arn } : {}
     size    = merge(portal, { stop_seconds = 30 })
@@ -22,8 +21,8 @@ locals {
 }
 
 resource "aws_iam_role_policy_attachment" "portal_acts" {
-  count = local.has_portal && !try(var.portal.read_only, true) ? 1 : 0
+  count = local.has_portal && !try(var.target.portal.read_only, true) ? 1 : 0
 
-  role       = module.task["portal"].role_name
+  role       = aws_iam_role.role["portal-task"].name
   policy_arn = module.access.policy_arns["enqueuer"]
 }

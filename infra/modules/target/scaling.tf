@@ -9,20 +9,20 @@
 
 locals {
   # At most 20 steps from 1 to max workers, with similar ratios between them.
-  levels = distinct([for step in range(20) : min(var.worker.max, ceil(pow(var.worker.max, step / 19)))])
+  levels = distinct([for step in range(20) : min(var.target.worker.max, ceil(pow(var.target.worker.max, step / 19)))])
 
   steps = [
     for index, level in local.levels : {
       workers = level
       # The first message beyond the previous step; the last step has no upper bound.
-      from = index == 0 ? 0 : local.levels[index - 1] * var.worker.backlog_each + 1
-      to   = index == length(local.levels) - 1 ? null : level * var.worker.backlog_each + 1
+      from = index == 0 ? 0 : local.levels[index - 1] * var.target.worker.backlog_each + 1
+      to   = index == length(local.levels) - 1 ? null : level * var.target.worker.backlog_each + 1
     }
   ]
 
   scaling = {
     follow-backlog = { steps = local.steps }
-    rest           = { steps = [{ workers = var.worker.min, from = null, to = 0 }] }
+    rest           = { steps = [{ workers = var.target.worker.min, from = null, to = 0 }] }
   }
 }
 
@@ -30,8 +30,8 @@ resource "aws_appautoscaling_target" "workers" {
   service_namespace  = "ecs"
   scalable_dimension = "ecs:service:DesiredCount"
   resource_id        = "service/${var.platform.cluster.name}/${aws_ecs_service.workers[local.worker_key].name}"
-  min_capacity       = var.worker.min
-  max_capacity       = var.worker.max
+  min_capacity       = var.target.worker.min
+  max_capacity       = var.target.worker.max
 }
 
 resource "aws_appautoscaling_policy" "workers" {
@@ -69,9 +69,9 @@ resource "aws_cloudwatch_metric_alarm" "scaling" {
       missing    = "notBreaching"
     }
     rest = {
-      says       = "There has been no backlog for ${var.worker.idle_minutes} minutes: the workers stop."
+      says       = "There has been no backlog for ${var.target.worker.idle_minutes} minutes: the workers stop."
       comparison = "LessThanOrEqualToThreshold"
-      minutes    = var.worker.idle_minutes
+      minutes    = var.target.worker.idle_minutes
       missing    = "ignore"
     }
   }

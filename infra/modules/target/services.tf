@@ -3,89 +3,36 @@
 # creates the new service beside the old one.
 
 locals {
-  has_gpus    = var.worker.gpus > 0
+  has_gpus    = var.target.worker.gpus > 0
   worker_key  = local.has_gpus ? "gpu-worker" : "worker"
-  worker_name = "${var.name}-${local.worker_key}"
+  worker_name = "${var.target.name}-${local.worker_key}"
 
   # Spot, with an on-demand minimum.
   worker_capacity = local.has_gpus ? [{ provider = var.platform.gpu.capacity_provider, base = 0, weight = 1 }] : [
-    { provider = "FARGATE", base = var.worker.on_demand_floor, weight = var.worker.on_demand_percent },
-    { provider = "FARGATE_SPOT", base = 0, weight = 100 - var.worker.on_demand_percent },
+    { provider = "FARGATE", base = var.target.worker.on_demand_floor, weight = var.target.worker.on_demand_percent },
+    { provider = "FARGATE_SPOT", base = 0, weight = 100 - var.target.worker.on_demand_percent },
   ]
-
-  # The CUDA image contains CUDA's libraries.
-  images = {
-    worker  = coalesce(var.images.worker, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${local.has_gpus ? "-cuda" : ""}")
-    reducer = coalesce(var.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
-    portal  = coalesce(var.images.portal, var.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
-  }
-
-  tasks = merge(local.portal_task, {
-    (local.worker_key) = {
-      role        = "worker"
-      command     = ["worker", "--grace", tostring(var.worker.stop_seconds - 20)]
-      environment = { for name, seconds in { GRISTMILL_LEASE_SECONDS = var.worker.lease_seconds } : name => tostring(seconds) if seconds != null }
-      secrets     = var.worker.secrets
-      # By default a worker gets the share of its GPUs in an instance.
-      size = merge(var.worker, {
-        cpu    = coalesce(var.worker.cpu, local.has_gpus ? var.platform.gpu.cpu_units * var.worker.gpus : null, 4096)
-        memory = coalesce(var.worker.memory, local.has_gpus ? var.platform.gpu.memory_mib * var.worker.gpus : null, 16384)
-      })
-    }
-    reducer = {
-      role        = "reducer"
-      command     = ["reducer"]
-      environment = {}
-      secrets     = {}
-      size        = merge(var.reducer, { stop_seconds = 120 })
-    }
-  })
 
   # Roles that always run, on Fargate.
   resident = merge(
-    { reducer = { count = var.reducer.count, group_id = local.own_group_ids.tasks, balancer = [] } },
-    { for name, portal in { portal = var.portal } : name => { count = 1, group_id = local.own_group_ids.portal, balancer = portal.target_group_arn[*] } if portal != null },
+    { reducer = { count = var.target.reducer.count, group_id = local.own_group_ids.tasks, balancer = [] } },
+    { for name, portal in { portal = var.target.portal } : name => { count = 1, group_id = local.own_group_ids.portal, balancer = portal.target_group_arn[*] } if portal != null },
   )
-}
-
-module "task" {
-  source   = "../task"
-  for_each = local.tasks
-
-  name    = "${var.name}-${each.key}"
-  command = each.value.command
-  image   = local.images[each.value.role]
-  environment = merge(
-    var.environment,
-    each.value.environment,
-    { GRISTMILL_STORE = module.store.url },
-    local.is_sqs ? { GRISTMILL_QUEUE = local.queue } : {},
-  )
-  # The broker's address contains a password, so it is a field of the role's secret.
-  secrets = merge(
-    each.value.secrets,
-    local.is_sqs ? {} : { GRISTMILL_QUEUE = "${module.rabbitmq[0].secret_arns[each.value.role]}:address::" },
-  )
-  size                     = each.value.size
-  policy_arn               = module.access.policy_arns[each.value.role]
-  kms_key_arns             = local.kms_key_arns
-  log_group                = aws_cloudwatch_log_group.this.name
-  permissions_boundary_arn = var.permissions_boundary_arn
 }
 
 resource "aws_ecs_service" "workers" {
   # checkov:skip=CKV_AWS_333: only in the default network (environments/dev), as the route to AWS; nothing can connect.
   for_each = toset([local.worker_key])
 
-  name            = "${var.name}-${each.key}"
+  name            = "${var.target.name}-${each.key}"
   cluster         = var.platform.cluster.arn
-  task_definition = module.task[each.key].definition_arn
-  desired_count   = var.worker.min
+  task_definition = aws_ecs_task_definition.role[each.key].arn
+  desired_count   = var.target.worker.min
 
   # A deployment replaces idle workers. Above 100 percent it would start new workers beside protected busy ones: a second
   # fleet.
   deployment_minimum_healthy_percent = 0
-  deployment_maximum_percent         = var.deployment_maximum_percent
+  deployment_maximum_percent         = var.target.deployment_maximum_percent
   availability_zone_rebalancing      = "DISABLED"
   propagate_tags                     = "SERVICE"
   enable_ecs_managed_tags            = true
@@ -111,7 +58,7 @@ resource "aws_ecs_service" "workers" {
   network_configuration {
     subnets          = var.platform.subnet_ids
     security_groups  = [local.own_group_ids.tasks]
-    assign_public_ip = var.assign_public_ip
+    assign_public_ip = var.target.assign_public_ip
   }
 
   lifecycle {
@@ -119,12 +66,12 @@ resource "aws_ecs_service" "workers" {
     ignore_changes = [desired_count]
 
     precondition {
-      condition     = !local.has_gpus || try(local.tasks[each.key].size.memory <= var.platform.gpu.memory_mib * var.worker.gpus && local.tasks[each.key].size.cpu <= var.platform.gpu.cpu_units * var.worker.gpus, false)
+      condition     = !local.has_gpus || try(local.tasks[each.key].memory <= var.platform.gpu.memory_mib * var.target.worker.gpus && local.tasks[each.key].cpu <= var.platform.gpu.cpu_units * var.target.worker.gpus, false)
       error_message = "No instance has room for such a worker: omit `worker.memory` and `worker.cpu`, or lower them to the platform's values for each GPU (its output `platform`)."
     }
 
     precondition {
-      condition     = !local.has_gpus || var.worker.disk_gib == null
+      condition     = !local.has_gpus || var.target.worker.disk_gib == null
       error_message = "The disk of a worker with GPUs is that of its instance: set `gpu.disk_gib` of the platform instead of `worker.disk_gib`."
     }
   }
@@ -135,9 +82,9 @@ resource "aws_ecs_service" "resident" {
   # checkov:skip=CKV_AWS_333: only in the default network (environments/dev), as the route to AWS; only clients of a portal can connect.
   for_each = local.resident
 
-  name            = "${var.name}-${each.key}"
+  name            = "${var.target.name}-${each.key}"
   cluster         = var.platform.cluster.arn
-  task_definition = module.task[each.key].definition_arn
+  task_definition = aws_ecs_task_definition.role[each.key].arn
   desired_count   = each.value.count
 
   # The new one runs before the old one stops.
@@ -161,7 +108,7 @@ resource "aws_ecs_service" "resident" {
   network_configuration {
     subnets          = var.platform.subnet_ids
     security_groups  = [each.value.group_id]
-    assign_public_ip = var.assign_public_ip
+    assign_public_ip = var.target.assign_public_ip
   }
 
   dynamic "load_balancer" {

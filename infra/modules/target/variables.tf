@@ -1,13 +1,3 @@
-variable "name" {
-  description = "Name of the target, and prefix of all resource names."
-  type        = string
-
-  validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.name))
-    error_message = "3 to 20 lower-case letters, digits and `-`."
-  }
-}
-
 variable "platform" {
   description = "Output `platform` of the module `platform`."
   type = object({
@@ -26,17 +16,6 @@ variable "platform" {
   })
 }
 
-variable "bucket" {
-  description = "Name of the bucket to create, globally unique."
-  type        = string
-}
-
-variable "prefix" {
-  description = "Prefix of the target's objects in the bucket; null: its name."
-  type        = string
-  default     = null
-}
-
 variable "image_tag" {
   description = "Tag of both images in the repositories of the platform. Workers with GPUs use TAG-cuda."
   type        = string
@@ -47,59 +26,6 @@ variable "image_tag" {
   }
 }
 
-variable "images" {
-  description = "Your own images instead, with registry and tag; null: those of the platform. The portal runs the image of the reducer, unless it has its own."
-  type = object({
-    worker  = optional(string)
-    reducer = optional(string)
-    portal  = optional(string)
-  })
-  default  = {}
-  nullable = false
-}
-
-variable "environment" {
-  description = "Environment variables of all roles, such as PIP_INDEX_URL for your package index, or settings of Gristmill."
-  type        = map(string)
-  default     = {}
-
-  validation {
-    condition     = length(setintersection(keys(var.environment), ["AWS_REGION", "GRISTMILL_LEASE_SECONDS", "GRISTMILL_LISTEN", "GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_PORTAL_TOKEN"])) == 0
-    error_message = "The target itself sets region, queue, store, address, lease and token of its tasks."
-  }
-}
-
-variable "assign_public_ip" {
-  description = "Whether tasks have public addresses, as the route to AWS in a subnet without NAT and endpoints. Nothing can connect to them."
-  type        = bool
-  default     = false
-}
-
-variable "broker" {
-  description = "Kind of queues: `sqs`, or `rabbitmq` for mini-batches of more than 12 hours."
-  type        = string
-  default     = "sqs"
-
-  validation {
-    condition     = contains(["sqs", "rabbitmq"], var.broker)
-    error_message = "`sqs` or `rabbitmq`."
-  }
-}
-
-variable "rabbitmq" {
-  description = "The broker, if it is RabbitMQ. Clients other than the tasks: pipelines that enqueue, machines that run `doctor` or scripts/broker-users, KEDA. `lease_seconds`: how long a worker may hold a mini-batch."
-  type = object({
-    instance_type             = optional(string, "mq.m5.large")
-    engine_version            = optional(string, "3.13")
-    is_cluster                = optional(bool, true)
-    lease_seconds             = optional(number, 172800)
-    client_security_group_ids = optional(map(string), {})
-    client_cidr_blocks        = optional(list(string), [])
-  })
-  default  = {}
-  nullable = false
-}
-
 variable "broker_password" {
   description = "Initial password of the broker's administrator: pass it as TF_VAR_broker_password, never in a file. scripts/broker-users replaces it."
   type        = string
@@ -107,261 +33,247 @@ variable "broker_password" {
   sensitive   = true
 
   validation {
-    condition     = var.broker == "sqs" || var.broker_password != null
-    error_message = "RabbitMQ requires `broker_password`."
+    condition     = var.target.broker == "sqs" || can(regex("^[^,:= ]{12,250}$", var.broker_password))
+    error_message = "RabbitMQ requires `broker_password`: 12 to 250 characters, none of `,`, `:`, `=` and space."
   }
 }
 
-variable "inputs" {
-  description = "Locations that jobs may read in addition to inputs/ of the bucket, as BUCKET or BUCKET/PREFIX."
-  type        = list(string)
-  default     = []
-}
-
-variable "outputs" {
-  description = "Locations that jobs may write outputs to in addition to outputs/ of the bucket, as BUCKET or BUCKET/PREFIX."
-  type        = list(string)
-  default     = []
-}
-
-variable "input_kms_key_arns" {
-  description = "Keys that encrypt those inputs."
-  type        = list(string)
-  default     = []
-}
-
-variable "output_kms_key_arns" {
-  description = "Keys that encrypt those outputs."
-  type        = list(string)
-  default     = []
-}
-
-variable "job_days" {
-  description = "Days until the objects of a job expire."
-  type        = number
-  default     = 90
-}
-
-variable "force_destroy" {
-  description = "Let `terraform destroy` remove the bucket with all objects."
-  type        = bool
-  default     = false
-}
-
-variable "worker" {
-  description = <<-TEXT
-    Workers. `cpu` in units (1024 are one core) and `memory` in MiB: by default 4096 and 16384, or with GPUs their share in an
-    instance. `disk_gib` of a Fargate task; null: the 20 GiB of every task. `min` and `max` workers, one for `backlog_each`
-    mini-batches. `on_demand_floor` workers, and `on_demand_percent` of the others, are not spot (with GPUs the platform sets
-    these). `lease_seconds`: time after which the queue redelivers the mini-batches of a dead worker; unset: 8. `secrets`: environment
-    variables for scripts of jobs, with ARNs in Secrets Manager (`:KEY::` behind one selects a field), encrypted with the key of
-    the platform or of AWS.
-  TEXT
+variable "target" {
+  description = "The target: all settings with their defaults, in modules/target/variables.tf."
   type = object({
-    cpu               = optional(number)
-    memory            = optional(number)
-    disk_gib          = optional(number)
-    gpus              = optional(number, 0)
-    architecture      = optional(string, "X86_64")
-    min               = optional(number, 0)
-    max               = optional(number, 50)
-    backlog_each      = optional(number, 100)
-    idle_minutes      = optional(number, 10)
-    on_demand_floor   = optional(number, 1)
-    on_demand_percent = optional(number, 1)
-    lease_seconds     = optional(number)
-    stop_seconds      = optional(number, 120)
-    secrets           = optional(map(string), {})
+    # Name of the target, and prefix of all resource names.
+    name = string
+    # The bucket to create, globally unique, and the prefix of the target's objects in it: by default its name.
+    bucket = string
+    prefix = optional(string)
+    # Locations, BUCKET or BUCKET/PREFIX, that jobs may read and write besides inputs/ and outputs/ of the bucket; keys of both.
+    inputs              = optional(list(string), [])
+    outputs             = optional(list(string), [])
+    input_kms_key_arns  = optional(list(string), [])
+    output_kms_key_arns = optional(list(string), [])
+    # Days until the objects of a job expire, and until the roles' own logs do. Logs of jobs are in the bucket.
+    job_days = optional(number, 90)
+    log_days = optional(number, 365)
+    # Let `terraform destroy` remove the bucket with all objects.
+    force_destroy = optional(bool, false)
+    # Permissions boundary of all roles, if the account requires one.
+    permissions_boundary_arn = optional(string)
+
+    # Your own images, with registry and tag, instead of those of the platform. By default the portal runs that of the reducer.
+    images = optional(object({
+      worker  = optional(string)
+      reducer = optional(string)
+      portal  = optional(string)
+    }), {})
+    # Environment variables of all roles, such as PIP_INDEX_URL for your package index, or settings of Gristmill.
+    environment = optional(map(string), {})
+    # Whether tasks have public addresses, as the route to AWS in a subnet without NAT and endpoints. Nothing can connect to them.
+    assign_public_ip = optional(bool, false)
+    # Maximum of workers during a deployment, in percent. With 100 a new worker starts only after an old one has ended.
+    deployment_maximum_percent = optional(number, 100)
+
+    # Kind of queues: `sqs`, or `rabbitmq` for mini-batches of more than 12 hours.
+    broker = optional(string, "sqs")
+    # `lease_seconds`: how long a worker may hold a mini-batch. Clients other than the tasks, with a name for each group: pipelines
+    # that enqueue, machines that run `doctor` or scripts/broker-users, KEDA.
+    rabbitmq = optional(object({
+      instance_type             = optional(string, "mq.m5.large")
+      is_cluster                = optional(bool, true)
+      lease_seconds             = optional(number, 172800)
+      client_security_group_ids = optional(map(string), {})
+      client_cidr_blocks        = optional(list(string), [])
+    }), {})
+
+    worker = optional(object({
+      # Units (1024 are one core) and MiB: by default 4096 and 16384, or with GPUs their share in an instance.
+      cpu    = optional(number)
+      memory = optional(number)
+      # Of a Fargate task: by default the 20 GiB of every task.
+      disk_gib     = optional(number)
+      gpus         = optional(number, 0)
+      architecture = optional(string, "X86_64")
+      # One worker for `backlog_each` mini-batches, and `min` of them after `idle_minutes` without any.
+      min          = optional(number, 0)
+      max          = optional(number, 50)
+      backlog_each = optional(number, 100)
+      idle_minutes = optional(number, 10)
+      # So many workers, and so much of the others, are not spot. With GPUs the platform sets both.
+      on_demand_floor   = optional(number, 1)
+      on_demand_percent = optional(number, 1)
+      # Time after which the queue redelivers the mini-batches of a dead worker: by default 8.
+      lease_seconds = optional(number)
+      stop_seconds  = optional(number, 120)
+      # Environment variables for scripts of jobs, with ARNs in Secrets Manager (`:KEY::` behind one selects a field), encrypted with
+      # the key of the platform or of AWS.
+      secrets = optional(map(string), {})
+    }), {})
+
+    reducer = optional(object({
+      count        = optional(number, 2)
+      cpu          = optional(number, 1024)
+      memory       = optional(number, 4096)
+      disk_gib     = optional(number)
+      architecture = optional(string, "X86_64")
+    }), {})
+
+    # Shows the jobs in a browser; by default there is none. Only these clients can connect to it, on port 9464, by HTTP.
+    portal = optional(object({
+      client_security_group_ids = optional(map(string), {})
+      client_cidr_blocks        = optional(list(string), [])
+      # It answers those who hold the token, the value of this secret, or instead requests with this header, which a load balancer
+      # sets for users that it knows.
+      token_secret_arn = optional(string)
+      trust_header     = optional(string)
+      # Where it registers: a target group (type `ip`, HTTP) of your internal load balancer. Names by which browsers reach it.
+      target_group_arn = optional(string)
+      hosts            = optional(list(string), [])
+      # Otherwise its users cancel, continue and start jobs.
+      read_only    = optional(bool, true)
+      cpu          = optional(number, 512)
+      memory       = optional(number, 1024)
+      architecture = optional(string, "X86_64")
+    }))
+
+    # Address ranges that may scrape the tasks' metrics, port 9464.
+    scraper_cidr_blocks = optional(list(string), [])
+    # Mail addresses for alarms. AWS asks each address for confirmation first.
+    alarm_emails = optional(list(string), [])
+    # URL of your runbooks, for the alarm descriptions: by default infra/RUNBOOKS.md of the project.
+    runbooks = optional(string, "infra/RUNBOOKS.md")
+    alarm_thresholds = optional(object({
+      # Minutes that a mini-batch or a result may wait; with work but without a result, more than the longest mini-batch runs.
+      oldest_task_minutes   = optional(number, 60)
+      oldest_result_minutes = optional(number, 15)
+      no_progress_minutes   = optional(number, 30)
+      dead_letters          = optional(number, 0)
+      # Percent of workers that may be missing, and for how many minutes.
+      missing_percent = optional(number, 20)
+      missing_minutes = optional(number, 15)
+      # Failed placements in 15 minutes; tasks that lose their spot capacity in an hour.
+      placement_failures = optional(number, 3)
+      reclaimed_tasks    = optional(number, 20)
+    }), {})
   })
-  default  = {}
-  nullable = false
 
   validation {
-    condition     = var.worker.disk_gib == null || try(var.worker.disk_gib >= 21 && var.worker.disk_gib <= 200, false)
+    condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.target.name))
+    error_message = "`name` has 3 to 20 lower-case letters, digits and `-`."
+  }
+
+  validation {
+    condition     = contains([1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653], var.target.log_days)
+    error_message = "`log_days` is 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, or some years more: CloudWatch accepts no others."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.target.environment), ["AWS_REGION", "GRISTMILL_LEASE_SECONDS", "GRISTMILL_LISTEN", "GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_PORTAL_TOKEN"])) == 0
+    error_message = "`environment`: the target itself sets region, queue, store, address, lease and token of its tasks."
+  }
+
+  validation {
+    condition     = var.target.deployment_maximum_percent >= 100 && var.target.deployment_maximum_percent <= 200
+    error_message = "`deployment_maximum_percent` is 100 to 200."
+  }
+
+  validation {
+    condition     = contains(["sqs", "rabbitmq"], var.target.broker)
+    error_message = "`broker` is `sqs` or `rabbitmq`."
+  }
+
+  validation {
+    condition     = alltrue([for size in [var.target.worker, var.target.reducer] : try(size.disk_gib >= 21 && size.disk_gib <= 200, size.disk_gib == null)])
     error_message = "`disk_gib` is 21 to 200."
   }
 
   validation {
-    condition     = var.worker.gpus == 0 || var.platform.gpu != null
+    condition     = alltrue([for size in [var.target.worker, var.target.reducer, var.target.portal] : contains(["X86_64", "ARM64"], try(size.architecture, "X86_64"))])
+    error_message = "`architecture` is X86_64 or ARM64, as the images are."
+  }
+
+  validation {
+    condition     = alltrue([for block in concat(var.target.scraper_cidr_blocks, var.target.rabbitmq.client_cidr_blocks, try(var.target.portal.client_cidr_blocks, [])) : can(cidrhost(block, 0)) && !endswith(block, "/0")])
+    error_message = "Address ranges are blocks such as 10.0.0.0/16, not the whole internet."
+  }
+
+  validation {
+    condition     = var.target.worker.gpus == 0 || var.platform.gpu != null
     error_message = "The platform has no instances with GPUs: set its `gpu`, or `worker.gpus` to 0."
   }
 
   validation {
-    condition     = contains(["X86_64", "ARM64"], var.worker.architecture)
-    error_message = "`architecture` is X86_64 or ARM64, as the images are."
+    condition     = var.target.worker.min >= 0 && var.target.worker.max >= max(1, var.target.worker.min) && floor(var.target.worker.max) == var.target.worker.max
+    error_message = "`worker.max` is a whole number, at least 1 and at least `min`."
   }
 
   validation {
-    condition     = var.worker.min >= 0 && var.worker.max >= max(1, var.worker.min) && floor(var.worker.max) == var.worker.max
-    error_message = "`max` is a whole number, at least 1 and at least `min`."
+    condition     = var.target.worker.backlog_each >= 1 && floor(var.target.worker.backlog_each) == var.target.worker.backlog_each
+    error_message = "`worker.backlog_each` is a whole number, at least 1."
   }
 
   validation {
-    condition     = var.worker.backlog_each >= 1 && floor(var.worker.backlog_each) == var.worker.backlog_each
-    error_message = "`backlog_each` is a whole number, at least 1."
+    condition     = var.target.worker.idle_minutes >= 2 && var.target.worker.idle_minutes <= 60
+    error_message = "`worker.idle_minutes` is 2 to 60."
   }
 
   validation {
-    condition     = var.worker.idle_minutes >= 2 && var.worker.idle_minutes <= 60
-    error_message = "`idle_minutes` is 2 to 60."
+    condition     = var.target.worker.on_demand_percent >= 1 && var.target.worker.on_demand_percent <= 99
+    error_message = "`worker.on_demand_percent` is 1 to 99: ECS places no tasks, not even a minimum, with a provider whose weight is 0."
   }
 
   validation {
-    condition     = var.worker.on_demand_percent >= 1 && var.worker.on_demand_percent <= 99
-    error_message = "`on_demand_percent` is 1 to 99: ECS places no tasks, not even a minimum, with a provider whose weight is 0."
+    condition     = try(var.target.worker.lease_seconds >= 3 && var.target.worker.lease_seconds <= 600, var.target.worker.lease_seconds == null)
+    error_message = "`worker.lease_seconds` is 3 to 600."
   }
 
   validation {
-    condition     = var.worker.lease_seconds == null || try(var.worker.lease_seconds >= 3 && var.worker.lease_seconds <= 600, false)
-    error_message = "`lease_seconds` is 3 to 600."
+    condition     = var.target.worker.stop_seconds >= 30 && var.target.worker.stop_seconds <= 120
+    error_message = "`worker.stop_seconds` is 30 to 120: ECS does not wait longer."
   }
 
   validation {
-    condition     = alltrue([for arn in values(var.worker.secrets) : can(regex("^arn:aws[a-z-]*:secretsmanager:", arn))]) && length(setintersection(keys(var.worker.secrets), concat(keys(var.environment), ["GRISTMILL_QUEUE"]))) == 0
-    error_message = "`secrets` are ARNs in Secrets Manager, of variables that are not in `environment`."
+    condition     = alltrue([for arn in values(var.target.worker.secrets) : can(regex("^arn:aws[a-z-]*:secretsmanager:", arn))]) && length(setintersection(keys(var.target.worker.secrets), concat(keys(var.target.environment), ["GRISTMILL_QUEUE"]))) == 0
+    error_message = "`worker.secrets` are ARNs in Secrets Manager, of variables that are not in `environment`."
   }
 
   validation {
-    condition     = var.worker.stop_seconds >= 30 && var.worker.stop_seconds <= 120
-    error_message = "`stop_seconds` is 30 to 120: ECS does not wait longer."
-  }
-}
-
-variable "reducer" {
-  description = "Number of reducers, and the size of each. `disk_gib`: null means the 20 GiB of every Fargate task."
-  type = object({
-    count        = optional(number, 2)
-    cpu          = optional(number, 1024)
-    memory       = optional(number, 4096)
-    disk_gib     = optional(number)
-    architecture = optional(string, "X86_64")
-  })
-  default  = {}
-  nullable = false
-
-  validation {
-    condition     = var.reducer.count >= 1 && var.reducer.count <= 10
-    error_message = "`count` is 1 to 10: without a reducer no job ends."
+    condition     = var.target.reducer.count >= 1 && var.target.reducer.count <= 10
+    error_message = "`reducer.count` is 1 to 10: without a reducer no job ends."
   }
 
   validation {
-    condition     = var.reducer.disk_gib == null || try(var.reducer.disk_gib >= 21 && var.reducer.disk_gib <= 200, false)
-    error_message = "`disk_gib` is 21 to 200."
-  }
-
-  validation {
-    condition     = contains(["X86_64", "ARM64"], var.reducer.architecture)
-    error_message = "`architecture` is X86_64 or ARM64, as the images are."
-  }
-}
-
-variable "portal" {
-  description = <<-TEXT
-    The portal, which shows the jobs in a browser; null: none. Only `client_security_group_ids` (with a name for each) and
-    `client_cidr_blocks` can connect to it, on port 9464, by HTTP. It answers those who hold the token, which is the value of
-    the secret `token_secret_arn`, or instead requests with the header `trust_header`, which a load balancer sets for users
-    that it knows. `target_group_arn`: where the portal registers, a target group (type `ip`, HTTP) of your internal load
-    balancer. `hosts`: names by which browsers reach the portal. Without `read_only` its users cancel, continue and start jobs.
-  TEXT
-  type = object({
-    token_secret_arn          = optional(string)
-    trust_header              = optional(string)
-    client_security_group_ids = optional(map(string), {})
-    client_cidr_blocks        = optional(list(string), [])
-    target_group_arn          = optional(string)
-    hosts                     = optional(list(string), [])
-    read_only                 = optional(bool, true)
-    cpu                       = optional(number, 512)
-    memory                    = optional(number, 1024)
-    architecture              = optional(string, "X86_64")
-  })
-  default = null
-
-  validation {
-    condition     = var.portal == null || try((var.portal.token_secret_arn == null) != (var.portal.trust_header == null), false)
+    condition     = try((var.target.portal.token_secret_arn == null) != (var.target.portal.trust_header == null), var.target.portal == null)
     error_message = "The portal requires either `token_secret_arn` or `trust_header`."
   }
 
-  # A client that connects to the portal itself could set the header.
   validation {
-    condition     = try(var.portal.trust_header, null) == null || try(length(var.portal.client_cidr_blocks) == 0 && length(var.portal.client_security_group_ids) == 1, false)
+    # A client that connects to the portal itself could set the header.
+    condition     = try(var.target.portal.trust_header, null) == null || try(length(var.target.portal.client_cidr_blocks) == 0 && length(var.target.portal.client_security_group_ids) == 1, false)
     error_message = "With `trust_header` only the load balancer may connect to the portal: name its group alone in `client_security_group_ids`, and no `client_cidr_blocks`."
   }
 
   validation {
-    condition     = var.portal == null || try(length(var.portal.client_security_group_ids) + length(var.portal.client_cidr_blocks) > 0, false)
+    condition     = try(length(var.target.portal.client_security_group_ids) + length(var.target.portal.client_cidr_blocks) > 0, var.target.portal == null)
     error_message = "Nothing can connect to the portal: set `client_security_group_ids` or `client_cidr_blocks`."
   }
 
   validation {
-    condition     = try(var.portal.target_group_arn, null) == null || length(try(var.portal.hosts, [])) > 0
+    condition     = try(var.target.portal.target_group_arn, null) == null || try(length(var.target.portal.hosts) > 0, false)
     error_message = "Behind a load balancer the portal requires `hosts`: it answers to no other names."
   }
 
   validation {
-    condition     = alltrue([for block in try(var.portal.client_cidr_blocks, []) : can(cidrhost(block, 0)) && !endswith(block, "/0")])
-    error_message = "`client_cidr_blocks` are blocks such as 10.0.0.0/16, not the whole internet."
+    condition     = alltrue([for address in var.target.alarm_emails : can(regex("^[^@ ]+@[^@ ]+$", address))])
+    error_message = "`alarm_emails` are mail addresses."
   }
 
   validation {
-    condition     = contains(["X86_64", "ARM64"], try(var.portal.architecture, "X86_64"))
-    error_message = "`architecture` is X86_64 or ARM64, as the images are."
+    condition     = var.target.alarm_thresholds.oldest_task_minutes >= 5 && var.target.alarm_thresholds.oldest_result_minutes >= 5
+    error_message = "`oldest_task_minutes` and `oldest_result_minutes` are at least 5: starting workers takes some."
   }
-}
-
-variable "deployment_maximum_percent" {
-  description = "Maximum of workers during a deployment, in percent of the desired number. With 100 a new worker starts only after an old one has ended."
-  type        = number
-  default     = 100
 
   validation {
-    condition     = var.deployment_maximum_percent >= 100 && var.deployment_maximum_percent <= 200
-    error_message = "100 to 200."
+    # CloudWatch looks back a day at most.
+    condition     = var.target.alarm_thresholds.no_progress_minutes >= 10 && var.target.alarm_thresholds.no_progress_minutes <= 1440 && var.target.alarm_thresholds.missing_minutes >= 5 && var.target.alarm_thresholds.missing_minutes <= 1440
+    error_message = "`no_progress_minutes` is 10 to 1440, `missing_minutes` 5 to 1440."
   }
-}
-
-variable "permissions_boundary_arn" {
-  description = "Permissions boundary of the roles; null: none."
-  type        = string
-  default     = null
-}
-
-variable "log_days" {
-  description = "Retention of the roles' own logs, in days; job logs are in the store."
-  type        = number
-  default     = 365
-
-  validation {
-    condition     = contains([1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653], var.log_days)
-    error_message = "CloudWatch accepts 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731 and some years more."
-  }
-}
-
-variable "scraper_cidr_blocks" {
-  description = "Address ranges that may scrape the tasks' metrics, port 9464."
-  type        = list(string)
-  default     = []
-
-  validation {
-    condition     = alltrue([for block in var.scraper_cidr_blocks : can(cidrhost(block, 0)) && !endswith(block, "/0")])
-    error_message = "Blocks such as 10.0.0.0/16, not the whole internet."
-  }
-}
-
-variable "alarm_emails" {
-  description = "Mail addresses for alarms."
-  type        = list(string)
-  default     = []
-}
-
-variable "alarm_thresholds" {
-  description = "Alarm thresholds: see `thresholds` of the module `observability`."
-  type        = any
-  default     = {}
-}
-
-variable "runbooks" {
-  description = "URL of your runbooks, for the alarm descriptions; null: infra/RUNBOOKS.md of the project."
-  type        = string
-  default     = null
 }

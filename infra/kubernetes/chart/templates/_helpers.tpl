@@ -77,7 +77,7 @@ annotations:
   {{- end }}
 {{- end -}}
 
-{{/* What the pods of all roles have in common: the first fields of their specification. */}}
+{{/* What the pods of all roles have in common: most of their specification. */}}
 {{- define "gristmill.podSpec" -}}
 {{- $own := index .Values .role -}}
 serviceAccountName: {{ include "gristmill.serviceAccount" . | quote }}
@@ -105,6 +105,34 @@ runtimeClassName: {{ . | quote }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- if or $own.gpus $own.tolerations }}
+tolerations:
+  {{- if $own.gpus }}
+  # The taint of machine groups with GPUs, as NVIDIA's device plugin expects it.
+  - key: nvidia.com/gpu
+    operator: Exists
+    effect: NoSchedule
+  {{- end }}
+  {{- with $own.tolerations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+volumes:
+  - name: cache
+    emptyDir:
+      sizeLimit: {{ $own.cacheSize }}
+  - name: tmp
+    emptyDir:
+      sizeLimit: {{ $own.tmpSize }}
+  {{- with $own.sharedMemorySize }}
+  - name: shared-memory
+    emptyDir:
+      medium: Memory
+      sizeLimit: {{ . }}
+  {{- end }}
+  {{- with $own.volumes }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end -}}
 
 {{/* An image for another processor fails with "exec format error". */}}
@@ -119,6 +147,7 @@ requiredDuringSchedulingIgnoredDuringExecution:
 
 {{/* What the containers of all roles have in common. */}}
 {{- define "gristmill.container" -}}
+{{- $own := index .Values .role -}}
 image: {{ include "gristmill.image" . }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
 envFrom:
@@ -146,6 +175,37 @@ readinessProbe:
     port: http
   periodSeconds: 10
   timeoutSeconds: 5
+livenessProbe:
+  httpGet:
+    path: /healthz
+    port: http
+  periodSeconds: 20
+  timeoutSeconds: 5
+  failureThreshold: 6
+  {{- if eq .role "worker" }}
+  # A worker without progress does not drain either.
+  terminationGracePeriodSeconds: 60
+  {{- end }}
+{{- $resources := deepCopy $own.resources }}
+{{- if $own.gpus }}
+{{- range $kind := list "requests" "limits" }}
+{{- $_ := set (index $resources $kind) "nvidia.com/gpu" (toString $own.gpus) }}
+{{- end }}
+{{- end }}
+resources:
+  {{- toYaml $resources | nindent 2 }}
+volumeMounts:
+  - name: cache
+    mountPath: /var/cache/gristmill
+  - name: tmp
+    mountPath: /tmp
+  {{- if $own.sharedMemorySize }}
+  - name: shared-memory
+    mountPath: /dev/shm
+  {{- end }}
+  {{- with $own.volumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true

@@ -1,0 +1,230 @@
+# The ECS task of each role: one container, its settings and its IAM roles.
+#
+# The root file system is read-only. The two volumes exist as long as the task; the image sets their owner.
+
+locals {
+  # The CUDA image contains CUDA's libraries.
+  images = {
+    worker  = coalesce(var.target.images.worker, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${local.has_gpus ? "-cuda" : ""}")
+    reducer = coalesce(var.target.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
+    portal  = coalesce(var.target.images.portal, var.target.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
+  }
+
+  containers = merge(local.portal_container, {
+    (local.worker_key) = {
+      role    = "worker"
+      command = ["worker", "--grace", tostring(var.target.worker.stop_seconds - 20)]
+      secrets = var.target.worker.secrets
+      # By default a worker gets the share of its GPUs in an instance.
+      size = merge(var.target.worker, {
+        cpu    = coalesce(var.target.worker.cpu, local.has_gpus ? var.platform.gpu.cpu_units * var.target.worker.gpus : null, 4096)
+        memory = coalesce(var.target.worker.memory, local.has_gpus ? var.platform.gpu.memory_mib * var.target.worker.gpus : null, 16384)
+      })
+    }
+    reducer = {
+      role    = "reducer"
+      command = ["reducer"]
+      secrets = {}
+      size    = merge(var.target.reducer, { stop_seconds = 120 })
+    }
+  })
+
+  tasks = { for key, container in local.containers : key => {
+    role         = container.role
+    command      = container.command
+    image        = local.images[container.role]
+    cpu          = container.size.cpu
+    memory       = container.size.memory
+    disk_gib     = try(container.size.disk_gib, null)
+    gpus         = try(container.size.gpus, 0)
+    architecture = container.size.architecture
+    stop_seconds = container.size.stop_seconds
+    environment = { for name, value in merge(var.target.environment, {
+      AWS_REGION              = data.aws_region.current.id
+      GRISTMILL_LEASE_SECONDS = try(container.size.lease_seconds, null)
+      GRISTMILL_LISTEN        = "0.0.0.0:9464"
+      GRISTMILL_LOG_FORMAT    = lookup(var.target.environment, "GRISTMILL_LOG_FORMAT", "json")
+      GRISTMILL_QUEUE         = local.is_sqs ? local.queue : null
+      GRISTMILL_STORE         = module.store.url
+    }) : name => tostring(value) if value != null }
+    # The broker's address contains a password, so it is a field of the role's secret.
+    secrets = merge(
+      container.secrets,
+      local.is_sqs ? {} : { GRISTMILL_QUEUE = "${module.rabbitmq[0].broker.secrets[container.role]}:address::" },
+    )
+  } }
+
+  # Those of the role itself, and those of ECS before the container runs: fetch the image, open the log, read the secret.
+  role_policies = merge([for key, task in local.tasks : {
+    "${key}-task"      = module.access.policy_arns[task.role]
+    "${key}-execution" = "arn:${data.aws_partition.current.partition}:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
+  }]...)
+
+  writable = { cache = "/var/cache/gristmill", tmp = "/tmp" }
+
+  # Fargate's memory sizes by processor units, in MiB: from, to, step.
+  # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html
+  fargate_memory = {
+    256   = [512, 2048, 512]
+    512   = [1024, 4096, 1024]
+    1024  = [2048, 8192, 1024]
+    2048  = [4096, 16384, 1024]
+    4096  = [8192, 30720, 1024]
+    8192  = [16384, 61440, 4096]
+    16384 = [32768, 122880, 8192]
+  }
+}
+
+resource "aws_ecs_task_definition" "role" {
+  for_each = local.tasks
+
+  family                   = "${var.target.name}-${each.key}"
+  requires_compatibilities = [each.value.gpus > 0 ? "EC2" : "FARGATE"]
+  network_mode             = "awsvpc"
+  cpu                      = each.value.cpu
+  memory                   = each.value.memory
+  execution_role_arn       = aws_iam_role.role["${each.key}-execution"].arn
+  task_role_arn            = aws_iam_role.role["${each.key}-task"].arn
+
+  container_definitions = jsonencode([merge(
+    {
+      name                   = "gristmill"
+      image                  = each.value.image
+      command                = each.value.command
+      essential              = true
+      user                   = "10001"
+      readonlyRootFilesystem = true
+      stopTimeout            = each.value.stop_seconds
+      environment            = [for name, value in each.value.environment : { name = name, value = value }]
+      secrets                = [for name, arn in each.value.secrets : { name = name, valueFrom = arn }]
+      portMappings           = [{ containerPort = 9464, hostPort = 9464, protocol = "tcp" }]
+      mountPoints            = [for name, path in local.writable : { sourceVolume = name, containerPath = path, readOnly = false }]
+
+      healthCheck = {
+        command     = ["CMD", "gristmill", "health"]
+        interval    = 30
+        timeout     = 10
+        retries     = 4
+        startPeriod = 60
+      }
+
+      logConfiguration = {
+        logDriver = "awslogs"
+        options = {
+          awslogs-group         = aws_cloudwatch_log_group.this.name
+          awslogs-region        = data.aws_region.current.id
+          awslogs-stream-prefix = "${var.target.name}-${each.key}"
+          # Undeliverable logs do not stop a worker.
+          mode            = "non-blocking"
+          max-buffer-size = "4m"
+        }
+      }
+    },
+    { for name, value in {
+      resourceRequirements = [{ type = "GPU", value = tostring(each.value.gpus) }]
+      # Data loaders pass tensors through /dev/shm, which has 64 MiB by default. Fargate cannot change its size.
+      linuxParameters = { sharedMemorySize = floor(each.value.memory / 2) }
+    } : name => value if each.value.gpus > 0 },
+  )])
+
+  dynamic "volume" {
+    for_each = local.writable
+
+    content {
+      name = volume.key
+    }
+  }
+
+  dynamic "ephemeral_storage" {
+    for_each = each.value.gpus > 0 ? [] : each.value.disk_gib[*]
+
+    content {
+      size_in_gib = ephemeral_storage.value
+    }
+  }
+
+  runtime_platform {
+    operating_system_family = "LINUX"
+    cpu_architecture        = each.value.architecture
+  }
+
+  lifecycle {
+    precondition {
+      condition     = can(regex("(:|@sha256:)[A-Za-z0-9_.-]+$", each.value.image)) && !endswith(each.value.image, ":latest")
+      error_message = "`images`: name a tag that never moves, or a digest; `latest` does not identify a version."
+    }
+
+    precondition {
+      condition     = each.value.gpus > 0 || contains(keys(local.fargate_memory), tostring(each.value.cpu))
+      error_message = "Fargate has no tasks of ${each.value.cpu} processor units: choose ${join(", ", sort(keys(local.fargate_memory)))}."
+    }
+
+    precondition {
+      condition     = each.value.gpus > 0 || try(each.value.memory >= local.fargate_memory[each.value.cpu][0] && each.value.memory <= local.fargate_memory[each.value.cpu][1] && each.value.memory % local.fargate_memory[each.value.cpu][2] == 0, true)
+      error_message = "Fargate has no tasks of ${each.value.cpu} processor units and ${each.value.memory} MiB: choose ${try(format("%d to %d MiB in steps of %d", local.fargate_memory[each.value.cpu]...), "other units")}."
+    }
+  }
+}
+
+data "aws_iam_policy_document" "assumed_by_tasks" {
+  statement {
+    actions = ["sts:AssumeRole"]
+
+    principals {
+      type        = "Service"
+      identifiers = ["ecs-tasks.amazonaws.com"]
+    }
+
+    # Clusters of other accounts must not use the role.
+    condition {
+      test     = "StringEquals"
+      variable = "aws:SourceAccount"
+      values   = [data.aws_caller_identity.current.account_id]
+    }
+  }
+}
+
+resource "aws_iam_role" "role" {
+  for_each = local.role_policies
+
+  name                 = "${var.target.name}-${each.key}"
+  description          = "Gristmill: ${var.target.name}-${each.key}"
+  assume_role_policy   = data.aws_iam_policy_document.assumed_by_tasks.json
+  permissions_boundary = var.target.permissions_boundary_arn
+}
+
+resource "aws_iam_role_policy_attachment" "role" {
+  for_each = local.role_policies
+
+  role       = aws_iam_role.role[each.key].name
+  policy_arn = each.value
+}
+
+data "aws_iam_policy_document" "read_secret" {
+  for_each = { for key, task in local.tasks : key => task if length(task.secrets) > 0 }
+
+  statement {
+    sid     = "ReadOwnSecrets"
+    actions = ["secretsmanager:GetSecretValue"]
+    # Without the field behind it.
+    resources = distinct([for arn in values(each.value.secrets) : join(":", slice(split(":", arn), 0, 7))])
+  }
+
+  dynamic "statement" {
+    for_each = var.platform.kms_key_arn[*]
+
+    content {
+      sid       = "Decrypt"
+      actions   = ["kms:Decrypt"]
+      resources = [statement.value]
+    }
+  }
+}
+
+resource "aws_iam_role_policy" "read_secret" {
+  for_each = data.aws_iam_policy_document.read_secret
+
+  name   = "read-secret"
+  role   = aws_iam_role.role["${each.key}-execution"].name
+  policy = each.value.json
+}
