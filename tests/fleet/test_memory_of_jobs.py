@@ -64,7 +64,7 @@ def own_group() -> tuple[Path, int]:
 
 
 @contextmanager
-def small_machine(workplace, limit: int, *, delegated: bool = True, within: str = "") -> Iterator[Path]:
+def small_machine(workplace, limit: int, *, delegated: bool = True, within: str = "", owner: int = 0) -> Iterator[Path]:
     """What it yields starts `gristmill` in a group with this memory, such as systemd makes for a unit."""
     outer, version = own_group()
     group = outer / f"test-{uuid.uuid4().hex[:12]}"
@@ -79,6 +79,9 @@ def small_machine(workplace, limit: int, *, delegated: bool = True, within: str 
     script.chmod(0o755)
     try:
         (group / LIMITS[version]).write_text(str(limit))
+        if owner:
+            for name in ("", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"):
+                os.chown(group / name, owner, -1)
         if delegated and version == 2:
             os.setxattr(group, "trusted.delegate", b"1")
         yield script
@@ -137,16 +140,35 @@ def needs_version_2() -> None:
         pytest.skip("the memory of this machine has control groups of version 1")
 
 
-def test_job_in_a_container_fails_alone(workplace, sqlite):
-    """The container sees its own group as the root of all groups."""
+def container_fails_alone(workplace, sqlite, become: str, owner: int) -> None:
     needs_version_2()
-    mount = 'umount /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$0" "$@"'
+    mount = f'umount /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec {become} "$0" "$@"'
     container = f"unshare --cgroup --mount sh -c '{mount}'"
-    with small_machine(workplace, 1 << 30, delegated=False, within=container) as executable:
+    with small_machine(workplace, 1 << 30, delegated=False, within=container, owner=owner) as executable:
         message = memory_of_jobs(workplace, executable)
         assert message == "a worker started here limits it (cgroup v2, in /sys/fs/cgroup/)", message
         error = greedy_beside_patient(workplace, sqlite, executable)
     assert "by the kernel, because the jobs of this node together need more than the 972.8 MB" in error, error
+
+
+def test_job_in_a_container_fails_alone(workplace, sqlite):
+    """The container sees its own group as the root of all groups."""
+    container_fails_alone(workplace, sqlite, "", 0)
+
+
+def test_job_in_a_container_without_root_fails_alone(workplace, sqlite):
+    """As in a pod whose control groups are writable: runc gives the group, and what the kernel delegates of it, to the
+    user of the container."""
+    user = 10001
+    subprocess.run(["chown", "-R", str(user), workplace.folder], check=False)
+    before = os.umask(0)
+    try:
+        # It reads the files of these tests wherever they are; it writes only what belongs to it.
+        reads = "-all,+dac_read_search"
+        become = f"setpriv --reuid {user} --regid {user} --clear-groups --inh-caps {reads} --ambient-caps {reads}"
+        container_fails_alone(workplace, sqlite, become, user)
+    finally:
+        os.umask(before)
 
 
 def test_group_that_systemd_does_not_delegate_is_left_alone(workplace, sqlite):
