@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::StreamExt;
 use partitioner::Inputs;
@@ -23,7 +23,7 @@ use crate::run::nothing_to_do;
 use crate::submit::PUBLISHING_EVERY;
 use crate::turns::{self, Entry};
 use crate::unfinished::Needed;
-use crate::{Engine, Events, For, FoundJob, Notice, Queues, Submission, Target, Unfinished};
+use crate::{Engine, Error, Events, For, FoundJob, Notice, Queues, Submission, Target, Unfinished};
 
 /// Looks at a job that is about to end, one second after the other.
 const LOOKS_MAX: usize = 5;
@@ -77,7 +77,7 @@ impl Engine {
         republish: Republish,
         target: &Target,
         events: &Events,
-    ) -> Result<Retry> {
+    ) -> crate::Result<Retry> {
         let store = target.open_store().await?;
         let jobs = target.jobs(store.clone());
         let queues = target.open_queues(false).await?;
@@ -155,7 +155,7 @@ impl Engine {
         let entry = turns::enter_again(&store, &spec).await?;
         if store.is_being_removed(&job_id).await? {
             store.mark_ended(&job_id).await?;
-            bail!("job {job_id} cannot be continued, because a clean-up of the target is removing it");
+            return Err(Error::BeingRemoved { job_id });
         }
         let submission = submission(entry, unfinished, job, spec, queues, store);
         submission.warn(events).await;

@@ -13,8 +13,8 @@ use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};
 use crate::reuse::note_reuse;
 use crate::{
-    Busy, Check, Engine, Error, Event, Events, Fixable, For, FoundJob, Home, Jobs, Lock, NewJobReason, Notice,
-    OutputLock, Removed, Result, StopRequest, new_job_id, same_job,
+    Busy, Check, Engine, Error, Event, Events, For, FoundJob, Home, Jobs, Lock, NewJobReason, Notice, OutputLock,
+    Remedy, Removed, Result, StopRequest, new_job_id, same_job,
 };
 
 /// Earlier jobs with the same fingerprint that a run considers, newest first.
@@ -91,7 +91,7 @@ impl Engine {
             return Err(Busy::Running(job_id.clone()).into());
         };
         // It may have ended, or have been continued, before it was locked.
-        let job = jobs.job(job_id).await?.with_context(|| format!("job {job_id} has been removed"))?;
+        let job = jobs.known_job(job_id).await?;
         if let Some(result) = nothing_to_do(&job) {
             events.notice(jobs.nothing_to_do(&job, result).await?);
             return Ok(result.clone());
@@ -225,7 +225,7 @@ impl Engine {
             Err(error) => match error.downcast::<Error>() {
                 Ok(error) => return Err(error),
                 // People can fix it, and continue the job.
-                Err(error) if Fixable::of(&error).is_some() => return Err(error.into()),
+                Err(error) if Remedy::of(&error).is_some() => return Err(error.into()),
                 Err(error) => error,
             },
         };

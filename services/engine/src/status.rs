@@ -3,13 +3,12 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use protocol::{JobResult, Priority, Progress};
 use reducer::{Reducer, committed_in};
 use serde::Serialize;
 
 use crate::history::{Origin, SharedHistory};
-use crate::{For, FoundJob, Hint, Jobs, Pulse, Standing, State};
+use crate::{For, FoundJob, Hint, Jobs, Pulse, Result, Standing, State};
 
 /// Longer than from one sign of life of a reducer to the next.
 const SECOND_LOOK: Duration = Duration::from_secs(4);
@@ -112,7 +111,7 @@ impl Look {
     /// Looks again.
     pub async fn again(&mut self, jobs: &Jobs) -> Result<()> {
         let id = &self.job.spec.job_id;
-        self.job = jobs.job(id).await?.with_context(|| format!("job {id} has been removed"))?;
+        self.job = jobs.known_job(id).await?;
         self.progress = self.job.store.progress().await?;
         match (&mut self.pulse, &self.progress) {
             (Some(pulse), Some(progress)) => pulse.look(progress),
@@ -163,7 +162,7 @@ impl Look {
     }
 
     async fn standing(&self, jobs: &Jobs) -> Result<Standing> {
-        jobs.standing(&self.job, self.progress.as_ref(), self.pulse).await
+        Ok(jobs.standing(&self.job, self.progress.as_ref(), self.pulse).await?)
     }
 
     async fn as_status(&self, standing: Standing, committed: Option<Progress>, replayed_by: Option<String>) -> Status {

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
 use protocol::{
@@ -22,8 +22,8 @@ use crate::fit::warn_of_unfit_workers;
 use crate::functions;
 use crate::turns::{self, Entry};
 use crate::{
-    Busy, Engine, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target, Unfinished,
-    new_job_id, reuse,
+    Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target,
+    Unfinished, new_job_id, reuse,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -68,7 +68,7 @@ impl Engine {
         create_queues: bool,
         refuses_when_full: bool,
         events: &Events,
-    ) -> Result<Submission> {
+    ) -> crate::Result<Submission> {
         let queues = target.open_queues(create_queues).await?;
         let mut spec = parsed.spec;
         check_durability(&spec, target)?;
@@ -125,7 +125,9 @@ impl Engine {
                 });
             }
         }
-        bail!("a clean-up of the target removed the script of job {} {SENDS_MAX} times; try again later", spec.job_id)
+        let job_id = spec.job_id;
+        Err(anyhow!("a clean-up of the target removed the script of job {job_id} {SENDS_MAX} times; try again later")
+            .into())
     }
 }
 
@@ -142,7 +144,7 @@ impl Submission {
 
     /// Plans and publishes; a job that waits for its turn is only planned. After an error the job is open, and at most
     /// partly published.
-    pub async fn publish(&self) -> Result<Published> {
+    pub async fn publish(&self) -> crate::Result<Published> {
         let Self { job, spec, queues, .. } = self;
         let address = self.target.queue()?.place();
         let _publishing = AbortOnDropHandle::new(tokio::spawn(show_life(job.clone(), address)));
@@ -159,7 +161,7 @@ impl Submission {
         };
         let Some(cause) = error.downcast_ref::<partitioner::Error>().map(|error| format!("{error:#}")) else {
             let problem = format!("job {} is not published", spec.job_id);
-            return Err(Fixable::caused(problem, self.remedy(), error));
+            return Err(Fixable::caused(problem, self.remedy(), error).into());
         };
         let mut body = begin_message(&spec.job_id);
         encode_record(&ResultEvent::PlanFailed { cause: cause.clone() }, b"", &mut body);
@@ -207,22 +209,24 @@ fn warn_of_local_paths(spec: &JobSpec, job: &JobStore, address: &QueueAddress, e
 }
 
 /// Rejects a job whose mini-batches may take longer than the queue holds a message.
-fn check_lease(spec: &JobSpec, tasks: &dyn Queue) -> Result<()> {
+fn check_lease(spec: &JobSpec, tasks: &dyn Queue) -> crate::Result<()> {
     let needed = spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds;
     match tasks.limits().lease_max {
-        Some(lease_max) if Duration::from_secs(needed) + LEASE_MARGIN > lease_max => bail!(
-            "a mini-batch may take {needed} s (run_invocation_timeout {} + --task_overhead_timeout {}), and this queue \
+        Some(lease_max) if Duration::from_secs(needed) + LEASE_MARGIN > lease_max => {
+            Err(Error::UnsuitableTarget(format!(
+                "a mini-batch may take {needed} s (run_invocation_timeout {} + task_overhead_timeout {}), and this queue \
              holds a message for {} s at most: lower the timeouts and make mini-batches smaller, or use RabbitMQ",
-            spec.run_invocation_timeout_seconds,
-            spec.task_overhead_timeout_seconds,
-            lease_max.as_secs()
-        ),
+                spec.run_invocation_timeout_seconds,
+                spec.task_overhead_timeout_seconds,
+                lease_max.as_secs()
+            )))
+        }
         _ => Ok(()),
     }
 }
 
 /// Rejects `durability: full` on targets that do not force their data to disk.
-fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
+fn check_durability(spec: &JobSpec, target: &Target) -> crate::Result<()> {
     let is_folder = target.store()?.starts_with("file:");
     let kept = match (target.queue()?, is_folder) {
         _ if spec.durability == Durability::Process => return Ok(()),
@@ -231,11 +235,11 @@ fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
         (_, true) => "its objects in a folder",
         (_, false) => return Ok(()),
     };
-    bail!(
+    Err(Error::UnsuitableTarget(format!(
         "durability: full is not possible on target {}: it keeps {kept}, without forcing them to disk; leave the key \
          out, run the job without a target, or use one with RabbitMQ or SQS and an object store",
         target.name
-    )
+    )))
 }
 
 /// Packs and uploads the files that other nodes cannot read in place.

@@ -264,8 +264,8 @@ impl Ledger {
             };
             let job = &self.job_id;
             format!(
-                "{object} is damaged: restore it, or move it away and run `gristmill retry {job}`, which repeats the \
-                 work that only this object recorded"
+                "{object} is damaged: restore it, or move it away and retry job {job}, which repeats the work that only \
+                 this object recorded"
             )
         })?;
         self.index.segment_bytes.push(bytes.len() as u64);
@@ -439,7 +439,7 @@ mod tests {
         let error = format!("{:#}", ledger(&store).read_next(1).await.expect_err("damaged"));
         let file = store.segment_file(0).expect("local");
         assert!(error.starts_with(&format!("{} is damaged", file.display())), "{error}");
-        assert!(error.contains("gristmill retry digits"), "{error}");
+        assert!(error.contains("retry job digits"), "{error}");
     }
 
     #[tokio::test]

@@ -261,7 +261,7 @@ async fn changed_inputs_are_reported() {
     let times = ["b", "c"].map(modified);
     fs::rename(root.path().join("b"), root.path().join("b2")).expect("ours");
     let shown = root.path().display();
-    let advice = "restore it, or start over with --fresh";
+    let advice = "restore it, or run the whole job anew";
     assert_eq!(
         changed(&site.resume().await.expect_err("changed")),
         format!(
