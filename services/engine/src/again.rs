@@ -5,8 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use protocol::{
-    Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, PLAN_CHUNK_MINI_BATCHES, PlanPosition,
-    TableSchema, Work,
+    Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, PlanPosition, TableSchema, Work,
 };
 use storage::{JobStore, PlanComplete};
 use worker::replace_paths;
@@ -221,7 +220,7 @@ pub(crate) async fn describe(
     };
     let described = async {
         store.put_schemas(schemas).await?;
-        for (number, chunk) in (0..).zip(plan.chunks(PLAN_CHUNK_MINI_BATCHES as usize)) {
+        for (number, chunk) in PlanPosition::divide(plan) {
             let mut lines = Vec::new();
             for descriptor in chunk {
                 serde_json::to_writer(&mut lines, descriptor).expect("descriptors always serialise");

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::StreamExt;
 use partitioner::Inputs;
-use protocol::{Descriptor, JobResult, PLAN_CHUNK_MINI_BATCHES, Record, ResultEvent, decode_records, job_of_message};
+use protocol::{Descriptor, JobResult, PlanPosition, Record, ResultEvent, decode_records, job_of_message};
 use reducer::Reducer;
 use storage::JobStore;
 use tokio::time::sleep;
@@ -182,7 +182,8 @@ async fn is_damaged(job: JobStore, chunk: u64, mini_batches: u64) -> Result<bool
         Err(storage::Error::NotFound { .. }) => return Ok(true),
         read => read?.iter().filter(|byte| **byte == b'\n').count() as u64,
     };
-    Ok(lines != (mini_batches - chunk * PLAN_CHUNK_MINI_BATCHES).min(PLAN_CHUNK_MINI_BATCHES))
+    let numbers = PlanPosition::numbers_of(chunk, mini_batches);
+    Ok(lines != numbers.end - numbers.start)
 }
 
 /// Returns the mini-batches of a job that have a message, if the queue can tell and no outcome of the job waits.
@@ -246,7 +247,7 @@ async fn messages(
         true => u64::MAX,
         false if is_derived => 0,
         // Each chunk is published before the next one is written.
-        false => chunks(job).await?.saturating_sub(1) * PLAN_CHUNK_MINI_BATCHES,
+        false => PlanPosition::first_of(chunks(job).await?.saturating_sub(1)),
     };
     Ok(Messages::Lost(Needed { from, others: missing, except: in_queue.unwrap_or_default() }))
 }
@@ -338,14 +339,14 @@ mod tests {
         assert!(!plan_is_damaged(&job).await.expect("readable"), "it is not complete");
         let (chunks, of_last) = (40, 7);
         let plan = PlanComplete {
-            mini_batches: (chunks - 1) * PLAN_CHUNK_MINI_BATCHES + of_last,
+            mini_batches: PlanPosition::first_of(chunks - 1) + of_last,
             items: None,
             files: 0,
             inputs_digest: String::new(),
             left_out: LeftOut::default(),
         };
-        let lines = |count: u64| Bytes::from("{}\n".repeat(count as usize));
-        let whole = |chunk| lines(if chunk == chunks - 1 { of_last } else { PLAN_CHUNK_MINI_BATCHES });
+        let lines = |count: usize| Bytes::from("{}\n".repeat(count));
+        let whole = |chunk| lines(PlanPosition::numbers_of(chunk, plan.mini_batches).count());
         for chunk in 0..chunks {
             job.create_plan_chunk(chunk, whole(chunk)).await.expect("writable");
         }

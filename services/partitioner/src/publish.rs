@@ -201,8 +201,7 @@ impl Partitioner {
     ) -> anyhow::Result<(u64, bool)> {
         let mut published = 0;
         let mut pace = Pace::new(&self.spec, &*self.tasks);
-        let span =
-            |number| PlanPosition::first_of(number)..complete.mini_batches.min(PlanPosition::first_of(number + 1));
+        let span = |number| PlanPosition::numbers_of(number, complete.mini_batches);
         let mut needed =
             (0..complete.chunks()).filter(|&number| span(number).any(|mini_batch| pending(mini_batch).is_some()));
         let mut reading = Reading::default();

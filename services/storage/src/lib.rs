@@ -57,7 +57,6 @@ pub use limit_book::{LimitBook, LimitEntry};
 pub use logs::{LogFile, UPLOADED_LOG_BEGINNING_BYTES, UPLOADED_LOG_BYTES_MAX};
 pub use plan::{LeftOut, PlanComplete};
 pub use probe::{Probe, create_bucket, probe};
-pub use protocol::PLAN_CHUNK_MINI_BATCHES;
 pub use random::random_name;
 pub use remote::{Destination, file_name, is_below};
 pub use seats::Seat;

@@ -8,8 +8,11 @@ use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use partitioner::{Error, Partitioner, Pending, PlanProgress};
-use protocol::{Descriptor, JobSpec, MiniBatchSize, Planned, ResultEvent, TableFormat, Work, decode_records};
-use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES, PlanComplete};
+use protocol::{
+    Descriptor, JobSpec, MiniBatchSize, PLAN_CHUNK_MINI_BATCHES, Planned, ResultEvent, TableFormat, Work,
+    decode_records,
+};
+use storage::{JobStore, PlanComplete};
 use tempfile::TempDir;
 
 use crate::fixtures::{file_job, folder, table_job, write};
