@@ -14,13 +14,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use backon::{ExponentialBuilder, Retryable};
+use backon::Retryable;
 use bytes::Bytes;
 use protocol::{
     Descriptor, JobSpec, PlanPosition, Planned, ResultEvent, TableSchema, Work, begin_message, encode_record,
 };
+use queue::pauses::UNTIL_IT_ANSWERS;
 use queue::{Message, Queue};
 use storage::{Commit, JobStore, PlanComplete};
 use tokio::sync::mpsc;
@@ -37,8 +39,8 @@ use crate::{Pending, PlanProgress};
 /// Chunks listed ahead of the one being written: enough to keep both sides busy.
 const CHUNKS_AHEAD: usize = 1;
 
-/// Calls to a queue that does not answer, with pauses of 100 ms, 200 ms, … about two minutes in total.
-const SEND_TRIES_MAX: usize = 11;
+/// How long a queue may not answer before publishing fails.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Chunks of a stored plan that are read while others are published: about 2 MB.
 const READS_AHEAD: usize = 16;
@@ -345,9 +347,6 @@ fn list(mut plan: Plan, steps: &mpsc::Sender<Step>) -> Result<PlanComplete> {
 /// Sends messages, and retries for a while if the queue does not answer.
 async fn send(queue: &dyn Queue, messages: Vec<Message>) -> std::result::Result<(), queue::Error> {
     let send = || queue.send(messages.clone());
-    let pauses = ExponentialBuilder::default()
-        .with_min_delay(std::time::Duration::from_millis(100))
-        .with_max_delay(std::time::Duration::from_secs(20))
-        .with_max_times(SEND_TRIES_MAX);
+    let pauses = UNTIL_IT_ANSWERS.with_total_delay(Some(PATIENCE));
     send.retry(pauses).when(|error| matches!(error, queue::Error::Unavailable { .. })).await
 }

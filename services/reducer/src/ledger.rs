@@ -11,9 +11,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Context;
-use backon::{ExponentialBuilder, Retryable};
+use backon::Retryable;
 use bytes::Bytes;
 use protocol::{RecordError, ResultEvent, Rows, encode_record};
+use queue::pauses::UNTIL_IT_ANSWERS;
 use storage::{Commit, JobStore};
 use telemetry::metrics;
 use telemetry::metrics::OUTCOME;
@@ -25,12 +26,6 @@ use crate::tally::reserve;
 
 /// Largest segment, unless a single message is larger.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
-
-/// Pauses between tries of a request. Callers limit their sum.
-pub(crate) const RETRY: ExponentialBuilder = ExponentialBuilder::new()
-    .with_min_delay(Duration::from_millis(250))
-    .with_max_delay(Duration::from_secs(8))
-    .without_max_times();
 
 /// The place of the rows of a mini-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -305,7 +300,7 @@ impl Ledger {
     async fn commit_patiently(&self, sequence: u64, segment: Vec<Bytes>) -> storage::Result<Commit> {
         let commit = || self.store.commit_segment(sequence, segment.clone());
         commit
-            .retry(RETRY.with_total_delay(Some(self.patience)))
+            .retry(UNTIL_IT_ANSWERS.with_total_delay(Some(self.patience)))
             .when(|error| matches!(error, storage::Error::Unavailable { .. }))
             .notify(|error, pause| {
                 tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot commit results, trying again");
