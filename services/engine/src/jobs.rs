@@ -263,7 +263,7 @@ impl Jobs {
             // The locks of the jobs are more exact.
             Self::Here(_) => OpenJobs::default(),
             Self::There { store, .. } => {
-                let open = store.open_parts().await?.into_iter().map(|job| (job.job_id, job.runs));
+                let open = store.open_turns().await?.into_iter().map(|job| (job.job_id, job.runs));
                 OpenJobs(Arc::new(open.collect()))
             }
         })

@@ -21,7 +21,7 @@ use crate::list::in_order;
 use crate::mini_batches::MiniBatches;
 use crate::run::nothing_to_do;
 use crate::submit::PUBLISHING_EVERY;
-use crate::turns::{self, Entry};
+use crate::turns::{self, Admission};
 use crate::unfinished::Needed;
 use crate::{Engine, Error, Events, For, FoundJob, Notice, Queues, Submission, Target, Unfinished};
 
@@ -106,8 +106,8 @@ impl Engine {
         let FoundJob { store: job, spec, result, .. } = found;
         let job_id = spec.job_id.clone();
         let (target, listings) = (target.clone(), Inputs::new(job.stores().options()));
-        let submission = |entry, unfinished, job, spec, queues, store| {
-            Box::new(Submission { store, job, spec, queues, target: target.clone(), entry, unfinished, listings })
+        let submission = |admission, unfinished, job, spec, queues, store| {
+            Box::new(Submission { store, job, spec, queues, target: target.clone(), admission, unfinished, listings })
         };
         if is_ending && is_served {
             let mini_batches = reducer.tally().mini_batches();
@@ -117,7 +117,7 @@ impl Engine {
                 unended: None,
                 failed: mini_batches.failed,
             });
-            return Ok(Retry::InFlight(submission(Entry::Runs, Unfinished::none(), job, spec, queues, store)));
+            return Ok(Retry::InFlight(submission(Admission::Runs, Unfinished::none(), job, spec, queues, store)));
         }
         let lost = reducer.forget_lost_rows().await?;
         Notice::lost_rows(&lost, had_completed).into_iter().for_each(|notice| events.notice(notice));
@@ -145,19 +145,26 @@ impl Engine {
                 Messages::Complete(state) => {
                     let (unended, failed) = (unfinished.count(), mini_batches.failed);
                     events.notice(Notice::InFlight { job_id, state, unended, failed });
-                    return Ok(Retry::InFlight(submission(Entry::Runs, Unfinished::none(), job, spec, queues, store)));
+                    return Ok(Retry::InFlight(submission(
+                        Admission::Runs,
+                        Unfinished::none(),
+                        job,
+                        spec,
+                        queues,
+                        store,
+                    )));
                 }
             }
         }
         let committed = mini_batches.succeeded.saturating_sub(incomplete);
         let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
         events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
-        let entry = turns::enter_again(&store, &spec).await?;
+        let admission = turns::enter_again(&store, &spec).await?;
         if store.is_being_removed(&job_id).await? {
             store.mark_ended(&job_id).await?;
             return Err(Error::BeingRemoved { job_id });
         }
-        let submission = submission(entry, unfinished, job, spec, queues, store);
+        let submission = submission(admission, unfinished, job, spec, queues, store);
         submission.warn(events).await;
         Ok(Retry::Submission(submission))
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use protocol::{JobResult, Progress, Unfit, milliseconds_since_epoch};
-use storage::Part;
+use storage::TurnState;
 
 use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 
@@ -151,7 +151,7 @@ impl Jobs {
         match self {
             // Without a reducer, no turn comes.
             Self::There { store, .. } if !matches!(lack, Some(Lack::FirstReducer | Lack::Reducer(_))) => {
-                if store.part(job_id).await? != Some(Part::Waits) {
+                if store.turn_state(job_id).await? != Some(TurnState::Waits) {
                     return Ok(standing);
                 }
                 let reason = store.job(job_id).wait_reason().await?.unwrap_or_else(|| "it has just come".to_owned());

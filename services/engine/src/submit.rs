@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::execute::make_output_folder;
 use crate::fit::warn_of_unfit_workers;
 use crate::functions;
-use crate::turns::{self, Entry};
+use crate::turns::{self, Admission};
 use crate::{
     Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target,
     Unfinished, new_job_id, reuse,
@@ -43,7 +43,7 @@ pub struct Submission {
     pub spec: JobSpec,
     pub queues: Queues,
     pub(crate) target: Target,
-    pub(crate) entry: Entry,
+    pub(crate) admission: Admission,
     pub(crate) unfinished: Unfinished,
     pub(crate) listings: Inputs,
 }
@@ -114,7 +114,7 @@ impl Engine {
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
                 return Ok(Submission {
-                    entry: turns::enter(&store, &spec).await?,
+                    admission: turns::enter(&store, &spec).await?,
                     store,
                     job,
                     spec,
@@ -151,9 +151,9 @@ impl Submission {
         let (tasks, results) = (queues.tasks.clone(), queues.results.clone());
         let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
         let partitioner = partitioner.with_inputs(self.listings.clone());
-        let pending = |mini_batch| match self.entry {
-            Entry::Runs => self.unfinished.pending(mini_batch),
-            Entry::Waits(_) => None,
+        let pending = |mini_batch| match self.admission {
+            Admission::Runs => self.unfinished.pending(mini_batch),
+            Admission::Waits(_) => None,
         };
         let error = match partitioner.resume(pending, |_| ()).await {
             Ok(complete) => return Ok(Published::All(complete)),
@@ -172,7 +172,7 @@ impl Submission {
 
     /// Says so if the job waits for its turn, or if none of the workers that run now takes it.
     pub async fn warn(&self, events: &Events) {
-        if let Entry::Waits(full) = &self.entry {
+        if let Admission::Waits(full) = &self.admission {
             let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
             events.notice(Notice::Waiting(Hint { job_id, target, lack: Lack::Turn(full.to_string()) }));
         }

@@ -56,7 +56,7 @@ pub struct Partitioner {
 }
 
 /// A message of the listing thread.
-enum Step {
+enum FromListing {
     Schemas(Vec<Option<TableSchema>>),
     Chunk { chunk: Chunk, files: u64 },
 }
@@ -179,8 +179,8 @@ impl Partitioner {
         let mut pace = Pace::new(&self.spec, &*self.tasks);
         while let Some(step) = steps.recv().await {
             match step {
-                Step::Schemas(schemas) => self.write_schemas(&schemas).await?,
-                Step::Chunk { chunk, files } => {
+                FromListing::Schemas(schemas) => self.write_schemas(&schemas).await?,
+                FromListing::Chunk { chunk, files } => {
                     self.write_chunk(&chunk).await?;
                     published += self.publish(&chunk, pending, &mut pace).await?;
                     progress(PlanProgress { files, mini_batches: chunk.first() + chunk.len(), published });
@@ -333,12 +333,12 @@ impl Partitioner {
 }
 
 /// Lists on a thread that may block, until the plan ends or the channel closes.
-fn list(mut plan: Plan, steps: &mpsc::Sender<Step>) -> Result<PlanComplete> {
+fn list(mut plan: Plan, steps: &mpsc::Sender<FromListing>) -> Result<PlanComplete> {
     let schemas = plan.schemas()?;
-    let mut wanted = steps.blocking_send(Step::Schemas(schemas)).is_ok();
+    let mut wanted = steps.blocking_send(FromListing::Schemas(schemas)).is_ok();
     let mut number = 0;
     while wanted && let Some(chunk) = Chunk::next(&mut plan, number)? {
-        wanted = steps.blocking_send(Step::Chunk { chunk, files: plan.files() }).is_ok();
+        wanted = steps.blocking_send(FromListing::Chunk { chunk, files: plan.files() }).is_ok();
         number += 1;
     }
     Ok(plan.totals())

@@ -41,7 +41,7 @@ pub(crate) enum RowsAt {
 
 /// The rows of one mini-batch, in 20 bytes, because there may be ten million mini-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entry {
+struct MiniBatchRows {
     rows: RowsAt,
     /// Position of its column list plus one; 0 without columns.
     columns: u32,
@@ -50,7 +50,7 @@ struct Entry {
 /// The places of everything in the final file. Plain data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
-    entries: Vec<Entry>,
+    entries: Vec<MiniBatchRows>,
     parts: Vec<PartFile>,
     columns: Vec<Vec<String>>,
     columns_known: HashMap<Vec<String>, u32>,
@@ -101,9 +101,9 @@ impl Index {
         }
         let index = usize::try_from(mini_batch).expect("64-bit machine");
         if self.entries.len() <= index {
-            self.entries.resize(index + 1, Entry::default());
+            self.entries.resize(index + 1, MiniBatchRows::default());
         }
-        self.entries[index] = Entry { rows, columns };
+        self.entries[index] = MiniBatchRows { rows, columns };
     }
 
     /// Notes that the rows of a mini-batch are those of several runs, one after the other.
@@ -126,7 +126,7 @@ impl Index {
         self.joined.remove(&mini_batch);
         self.rejected.remove(&mini_batch);
         if let Some(entry) = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index)) {
-            *entry = Entry::default();
+            *entry = MiniBatchRows::default();
         }
     }
 
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn entry_takes_20_bytes_at_most() {
-        assert!(size_of::<Entry>() <= 20);
+        assert!(size_of::<MiniBatchRows>() <= 20);
     }
 
     fn ledger(store: &JobStore) -> Ledger {

@@ -62,7 +62,7 @@ pub use remote::{Destination, file_name, is_below};
 pub use seats::Seat;
 pub use snapshot::{Limit, Source, pack, unpack};
 pub use stores::{StoreOptions, Stores};
-pub use target::{OpenJob, Part, Removal, SeenWorker, TargetStore, Turn, WORKER_PERIOD};
+pub use target::{OpenJob, Removal, SeenWorker, TargetStore, Turn, TurnState, WORKER_PERIOD};
 pub use tree::Tree;
 pub use upload::Upload;
 

@@ -22,7 +22,7 @@ pub const KEYS: &[&str] = &["queue", "store", "region", "endpoint", "python", "l
 /// A table `[targets.NAME]` as written, with variables replaced and values not yet parsed; `queue` with its line.
 #[allow(missing_docs)]
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct TargetTable {
     pub queue: Option<(String, usize)>,
     pub store: Option<String>,
     pub region: Option<String>,
@@ -38,7 +38,7 @@ pub struct TargetsFile {
     /// Its path; `None`: there is no file.
     pub path: Option<PathBuf>,
     /// The targets by name.
-    pub targets: BTreeMap<String, Entry>,
+    pub targets: BTreeMap<String, TargetTable>,
     /// The tables `[azureml.…]`.
     pub azure: AzureNames,
 }
@@ -94,8 +94,8 @@ fn read_target<'a>(
     field: &str,
     at: &impl Fn(Range<usize>) -> Line<'a>,
     variable: &impl Fn(&str) -> Option<String>,
-) -> Result<Entry> {
-    let mut entry = Entry::default();
+) -> Result<TargetTable> {
+    let mut entry = TargetTable::default();
     for (key, value) in keys {
         let (name, line) = (key.get_ref().as_ref(), at(value.span()));
         if !KEYS.contains(&name) {

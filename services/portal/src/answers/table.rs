@@ -6,7 +6,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use engine::FoundJob;
 use engine::MiniBatchState;
-use engine::history::{Attempted, History, Origin, Place, RecordedAttempt};
+use engine::history::{Attempted, History, Origin, RecordAt, RecordedAttempt};
 use protocol::AttemptStatus;
 use serde::{Deserialize, Serialize};
 
@@ -92,9 +92,9 @@ pub struct Row {
 #[derive(Debug)]
 struct Draft {
     row: Row,
-    shown: Option<Place>,
+    shown: Option<RecordAt>,
     /// The latest attempt that failed.
-    failed: Option<Place>,
+    failed: Option<RecordAt>,
 }
 
 pub fn word(state: MiniBatchState) -> &'static str {
@@ -283,7 +283,7 @@ fn draft(history: &History, mini_batch: u64) -> Draft {
 /// Reads the texts of rows.
 async fn complete(job: &FoundJob, origin: Origin, drafts: Vec<Draft>) -> Vec<Row> {
     let is_other = |draft: &Draft| draft.failed.filter(|failed| Some(*failed) != draft.shown);
-    let mut places: Vec<Place> = drafts.iter().filter_map(|draft| draft.shown).collect();
+    let mut places: Vec<RecordAt> = drafts.iter().filter_map(|draft| draft.shown).collect();
     places.extend(drafts.iter().filter_map(is_other));
     let mut records = job.recorded_attempts(origin, &places).await;
     let others = records.split_off(drafts.iter().filter(|draft| draft.shown.is_some()).count());
