@@ -62,17 +62,21 @@ pub struct Candidate {
 }
 
 /// Why a job or cache stays.
-#[allow(missing_docs)]
 #[derive(Debug)]
 pub enum KeptReason {
+    /// The job has not ended.
     NotEnded,
     /// The job's output is in its own folder, and the caller has not named the job.
     HoldsOutput(String),
+    /// The job has been continued, or another process removes it.
     Continued,
+    /// This job uses the cache.
     UsedByJob(String),
     /// A replay, which has not ended, needs its rows.
     NeededByReplay(String),
+    /// A worker uses the cache.
     UsedByWorker,
+    /// It could not be removed.
     Failed(anyhow::Error),
 }
 

@@ -122,17 +122,23 @@ pub struct Workload {
 }
 
 /// Requests by kind, of all roles together.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Requests {
+    /// Batches of messages that are sent.
     pub queue_sends: u64,
+    /// Receives, with and without messages.
     pub queue_receives: u64,
+    /// Batches of acknowledged messages.
     pub queue_deletes: u64,
+    /// Batches of extended leases.
     pub queue_extensions: u64,
     /// Further requests that SQS bills, for each 64 KiB.
     pub queue_billed_extra: u64,
+    /// Objects that are written.
     pub puts: u64,
+    /// Objects that are read.
     pub gets: u64,
+    /// Pages of listings.
     pub lists: u64,
 }
 
@@ -230,11 +236,13 @@ fn rows(mini_batches: f64, row_bytes: f64, is_inline: bool) -> (f64, f64) {
 }
 
 /// The estimated requests of a job, and what they depend on.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
+    /// What they depend on.
     pub workload: Workload,
+    /// Their numbers.
     pub requests: Requests,
+    /// What they cost each.
     pub prices: Prices,
 }
 

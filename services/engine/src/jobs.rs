@@ -41,16 +41,22 @@ pub enum Jobs {
     /// Those of this machine.
     Here(Home),
     /// Those of a compute target.
-    #[allow(missing_docs)]
-    There { target: TargetRef, store: TargetStore },
+    There {
+        /// The target, as a caller names it.
+        target: TargetRef,
+        /// Its store.
+        store: TargetStore,
+    },
 }
 
 /// A job, as its store describes it.
-#[allow(missing_docs)]
 #[derive(Debug)]
 pub struct FoundJob {
+    /// Its objects.
     pub store: JobStore,
+    /// What it runs.
     pub spec: JobSpec,
+    /// How it ended; `None`: it has not.
     pub result: Option<JobResult>,
     /// Its result cannot be read, and counts as absent.
     pub has_damaged_result: bool,

@@ -57,11 +57,13 @@ impl KnownCounts {
 }
 
 /// A job, as a list shows it.
-#[allow(missing_docs)]
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
+    /// Its id.
     pub job_id: String,
+    /// Its state.
     pub state: State,
+    /// When it was started or enqueued, as its id says.
     pub started_at: Option<DateTime<Utc>>,
     /// Person or team that it counts for on a compute target.
     pub owner: Option<String>,
@@ -72,7 +74,9 @@ pub struct Summary {
     pub activity: Option<Activity>,
     /// Working time since it was started or last continued.
     pub elapsed_seconds: Option<f64>,
+    /// Its mini-batches.
     pub mini_batches: Counts,
+    /// Their items.
     pub items: Counts,
     /// Why it failed or was canceled; of a completed job, its failures in one line.
     #[serde(skip_serializing_if = "Option::is_none")]

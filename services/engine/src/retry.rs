@@ -51,9 +51,9 @@ pub enum Republish {
 /// Why no mini-batch of a job that has not ended needs a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
-    /// All are in the queue, or at a worker. `is_counted`: the queue has counted them.
+    /// All are in the queue, or at a worker.
     Published {
-        #[allow(missing_docs)]
+        /// The queue has counted them.
         is_counted: bool,
     },
     /// Another process plans and publishes them.

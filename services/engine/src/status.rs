@@ -14,17 +14,21 @@ use crate::{For, FoundJob, Hint, Jobs, Pulse, Result, Standing, State};
 const SECOND_LOOK: Duration = Duration::from_secs(4);
 
 /// The status of a job.
-#[allow(missing_docs)]
 #[derive(Clone, Debug)]
 pub struct Status {
+    /// Its id.
     pub job_id: String,
+    /// Its state.
     pub state: State,
+    /// What it waits for, if that is known.
     pub hint: Option<Hint>,
     /// Person or team that it counts for on a compute target.
     pub owner: Option<String>,
     /// Its priority on a compute target now.
     pub priority: Priority,
+    /// How it ended.
     pub result: Option<JobResult>,
+    /// How far it is.
     pub progress: Option<Progress>,
     /// The last replay that has put its rows into the output of the job.
     pub replayed_by: Option<String>,
@@ -35,10 +39,11 @@ pub struct Status {
 }
 
 /// The status of a job as one JSON object: the same for the command line, the portal and reports.
-#[allow(missing_docs)]
 #[derive(Clone, Debug, Serialize)]
 pub struct StatusDocument {
+    /// Its id.
     pub job_id: String,
+    /// Its state.
     pub state: State,
     /// What it waits for, in the words of the caller.
     pub hint: Option<String>,
@@ -46,13 +51,16 @@ pub struct StatusDocument {
     pub owner: Option<String>,
     /// Its priority on a compute target now.
     pub priority: Priority,
+    /// How it ended.
     pub result: Option<JobResult>,
+    /// How far it is.
     pub progress: Option<Progress>,
     /// The last replay that has put its rows into the output of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed_by: Option<String>,
     /// The folder of its entry script, on the machine that started it.
     pub source_directory: String,
+    /// The folder of its logs.
     pub logs: String,
 }
 

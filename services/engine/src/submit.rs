@@ -35,12 +35,15 @@ const PATHS_NAMED_MAX: usize = 3;
 pub(crate) const PUBLISHING_EVERY: Duration = Duration::from_secs(4);
 
 /// A job that is described in the store of its target and not yet published.
-#[allow(missing_docs)]
 #[derive(Debug)]
 pub struct Submission {
+    /// The store of the target.
     pub store: TargetStore,
+    /// The objects of the job.
     pub job: JobStore,
+    /// What it runs.
     pub spec: JobSpec,
+    /// The queues of the target.
     pub queues: Queues,
     pub(crate) target: Target,
     pub(crate) admission: Admission,

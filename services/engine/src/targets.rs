@@ -78,8 +78,12 @@ pub enum TargetRef {
     /// A target of `gristmill.toml`.
     Named(String),
     /// A target without a name. Its text shows no password.
-    #[allow(missing_docs)]
-    Addresses { queue: Option<String>, store: Option<String> },
+    Addresses {
+        /// Address of its queues.
+        queue: Option<String>,
+        /// URL of its store.
+        store: Option<String>,
+    },
 }
 
 impl TargetChoice {

@@ -20,15 +20,21 @@ pub const FILE_NAME: &str = "gristmill.toml";
 pub const KEYS: &[&str] = &["queue", "store", "region", "endpoint", "python", "lease_seconds", "management"];
 
 /// A table `[targets.NAME]` as written, with variables replaced and values not yet parsed; `queue` with its line.
-#[allow(missing_docs)]
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TargetTable {
+    /// Address of the queues, and its line.
     pub queue: Option<(String, usize)>,
+    /// URL or folder of the store.
     pub store: Option<String>,
+    /// Region of AWS.
     pub region: Option<String>,
+    /// Endpoint of AWS services.
     pub endpoint: Option<String>,
+    /// Management API of the broker.
     pub management: Option<String>,
+    /// Interpreter of the nodes.
     pub python: Option<String>,
+    /// How long the broker lets a consumer hold a delivery.
     pub lease_seconds: Option<u64>,
 }
 
