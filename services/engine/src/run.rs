@@ -27,7 +27,7 @@ enum Choice<'a> {
 
 /// An earlier job that makes a new one unnecessary.
 enum Earlier {
-    Unfinished(FoundJob, Lock),
+    Unfinished(Box<FoundJob>, Lock),
     Reused(Box<JobResult>),
 }
 
@@ -119,7 +119,7 @@ impl Engine {
             Some(Earlier::Reused(result)) => return Ok(Choice::Reuse(result)),
             Some(Earlier::Unfinished(job, lock)) => {
                 let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
-                return Ok(Choice::Run(Box::new(Execution::resume(job, home, self.settings())), locks));
+                return Ok(Choice::Run(Box::new(Execution::resume(*job, home, self.settings())), locks));
             }
             None => {}
         }
@@ -188,7 +188,7 @@ impl Engine {
                     events.notice(Notice::InputsChanged(id));
                     continue;
                 }
-                return Ok((Some(Earlier::Unfinished(job, lock)), None));
+                return Ok((Some(Earlier::Unfinished(Box::new(job), lock)), None));
             }
             match self.reuse(&job, parsed, &mut digest).await {
                 Ok(result) => return Ok((Some(Earlier::Reused(Box::new(result))), None)),
@@ -210,7 +210,7 @@ impl Engine {
         digest: &mut Option<String>,
     ) -> std::result::Result<JobResult, Option<NewJobReason>> {
         let spec = &parsed.spec;
-        let mut result = job.result.clone().filter(|_| spec.allow_reuse).ok_or(None)?;
+        let Some(mut result) = job.result.clone().filter(|_| spec.allow_reuse) else { return Err(None) };
         // A replay with the same script has completed its output.
         let replays = self.jobs().completed_replays(job, None).await.unwrap_or_default();
         let is_same = |replay: &FoundJob| replay.spec.snapshot_digest == job.spec.snapshot_digest;
