@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use backon::Retryable;
 use protocol::{Descriptor, JobSpec, Replayed, is_job_id};
+use queue::pauses::UNTIL_IT_ANSWERS;
 use storage::JobStore;
 use tokio::runtime::Handle;
 
