@@ -198,7 +198,7 @@ impl Jobs {
                 return Ok(id);
             }
         }
-        bail!("the store of {} does not answer; try again later", self.place())
+        Err(Error::TryAgain(format!("the store of {} does not answer; try again later", self.place())).into())
     }
 }
 

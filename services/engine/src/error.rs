@@ -277,6 +277,9 @@ pub enum Error {
     /// The target cannot keep what the job file asks for.
     #[error("{0}")]
     UnsuitableTarget(String),
+    /// Others change the target at the same time, or its store does not answer: the same request may succeed later.
+    #[error("{0}")]
+    TryAgain(String),
     /// Anything else. Its chain may hold a [`Fixable`].
     #[error(transparent)]
     Other(anyhow::Error),

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
 use protocol::{
@@ -129,8 +129,9 @@ impl Engine {
             }
         }
         let job_id = spec.job_id;
-        Err(anyhow!("a clean-up of the target removed the script of job {job_id} {SENDS_MAX} times; try again later")
-            .into())
+        Err(Error::TryAgain(format!(
+            "a clean-up of the target removed the script of job {job_id} {SENDS_MAX} times; try again later"
+        )))
     }
 }
 

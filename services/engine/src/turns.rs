@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Engine, Queues, Unfinished};
+use crate::{Engine, Error, Queues, Unfinished};
 
 /// From one look at the jobs that wait to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -158,7 +158,8 @@ pub async fn enter(store: &TargetStore, spec: &JobSpec) -> Result<Admission> {
             return Ok(Admission::Runs);
         }
     }
-    anyhow::bail!("other processes enqueue jobs at the same time, and this one found no turn; enqueue it again")
+    let problem = "other processes enqueue jobs at the same time, and this one found no turn; enqueue it again";
+    Err(Error::TryAgain(problem.to_owned()).into())
 }
 
 /// Works like [`enter`] for a job that is continued. One that runs keeps its turn.
