@@ -77,7 +77,7 @@ impl Engine {
             send_snapshots(&mut alone.spec, &store, self.home(), target.queue()?, events).await?;
         }
         jobs.write(&alone).await?;
-        Ok(self.retry_on(&alone.spec.job_id, Republish::Unended, target, events).await?)
+        self.retry_on(&alone.spec.job_id, Republish::Unended, target, events).await
     }
 }
 

@@ -58,6 +58,9 @@ struct Opened {
     process_count: u32,
 }
 
+/// The specification with the paths of copied side inputs, the interpreter, and what the job uses of the caches.
+type Provisioned = (Arc<JobSpec>, PathBuf, (Vec<Used>, Option<Used>));
+
 /// Name of the first agent; the others count from here.
 const FIRST_NODE: &str = "0";
 
@@ -243,13 +246,12 @@ impl Execution<'_> {
         })
     }
 
-    /// Fetches side inputs and creates the environment. Returns the specification with the paths of the copies, the
-    /// interpreter, and what the job uses of the caches.
+    /// Fetches side inputs and creates the environment.
     fn provision(
         &self,
         results: &Arc<SqliteQueue>,
         events: &Events,
-    ) -> impl Future<Output = Result<(Arc<JobSpec>, PathBuf, (Vec<Used>, Option<Used>))>> + use<> {
+    ) -> impl Future<Output = Result<Provisioned>> + use<> {
         let (environment, preparing) = (self.spec.environment.clone(), events.clone());
         let creating = move |file: &Path, folder: &Path| {
             preparing.notice(Notice::CreatingEnvironment { file: file.to_owned(), folder: folder.to_owned() });

@@ -114,7 +114,7 @@ impl Engine {
             match &next.result {
                 None => {
                     options.begins_anew(&next, &jobs)?;
-                    return Ok(self.retry_on(&next.spec.job_id, Republish::Missing, target, events).await?);
+                    return self.retry_on(&next.spec.job_id, Republish::Missing, target, events).await;
                 }
                 // It would run the script that it has packed.
                 Some(_) if !has_completed(&next) => break,
@@ -136,7 +136,7 @@ impl Engine {
         let schemas = job.store.schemas().await.context("read the plan")?;
         describe(&store, &spec, &schemas, &plan, Some(items)).await?;
         jobs.open(&spec, &job.spec.job_id).await?;
-        Ok(self.retry_on(&spec.job_id, Republish::Unended, target, events).await?)
+        self.retry_on(&spec.job_id, Republish::Unended, target, events).await
     }
 }
 
