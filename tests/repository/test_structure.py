@@ -19,6 +19,8 @@ ROLES = {"partitioner", "worker", "reducer"}
 CALLERS_ALONE = r"\be?print(?:ln)?!|process::exit|ExitCode|\benv::vars?(?:_os)?\("
 # What a pure state machine does not: it waits, reads files or clocks, logs, or draws numbers. A moment is a value.
 IMPURE = r"\btokio::(?!time::Instant)|\bstd::fs\b|\bnow\(\)|\btracing::|\brand::|\basync fn\b|\.await\b"
+# What only callers name, as each knows its own commands and their flags: in texts, a `Remedy` stands for them.
+COMMANDS = r"\bgristmill (?!import\b)[a-z]|(?<![\w-])--[a-z]"
 PACKAGE = ROOT / "services/python/package/gristmill"
 PAGES = ROOT / "services/portal/web/src"
 PATH = re.compile(r"\b(crate|super(?:::super)*)((?:::\w+)+)")
@@ -66,6 +68,16 @@ def test_circle_is_found(tmp_path):
 def test_engine_leaves_the_terminal_and_the_environment_to_its_callers():
     assert not occurrences(CALLERS_ALONE, (ROOT / "services/engine/src").rglob("*.rs"))
     assert occurrences(CALLERS_ALONE, (ROOT / "services/cli/src").glob("*.rs"))
+
+
+def test_engine_names_no_command_and_no_flag():
+    assert not occurrences(COMMANDS, (ROOT / "services/engine/src").rglob("*.rs"))
+    assert occurrences(COMMANDS, [ROOT / "services/cli/src/remedies.rs"])
+
+
+@pytest.mark.parametrize("crate", [*sorted(ROLES), "storage"])
+def test_roles_name_no_command(crate):
+    assert not occurrences(r"`gristmill |\bgristmill [a-z]", (ROOT / "services" / crate / "src").rglob("*.rs"))
 
 
 def test_decisions_are_pure():

@@ -68,15 +68,15 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-pub fn usage(error: Error) -> Error {
-    Usage(error).into()
+pub fn usage(error: impl Into<Error>) -> Error {
+    Usage(error.into()).into()
 }
 
 impl Exit {
     pub fn of_error(error: &Error) -> Self {
         match error {
             error if error.is::<Usage>() => Self::Invalid,
-            error if error.is::<Busy>() => Self::Busy,
+            error if Busy::of(error).is_some() => Self::Busy,
             _ => Self::Error,
         }
     }

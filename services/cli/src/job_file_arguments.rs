@@ -145,5 +145,6 @@ pub fn refuse(error: Error, json: bool) -> anyhow::Result<Exit> {
         }
         Error::Busy(busy) => Ok(Exit::Busy.because_of(&remedies::busy(&busy), busy.job_id(), json)),
         Error::Other(error) => Err(error),
+        error => Err(error.into()),
     }
 }

@@ -13,8 +13,10 @@ macro_rules! say {
 mod cancel;
 mod clean;
 mod complete;
+mod completions;
 mod convert;
 mod cost;
+mod crash_points;
 mod dead_letters;
 mod decisions;
 mod doctor;
@@ -23,10 +25,11 @@ mod event_lines;
 mod exit;
 mod filter;
 mod follow;
+mod health;
 mod job_file_arguments;
-mod list;
+mod jobs;
 mod logs;
-mod manual;
+mod man_pages;
 mod notices;
 mod observe;
 mod outcome;
@@ -35,7 +38,6 @@ mod portal;
 mod printed;
 mod priority;
 mod progress;
-mod quota;
 mod reducer;
 mod rejects;
 mod remedies;
@@ -146,7 +148,7 @@ enum Command {
     Convert(convert::ConvertArguments),
     /// List jobs, newest first.
     #[command(after_help = JOBS_EXAMPLES)]
-    Jobs(list::JobsArguments),
+    Jobs(jobs::JobsArguments),
     /// Show what a job is doing, what it waits for, or how it ended.
     Status(status::StatusArguments),
     /// List the logs of a job, print or follow them, or show its first error.
@@ -193,10 +195,10 @@ enum Command {
         target: TargetFlags,
     },
     /// Print a script that completes this command in a shell: `. <(gristmill completions bash)`.
-    Completions(manual::CompletionsArguments),
+    Completions(completions::CompletionsArguments),
     /// Write the manual pages of this command and its subcommands to a folder.
     #[command(hide = true)]
-    ManPages(manual::ManPagesArguments),
+    ManPages(man_pages::ManPagesArguments),
     /// List the steps at which GRISTMILL_CRASH_AT can kill the process.
     #[command(hide = true)]
     CrashPoints,
@@ -293,8 +295,8 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Enqueue(arguments) => enqueue::enqueue(arguments, settings).await?,
         Command::Worker(arguments) => return worker::worker(arguments, settings).await,
         Command::Reducer(arguments) => reducer::reducer(arguments, settings).await?,
-        Command::Health { listen } => observe::ask(ListenFlag { listen }.address(settings)?).await,
-        Command::Jobs(arguments) => list::jobs(&arguments, &arguments.target.jobs(settings).await?).await?,
+        Command::Health { listen } => health::health(ListenFlag { listen }.address(settings)?).await,
+        Command::Jobs(arguments) => jobs::jobs(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Status(arguments) => status::status(&arguments.target.jobs(settings).await?, &arguments).await?,
         Command::Logs(arguments) => logs::logs(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Rejects(arguments) => rejects::rejects(&arguments, &arguments.target.jobs(settings).await?).await?,
@@ -309,14 +311,9 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::DeadLetters { json, target } => {
             dead_letters::dead_letters(&target.require(None, settings)?, json).await?
         }
-        Command::Completions(arguments) => manual::completions(&arguments)?,
-        Command::ManPages(arguments) => manual::man_pages(&arguments)?,
-        Command::CrashPoints => {
-            for point in engine::crash::points() {
-                say!(out, "{point}");
-            }
-            Exit::Done
-        }
+        Command::Completions(arguments) => completions::completions(&arguments)?,
+        Command::ManPages(arguments) => man_pages::man_pages(&arguments)?,
+        Command::CrashPoints => crash_points::crash_points(),
     };
     Ok(exit.into())
 }

@@ -1,7 +1,6 @@
 //! Observability of a running role: its log (`logs`) and its HTTP endpoints (`server`). `OBSERVABILITY.md` is the reference
 //! for users.
 
-mod ask;
 mod logs;
 #[cfg(feature = "otlp")]
 mod otlp;
@@ -22,7 +21,6 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::Settings;
 use engine::targets::{Queues, Target};
 
-pub use ask::ask;
 pub(crate) use logs::life;
 pub use logs::{LIFE, LogFormat, is_json, report_failure, start_logging};
 #[cfg(feature = "otlp")]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Error;
 use engine::targets::TargetRef;
-use engine::{Busy, Fixable, Hint, Lack, Remedy};
+use engine::{Busy, Hint, Lack, Remedy, Separate};
 use protocol::Unfit;
 
 use crate::times::ago;
@@ -29,6 +29,19 @@ pub fn text(remedy: &Remedy) -> String {
         Remedy::Replay { job_id, target } => {
             format!("run its rejected items again with: gristmill replay {job_id}{}", flags(target))
         }
+        Remedy::ReplaySeparately { job_id, target, or } => {
+            let flags = flags(target);
+            let or = match or {
+                Separate::Only => String::new(),
+                Separate::OrRetry => {
+                    format!(", and `gristmill retry {job_id}{flags}` runs what failed and those rows again")
+                }
+                Separate::OrRunAnew => ", and `gristmill run --fresh` runs the whole job again".to_owned(),
+            };
+            format!("`gristmill replay {job_id} --separate{flags}` writes a file of its own{or}")
+        }
+        Remedy::RunAgain(TargetRef::ThisMachine) => "run its job file again".to_owned(),
+        Remedy::RunAgain(_) => "enqueue its job file again".to_owned(),
         Remedy::ListJobs(target) => format!("list the jobs with: gristmill jobs{}", flags(target)),
         Remedy::Cancel => "`gristmill cancel` stops it".to_owned(),
         Remedy::CreateQueues(target) => {
@@ -43,6 +56,7 @@ pub fn text(remedy: &Remedy) -> String {
         Remedy::FreeHome => "`gristmill clean` removes old jobs, and GRISTMILL_HOME names another folder".to_owned(),
         Remedy::SetPackage => "set GRISTMILL_PYTHON_PACKAGE to the folder that holds it".to_owned(),
         Remedy::SetPython => "set GRISTMILL_PYTHON to another interpreter".to_owned(),
+        Remedy::EnlargeSharedMemory => "in a container: docker run --shm-size=1g".to_owned(),
         Remedy::CheckForJob => "--job JOB_FILE compares it with the deadlines of a job".to_owned(),
     }
 }
@@ -53,10 +67,10 @@ pub fn after(message: &str, remedy: Option<&Remedy>) -> String {
 
 /// Returns an error with its causes and its remedy, on one line unless a cause has several.
 pub fn message(error: &Error) -> String {
-    if let Some(busy) = error.downcast_ref() {
-        return self::busy(busy);
+    match Busy::of(error) {
+        Some(busy) => self::busy(busy),
+        None => after(&format!("{error:#}"), Remedy::of(error).as_ref()),
     }
-    after(&format!("{error:#}"), Fixable::of(error).map(|fixable| &fixable.remedy))
 }
 
 /// Returns why a job cannot run now, and what to do.
@@ -186,6 +200,22 @@ mod tests {
         );
         let expected = "no reducer has looked at it yet; start one with: gristmill reducer";
         assert_eq!(hinted(Lack::FirstReducer, TargetRef::ThisMachine), expected);
+    }
+
+    #[test]
+    fn remedy_of_an_error_has_the_flags_of_its_target() {
+        let (job_id, target) = ("a-1".to_owned(), TargetRef::Named("prod".to_owned()));
+        let error = engine::Error::NoRowsBesideOutput { job_id: job_id.clone(), without: job_id, target };
+        let text = message(&error.into());
+        assert!(
+            text.ends_with(
+                "; `gristmill replay a-1 --separate --target prod` writes a file of its own, and `gristmill retry a-1 \
+                 --target prod` runs what failed and those rows again"
+            ),
+            "{text}"
+        );
+        let busy = engine::Error::from(Busy::Running("a-1".to_owned()));
+        assert_eq!(message(&busy.into()), "job a-1 is running; `gristmill status a-1` shows its progress");
     }
 
     #[test]

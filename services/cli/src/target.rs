@@ -1,12 +1,14 @@
 //! `gristmill target`: imports a target from Terraform into `gristmill.toml`, lists the targets of that file, and sets the
 //! quotas of a target.
 
+mod quota;
+
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::quota::{QUOTA_EXAMPLES, QuotaArguments, quota};
+use self::quota::{QUOTA_EXAMPLES, QuotaArguments, quota};
 use crate::{Exit, Settings};
 use engine::targets::file::{self, FILE_NAME};
 use engine::targets::import::{Imported, TerraformTarget};

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use protocol::{
-    Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, PLAN_CHUNK_MINI_BATCHES, PlanPosition,
-    TableSchema, Work,
+    Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, PlanPosition, TableSchema, Work,
 };
 use storage::{JobStore, PlanComplete};
 use worker::replace_paths;
@@ -15,7 +14,7 @@ use crate::execute::Execution;
 use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
-use crate::{Engine, Events, For, FoundJob, Jobs, Lock, Republish, Retry, StopRequest, name_with, new_job_id};
+use crate::{Engine, Error, Events, For, FoundJob, Jobs, Lock, Republish, Retry, StopRequest, name_with, new_job_id};
 
 /// Maximum number of ids to try where machines share a store.
 const IDS_MAX: usize = 5;
@@ -78,7 +77,7 @@ impl Engine {
             send_snapshots(&mut alone.spec, &store, self.home(), target.queue()?, events).await?;
         }
         jobs.write(&alone).await?;
-        Ok(self.retry_on(&alone.spec.job_id, Republish::Unended, target, events).await?)
+        self.retry_on(&alone.spec.job_id, Republish::Unended, target, events).await
     }
 }
 
@@ -92,15 +91,15 @@ impl FoundJob {
     }
 
     /// Works like [`Self::descriptor`], with an error that says what is missing.
-    pub(crate) async fn planned(&self, mini_batch: u64) -> Result<Descriptor> {
+    pub(crate) async fn planned(&self, mini_batch: u64) -> crate::Result<Descriptor> {
         if let Some(descriptor) = self.descriptor(mini_batch).await {
             return Ok(descriptor);
         }
-        let job_id = &self.spec.job_id;
-        if self.descriptor(0).await.is_some() {
-            bail!("the plan of job {job_id} has no mini-batch {mini_batch}: the number of the first one is 0");
+        let job_id = self.spec.job_id.clone();
+        match self.descriptor(0).await {
+            Some(_) => Err(Error::NoSuchMiniBatch { job_id, mini_batch }),
+            None => Err(Error::NoPlan { job_id }),
         }
-        bail!("the plan of job {job_id} has been removed, or is not written yet; run the whole job again")
     }
 }
 
@@ -109,14 +108,14 @@ impl Jobs {
     ///
     /// It has the settings of the other job, one try, and an output in its own folder. Files are read as they are now; a
     /// table must be as it was planned, because the mini-batch is a range of its rows.
-    pub async fn describe_again(&self, wanted: &str, mini_batch: u64) -> Result<String> {
+    pub async fn describe_again(&self, wanted: &str, mini_batch: u64) -> crate::Result<String> {
         let alone = self.alone(self.with_script(wanted, None).await?, mini_batch).await?;
         self.write(&alone).await?;
         Ok(alone.spec.job_id)
     }
 
     /// Finds a job, with the script as it is now, or that of another folder.
-    async fn with_script(&self, wanted: &str, source_directory: Option<&Path>) -> Result<FoundJob> {
+    async fn with_script(&self, wanted: &str, source_directory: Option<&Path>) -> crate::Result<FoundJob> {
         let mut job = self.find(wanted, For::Look).await?;
         if let Some(folder) = source_directory {
             take_script(&mut job.spec, folder)?;
@@ -128,11 +127,11 @@ impl Jobs {
         Ok(job)
     }
 
-    async fn alone(&self, job: FoundJob, mini_batch: u64) -> Result<Alone> {
+    async fn alone(&self, job: FoundJob, mini_batch: u64) -> crate::Result<Alone> {
         let from = &job.spec.job_id;
         let mut descriptor = job.planned(mini_batch).await?;
         if !can_run_alone(&descriptor) {
-            bail!("mini-batch {mini_batch} of job {from} has no items, only a number, and cannot run alone");
+            return Err(Error::NoItems { job_id: from.clone(), mini_batch });
         }
         if let Work::Files { versions, stamps, .. } = &mut descriptor.work {
             versions.clear();
@@ -146,7 +145,7 @@ impl Jobs {
         Ok(Alone { from: from.clone(), spec, store, schemas, descriptor, turn })
     }
 
-    async fn write(&self, alone: &Alone) -> Result<()> {
+    async fn write(&self, alone: &Alone) -> crate::Result<()> {
         let Alone { from, spec, store, schemas, descriptor, .. } = alone;
         let items = match &descriptor.work {
             Work::Files { paths, .. } => Some(paths.len() as u64),
@@ -181,10 +180,10 @@ impl Jobs {
     }
 
     /// Lets the roles of a compute target find a described job, which has the script of job `from`.
-    pub(crate) async fn open(&self, spec: &JobSpec, from: &str) -> Result<()> {
-        if let Self::There { store, .. } = self {
+    pub(crate) async fn open(&self, spec: &JobSpec, from: &str) -> crate::Result<()> {
+        if let Self::There { store, target } = self {
             if !store.has_snapshots(spec).await? {
-                bail!("the target has removed the script of job {from}; enqueue its job file again");
+                return Err(Error::ScriptRemoved { job_id: from.to_owned(), target: target.clone() });
             }
             store.mark_open(&spec.job_id).await?;
         }
@@ -199,7 +198,7 @@ impl Jobs {
                 return Ok(id);
             }
         }
-        bail!("the store of {} does not answer; try again later", self.place())
+        Err(Error::TryAgain(format!("the store of {} does not answer; try again later", self.place())).into())
     }
 }
 
@@ -221,7 +220,7 @@ pub(crate) async fn describe(
     };
     let described = async {
         store.put_schemas(schemas).await?;
-        for (number, chunk) in (0..).zip(plan.chunks(PLAN_CHUNK_MINI_BATCHES as usize)) {
+        for (number, chunk) in PlanPosition::divide(plan) {
             let mut lines = Vec::new();
             for descriptor in chunk {
                 serde_json::to_writer(&mut lines, descriptor).expect("descriptors always serialise");
@@ -263,12 +262,14 @@ fn alone(spec: &JobSpec, job_id: String, name: String, mini_batch: u64, store: &
 }
 
 /// Replaces the folder of a job's entry script.
-pub(crate) fn take_script(spec: &mut JobSpec, folder: &Path) -> Result<()> {
+pub(crate) fn take_script(spec: &mut JobSpec, folder: &Path) -> crate::Result<()> {
+    let job_id = || spec.job_id.clone();
     if spec.has_built_in_script() {
-        bail!("job {} has no entry script of its own that another could replace", spec.job_id);
+        return Err(Error::NoScript { job_id: job_id() });
     }
     if !folder.join(&spec.entry_script).is_file() {
-        bail!("{} has no file {}, the entry script of job {}", folder.display(), spec.entry_script, spec.job_id);
+        let (folder, entry_script) = (folder.to_owned(), spec.entry_script.clone());
+        return Err(Error::ScriptMissing { job_id: job_id(), folder, entry_script });
     }
     spec.source_directory = folder.into();
     Ok(())

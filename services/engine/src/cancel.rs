@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use protocol::{JobResult, JobState};
 
-use crate::{Events, For, FoundJob, Hint, Home, Jobs, Notice, State};
+use crate::{Events, For, FoundJob, Hint, Home, Jobs, Notice, Result, State};
 
 const CANCEL_TIME: Duration = Duration::from_secs(30);
 

@@ -10,14 +10,14 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use serde::Serialize;
 use storage::{Removal, TargetStore};
 
 use crate::list::in_order;
-use crate::{Jobs, Removed, Selection, State, Summary, started_at};
+use crate::{Error, Jobs, Matches, Removed, Selection, State, Summary, started_at};
 
 /// A job without a description may just be being submitted, until it is this old.
 const UNDESCRIBED_FOR: Duration = Duration::from_secs(3600);
@@ -62,18 +62,22 @@ pub struct Candidate {
 }
 
 /// Why a job or cache stays.
-#[allow(missing_docs)]
 #[derive(Debug)]
 pub enum KeptReason {
+    /// The job has not ended.
     NotEnded,
     /// The job's output is in its own folder, and the caller has not named the job.
     HoldsOutput(String),
+    /// The job has been continued, or another process removes it.
     Continued,
+    /// This job uses the cache.
     UsedByJob(String),
     /// A replay, which has not ended, needs its rows.
     NeededByReplay(String),
+    /// A worker uses the cache.
     UsedByWorker,
-    Failed(Error),
+    /// It could not be removed.
+    Failed(anyhow::Error),
 }
 
 /// The effect of a clean-up.
@@ -105,7 +109,7 @@ impl CleanReport {
 
 impl Jobs {
     /// Removes jobs and caches. Calls `removed` for each removed job.
-    pub async fn clean(&self, request: &CleanUp, mut removed: impl FnMut(&Candidate)) -> Result<CleanReport> {
+    pub async fn clean(&self, request: &CleanUp, mut removed: impl FnMut(&Candidate)) -> crate::Result<CleanReport> {
         let mut report = CleanReport::default();
         let selected = match &request.jobs {
             Some(jobs) => select(jobs, request.dry_run, self, &mut report).await?,
@@ -219,15 +223,16 @@ async fn finish_removals(store: &TargetStore, ids: &[String], found: &[Summary])
 }
 
 /// Returns the jobs with these ids, or with unambiguous beginnings of ids.
-fn named(wanted: &[String], ids: &[String], jobs: &Jobs) -> Result<Vec<String>> {
+fn named(wanted: &[String], ids: &[String], jobs: &Jobs) -> crate::Result<Vec<String>> {
     let mut found = Vec::new();
     for wanted in wanted {
         let beginning: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted.as_str())).collect();
         let id = match (beginning.iter().find(|id| **id == wanted), beginning.as_slice()) {
             (Some(id), _) | (None, [id]) => (*id).clone(),
-            (None, []) => bail!("there is no job {wanted:?} in {}", jobs.place()),
+            (None, []) => return Err(jobs.lacks(wanted)),
             (None, several) => {
-                bail!("{wanted:?} matches {} jobs; name one by its id, or select jobs by name", several.len())
+                let job_ids = several.iter().map(|id| (*id).clone()).collect();
+                return Err(Error::SeveralJobs { wanted: wanted.clone(), matches: Matches::Beginning, job_ids });
             }
         };
         found.push(id);

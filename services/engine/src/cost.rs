@@ -27,7 +27,7 @@
 //! (every 10 s) and for quotas (every 30 s), waits for workers and because of quotas (per hour of a job and reducer 900 PUT of
 //! progress and the GET above), item checkpoints, storage, and the bytes of requests that leave the region.
 
-use protocol::{Input, InputKind, ItemPath, JobSpec};
+use protocol::{Input, InputKind, ItemPath, JobSpec, PlanPosition};
 use serde::Serialize;
 use storage::PlanComplete;
 
@@ -51,7 +51,6 @@ pub struct Prices {
 
 const BATCH: f64 = 10.0;
 const BILLED_BYTES: f64 = 64.0 * 1024.0;
-const CHUNK_MINI_BATCHES: f64 = storage::PLAN_CHUNK_MINI_BATCHES as f64;
 /// Work that a process gets at a time, and the most mini-batches.
 const PIPE_SECONDS: f64 = 0.02;
 const PIPE_MAX: f64 = 256.0;
@@ -125,17 +124,23 @@ pub struct Workload {
 }
 
 /// Requests by kind, of all roles together.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Requests {
+    /// Batches of messages that are sent.
     pub queue_sends: u64,
+    /// Receives, with and without messages.
     pub queue_receives: u64,
+    /// Batches of acknowledged messages.
     pub queue_deletes: u64,
+    /// Batches of extended leases.
     pub queue_extensions: u64,
     /// Further requests that SQS bills, for each 64 KiB.
     pub queue_billed_extra: u64,
+    /// Objects that are written.
     pub puts: u64,
+    /// Objects that are read.
     pub gets: u64,
+    /// Pages of listings.
     pub lists: u64,
 }
 
@@ -151,7 +156,7 @@ impl Requests {
         let outlasts = 2.0 * depth * work.run_seconds >= EXTENSION_SECONDS;
         let extensions = if outlasts { seconds / EXTENSION_SECONDS * (held / BATCH).ceil() } else { 0.0 };
 
-        let chunks = (mini_batches / CHUNK_MINI_BATCHES).ceil();
+        let chunks = PlanPosition::chunks_for(work.mini_batches) as f64;
         let sends = (mini_batches / BATCH).ceil() + chunks;
         let asked = (processes * depth / 4.0).clamp(1.0, RECEIVE_MAX).min(mini_batches.max(1.0));
         let receives =
@@ -233,11 +238,13 @@ fn rows(mini_batches: f64, row_bytes: f64, is_inline: bool) -> (f64, f64) {
 }
 
 /// The estimated requests of a job, and what they depend on.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
+    /// What they depend on.
     pub workload: Workload,
+    /// Their numbers.
     pub requests: Requests,
+    /// What they cost each.
     pub prices: Prices,
 }
 

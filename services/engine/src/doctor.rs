@@ -16,7 +16,7 @@ use std::time::Duration;
 use protocol::JobSpec;
 use serde::Serialize;
 
-use crate::{Fixable, QueueAddress, Remedy, Role, Target};
+use crate::{QueueAddress, Remedy, Role, Target};
 use needs::Needs;
 
 /// The result of a check.
@@ -79,7 +79,7 @@ impl Report {
 
     /// Reports a failed check with the remedy of its error, if it has one.
     fn failed_with(&mut self, check: impl Into<String>, error: &anyhow::Error) {
-        let remedy = Fixable::of(error).map(|fixable| fixable.remedy.clone());
+        let remedy = Remedy::of(error);
         self.add(check, CheckState::Failed, format!("{error:#}"), remedy);
     }
 

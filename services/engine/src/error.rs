@@ -1,11 +1,17 @@
 //! Why the engine could not do what a caller asked for.
+//!
+//! A condition that a caller may react to is a variant of [`Error`], with the values that it needs to do so. Its text says
+//! what is the case, and [`Error::remedy`] what people can do about it. What nobody reacts to, such as a disk that fails,
+//! is [`Error::Other`].
 
 use std::path::PathBuf;
 
 use job_file::Problem;
-use protocol::Full;
 
-use crate::TargetRef;
+use crate::{Busy, Fixable, Remedy, Separate, State, TargetRef};
+
+/// Jobs that a message names, of several.
+const JOBS_NAMED_MAX: usize = 5;
 
 /// Result of a request to the engine.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -19,53 +25,429 @@ pub enum Error {
     /// Trying later may work.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// Anything else. Its chain may hold a [`Fixable`](crate::Fixable).
-    #[error(transparent)]
-    Other(#[from] anyhow::Error),
-}
-
-/// What keeps a job from running now.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Busy {
-    /// Another process works on the job.
-    #[error("job {0} is running")]
-    Running(String),
-    /// Another job writes the same output.
-    #[error("{} is running and writes the same output, {}", name(job_id), output.display())]
-    SameOutput {
-        /// The other job, if it is known.
-        job_id: Option<String>,
-        /// The output.
-        output: PathBuf,
+    /// No job has this id, begins with it, or has this name.
+    #[error("there is no job {wanted:?} in {place}")]
+    NoSuchJob {
+        /// What the caller asked for.
+        wanted: String,
+        /// The folder or URL of the jobs.
+        place: String,
+        /// Their target.
+        target: TargetRef,
     },
-    /// The quotas of the target do not let the job run now, and it was not to wait.
-    #[error("{} has no room for the job: {full}", of_target(target))]
-    Full {
+    /// Several jobs are meant.
+    #[error("{}", several(wanted, *matches, job_ids))]
+    SeveralJobs {
+        /// What the caller asked for.
+        wanted: String,
+        /// What these jobs have in common.
+        matches: Matches,
+        /// Their ids.
+        job_ids: Vec<String>,
+    },
+    /// The process that was to run the job ended before the job was described.
+    #[error("job {job_id} was interrupted before it began")]
+    NeverBegan {
+        /// The job.
+        job_id: String,
+    },
+    /// The job has been removed.
+    #[error("job {job_id} has been removed")]
+    Removed {
+        /// The job.
+        job_id: String,
+    },
+    /// A clean-up is removing the job.
+    #[error("job {job_id} cannot be continued, because a clean-up of the target is removing it")]
+    BeingRemoved {
+        /// The job.
+        job_id: String,
+    },
+    /// Only a job that has not ended has a priority.
+    #[error("job {job_id} has ended ({}), so its priority cannot be changed", state.word())]
+    Ended {
+        /// The job.
+        job_id: String,
+        /// How it ended.
+        state: State,
+    },
+    /// Only a job of a compute target has a priority.
+    #[error(
+        "job {job_id} runs on this machine, where a job has its own workers and `priority` has no effect; it divides the \
+         workers of a compute target"
+    )]
+    NoPriority {
+        /// The job.
+        job_id: String,
+    },
+    /// The job has not ended.
+    #[error("job {job_id} has not ended")]
+    NotEnded {
+        /// The job.
+        job_id: String,
+        /// Its target.
+        target: TargetRef,
+    },
+    /// The job has ended before all of its mini-batches had, or its plan has been removed.
+    #[error("not all mini-batches of job {job_id} have ended, or its plan has been removed")]
+    NotAllEnded {
+        /// The job.
+        job_id: String,
+        /// Its target.
+        target: TargetRef,
+    },
+    /// The job has no rejected items that could run again.
+    #[error("{}", nothing_to_replay(job_id, left_out))]
+    NothingToReplay {
+        /// The job.
+        job_id: String,
+        /// Rejects that cannot be replayed, and what to do about them.
+        left_out: Vec<String>,
+    },
+    /// Rows of a replay have no known place in the output of the job.
+    #[error("job {job_id} has items without a result whose places between the rows of other items are not known")]
+    NoPlaceInOutput {
+        /// The job.
+        job_id: String,
+        /// Its target.
+        target: TargetRef,
+    },
+    /// A replay writes the output of a job again, and the rows of the job, or of an earlier one whose rows are in that
+    /// output, exist only there.
+    #[error(
+        "job {without} has kept its output and no longer the rows of its mini-batches, so nothing can be added to them (a \
+         job keeps them if it isolates bad items and has rejects)"
+    )]
+    NoRowsBesideOutput {
+        /// The job that a replay was wanted of.
+        job_id: String,
+        /// The job without rows.
+        without: String,
+        /// Their target.
+        target: TargetRef,
+    },
+    /// A replay would overwrite an output that is no longer what the job wrote.
+    #[error("{output} is missing, or was changed since job {job_id} wrote it, and a replay writes it again")]
+    OutputChanged {
+        /// The job.
+        job_id: String,
+        /// The output.
+        output: String,
+    },
+    /// A replay with another script has not ended.
+    #[error("replay {job_id} has begun with the script in {} and has not ended; cancel it to begin another", folder.display())]
+    OtherScript {
+        /// The replay.
+        job_id: String,
+        /// The folder of its script.
+        folder: PathBuf,
+        /// Its target.
+        target: TargetRef,
+    },
+    /// A retry would lose the rows of a replay.
+    #[error("replay {replay} has put its rows into the output of job {job_id}, which a retry would write without them")]
+    HasReplay {
+        /// The job.
+        job_id: String,
+        /// Its last replay.
+        replay: String,
+        /// Their target.
+        target: TargetRef,
+    },
+    /// The job that a replay replays has been removed.
+    #[error("job {base}, whose rows belong in the output of replay {job_id}, has been removed")]
+    BaseRemoved {
+        /// The replay.
+        job_id: String,
+        /// The job that it replays.
+        base: String,
+    },
+    /// The job that a replay replays has rejected other items since.
+    #[error("job {base} has run again since its replay {job_id} was planned")]
+    BaseRanAgain {
+        /// The replay.
+        job_id: String,
+        /// The job that it replays.
+        base: String,
+        /// Their target.
+        target: TargetRef,
+    },
+    /// Rows that belong in the output of a replay are gone.
+    #[error("job {without} no longer has its rows, which belong in the output of replay {job_id}")]
+    BaseWithoutRows {
+        /// The replay.
+        job_id: String,
+        /// The job without rows.
+        without: String,
+    },
+    /// The plan has no such mini-batch.
+    #[error("the plan of job {job_id} has no mini-batch {mini_batch}: the number of the first one is 0")]
+    NoSuchMiniBatch {
+        /// The job.
+        job_id: String,
+        /// What the caller asked for.
+        mini_batch: u64,
+    },
+    /// The plan has been removed, or is not written yet.
+    #[error("the plan of job {job_id} has been removed, or is not written yet; run the whole job again")]
+    NoPlan {
+        /// The job.
+        job_id: String,
+    },
+    /// Only the whole job can run a mini-batch that consists of a number.
+    #[error("mini-batch {mini_batch} of job {job_id} has no items, only a number, and cannot run alone")]
+    NoItems {
+        /// The job.
+        job_id: String,
+        /// The mini-batch.
+        mini_batch: u64,
+    },
+    /// Only mini-batches of tables have rows.
+    #[error("mini-batch {mini_batch} of job {job_id} has no rows of a table: it is {detail}")]
+    NoRows {
+        /// The job.
+        job_id: String,
+        /// The mini-batch.
+        mini_batch: u64,
+        /// What it is.
+        detail: String,
+    },
+    /// The request needs a file of this machine.
+    #[error("{url} is not a file of this machine; download it, and run a job on the copy")]
+    NotHere {
+        /// The object.
+        url: String,
+    },
+    /// The target no longer has the script of a job.
+    #[error("the target has removed the script of job {job_id}")]
+    ScriptRemoved {
+        /// The job.
+        job_id: String,
         /// The target.
         target: TargetRef,
-        /// The limit.
-        full: Full,
     },
+    /// The job runs a function or a model.
+    #[error("job {job_id} has no entry script of its own that another could replace")]
+    NoScript {
+        /// The job.
+        job_id: String,
+    },
+    /// The folder that was to replace that of the script does not hold it.
+    #[error("{} has no file {entry_script}, the entry script of job {job_id}", folder.display())]
+    ScriptMissing {
+        /// The job.
+        job_id: String,
+        /// The folder.
+        folder: PathBuf,
+        /// The name of the script.
+        entry_script: String,
+    },
+    /// An input of a job has changed, so mini-batches cannot be read as they were planned.
+    #[error("{} has {change} since job {job_id} was planned, so {consequence}", path.display())]
+    InputChanged {
+        /// The job.
+        job_id: String,
+        /// The file.
+        path: PathBuf,
+        /// What has happened to it.
+        change: Change,
+        /// What is impossible therefore.
+        consequence: &'static str,
+    },
+    /// There is no compute target of this name.
+    #[error("there is no compute target {name:?}{} ({known})", nearest(nearest_name))]
+    NoSuchTarget {
+        /// What the caller asked for.
+        name: String,
+        /// A similar name.
+        nearest_name: Option<String>,
+        /// The file of targets, and which it has.
+        known: String,
+        /// There is no such file.
+        without_file: bool,
+    },
+    /// This machine was chosen, and the request needs another target.
+    #[error("a compute target other than this machine is needed ({known})")]
+    NeedsTarget {
+        /// The file of targets, and which it has.
+        known: String,
+        /// There is no such file.
+        without_file: bool,
+    },
+    /// The target cannot keep what the job file asks for.
+    #[error("{0}")]
+    UnsuitableTarget(String),
+    /// Others change the target at the same time, or its store does not answer: the same request may succeed later.
+    #[error("{0}")]
+    TryAgain(String),
+    /// Anything else. Its chain may hold a [`Fixable`].
+    #[error(transparent)]
+    Other(anyhow::Error),
 }
 
-impl Busy {
-    /// Returns the job that is in the way, if it is known.
-    pub fn job_id(&self) -> Option<&str> {
-        match self {
-            Self::Running(job_id) => Some(job_id),
-            Self::SameOutput { job_id, .. } => job_id.as_deref(),
-            Self::Full { .. } => None,
+/// What jobs have in common, so that a caller has to name one of them by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matches {
+    /// The beginning of their ids.
+    Beginning,
+    /// Their name; they are running.
+    Running,
+    /// Their name; they were interrupted.
+    Interrupted,
+    /// Their name; the first has ended, and the second was interrupted.
+    EndedAndInterrupted,
+}
+
+/// What has happened to an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It has other content.
+    Changed,
+    /// It is missing.
+    Removed,
+    /// It is a folder.
+    IsFolder,
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Changed => "changed",
+            Self::Removed => "been removed",
+            Self::IsFolder => "become a folder",
+        })
+    }
+}
+
+impl Error {
+    /// Returns what people can do, if it depends on the values of the error.
+    pub fn remedy(&self) -> Option<Remedy> {
+        let replay =
+            |job_id: &String, target: &TargetRef| Remedy::Replay { job_id: job_id.clone(), target: target.clone() };
+        let retry =
+            |job_id: &String, target: &TargetRef| Remedy::Retry { job_id: job_id.clone(), target: target.clone() };
+        let separate = |job_id: &String, target: &TargetRef, or| Remedy::ReplaySeparately {
+            job_id: job_id.clone(),
+            target: target.clone(),
+            or,
+        };
+        Some(match self {
+            Self::NoSuchJob { target, .. } => Remedy::ListJobs(target.clone()),
+            Self::NeverBegan { .. } => Remedy::RunAgain(TargetRef::ThisMachine),
+            Self::ScriptRemoved { target, .. } => Remedy::RunAgain(target.clone()),
+            Self::NoPriority { .. } => Remedy::NameTarget { without_file: false },
+            Self::NoSuchTarget { without_file, .. } | Self::NeedsTarget { without_file, .. } => {
+                Remedy::NameTarget { without_file: *without_file }
+            }
+            Self::NotEnded { job_id, target }
+            | Self::NotAllEnded { job_id, target }
+            | Self::OtherScript { job_id, target, .. } => retry(job_id, target),
+            Self::HasReplay { job_id, target, .. } | Self::BaseRanAgain { base: job_id, target, .. } => {
+                replay(job_id, target)
+            }
+            Self::NoPlaceInOutput { job_id, target } => separate(job_id, target, Separate::Only),
+            Self::NoRowsBesideOutput { job_id, target, .. } => separate(job_id, target, Separate::OrRetry),
+            Self::OutputChanged { job_id, .. } => separate(job_id, &TargetRef::ThisMachine, Separate::OrRunAnew),
+            Self::Other(error) => return Remedy::of(error),
+            _ => return None,
+        })
+    }
+}
+
+/// Keeps what an error of the engine says if it has passed through code that does not look at it.
+impl From<anyhow::Error> for Error {
+    fn from(error: anyhow::Error) -> Self {
+        // Behind a context it would lose that.
+        match error.chain().next() {
+            Some(cause) if cause.is::<Self>() => error.downcast().unwrap_or_else(Self::Other),
+            Some(cause) if cause.is::<Busy>() => error.downcast().map_or_else(Self::Other, Self::Busy),
+            _ => Self::Other(error),
         }
     }
 }
 
-fn name(job_id: &Option<String>) -> String {
-    job_id.as_ref().map_or_else(|| "another job".to_owned(), |id| format!("job {id}"))
+impl From<Fixable> for Error {
+    fn from(error: Fixable) -> Self {
+        Self::Other(error.into())
+    }
 }
 
-fn of_target(target: &TargetRef) -> String {
-    match target {
-        TargetRef::Named(name) => format!("target {name}"),
-        TargetRef::ThisMachine | TargetRef::Addresses { .. } => "the target".to_owned(),
+impl From<storage::Error> for Error {
+    fn from(error: storage::Error) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+fn several(wanted: &str, matches: Matches, job_ids: &[String]) -> String {
+    let count = job_ids.len();
+    let named = job_ids.iter().take(JOBS_NAMED_MAX).map(String::as_str).collect::<Vec<_>>();
+    let more = if count > named.len() { ", …" } else { "" };
+    let what = match (matches, &named[..]) {
+        (Matches::EndedAndInterrupted, [ended, interrupted]) => {
+            return format!(
+                "{wanted:?} matches {ended}, which has ended, and {interrupted}, which was interrupted; name one by its id"
+            );
+        }
+        (Matches::Running, _) => format!("{count} jobs named {wanted:?} are running"),
+        (Matches::Interrupted, _) => format!("{count} jobs named {wanted:?} were interrupted"),
+        (Matches::Beginning | Matches::EndedAndInterrupted, _) => format!("{wanted:?} matches {count} jobs"),
+    };
+    format!("{what}: {}{more}; name one by its id", named.join(", "))
+}
+
+fn nothing_to_replay(job_id: &str, left_out: &[String]) -> String {
+    match left_out {
+        [] => format!("job {job_id} has no rejected items: nothing to replay"),
+        left_out => format!("job {job_id} has no rejects but {}", left_out.join("; and ")),
+    }
+}
+
+fn nearest(name: &Option<String>) -> String {
+    name.as_ref().map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    fn removed() -> Error {
+        Error::Removed { job_id: "a-1".to_owned() }
+    }
+
+    #[test]
+    fn condition_passes_through_code_that_does_not_look_at_it() {
+        let passed = |error: anyhow::Error| Error::from(error);
+        assert!(matches!(passed(removed().into()), Error::Removed { job_id } if job_id == "a-1"));
+        assert!(matches!(passed(Busy::Running("a-1".to_owned()).into()), Error::Busy(Busy::Running(_))));
+        let other = passed(Err::<(), _>(removed()).context("read the job").expect_err("an error"));
+        assert_eq!(format!("{other:#}"), "read the job: job a-1 has been removed");
+    }
+
+    #[test]
+    fn remedy_is_found_behind_contexts() {
+        let target = || TargetRef::Named("prod".to_owned());
+        let retry = Remedy::Retry { job_id: "a-1".to_owned(), target: target() };
+        let error = || Error::NotEnded { job_id: "a-1".to_owned(), target: target() };
+        let behind = anyhow::Error::from(error()).context("replay the job");
+        assert_eq!(Remedy::of(&behind), Some(retry.clone()));
+        assert_eq!(Remedy::of(&Error::Other(behind).into()), Some(retry.clone()));
+        let fixable = Error::Other(Fixable::error("no queue", retry.clone()));
+        assert_eq!(Remedy::of(&fixable.into()), Some(retry));
+        assert_eq!(Remedy::of(&removed().into()), None);
+    }
+
+    #[test]
+    fn some_of_several_jobs_are_named() {
+        let several = |matches, count| {
+            let job_ids = (0..count).map(|number| format!("a-{number}")).collect();
+            Error::SeveralJobs { wanted: "a".to_owned(), matches, job_ids }.to_string()
+        };
+        assert_eq!(several(Matches::Beginning, 2), "\"a\" matches 2 jobs: a-0, a-1; name one by its id");
+        let expected = "7 jobs named \"a\" are running: a-0, a-1, a-2, a-3, a-4, …; name one by its id";
+        assert_eq!(several(Matches::Running, 7), expected);
+        let expected = "\"a\" matches a-0, which has ended, and a-1, which was interrupted; name one by its id";
+        assert_eq!(several(Matches::EndedAndInterrupted, 2), expected);
     }
 }

@@ -11,16 +11,27 @@ use crate::{Continuation, Hint, InFlight, Remedy, TargetRef};
 
 /// Something that happened.
 #[derive(Debug)]
-#[allow(missing_docs)]
 pub enum Event {
-    /// A step of a document begins: its name, its number from 1, and the number of all steps.
-    Step { name: String, number: usize, count: usize },
+    /// A step of a document begins.
+    Step {
+        /// Its name.
+        name: String,
+        /// Its number, from 1.
+        number: usize,
+        /// The number of all steps.
+        count: usize,
+    },
     /// The job has this id from now on.
     Job(String),
     /// Nothing runs, because the job with this id has the result already.
     Reused(String),
-    /// The job reports progress. The receivers always hold the latest, and what the job waits for.
-    Progress { latest: watch::Receiver<Progress>, hint: watch::Receiver<Option<Hint>> },
+    /// The job reports progress.
+    Progress {
+        /// Holds the latest progress at any time.
+        latest: watch::Receiver<Progress>,
+        /// Holds what the job waits for.
+        hint: watch::Receiver<Option<Hint>>,
+    },
     /// No more progress follows.
     ProgressEnded,
     /// Something that people should know.
@@ -29,55 +40,128 @@ pub enum Event {
 
 /// Something that people should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Notice {
     /// The job file, or an input, is read in a way that may not be intended.
     Doubt(Problem),
     /// A decision of the engine about an input; a note of the job, as its result repeats it.
     Decision(String),
-    /// A store has not answered for this long, so it is unknown whether the job can use this URL.
-    StoreSilent { url: String, seconds: u64 },
+    /// A store has not answered, so it is unknown whether the job can use a URL.
+    StoreSilent {
+        /// The URL.
+        url: String,
+        /// How long the check waited.
+        seconds: u64,
+    },
     /// This machine cannot use a URL, which only roles of the target use.
-    UnusableHere { problem: String, how: UrlUse },
-    /// An interpreter has not answered for this long, so the script is not checked.
-    InterpreterSilent { python: PathBuf, seconds: u64 },
+    UnusableHere {
+        /// What is wrong.
+        problem: String,
+        /// What uses it.
+        how: UrlUse,
+    },
+    /// An interpreter has not answered, so the script is not checked.
+    InterpreterSilent {
+        /// The interpreter.
+        python: PathBuf,
+        /// How long the check waited.
+        seconds: u64,
+    },
     /// The default interpreter of this machine found problems; the job names none.
     CheckedWithDefault(PathBuf),
     /// This unfinished job is not continued, because its inputs have changed.
     InputsChanged(String),
     /// An earlier job of the same name is neither continued nor reused.
-    NewJob { earlier: String, reason: NewJobReason },
+    NewJob {
+        /// The earlier job.
+        earlier: String,
+        /// Why it is left alone.
+        reason: NewJobReason,
+    },
     /// This job has completed, and no mini-batch failed. Only a replay runs its rejected items again.
-    NothingToDo { job_id: String, rejected: u64, remedy: Option<Remedy> },
-    /// This job has not ended, and nothing of it needs to be published. With the numbers of mini-batches that have not ended,
-    /// if all are planned, and that have failed so far.
-    InFlight { job_id: String, state: InFlight, unended: Option<u64>, failed: u64 },
+    NothingToDo {
+        /// The job.
+        job_id: String,
+        /// Its rejected items.
+        rejected: u64,
+        /// What runs these again.
+        remedy: Option<Remedy>,
+    },
+    /// This job has not ended, and nothing of it needs to be published.
+    InFlight {
+        /// The job.
+        job_id: String,
+        /// Why nothing needs to be published.
+        state: InFlight,
+        /// Mini-batches that have not ended, if all are planned.
+        unended: Option<u64>,
+        /// Mini-batches that have failed so far.
+        failed: u64,
+    },
     /// The result of the job cannot be read; the engine determines it again.
     DamagedResult,
-    /// The script itself, its data or its models have changed since the job began; with the differences that are known.
-    ChangedSinceStart { script: bool, differences: Vec<Difference> },
-    /// The script itself, or its side inputs, were changed while the job ran; with the differences of these.
-    ChangedWhileRunning { script: bool, differences: Vec<Difference> },
+    /// The script, its data or its models have changed since the job began.
+    ChangedSinceStart {
+        /// Whether the script itself has changed.
+        script: bool,
+        /// The differences that are known.
+        differences: Vec<Difference>,
+    },
+    /// The script, or its side inputs, were changed while the job ran.
+    ChangedWhileRunning {
+        /// Whether the script itself was changed.
+        script: bool,
+        /// The differences of the side inputs.
+        differences: Vec<Difference>,
+    },
     /// A power cut has damaged this many segments of the ledger.
     LedgerMended(u32),
-    /// Rows of this many successes are lost; their mini-batches run again. A job that had completed has removed them.
-    RowsLost { mini_batches: u64, first: u64, had_completed: bool },
+    /// Rows of successes are lost; their mini-batches run again.
+    RowsLost {
+        /// The number of these mini-batches.
+        mini_batches: u64,
+        /// The first of them.
+        first: u64,
+        /// The job had completed, and has removed the rows itself.
+        had_completed: bool,
+    },
     /// The job continues an earlier run.
     Continuing(Continuation),
     /// The script folder holds more than can travel to a target.
     LargeScriptFolder(job_file::Incomplete),
     /// A Python environment is being created from a file, in a folder that keeps it for later jobs.
-    CreatingEnvironment { file: PathBuf, folder: PathBuf },
+    CreatingEnvironment {
+        /// The file.
+        file: PathBuf,
+        /// The folder.
+        folder: PathBuf,
+    },
     /// All mini-batches have ended, and Python processes have not.
     WaitingForProcesses,
     /// A job of a compute target waits.
     Waiting(Hint),
-    /// A job was asked to stop; the engine waits for it, at most this long.
-    CancelRequested { job_id: String, seconds: u64 },
-    /// Some paths of this machine, and how many more there are, which the nodes at this queue may not have.
-    LocalPaths { paths: Vec<String>, more: usize, queue: String },
-    /// No worker of this target that runs now takes the job.
-    NoWorkerFits { unfit: Unfit, target: TargetRef },
+    /// A job was asked to stop, and the engine waits for it.
+    CancelRequested {
+        /// The job.
+        job_id: String,
+        /// How long the engine waits at most.
+        seconds: u64,
+    },
+    /// The job names paths of this machine, which the nodes may not have.
+    LocalPaths {
+        /// Some of them.
+        paths: Vec<String>,
+        /// How many more there are.
+        more: usize,
+        /// The queue that these nodes receive from.
+        queue: String,
+    },
+    /// No worker that runs now takes the job.
+    NoWorkerFits {
+        /// Why.
+        unfit: Unfit,
+        /// Their target.
+        target: TargetRef,
+    },
 }
 
 /// What uses a URL of a job, beside its inputs.

@@ -18,7 +18,7 @@ use storage::{JobStore, disk};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use worker::{Agent, Stop, StopSender};
+use worker::{Agent, Stop, StopSender, Used};
 
 use crate::ended::has_completed;
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job};
@@ -48,6 +48,19 @@ pub struct Execution<'a> {
     pub new_job: Option<Box<Notice>>,
 }
 
+/// The queues and the reducer of a job, and what is to be published.
+struct Opened {
+    tasks: Arc<SqliteQueue>,
+    results: Arc<SqliteQueue>,
+    reducer: Reducer,
+    unfinished: Unfinished,
+    gpu_count: u32,
+    process_count: u32,
+}
+
+/// The specification with the paths of copied side inputs, the interpreter, and what the job uses of the caches.
+type Provisioned = (Arc<JobSpec>, PathBuf, (Vec<Used>, Option<Used>));
+
 /// Name of the first agent; the others count from here.
 const FIRST_NODE: &str = "0";
 
@@ -64,12 +77,28 @@ impl Execution<'_> {
     /// Runs the job to its end, or until it is stopped. Fails with [`Error::Invalid`](crate::Error::Invalid) before anything
     /// starts if the script does not pass its check.
     pub async fn run(mut self, stop_request: &StopRequest, events: &Events) -> Result<JobResult> {
-        let StopRequest { cancel, kill } = stop_request;
         let folder = self.store.folder().context("a local job has a folder")?.to_owned();
         self.store = self.store.with_durability(self.spec.durability)?;
+        let opened = self.open(&folder, &stop_request.cancel, events).await?;
+        let result = self.run_roles(opened, &folder, stop_request, events).await?;
+        if result.as_ref().is_ok_and(|result| result.state == JobState::Completed) {
+            remove_queues(&folder);
+            let has_fingerprint = !self.spec.fingerprint.is_empty();
+            if let Some(notice) = same_job::changed_while_running(&folder, &self.spec, &self.settings.models())
+                .filter(|_| has_fingerprint)
+            {
+                events.notice(notice);
+                self.forget_fingerprint().await?;
+            }
+        }
+        result
+    }
+
+    /// Opens queues and reducer while the script is being checked, and takes over what an earlier run has left.
+    async fn open(&mut self, folder: &Path, cancel: &CancellationToken, events: &Events) -> Result<Opened> {
         // First, because the writes below change the time at which the job last ran.
         let changed = match self.resumed {
-            true => same_job::changed(&folder, &self.spec, &self.settings.models()),
+            true => same_job::changed(folder, &self.spec, &self.settings.models()),
             false => None,
         };
         if self.resumed && self.store.remove_damaged_result().await? {
@@ -104,71 +133,41 @@ impl Execution<'_> {
                 () = cancel.cancelled() => {}
             }
         }
-        let pending =
+        let unfinished =
             if self.resumed { self.take_over(&tasks, &mut reducer, events).await? } else { Unfinished::all() };
         self.new_job.take().into_iter().for_each(|notice| events.notice(*notice));
         if !self.resumed {
             events.send(Event::Job(self.spec.job_id.clone()));
         }
-        let progress = reducer.progress();
-        let all_ended = reducer.all_ended();
-        let fail_job = reducer.fail_job();
+        Ok(Opened { tasks, results, reducer, unfinished, gpu_count, process_count })
+    }
 
-        let spec = Arc::new(self.spec.clone());
+    /// Starts partitioner, reducer and agents, and stops them in the order that loses nothing. Fails if they cannot start;
+    /// the inner result is that of the reducer.
+    async fn run_roles(
+        &self,
+        opened: Opened,
+        folder: &Path,
+        stop_request: &StopRequest,
+        events: &Events,
+    ) -> Result<Result<JobResult>> {
+        let StopRequest { cancel, kill } = stop_request;
+        let agent = self.agent(&opened, folder)?;
+        let provisioning = self.provision(&opened.results, events);
+        let Opened { tasks, results, reducer, unfinished, .. } = opened;
+        let (progress, all_ended, fail_job) = (reducer.progress(), reducer.all_ended(), reducer.fail_job());
         let stop = StopSender::default();
         let reduce_cancel = CancellationToken::new();
         let mut reducing = tokio::spawn(reducer.run(reduce_cancel.clone()));
-        let partitioner = Partitioner::new((*spec).clone(), self.store.clone(), tasks.clone(), results.clone())
-            .with_inputs(self.listings.clone());
-        let planning = tokio::spawn(plan(partitioner, pending, fail_job.clone()));
+        let partitioner =
+            Partitioner::new(self.spec.clone(), self.store.clone(), tasks, results).with_inputs(self.listings.clone());
+        let planning = tokio::spawn(plan(partitioner, unfinished, fail_job.clone()));
         let shown = events.progress(progress, tokio::sync::watch::channel(None).1);
-        if let Err(error) = make_output_folder(&spec) {
+        if let Err(error) = make_output_folder(&self.spec) {
             fail_job.fail(format!("{error:#}"));
         }
 
         let mut agents = JoinSet::new();
-        let (environment, preparing) = (spec.environment.clone(), events.clone());
-        let creating = move |file: &Path, folder: &Path| {
-            preparing.notice(Notice::CreatingEnvironment { file: file.to_owned(), folder: folder.to_owned() });
-        };
-        let (stores, cache) = (self.store.stores().clone(), self.home.caches());
-        // The specification of a local job names its interpreter.
-        let interpreter = worker::interpreter(environment, "python3".into(), cache.clone(), creating);
-        let mut local_spec = self.spec.clone();
-        let (waits, job_id) = (results.clone(), spec.job_id.clone());
-        let provisioning = async move {
-            let made_ready = async {
-                let copies = async {
-                    let copies = worker::fetch_side_inputs(&mut local_spec, &stores, &cache).await?;
-                    anyhow::Ok((local_spec, copies))
-                };
-                let ((local_spec, copies), (python, environment)) = tokio::try_join!(copies, interpreter)?;
-                anyhow::Ok((Arc::new(local_spec), python, (copies, environment)))
-            };
-            worker::report_provisioning(&*waits, &job_id, FIRST_NODE, made_ready).await
-        };
-        // Agents differ in name and folder only. Interpreter and reference data follow later.
-        let agent = Agent {
-            spec: spec.clone(),
-            store: self.store.clone(),
-            tasks: tasks.clone(),
-            results: results.clone(),
-            dead_letters: None,
-            node: String::new(),
-            process_count,
-            allotment: None,
-            memory_group: None,
-            gpu_count,
-            python: PathBuf::new(),
-            package: self.settings.package(&folder)?,
-            work_folder: folder.join("nodes"),
-            prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(spec.node_count.unwrap_or(1)),
-            is_alone: spec.node_count.unwrap_or(1) == 1,
-            // No other process may take over a delivery, even after the laptop was suspended.
-            timing: worker::Timing { lease_step: LEASE, ..worker::Timing::default() },
-            health: telemetry::Health::default(),
-            crash: |point| crate::crash::at(point),
-        };
         tokio::pin!(provisioning);
         let mut starting = true;
         // What the job uses of the caches stays there until it ends.
@@ -179,11 +178,11 @@ impl Execution<'_> {
                 provisioned = &mut provisioning, if starting => {
                     starting = false;
                     match provisioned {
-                        Ok((local_spec, python, used)) => {
+                        Ok((spec, python, used)) => {
                             _used = Some(used);
                             for node in (0..spec.node_count.unwrap_or(1)).map(|node| node.to_string()) {
                                 let work_folder = agent.work_folder.join(&node);
-                                let (spec, python) = (local_spec.clone(), python.clone());
+                                let (spec, python) = (spec.clone(), python.clone());
                                 let agent = Agent { spec, node, work_folder, python, ..agent.clone() };
                                 agents.spawn(agent.run(stop.subscribe()));
                             }
@@ -217,17 +216,61 @@ impl Execution<'_> {
         stop.raise(if completed { Stop::Finish } else { Stop::Kill });
         end_agents(&mut agents, events).await;
         drop(shown);
-        if completed {
-            remove_queues(&folder);
-            let has_fingerprint = !self.spec.fingerprint.is_empty();
-            if let Some(notice) = same_job::changed_while_running(&folder, &self.spec, &self.settings.models())
-                .filter(|_| has_fingerprint)
-            {
-                events.notice(notice);
-                self.forget_fingerprint().await?;
-            }
+        Ok(result)
+    }
+
+    /// Returns what the agents of the job have in common. They differ in name and folder; interpreter and reference data
+    /// follow later.
+    fn agent(&self, opened: &Opened, folder: &Path) -> Result<Agent> {
+        let node_count = self.spec.node_count.unwrap_or(1);
+        Ok(Agent {
+            spec: Arc::new(self.spec.clone()),
+            store: self.store.clone(),
+            tasks: opened.tasks.clone(),
+            results: opened.results.clone(),
+            dead_letters: None,
+            node: String::new(),
+            process_count: opened.process_count,
+            allotment: None,
+            memory_group: None,
+            gpu_count: opened.gpu_count,
+            python: PathBuf::new(),
+            package: self.settings.package(folder)?,
+            work_folder: folder.join("nodes"),
+            prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(node_count),
+            is_alone: node_count == 1,
+            // No other process may take over a delivery, even after the laptop was suspended.
+            timing: worker::Timing { lease_step: LEASE, ..worker::Timing::default() },
+            health: telemetry::Health::default(),
+            crash: |point| crate::crash::at(point),
+        })
+    }
+
+    /// Fetches side inputs and creates the environment.
+    fn provision(
+        &self,
+        results: &Arc<SqliteQueue>,
+        events: &Events,
+    ) -> impl Future<Output = Result<Provisioned>> + use<> {
+        let (environment, preparing) = (self.spec.environment.clone(), events.clone());
+        let creating = move |file: &Path, folder: &Path| {
+            preparing.notice(Notice::CreatingEnvironment { file: file.to_owned(), folder: folder.to_owned() });
+        };
+        let (stores, cache) = (self.store.stores().clone(), self.home.caches());
+        // The specification of a local job names its interpreter.
+        let interpreter = worker::interpreter(environment, "python3".into(), cache.clone(), creating);
+        let (mut spec, waits, job_id) = (self.spec.clone(), results.clone(), self.spec.job_id.clone());
+        async move {
+            let made_ready = async {
+                let copies = async {
+                    let copies = worker::fetch_side_inputs(&mut spec, &stores, &cache).await?;
+                    anyhow::Ok((spec, copies))
+                };
+                let ((spec, copies), (python, environment)) = tokio::try_join!(copies, interpreter)?;
+                anyhow::Ok((Arc::new(spec), python, (copies, environment)))
+            };
+            worker::report_provisioning(&*waits, &job_id, FIRST_NODE, made_ready).await
         }
-        result
     }
 
     /// Prevents that a later run continues or reuses a job that has mixed two versions of its script.

@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
 use protocol::{JobResult, Progress};
 use reducer::Reducer;
 use storage::JobStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Events, Jobs, Notice, Pulse};
+use crate::{Events, Jobs, Notice, Pulse, Result};
 
 /// Between two looks at a job in a store, where every look has a price.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -46,7 +45,7 @@ pub async fn follow(
     let mut hinted = false;
     let mut pulse: Option<Pulse> = None;
     let mut looked_at_progress: Option<Instant> = None;
-    let Some(job) = jobs.job(job_id).await? else { bail!("job {job_id} has been removed") };
+    let job = jobs.known_job(job_id).await?;
     loop {
         let is_due = looked_at_progress.is_none_or(|at| at.elapsed() >= PROGRESS_EVERY);
         if is_due {

@@ -21,7 +21,7 @@ use reducer::{Effect, MiniBatchState, Tally};
 
 use attempts::Attempts;
 pub use read::{RecordedAttempt, SharedHistory};
-use segment::{Entry, Segment};
+use segment::{RecordedEvent, Segment};
 
 /// Attempts that are kept for one job; the tally counts the others.
 pub const ATTEMPTS_MAX: usize = 3_000_000;
@@ -44,7 +44,7 @@ pub enum Origin {
 
 /// The place of the record of an attempt: a range of a ledger segment, or of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordAt {
     /// Segment of the ledger; 0 in the report.
     pub segment: u32,
     /// First byte.
@@ -95,8 +95,8 @@ const IS_COPY: u8 = 4;
 
 impl Attempted {
     /// Returns the place of its record.
-    pub fn place(&self) -> Place {
-        Place { segment: self.segment, start: self.offset, length: self.length }
+    pub fn place(&self) -> RecordAt {
+        RecordAt { segment: self.segment, start: self.offset, length: self.length }
     }
 
     /// Whether no other try was to follow.
@@ -198,8 +198,8 @@ impl History {
     fn add_decoded(&mut self, segment: &Segment) {
         let number = self.segments;
         self.begin(Origin::Ledger);
-        for Entry { start, length, event } in &segment.entries {
-            let place = Place { segment: number, start: *start, length: *length };
+        for RecordedEvent { start, length, event } in &segment.entries {
+            let place = RecordAt { segment: number, start: *start, length: *length };
             match event {
                 segment::Event::Success(success) => {
                     let ProcessName { node, process } = &segment.processes[success.process as usize];
@@ -216,7 +216,7 @@ impl History {
         self.version += 1;
     }
 
-    fn add_success<P, T, C>(&mut self, process: ProcessName<&str>, success: &AttemptCore<P, T, C>, place: Place) {
+    fn add_success<P, T, C>(&mut self, process: ProcessName<&str>, success: &AttemptCore<P, T, C>, place: RecordAt) {
         let effect = self.tally.apply_success_of(process, success);
         let numbers = Numbers {
             mini_batch: success.mini_batch,
@@ -234,7 +234,7 @@ impl History {
         self.add_attempt(&numbers, place, effect);
     }
 
-    fn add(&mut self, event: &ResultEvent, place: Place) {
+    fn add(&mut self, event: &ResultEvent, place: RecordAt) {
         let effect = self.tally.apply(event);
         match event {
             ResultEvent::Attempt(attempt) => {
@@ -271,7 +271,7 @@ impl History {
         }
     }
 
-    fn add_attempt(&mut self, numbers: &Numbers<'_>, place: Place, effect: Effect) {
+    fn add_attempt(&mut self, numbers: &Numbers<'_>, place: RecordAt, effect: Effect) {
         let Ok(mini_batch) = u32::try_from(numbers.mini_batch) else { return };
         if self.tally.is_outside_plan(numbers.mini_batch) {
             return;

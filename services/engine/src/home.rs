@@ -22,13 +22,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use protocol::Durability;
 use storage::{JobStore, disk, snapshot};
 use worker::{Cache, CacheLimits};
 
 use crate::list::KnownCounts;
-use crate::{Fixable, Index, Remedy, newest_first};
+use crate::{Error, Fixable, Index, Remedy, newest_first};
 
 /// How long a process that only looks at a job may hold its lock.
 const LOOK_TIME: Duration = Duration::from_millis(200);
@@ -212,13 +212,14 @@ impl Home {
 
     fn try_lock(&self, job_id: &str, lock: fn(&File) -> Result<(), TryLockError>) -> Result<Option<Lock>> {
         let path = self.job_folder(job_id).join("lock");
+        let removed = || Error::Removed { job_id: job_id.to_owned() }.into();
         let file = match File::options().create(true).truncate(false).write(true).open(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => bail!("job {job_id} has been removed"),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(removed()),
             file => file.with_context(|| format!("write {}", path.display()))?,
         };
         match lock(&file) {
             // The remover holds the lock while it moves the folder away.
-            Ok(()) if !is_at(&file, &path) => bail!("job {job_id} has been removed"),
+            Ok(()) if !is_at(&file, &path) => Err(removed()),
             Ok(()) => Ok(Some(Lock { _file: file })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),

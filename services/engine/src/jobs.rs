@@ -3,14 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result};
 use protocol::{Counts, JobResult, JobSpec, JobState, Progress, is_job_id};
 use reducer::Reducer;
 use storage::{JobStore, SeenWorker, TargetStore};
 
-use crate::{Fixable, Home, Remedy, State, TargetRef, is_named, newest_first, started};
-
-const IDS_NAMED_MAX: usize = 5;
+use crate::{Error, Home, Matches, State, TargetRef, is_named, newest_first, started};
 
 /// The jobs that have not ended, by their ids: whether each runs, or waits for its turn.
 #[derive(Clone, Debug, Default)]
@@ -43,16 +41,22 @@ pub enum Jobs {
     /// Those of this machine.
     Here(Home),
     /// Those of a compute target.
-    #[allow(missing_docs)]
-    There { target: TargetRef, store: TargetStore },
+    There {
+        /// The target, as a caller names it.
+        target: TargetRef,
+        /// Its store.
+        store: TargetStore,
+    },
 }
 
 /// A job, as its store describes it.
-#[allow(missing_docs)]
 #[derive(Debug)]
 pub struct FoundJob {
+    /// Its objects.
     pub store: JobStore,
+    /// What it runs.
     pub spec: JobSpec,
+    /// How it ended; `None`: it has not.
     pub result: Option<JobResult>,
     /// Its result cannot be read, and counts as absent.
     pub has_damaged_result: bool,
@@ -162,7 +166,7 @@ impl Jobs {
     ///
     /// A name means the running job with that name, or else the newest one; `for_what` decides which cases are too
     /// ambiguous.
-    pub async fn find(&self, wanted: &str, for_what: For) -> Result<FoundJob> {
+    pub async fn find(&self, wanted: &str, for_what: For) -> crate::Result<FoundJob> {
         if is_job_id(wanted)
             && started(wanted).is_some()
             && let Some(job) = self.job(wanted).await?
@@ -175,28 +179,34 @@ impl Jobs {
         let ids = self.ids().await?;
         let beginning: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
         let named = || ids.iter().find(|id| is_named(id, wanted));
-        let absent = || {
-            let problem = format!("there is no job {wanted:?} in {}", self.place());
-            Fixable::error(problem, Remedy::ListJobs(self.target().clone()))
-        };
+        let absent = || self.lacks(wanted);
         let id = match (ids.iter().find(|id| *id == wanted).or_else(named), beginning.as_slice()) {
             (Some(id), _) | (None, &[id]) => id,
             (None, []) => return Err(absent()),
             (None, several) => {
-                bail!("{wanted:?} matches {} jobs, for example {} and {}", several.len(), several[0], several[1])
+                let job_ids = several.iter().map(|id| (*id).clone()).collect();
+                return Err(Error::SeveralJobs { wanted: wanted.to_owned(), matches: Matches::Beginning, job_ids });
             }
         };
         match self.job(id).await? {
             Some(job) => Ok(job),
-            None if self.may_be_cut_off(id) => {
-                bail!("job {id} was interrupted before it began; run its job file again")
-            }
+            None if self.may_be_cut_off(id) => Err(Error::NeverBegan { job_id: id.clone() }),
             None => Err(absent()),
         }
     }
 
+    /// Returns the error that no job is meant by what a caller asked for.
+    pub(crate) fn lacks(&self, wanted: &str) -> Error {
+        Error::NoSuchJob { wanted: wanted.to_owned(), place: self.place(), target: self.target().clone() }
+    }
+
+    /// Reads a job that is known to have been there.
+    pub(crate) async fn known_job(&self, job_id: &str) -> crate::Result<FoundJob> {
+        self.job(job_id).await?.ok_or_else(|| Error::Removed { job_id: job_id.to_owned() })
+    }
+
     /// Returns the job of this name that has not ended, if it takes precedence over the newest.
-    async fn unended(&self, name: &str, for_what: For) -> Result<Option<FoundJob>> {
+    async fn unended(&self, name: &str, for_what: For) -> crate::Result<Option<FoundJob>> {
         let (mut running, mut stopped) = (Vec::new(), Vec::new());
         for id in self.open_ids().await?.into_iter().filter(|id| is_named(id, name)) {
             let Ok(Some(job)) = self.job(&id).await else { continue };
@@ -209,14 +219,11 @@ impl Jobs {
             };
             if is_running { running.push(job) } else { stopped.push(job) }
         }
-        let ambiguous = |jobs: &[FoundJob], what: &str| {
-            let ids: Vec<&str> = jobs.iter().take(IDS_NAMED_MAX).map(|job| job.spec.job_id.as_str()).collect();
-            let more = if jobs.len() > ids.len() { ", …" } else { "" };
-            anyhow!("{} jobs named {name:?} {what}: {}{more}; name one by its id", jobs.len(), ids.join(", "))
-        };
+        let several = |matches, job_ids| Error::SeveralJobs { wanted: name.to_owned(), matches, job_ids };
+        let ids = |jobs: &[FoundJob]| jobs.iter().map(|job| job.spec.job_id.clone()).collect();
         match (for_what, running.len(), stopped.len()) {
             (For::Look, 1.., _) | (For::Change, 1, _) => return Ok(running.into_iter().next()),
-            (For::Change, 2.., _) => return Err(ambiguous(&running, "are running")),
+            (For::Change, 2.., _) => return Err(several(Matches::Running, ids(&running))),
             (For::Look, 0, _) | (For::Change, 0, 0) => return Ok(None),
             (For::Change, 0, _) => {}
         }
@@ -225,11 +232,10 @@ impl Jobs {
         let is_newest = newest.as_deref() == Some(&stopped[0].spec.job_id);
         match (newest, stopped.len()) {
             (_, 1) if is_newest => Ok(stopped.into_iter().next()),
-            (Some(newest), 1) if !is_newest => bail!(
-                "{name:?} matches {newest}, which has ended, and {}, which was interrupted; name one by its id",
-                stopped[0].spec.job_id
-            ),
-            _ => Err(ambiguous(&stopped, "were interrupted")),
+            (Some(newest), 1) => {
+                Err(several(Matches::EndedAndInterrupted, vec![newest, stopped[0].spec.job_id.clone()]))
+            }
+            _ => Err(several(Matches::Interrupted, ids(&stopped))),
         }
     }
 
@@ -263,7 +269,7 @@ impl Jobs {
             // The locks of the jobs are more exact.
             Self::Here(_) => OpenJobs::default(),
             Self::There { store, .. } => {
-                let open = store.open_parts().await?.into_iter().map(|job| (job.job_id, job.runs));
+                let open = store.open_turns().await?.into_iter().map(|job| (job.job_id, job.runs));
                 OpenJobs(Arc::new(open.collect()))
             }
         })

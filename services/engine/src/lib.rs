@@ -2,9 +2,9 @@
 //! on compute targets; check machines and targets themselves.
 //!
 //! Values in, values out: [`Settings`] describe the use of this machine, [`Event`]s report what happens, a job ends with a
-//! [`JobResult`](protocol::JobResult), and a [`Remedy`] is what people can do about a problem. The engine reads no
-//! variable of Gristmill (`storage` and the AWS SDK read those of cloud vendors), prints nothing, and has no exit
-//! statuses; the command line is one caller of it.
+//! [`JobResult`](protocol::JobResult), an [`Error`] is a condition that callers may react to, and a [`Remedy`] is what people
+//! can do about it. The engine reads no variable of Gristmill (`storage` and the AWS SDK read those of cloud vendors), prints
+//! nothing, names no command, and has no exit statuses; the command line is one caller of it.
 //!
 //! # A whole job
 //!
@@ -44,6 +44,7 @@
 //! ```
 
 mod again;
+mod busy;
 mod cancel;
 mod check;
 mod clean;
@@ -90,12 +91,13 @@ pub mod turns;
 mod unfinished;
 
 pub use again::can_run_alone;
+pub use busy::Busy;
 pub use cancel::Canceled;
 pub use check::{Check, Document};
 pub use clean::{Candidate, CleanReport, CleanUp, KeptReason, OldJobs};
 pub use dead_letters::{DeadLetter, DeadLetters, Moved};
 pub use decisions::{Decisions, TextDecisions};
-pub use error::{Busy, Error, Result};
+pub use error::{Change, Error, Matches, Result};
 pub use event::{Event, Events, NewJobReason, Notice, UrlUse, events};
 pub use execute::StopRequest;
 pub use follow::{Followed, LOOK_EVERY, follow};
@@ -103,12 +105,12 @@ pub use home::Home;
 pub use job_file::{AzureNames, arguments_of};
 pub use job_id::{name_of, newest_first, started_at};
 pub use jobs::{For, FoundJob, Jobs, OpenJobs};
-pub use list::{Place, READS_AT_ONCE, Summary};
+pub use list::{Activity, READS_AT_ONCE, Summary};
 pub use logs::{FirstError, NewLines, OVERVIEW, Tail, TailEnd};
 pub use printed::Printed;
 pub use priority::Reprioritised;
 pub use rejects::RejectSummary;
-pub use remedy::{Fixable, Remedy};
+pub use remedy::{Fixable, Remedy, Separate};
 pub use replay::ReplayOptions;
 pub use retry::{InFlight, Republish, Retry};
 pub use roles::{NAME_LENGTH_MAX, NodeFolders, is_node_name, new_node_name};

@@ -27,12 +27,12 @@ where
 /// Known counts of interrupted jobs of this machine. The portal lists jobs again and again, and the counts come from the
 /// ledger, which may be long.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KnownCounts(Arc<Mutex<HashMap<String, Known>>>);
+pub(crate) struct KnownCounts(Arc<Mutex<HashMap<String, CountsAt>>>);
 
 /// Changes with the ledger and the progress of a job.
 type Stamp = (SystemTime, Option<u64>);
 /// The counts of mini-batches and items as of a stamp.
-type Known = (Stamp, Counts, Counts);
+type CountsAt = (Stamp, Counts, Counts);
 
 impl KnownCounts {
     /// Returns the counts of mini-batches and items of an interrupted job.
@@ -57,11 +57,13 @@ impl KnownCounts {
 }
 
 /// A job, as a list shows it.
-#[allow(missing_docs)]
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
+    /// Its id.
     pub job_id: String,
+    /// Its state.
     pub state: State,
+    /// When it was started or enqueued, as its id says.
     pub started_at: Option<DateTime<Utc>>,
     /// Person or team that it counts for on a compute target.
     pub owner: Option<String>,
@@ -69,10 +71,12 @@ pub struct Summary {
     pub priority: Priority,
     /// Of a job of a target that has not ended.
     #[serde(flatten)]
-    pub place: Option<Place>,
+    pub activity: Option<Activity>,
     /// Working time since it was started or last continued.
     pub elapsed_seconds: Option<f64>,
+    /// Its mini-batches.
     pub mini_batches: Counts,
+    /// Their items.
     pub items: Counts,
     /// Why it failed or was canceled; of a completed job, its failures in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,9 +86,9 @@ pub struct Summary {
     pub problem: Option<String>,
 }
 
-/// The place of a job among the unfinished jobs of its target.
+/// The work on an unfinished job of a target, and what it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Place {
+pub struct Activity {
     /// Why the quotas of the target do not let it run yet, or what a node lets it wait for on which no process works on it.
     pub turn: Option<String>,
     /// Time from `enqueue` to its first process, or until now; `None`: unknown.
@@ -97,7 +101,7 @@ pub struct Place {
     pub remaining_seconds: Option<u64>,
 }
 
-impl Place {
+impl Activity {
     fn of(enqueued: Option<DateTime<Utc>>, progress: Option<&Progress>, state: State, hint: Option<Hint>) -> Self {
         let is_at_work = matches!(state, State::Running | State::Canceling);
         let at_work = progress.filter(|progress| is_at_work && progress.silent_since.is_none());
@@ -121,10 +125,10 @@ impl Place {
 
 /// Returns the share of each job, given all unfinished jobs of a target.
 fn divide(unfinished: &mut [Summary]) {
-    let of = |job: &Summary| job.place.as_ref().map_or(0, |place| place.processes);
+    let of = |job: &Summary| job.activity.as_ref().map_or(0, |activity| activity.processes);
     let all: u64 = unfinished.iter().map(of).sum();
-    for place in unfinished.iter_mut().filter_map(|job| job.place.as_mut()) {
-        place.share = (all > 0).then(|| place.processes as f64 / all as f64);
+    for activity in unfinished.iter_mut().filter_map(|job| job.activity.as_mut()) {
+        activity.share = (all > 0).then(|| activity.processes as f64 / all as f64);
     }
 }
 
@@ -153,7 +157,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
         started_at,
         owner: None,
         priority: Priority::default(),
-        place: None,
+        activity: None,
         elapsed_seconds: None,
         mini_batches: counts,
         items: counts,
@@ -188,14 +192,14 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
             _ => job.spec.priority,
         };
         let is_unfinished = matches!(jobs, Jobs::There { .. }) && state.is_open();
-        let place = is_unfinished.then(|| Place::of(started_at, progress.as_ref(), state, hint));
+        let activity = is_unfinished.then(|| Activity::of(started_at, progress.as_ref(), state, hint));
         anyhow::Ok(Summary {
             job_id,
             state,
             started_at,
             owner: job.owner(),
             priority,
-            place,
+            activity,
             elapsed_seconds,
             mini_batches,
             items,
@@ -218,31 +222,31 @@ mod tests {
         Progress { nodes: 1, processes: 3, began_at, remaining_seconds: Some(60), ..Reducer::no_progress() }
     }
 
-    fn place(progress: Option<&Progress>, state: State) -> Place {
-        Place::of(DateTime::from_timestamp(1_767_225_600, 0), progress, state, None)
+    fn activity(progress: Option<&Progress>, state: State) -> Activity {
+        Activity::of(DateTime::from_timestamp(1_767_225_600, 0), progress, state, None)
     }
 
     #[test]
-    fn place_of_a_job_follows_from_its_progress() {
-        let running = place(Some(&progress()), State::Running);
+    fn activity_of_a_job_follows_from_its_progress() {
+        let running = activity(Some(&progress()), State::Running);
         let expected =
-            Place { waited_seconds: Some(90.0), processes: 3, remaining_seconds: Some(60), ..Place::default() };
+            Activity { waited_seconds: Some(90.0), processes: 3, remaining_seconds: Some(60), ..Activity::default() };
         assert_eq!(running, expected);
         let silent = Progress { silent_since: Some(0), ..progress() };
-        let waiting = place(Some(&silent), State::Waiting);
+        let waiting = activity(Some(&silent), State::Waiting);
         assert_eq!((waiting.processes, waiting.remaining_seconds), (0, None), "nothing is known of its processes");
         assert_eq!(waiting.waited_seconds, Some(90.0));
-        assert!(place(None, State::Queued).waited_seconds > Some(90.0), "it waits");
+        assert!(activity(None, State::Queued).waited_seconds > Some(90.0), "it waits");
         let before = Progress { began_at: None, ..progress() };
-        assert_eq!(place(Some(&before), State::Running).waited_seconds, None, "a reducer of an earlier version");
+        assert_eq!(activity(Some(&before), State::Running).waited_seconds, None, "a reducer of an earlier version");
     }
 
     #[test]
-    fn place_says_what_a_job_waits_for() {
+    fn activity_says_what_a_job_waits_for() {
         let turn = |lack| {
             let target = crate::TargetRef::Named("t".into());
             let hint = Hint { job_id: "job".into(), target, lack };
-            Place::of(None, None, State::Queued, Some(hint)).turn
+            Activity::of(None, None, State::Queued, Some(hint)).turn
         };
         let reason = "owner ana has 1 of its 1 mini-batches in flight (quota of the target)".to_owned();
         assert_eq!(turn(Lack::Turn(reason.clone())).as_ref(), Some(&reason));
@@ -259,7 +263,7 @@ mod tests {
             started_at: None,
             owner: None,
             priority: Priority::Normal,
-            place: Some(Place { processes, ..Place::default() }),
+            activity: Some(Activity { processes, ..Activity::default() }),
             elapsed_seconds: None,
             mini_batches: Counts::default(),
             items: Counts::default(),
@@ -268,7 +272,7 @@ mod tests {
         };
         let shares = |mut jobs: Vec<Summary>| {
             divide(&mut jobs);
-            jobs.into_iter().map(|job| job.place.and_then(|place| place.share)).collect::<Vec<_>>()
+            jobs.into_iter().map(|job| job.activity.and_then(|activity| activity.share)).collect::<Vec<_>>()
         };
         assert_eq!(shares(vec![job(3), job(0), job(1)]), [Some(0.75), Some(0.0), Some(0.25)]);
         assert_eq!(shares(vec![job(0)]), [None]);

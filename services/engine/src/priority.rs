@@ -1,9 +1,9 @@
 //! Changes the priority of a job that has not ended.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use protocol::Priority;
 
-use crate::{Fixable, For, FoundJob, Jobs, Remedy, State};
+use crate::{Error, For, FoundJob, Jobs, State};
 
 /// The effect of a change of priority.
 #[derive(Debug)]
@@ -29,19 +29,14 @@ impl FoundJob {
 impl Jobs {
     /// Changes the priority of a job; `wanted`: its id, the beginning of its id, or its name. Workers take it over within
     /// seconds.
-    pub async fn change_priority(&self, wanted: &str, priority: Priority) -> Result<Reprioritised> {
+    pub async fn change_priority(&self, wanted: &str, priority: Priority) -> crate::Result<Reprioritised> {
         let job = self.find(wanted, For::Change).await?;
         let job_id = job.spec.job_id.clone();
         if let Some(result) = &job.result {
-            let state = State::from(result.state).word();
-            bail!("job {job_id} has ended ({state}), so its priority cannot be changed");
+            return Err(Error::Ended { job_id, state: State::from(result.state) });
         }
         if let Self::Here(_) = self {
-            let problem = format!(
-                "job {job_id} runs on this machine, where a job has its own workers and `priority` has no effect; it \
-                 divides the workers of a compute target"
-            );
-            return Err(Fixable::error(problem, Remedy::NameTarget { without_file: false }));
+            return Err(Error::NoPriority { job_id });
         }
         let before = job.priority().await?;
         if before != priority {

@@ -1,23 +1,46 @@
 //! What people can do next, as a value. A caller words it in its own terms: commands and flags, buttons, functions.
 
-use crate::TargetRef;
+use crate::{Error, TargetRef};
 
 /// A step that solves a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Remedy {
-    /// Continue a job of this place.
-    Retry { job_id: String, target: TargetRef },
-    /// Run the rejected items of a job of this place again.
-    Replay { job_id: String, target: TargetRef },
+    /// Continue a job.
+    Retry {
+        /// The job.
+        job_id: String,
+        /// Its target.
+        target: TargetRef,
+    },
+    /// Run the rejected items of a job again.
+    Replay {
+        /// The job.
+        job_id: String,
+        /// Its target.
+        target: TargetRef,
+    },
+    /// Run the rejected items of a job again, and write their rows to a file of their own.
+    ReplaySeparately {
+        /// The job.
+        job_id: String,
+        /// Its target.
+        target: TargetRef,
+        /// What else helps.
+        or: Separate,
+    },
+    /// Run the job file of a job again.
+    RunAgain(TargetRef),
     /// List the jobs of this place.
     ListJobs(TargetRef),
     /// Stop a job that has not ended.
     Cancel,
     /// Create the missing queues of a target.
     CreateQueues(TargetRef),
-    /// Name a compute target; without a file of targets, name that as well.
-    NameTarget { without_file: bool },
+    /// Name a compute target.
+    NameTarget {
+        /// There is no file of targets, so name that as well.
+        without_file: bool,
+    },
     /// Give the request this key of a target.
     GiveKey(&'static str),
     /// Name another folder for local jobs.
@@ -28,11 +51,34 @@ pub enum Remedy {
     SetPackage,
     /// Name another default interpreter.
     SetPython,
+    /// Start the container of this process with more shared memory.
+    EnlargeSharedMemory,
     /// Check for a certain job.
     CheckForJob,
 }
 
-/// An error that people can do something about.
+/// What helps besides a replay with a file of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Separate {
+    /// Nothing.
+    Only,
+    /// A retry, which runs the failed mini-batches again, and those whose rows are gone.
+    OrRetry,
+    /// A run that does not continue or reuse the job.
+    OrRunAnew,
+}
+
+impl Remedy {
+    /// Returns the remedy of an error, or of the first of its causes that has one.
+    pub fn of(error: &anyhow::Error) -> Option<Self> {
+        error.chain().find_map(|cause| match cause.downcast_ref::<Error>() {
+            Some(error) => error.remedy(),
+            None => cause.downcast_ref::<Fixable>().map(|fixable| fixable.remedy.clone()),
+        })
+    }
+}
+
+/// A problem of this machine or of a target that people can do something about.
 #[derive(Debug, thiserror::Error)]
 #[error("{problem}")]
 pub struct Fixable {
@@ -46,11 +92,6 @@ pub struct Fixable {
 impl Fixable {
     pub(crate) fn error(problem: impl Into<String>, remedy: Remedy) -> anyhow::Error {
         Self { problem: problem.into(), remedy, cause: None }.into()
-    }
-
-    /// Returns the first fixable error in a chain of causes.
-    pub fn of(error: &anyhow::Error) -> Option<&Self> {
-        error.chain().find_map(|cause| cause.downcast_ref())
     }
 
     pub(crate) fn caused(problem: impl Into<String>, remedy: Remedy, cause: anyhow::Error) -> anyhow::Error {

@@ -15,15 +15,20 @@ use reducer::{Rejects, counted, job_without_rows};
 
 use crate::again::{can_run_alone, describe, move_outputs, take_script};
 use crate::ended::has_completed;
+use crate::error::Change;
 use crate::execute::Execution;
 use crate::replayed::{check_output, key, name_of_replay};
 use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
-use crate::{Busy, Engine, Events, Fixable, For, FoundJob, Jobs, Remedy, Republish, Retry, StopRequest};
+use crate::{
+    Busy, Engine, Error, Events, Fixable, For, FoundJob, Jobs, Remedy, Republish, Retry, Separate, StopRequest,
+};
 
 /// Beginning of the notes about rejects that a replay does not run.
 const LEAVES_OUT: &str = "does not replay ";
+/// Consequence of a missing file.
+const NOT_REPLAYED: &str = "it cannot be replayed";
 
 /// How a replay differs from the job that it replays.
 #[derive(Clone, Debug, Default)]
@@ -109,7 +114,7 @@ impl Engine {
             match &next.result {
                 None => {
                     options.begins_anew(&next, &jobs)?;
-                    return Ok(self.retry_on(&next.spec.job_id, Republish::Missing, target, events).await?);
+                    return self.retry_on(&next.spec.job_id, Republish::Missing, target, events).await;
                 }
                 // It would run the script that it has packed.
                 Some(_) if !has_completed(&next) => break,
@@ -131,25 +136,21 @@ impl Engine {
         let schemas = job.store.schemas().await.context("read the plan")?;
         describe(&store, &spec, &schemas, &plan, Some(items)).await?;
         jobs.open(&spec, &job.spec.job_id).await?;
-        Ok(self.retry_on(&spec.job_id, Republish::Unended, target, events).await?)
+        self.retry_on(&spec.job_id, Republish::Unended, target, events).await
     }
 }
 
 impl ReplayOptions {
     /// Whether a replay that has not completed stays as it is, because it was canceled and ran another script. An error: it
     /// has not ended.
-    fn begins_anew(&self, replay: &FoundJob, jobs: &Jobs) -> Result<bool> {
-        let (job_id, begun_with) = (&replay.spec.job_id, &replay.spec.source_directory);
+    fn begins_anew(&self, replay: &FoundJob, jobs: &Jobs) -> crate::Result<bool> {
+        let begun_with = replay.spec.source_directory.as_path();
         match &self.source_directory {
-            Some(folder) if !is_same(folder, begun_with.as_path()) => match &replay.result {
+            Some(folder) if !is_same(folder, begun_with) => match &replay.result {
                 Some(_) => Ok(true),
                 None => {
-                    let problem = format!(
-                        "replay {job_id} has begun with the script in {} and has not ended; cancel it to begin another",
-                        begun_with.display()
-                    );
-                    let remedy = Remedy::Retry { job_id: job_id.clone(), target: jobs.target().clone() };
-                    Err(Fixable::error(problem, remedy))
+                    let (job_id, target) = (replay.spec.job_id.clone(), jobs.target().clone());
+                    Err(Error::OtherScript { job_id, folder: begun_with.to_owned(), target })
                 }
             },
             _ => Ok(false),
@@ -159,12 +160,12 @@ impl ReplayOptions {
 
 impl Jobs {
     /// Returns what a replay of a job runs, or why it cannot run.
-    async fn rejects_of(&self, job: &FoundJob, options: &ReplayOptions) -> Result<Replay> {
+    async fn rejects_of(&self, job: &FoundJob, options: &ReplayOptions) -> crate::Result<Replay> {
         let ReplayOptions { separate, source_directory } = options;
         let job_id = &job.spec.job_id;
-        let retry = || Remedy::Retry { job_id: job_id.clone(), target: self.target().clone() };
+        let (id, target) = (|| job_id.clone(), || self.target().clone());
         let Some(result) = &job.result else {
-            return Err(Fixable::error(format!("job {job_id} has not ended"), retry()));
+            return Err(Error::NotEnded { job_id: id(), target: target() });
         };
         let ended = result.mini_batches.ended();
         let is_planned = job.store.plan_complete().await?.is_some_and(|plan| plan.mini_batches == ended);
@@ -172,13 +173,11 @@ impl Jobs {
         // What earlier replays of the same output have left out.
         let left_before: Vec<_> = job.spec.notes.iter().filter(|note| note.starts_with(LEAVES_OUT)).cloned().collect();
         if rejects.mini_batches() == 0 && is_planned {
-            let but =
-                if left_before.is_empty() { String::new() } else { format!("; it {}", left_before.join(", and it ")) };
-            bail!("job {job_id} has no rejected items: nothing to replay{but}");
+            let left_out = left_before.iter().filter_map(|note| note.strip_prefix(LEAVES_OUT));
+            return Err(Error::NothingToReplay { job_id: id(), left_out: left_out.map(str::to_owned).collect() });
         }
         if !is_planned {
-            let problem = format!("not all mini-batches of job {job_id} have ended, or its plan has been removed");
-            return Err(Fixable::error(problem, retry()));
+            return Err(Error::NotAllEnded { job_id: id(), target: target() });
         }
         let merges = !*separate && job.spec.output.action == OutputAction::AppendRow;
         let mut plan = Vec::new();
@@ -196,10 +195,7 @@ impl Jobs {
                     continue;
                 }
                 if merges && *succeeded > 0 && !named.is_empty() && pieces.is_empty() {
-                    bail!(
-                        "job {job_id} has items without a result whose places between the rows of other items are not \
-                         known: `gristmill replay {job_id} --separate` writes a file of its own"
-                    );
+                    return Err(Error::NoPlaceInOutput { job_id: id(), target: target() });
                 }
                 let again = || {
                     check_items(rejected.descriptor.as_ref(), rejected.attempt.mini_batch)?;
@@ -212,20 +208,17 @@ impl Jobs {
         }
         let left = left_out(unread, unnamed);
         if plan.is_empty() {
-            bail!("job {job_id} has no rejects but {}", left.join("; and "));
+            return Err(Error::NothingToReplay { job_id: id(), left_out: left });
         }
         let without = match merges {
-            true => job_without_rows(&job.store, job_id).await.with_context(|| {
-                format!("only `gristmill replay {job_id} --separate` can run the rejects of job {job_id}")
+            true => job_without_rows(&job.store, job_id).await.map_err(|error| {
+                let remedy = Remedy::ReplaySeparately { job_id: id(), target: target(), or: Separate::Only };
+                Fixable::caused(format!("the rejects of job {job_id} cannot join its output"), remedy, error)
             })?,
             false => None,
         };
         if let Some(without) = without {
-            bail!(
-                "job {without} has kept its output and no longer the rows of its mini-batches, so nothing can be added to \
-                 them (a job keeps them if it isolates bad items and has rejects): `gristmill replay {job_id} --separate` \
-                 writes a file of its own, and `gristmill retry {job_id}` runs what failed and those rows again"
-            );
+            return Err(Error::NoRowsBesideOutput { job_id: id(), without, target: target() });
         }
         check_inputs(&plan, job_id, matches!(self, Self::Here(_)))?;
         let mut spec = job.spec.clone();
@@ -284,7 +277,7 @@ fn left_out(unread: u64, unnamed: u64) -> Vec<String> {
 fn check_items(planned: Option<&Descriptor>, number: u64) -> Result<()> {
     let Some(planned) = planned else { bail!("its plan has no mini-batch {number}, or has been removed") };
     if !can_run_alone(planned) {
-        bail!("mini-batch {number} has no items, only a number, so only `retry` can run it again");
+        bail!("mini-batch {number} has no items, only a number, so only a retry can run it again");
     }
     Ok(())
 }
@@ -292,25 +285,29 @@ fn check_items(planned: Option<&Descriptor>, number: u64) -> Result<()> {
 /// Checks that local files still exist, and that local tables are those that were planned: a replay runs a range of their
 /// rows. Nodes check remote ones when they read them, and those that only they may see. `is_here`: the nodes are on
 /// this machine.
-fn check_inputs(plan: &[Descriptor], job_id: &str, is_here: bool) -> Result<()> {
+fn check_inputs(plan: &[Descriptor], job_id: &str, is_here: bool) -> crate::Result<()> {
     let mut versions: HashMap<PathBuf, Option<FileVersion>> = HashMap::new();
-    let mut version = |path: &ItemPath| -> Result<Option<FileVersion>> {
+    let changed = |path: PathBuf, change, consequence| Error::InputChanged {
+        job_id: job_id.to_owned(),
+        path,
+        change,
+        consequence,
+    };
+    let mut version = |path: &ItemPath| -> crate::Result<Option<FileVersion>> {
         let path = path.as_path().to_owned();
         if let Some(known) = versions.get(&path) {
             return Ok(known.clone());
         }
         let found = match std::fs::metadata(&path) {
             Ok(metadata) if metadata.is_dir() => {
-                bail!("{} is a folder now, so the file of job {job_id} cannot be replayed", path.display())
+                return Err(changed(path, Change::IsFolder, NOT_REPLAYED));
             }
             Ok(metadata) => Some(FileVersion::of_file(&metadata)),
             Err(error) if !is_here && error.kind() == ErrorKind::NotFound => None,
-            Err(error) => {
-                return Err(error).with_context(|| {
-                    let path = path.display();
-                    format!("{path} has been removed since job {job_id} was planned, so it cannot be replayed")
-                });
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(changed(path, Change::Removed, NOT_REPLAYED));
             }
+            Err(error) => return Err(error).with_context(|| format!("read {}", path.display()))?,
         };
         versions.insert(path, found.clone());
         Ok(found)
@@ -326,11 +323,8 @@ fn check_inputs(plan: &[Descriptor], job_id: &str, is_here: bool) -> Result<()> 
                 for block in blocks.iter().filter(|block| !block.path.is_url()) {
                     let Some(found) = version(&block.path)? else { continue };
                     if block.version.as_ref().is_some_and(|planned| *planned != found) {
-                        bail!(
-                            "{} has changed since job {job_id} was planned, so its rejected rows cannot be found: run the \
-                             whole job again",
-                            block.path.display()
-                        );
+                        let consequence = "its rejected rows cannot be found: run the whole job again";
+                        return Err(changed(block.path.as_path().to_owned(), Change::Changed, consequence));
                     }
                 }
             }
@@ -376,14 +370,14 @@ mod tests {
         let paths = vec![folder.path().into()];
         let files = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
         let refused = check_inputs(&[Descriptor::new("first", 0, files)], "first", true).expect_err("no file");
-        assert!(refused.to_string().contains("is a folder now"), "{refused:#}");
+        assert!(refused.to_string().contains("has become a folder since job first"), "{refused:#}");
     }
 
     #[test]
     fn mini_batch_without_items_is_refused() {
         let rank = Descriptor::new("first", 7, Work::Rank);
         let refused = check_items(Some(&rank), 7).expect_err("no items");
-        assert!(refused.to_string().contains("only `retry`"));
+        assert!(refused.to_string().contains("only a retry"));
         assert!(check_items(None, 7).is_err());
     }
 }

@@ -3,12 +3,12 @@
 //! A replay is planned from the rejects of its base, the job that it replays. If the base runs again, other items are
 //! rejected, and the rows of the replay belong nowhere.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use protocol::{JobResult, JobState};
 use reducer::{job_without_rows, times_reopened};
 
 use crate::ended::{has_completed, is_untouched};
-use crate::{Fixable, FoundJob, Jobs, Notice, Remedy, is_named, name_with, started};
+use crate::{Error, FoundJob, Jobs, Notice, Remedy, is_named, name_with, started};
 
 /// End of the names of replays.
 const SUFFIX: &str = "-replay";
@@ -118,27 +118,21 @@ impl Jobs {
 
     /// Checks that a job may run again: its output must not lose the rows of a replay, and, if it is a replay itself, its
     /// base must be as it was.
-    pub(crate) async fn check_may_run_again(&self, job: &FoundJob) -> Result<()> {
-        let job_id = &job.spec.job_id;
+    pub(crate) async fn check_may_run_again(&self, job: &FoundJob) -> crate::Result<()> {
+        let (job_id, target) = (job.spec.job_id.clone(), self.target().clone());
         if let Some(last) = self.completed_replays(job, None).await?.pop() {
-            let (last, target) = (last.spec.job_id, self.target().clone());
-            let problem = format!(
-                "replay {last} has put its rows into the output of job {job_id}, which a retry would write without them"
-            );
-            return Err(Fixable::error(problem, Remedy::Replay { job_id: job_id.clone(), target }));
+            return Err(Error::HasReplay { job_id, replay: last.spec.job_id, target });
         }
         let Some(base_id) = &job.spec.replays else { return Ok(()) };
         let Ok(Some(base)) = self.job(base_id).await else {
-            bail!("job {base_id}, whose rows belong in the output of replay {job_id}, has been removed");
+            return Err(Error::BaseRemoved { job_id, base: base_id.clone() });
         };
         let run = times_reopened(&base.store, base_id).await.with_context(|| format!("read job {base_id}"))?;
         if job.spec.replays_run.is_some_and(|planned| planned != run) {
-            let (job_id, target) = (base_id.clone(), self.target().clone());
-            let problem = format!("job {base_id} has run again since its replay {} was planned", job.spec.job_id);
-            return Err(Fixable::error(problem, Remedy::Replay { job_id, target }));
+            return Err(Error::BaseRanAgain { job_id, base: base_id.clone(), target });
         }
         if let Some(without) = job_without_rows(&job.store, base_id).await? {
-            bail!("job {without} no longer has its rows, which belong in the output of replay {job_id}");
+            return Err(Error::BaseWithoutRows { job_id, without });
         }
         // An interrupted replay may have written the output already.
         if let (Some(result), Self::Here(_)) = (&job.result, self) {
@@ -151,14 +145,10 @@ impl Jobs {
 
 /// Checks that nothing has changed the output since this job wrote it, before a replay writes it again. What is behind a
 /// URL is not compared.
-pub(crate) async fn check_output(job: &FoundJob) -> Result<()> {
-    let job_id = &job.spec.job_id;
+pub(crate) async fn check_output(job: &FoundJob) -> crate::Result<()> {
     let Some(output) = job.result.as_ref().and_then(|result| result.output.as_deref()) else { return Ok(()) };
     if job.spec.output.folder.is_url() || is_untouched(output, job).await {
         return Ok(());
     }
-    bail!(
-        "{output} is missing, or was changed since job {job_id} wrote it, and a replay writes it again: `gristmill replay \
-         {job_id} --separate` writes a file of its own, and `gristmill run --fresh` runs the whole job again"
-    )
+    Err(Error::OutputChanged { job_id: job.spec.job_id.clone(), output: output.to_owned() })
 }

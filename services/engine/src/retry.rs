@@ -7,11 +7,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::StreamExt;
 use partitioner::Inputs;
-use protocol::{Descriptor, JobResult, PLAN_CHUNK_MINI_BATCHES, Record, ResultEvent, decode_records, job_of_message};
+use protocol::{Descriptor, JobResult, PlanPosition, Record, ResultEvent, decode_records, job_of_message};
 use reducer::Reducer;
 use storage::JobStore;
 use tokio::time::sleep;
@@ -21,9 +21,9 @@ use crate::list::in_order;
 use crate::mini_batches::MiniBatches;
 use crate::run::nothing_to_do;
 use crate::submit::PUBLISHING_EVERY;
-use crate::turns::{self, Entry};
+use crate::turns::{self, Admission};
 use crate::unfinished::Needed;
-use crate::{Engine, Events, For, FoundJob, Notice, Queues, Submission, Target, Unfinished};
+use crate::{Engine, Error, Events, For, FoundJob, Notice, Queues, Submission, Target, Unfinished};
 
 /// Looks at a job that is about to end, one second after the other.
 const LOOKS_MAX: usize = 5;
@@ -51,9 +51,9 @@ pub enum Republish {
 /// Why no mini-batch of a job that has not ended needs a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
-    /// All are in the queue, or at a worker. `is_counted`: the queue has counted them.
+    /// All are in the queue, or at a worker.
     Published {
-        #[allow(missing_docs)]
+        /// The queue has counted them.
         is_counted: bool,
     },
     /// Another process plans and publishes them.
@@ -77,7 +77,7 @@ impl Engine {
         republish: Republish,
         target: &Target,
         events: &Events,
-    ) -> Result<Retry> {
+    ) -> crate::Result<Retry> {
         let store = target.open_store().await?;
         let jobs = target.jobs(store.clone());
         let queues = target.open_queues(false).await?;
@@ -106,8 +106,8 @@ impl Engine {
         let FoundJob { store: job, spec, result, .. } = found;
         let job_id = spec.job_id.clone();
         let (target, listings) = (target.clone(), Inputs::new(job.stores().options()));
-        let submission = |entry, unfinished, job, spec, queues, store| {
-            Box::new(Submission { store, job, spec, queues, target: target.clone(), entry, unfinished, listings })
+        let submission = |admission, unfinished, job, spec, queues, store| {
+            Box::new(Submission { store, job, spec, queues, target: target.clone(), admission, unfinished, listings })
         };
         if is_ending && is_served {
             let mini_batches = reducer.tally().mini_batches();
@@ -117,7 +117,7 @@ impl Engine {
                 unended: None,
                 failed: mini_batches.failed,
             });
-            return Ok(Retry::InFlight(submission(Entry::Runs, Unfinished::none(), job, spec, queues, store)));
+            return Ok(Retry::InFlight(submission(Admission::Runs, Unfinished::none(), job, spec, queues, store)));
         }
         let lost = reducer.forget_lost_rows().await?;
         Notice::lost_rows(&lost, had_completed).into_iter().for_each(|notice| events.notice(notice));
@@ -145,19 +145,26 @@ impl Engine {
                 Messages::Complete(state) => {
                     let (unended, failed) = (unfinished.count(), mini_batches.failed);
                     events.notice(Notice::InFlight { job_id, state, unended, failed });
-                    return Ok(Retry::InFlight(submission(Entry::Runs, Unfinished::none(), job, spec, queues, store)));
+                    return Ok(Retry::InFlight(submission(
+                        Admission::Runs,
+                        Unfinished::none(),
+                        job,
+                        spec,
+                        queues,
+                        store,
+                    )));
                 }
             }
         }
         let committed = mini_batches.succeeded.saturating_sub(incomplete);
         let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
         events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
-        let entry = turns::enter_again(&store, &spec).await?;
+        let admission = turns::enter_again(&store, &spec).await?;
         if store.is_being_removed(&job_id).await? {
             store.mark_ended(&job_id).await?;
-            bail!("job {job_id} cannot be continued, because a clean-up of the target is removing it");
+            return Err(Error::BeingRemoved { job_id });
         }
-        let submission = submission(entry, unfinished, job, spec, queues, store);
+        let submission = submission(admission, unfinished, job, spec, queues, store);
         submission.warn(events).await;
         Ok(Retry::Submission(submission))
     }
@@ -182,7 +189,8 @@ async fn is_damaged(job: JobStore, chunk: u64, mini_batches: u64) -> Result<bool
         Err(storage::Error::NotFound { .. }) => return Ok(true),
         read => read?.iter().filter(|byte| **byte == b'\n').count() as u64,
     };
-    Ok(lines != (mini_batches - chunk * PLAN_CHUNK_MINI_BATCHES).min(PLAN_CHUNK_MINI_BATCHES))
+    let numbers = PlanPosition::numbers_of(chunk, mini_batches);
+    Ok(lines != numbers.end - numbers.start)
 }
 
 /// Returns the mini-batches of a job that have a message, if the queue can tell and no outcome of the job waits.
@@ -246,7 +254,7 @@ async fn messages(
         true => u64::MAX,
         false if is_derived => 0,
         // Each chunk is published before the next one is written.
-        false => chunks(job).await?.saturating_sub(1) * PLAN_CHUNK_MINI_BATCHES,
+        false => PlanPosition::first_of(chunks(job).await?.saturating_sub(1)),
     };
     Ok(Messages::Lost(Needed { from, others: missing, except: in_queue.unwrap_or_default() }))
 }
@@ -338,14 +346,14 @@ mod tests {
         assert!(!plan_is_damaged(&job).await.expect("readable"), "it is not complete");
         let (chunks, of_last) = (40, 7);
         let plan = PlanComplete {
-            mini_batches: (chunks - 1) * PLAN_CHUNK_MINI_BATCHES + of_last,
+            mini_batches: PlanPosition::first_of(chunks - 1) + of_last,
             items: None,
             files: 0,
             inputs_digest: String::new(),
             left_out: LeftOut::default(),
         };
-        let lines = |count: u64| Bytes::from("{}\n".repeat(count as usize));
-        let whole = |chunk| lines(if chunk == chunks - 1 { of_last } else { PLAN_CHUNK_MINI_BATCHES });
+        let lines = |count: usize| Bytes::from("{}\n".repeat(count));
+        let whole = |chunk| lines(PlanPosition::numbers_of(chunk, plan.mini_batches).count());
         for chunk in 0..chunks {
             job.create_plan_chunk(chunk, whole(chunk)).await.expect("writable");
         }

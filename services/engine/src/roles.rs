@@ -65,10 +65,10 @@ impl Engine {
         let (mut is_published, mut is_canceled) = (false, false);
         let followed = loop {
             tokio::select! {
-                followed = &mut following => break followed,
+                followed = &mut following => break followed.map_err(anyhow::Error::from),
                 published = &mut publishing, if !is_published => match published.context("planning panicked")? {
                     Ok(_) => is_published = true,
-                    Err(error) => break Err(error),
+                    Err(error) => break Err(error.into()),
                 },
                 () = cancel.cancelled(), if !is_canceled => {
                     is_canceled = true;

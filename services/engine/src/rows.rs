@@ -3,24 +3,25 @@
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Context;
 use protocol::{Descriptor, FileVersion, ItemPath, Work};
 use tables::{DecodeRequest, LocalBlock, write_parquet};
 
-use crate::{For, Jobs};
+use crate::error::Change;
+use crate::{Error, For, Jobs};
 
 impl Jobs {
     /// Writes the rows of a mini-batch to a new Parquet file, with the types that the script gets. Returns their
     /// number. The tables must be files of this machine, as they were planned.
-    pub async fn write_rows(&self, wanted: &str, mini_batch: u64, to: &Path) -> Result<u64> {
+    pub async fn write_rows(&self, wanted: &str, mini_batch: u64, to: &Path) -> crate::Result<u64> {
         let job = self.find(wanted, For::Look).await?;
         let descriptor = job.planned(mini_batch).await?;
         let job_id = job.spec.job_id;
         let Work::Rows { input, blocks, .. } = &descriptor.work else {
-            bail!("mini-batch {mini_batch} of job {job_id} has no rows of a table: it is {}", descriptor.detail())
+            return Err(Error::NoRows { job_id, mini_batch, detail: descriptor.detail() });
         };
         if let Some(url) = blocks.iter().map(|block| &block.path).find(|path| path.is_url()) {
-            bail!("{} is not a file of this machine; download it, and run a job on the copy", url.display());
+            return Err(Error::NotHere { url: url.display() });
         }
         let position = *input as usize;
         let schema = job.store.schemas().await.context("read the plan")?.get(position).cloned().flatten();
@@ -32,18 +33,21 @@ impl Jobs {
         check_versions(&descriptor, &job_id)?;
         let file = File::create_new(to).with_context(|| format!("write {}", to.display()))?;
         let range = descriptor.replays.and_then(|replays| replays.rows);
-        write_parquet(&decoded?.batch, range, file).with_context(|| format!("write {}", to.display()))
+        let decoded = decoded.map_err(anyhow::Error::from)?;
+        Ok(write_parquet(&decoded.batch, range, file).with_context(|| format!("write {}", to.display()))?)
     }
 }
 
 /// Checks that the tables are as they were planned, after they were read.
-fn check_versions(descriptor: &Descriptor, job_id: &str) -> Result<()> {
+fn check_versions(descriptor: &Descriptor, job_id: &str) -> crate::Result<()> {
     let Work::Rows { blocks, .. } = &descriptor.work else { return Ok(()) };
     for block in blocks {
         let path: &ItemPath = &block.path;
         let metadata = std::fs::metadata(path.as_path()).with_context(|| format!("read {}", path.display()))?;
         if block.version.as_ref().is_some_and(|planned| *planned != FileVersion::of_file(&metadata)) {
-            bail!("{} has changed since job {job_id} was planned, so its rows cannot be found", path.display());
+            let (job_id, path) = (job_id.to_owned(), path.as_path().to_owned());
+            let consequence = "its rows cannot be found";
+            return Err(Error::InputChanged { job_id, path, change: Change::Changed, consequence });
         }
     }
     Ok(())

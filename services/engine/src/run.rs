@@ -13,8 +13,8 @@ use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};
 use crate::reuse::note_reuse;
 use crate::{
-    Busy, Check, Engine, Error, Event, Events, Fixable, For, FoundJob, Home, Jobs, Lock, NewJobReason, Notice,
-    OutputLock, Removed, Result, StopRequest, new_job_id, same_job,
+    Busy, Check, Engine, Error, Event, Events, For, FoundJob, Home, Index, Jobs, Lock, NewJobReason, Notice,
+    OutputLock, Remedy, Removed, Result, StopRequest, new_job_id, same_job,
 };
 
 /// Earlier jobs with the same fingerprint that a run considers, newest first.
@@ -23,6 +23,12 @@ const SAME_JOBS_MAX: usize = 16;
 enum Choice<'a> {
     Run(Box<Execution<'a>>, Locks),
     Reuse(Box<JobResult>),
+}
+
+/// An earlier job that makes a new one unnecessary.
+enum Earlier {
+    Unfinished(Box<FoundJob>, Lock),
+    Reused(Box<JobResult>),
 }
 
 /// Excludes other processes from the job and its output while the job runs.
@@ -91,7 +97,7 @@ impl Engine {
             return Err(Busy::Running(job_id.clone()).into());
         };
         // It may have ended, or have been continued, before it was locked.
-        let job = jobs.job(job_id).await?.with_context(|| format!("job {job_id} has been removed"))?;
+        let job = jobs.known_job(job_id).await?;
         if let Some(result) = nothing_to_do(&job) {
             events.notice(jobs.nothing_to_do(&job, result).await?);
             return Ok(result.clone());
@@ -103,87 +109,21 @@ impl Engine {
         self.execute(Execution::resume(job, home, self.settings()), locks, stop, events).await
     }
 
+    /// Continues or reuses an earlier job with the same fingerprint, or describes a new one.
     async fn choose(&self, parsed: Parsed, fresh: bool, events: &Events) -> Result<Choice<'_>> {
         let home = self.home();
-        let Parsed { mut spec, identity, listings, .. } = parsed;
-        let jobs = Jobs::Here(home.clone());
         let index = home.index()?;
-        let output = take_output(&spec, home)?;
-        let mut digest = None;
-        let mut not_reused = None;
-        let mut looked_at = 0;
-        for id in index.find(&spec.fingerprint)? {
-            // A job that cannot be read does not prevent a new one.
-            let Ok(Some(other)) = jobs.job(&id).await else { continue };
-            if other.spec.fingerprint != spec.fingerprint {
-                continue;
+        let output = take_output(&parsed.spec, home)?;
+        let (earlier, not_reused) = self.earlier(&parsed, &index, fresh, events).await?;
+        match earlier {
+            Some(Earlier::Reused(result)) => return Ok(Choice::Reuse(result)),
+            Some(Earlier::Unfinished(job, lock)) => {
+                let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
+                return Ok(Choice::Run(Box::new(Execution::resume(*job, home, self.settings())), locks));
             }
-            looked_at += 1;
-            if looked_at > SAME_JOBS_MAX {
-                break;
-            }
-            if other.has_finished() && !spec.allow_reuse {
-                continue;
-            }
-            let Some(lock) = home.try_lock_job(&id)? else {
-                return Err(Busy::SameOutput { job_id: Some(id), output: output_of(&spec) }.into());
-            };
-            if fresh {
-                continue;
-            }
-            // It may have ended before it was locked.
-            let Ok(Some(job)) = jobs.job(&id).await else { continue };
-            let is_other = || same_job::differs(&home.job_folder(&id), &identity, job.has_finished());
-            if !job.has_finished() {
-                if is_other() {
-                    continue;
-                }
-                if inputs_have_changed(&job).await {
-                    events.notice(Notice::InputsChanged(id));
-                    continue;
-                }
-                let execution = Execution::resume(job, home, self.settings());
-                return Ok(Choice::Run(Box::new(execution), Locks::new(home, lock, output, &id)?));
-            }
-            let Some(mut result) = job.result.clone() else { continue };
-            // A replay with the same script has completed its output.
-            let replays =
-                if spec.allow_reuse { jobs.completed_replays(&job, None).await.unwrap_or_default() } else { vec![] };
-            let is_same = |replay: &FoundJob| replay.spec.snapshot_digest == job.spec.snapshot_digest;
-            let mut holder = &job;
-            if replays.iter().all(is_same)
-                && let Some(last) = replays.last()
-                && let Some(of_last) = &last.result
-            {
-                (holder, result) = (last, of_last.clone());
-            }
-            if !spec.allow_reuse || result.state != JobState::Completed || result.mini_batches.failed > 0 {
-                continue;
-            }
-            let Ok(Some(plan)) = job.store.plan_complete().await else { continue };
-            if is_other() {
-                continue;
-            }
-            let output = result.output.clone().unwrap_or_default();
-            let mut outputs = spec.outputs.values().filter(|folder| !folder.is_url());
-            if let Some(missing) = outputs.find(|folder| !folder.as_path().is_dir()) {
-                not_reused.get_or_insert((id, NewJobReason::OutputChanged(missing.display())));
-                continue;
-            }
-            if !is_untouched(&output, holder).await {
-                not_reused.get_or_insert((id, NewJobReason::OutputChanged(output)));
-                continue;
-            }
-            if digest.is_none() {
-                digest = listings.digest(&spec).await.ok();
-            }
-            if digest.as_ref() == Some(&plan.inputs_digest) {
-                note_reuse(&job.store).await;
-                return Ok(Choice::Reuse(Box::new(JobResult { reused: true, ..result })));
-            }
-            let input = if let [input] = &spec.inputs[..] { Some(input.name.clone()) } else { None };
-            not_reused.get_or_insert((id, NewJobReason::InputsChanged(input)));
+            None => {}
         }
+        let Parsed { mut spec, identity, listings, .. } = parsed;
         let new_job = match not_reused {
             _ if fresh => None,
             Some((earlier, reason)) => Some(Notice::NewJob { earlier, reason }),
@@ -207,6 +147,106 @@ impl Engine {
         Ok(Choice::Run(Box::new(execution), locks))
     }
 
+    /// Returns the newest job with the same fingerprint that can be continued or reused, and otherwise the newest that people
+    /// may expect to be reused, with the reason why it is not. `fresh`: only checks that none of them runs.
+    async fn earlier(
+        &self,
+        parsed: &Parsed,
+        index: &Index,
+        fresh: bool,
+        events: &Events,
+    ) -> Result<(Option<Earlier>, Option<(String, NewJobReason)>)> {
+        let (home, jobs, spec) = (self.home(), self.jobs(), &parsed.spec);
+        let (mut digest, mut not_reused) = (None, None);
+        let mut looked_at = 0;
+        for id in index.find(&spec.fingerprint)? {
+            // A job that cannot be read does not prevent a new one.
+            let Ok(Some(other)) = jobs.job(&id).await else { continue };
+            if other.spec.fingerprint != spec.fingerprint {
+                continue;
+            }
+            looked_at += 1;
+            if looked_at > SAME_JOBS_MAX {
+                break;
+            }
+            if other.has_finished() && !spec.allow_reuse {
+                continue;
+            }
+            let Some(lock) = home.try_lock_job(&id)? else {
+                return Err(Busy::SameOutput { job_id: Some(id), output: output_of(spec) }.into());
+            };
+            if fresh {
+                continue;
+            }
+            // It may have ended before it was locked.
+            let Ok(Some(job)) = jobs.job(&id).await else { continue };
+            if !job.has_finished() {
+                if same_job::differs(&home.job_folder(&id), &parsed.identity, false) {
+                    continue;
+                }
+                if inputs_have_changed(&job).await {
+                    events.notice(Notice::InputsChanged(id));
+                    continue;
+                }
+                return Ok((Some(Earlier::Unfinished(Box::new(job), lock)), None));
+            }
+            match self.reuse(&job, parsed, &mut digest).await {
+                Ok(result) => return Ok((Some(Earlier::Reused(Box::new(result))), None)),
+                Err(None) => {}
+                Err(Some(reason)) => {
+                    not_reused.get_or_insert((id, reason));
+                }
+            }
+        }
+        Ok((None, not_reused))
+    }
+
+    /// Returns the result of a finished job, if it is what a new run would compute; otherwise the reason why it is not, if
+    /// that may surprise people. `digest`: that of the inputs now, once it is known.
+    async fn reuse(
+        &self,
+        job: &FoundJob,
+        parsed: &Parsed,
+        digest: &mut Option<String>,
+    ) -> std::result::Result<JobResult, Option<NewJobReason>> {
+        let spec = &parsed.spec;
+        let Some(mut result) = job.result.clone().filter(|_| spec.allow_reuse) else { return Err(None) };
+        // A replay with the same script has completed its output.
+        let replays = self.jobs().completed_replays(job, None).await.unwrap_or_default();
+        let is_same = |replay: &FoundJob| replay.spec.snapshot_digest == job.spec.snapshot_digest;
+        let mut holder = job;
+        if replays.iter().all(is_same)
+            && let Some(last) = replays.last()
+            && let Some(of_last) = &last.result
+        {
+            (holder, result) = (last, of_last.clone());
+        }
+        if result.state != JobState::Completed || result.mini_batches.failed > 0 {
+            return Err(None);
+        }
+        let Ok(Some(plan)) = job.store.plan_complete().await else { return Err(None) };
+        if same_job::differs(&self.home().job_folder(&job.spec.job_id), &parsed.identity, true) {
+            return Err(None);
+        }
+        let output = result.output.clone().unwrap_or_default();
+        let mut outputs = spec.outputs.values().filter(|folder| !folder.is_url());
+        if let Some(missing) = outputs.find(|folder| !folder.as_path().is_dir()) {
+            return Err(Some(NewJobReason::OutputChanged(missing.display())));
+        }
+        if !is_untouched(&output, holder).await {
+            return Err(Some(NewJobReason::OutputChanged(output)));
+        }
+        if digest.is_none() {
+            *digest = parsed.listings.digest(spec).await.ok();
+        }
+        if digest.as_ref() != Some(&plan.inputs_digest) {
+            let input = if let [input] = &spec.inputs[..] { Some(input.name.clone()) } else { None };
+            return Err(Some(NewJobReason::InputsChanged(input)));
+        }
+        note_reuse(&job.store).await;
+        Ok(JobResult { reused: true, ..result })
+    }
+
     pub(crate) async fn execute(
         &self,
         execution: Execution<'_>,
@@ -225,7 +265,7 @@ impl Engine {
             Err(error) => match error.downcast::<Error>() {
                 Ok(error) => return Err(error),
                 // People can fix it, and continue the job.
-                Err(error) if Fixable::of(&error).is_some() => return Err(error.into()),
+                Err(error) if Remedy::of(&error).is_some() => return Err(error.into()),
                 Err(error) => error,
             },
         };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use protocol::{JobResult, Progress, Unfit, milliseconds_since_epoch};
-use storage::Part;
+use storage::TurnState;
 
 use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 
@@ -17,24 +17,26 @@ const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(14 * 3600);
 
 /// The state of a job, and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Standing {
+    /// The state.
     pub state: State,
+    /// What it waits for, if that is known.
     pub hint: Option<Hint>,
 }
 
 /// What a job of this place waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Hint {
+    /// The job.
     pub job_id: String,
+    /// Its target.
     pub target: TargetRef,
+    /// What it lacks.
     pub lack: Lack,
 }
 
 /// What a job lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Lack {
     /// No reducer has looked at it yet.
     FirstReducer,
@@ -42,10 +44,22 @@ pub enum Lack {
     Reducer(Since),
     /// No worker has started.
     FirstWorker,
-    /// No process works on it, and a node has it: what that node waits for, and for how long.
-    Node { node: String, seconds: u64, detail: String },
-    /// Workers have been silent; whether all mini-batches are published.
-    Worker { since: Since, planned: bool },
+    /// No process works on it, and a node has it.
+    Node {
+        /// The node.
+        node: String,
+        /// How long it has waited.
+        seconds: u64,
+        /// What it waits for.
+        detail: String,
+    },
+    /// Workers have been silent.
+    Worker {
+        /// Their last sign of life.
+        since: Since,
+        /// Whether all mini-batches are published.
+        planned: bool,
+    },
     /// The quotas of the target do not let it run yet, for this reason.
     Turn(String),
     /// No worker works on it, and those that run do not have what it requires.
@@ -151,7 +165,7 @@ impl Jobs {
         match self {
             // Without a reducer, no turn comes.
             Self::There { store, .. } if !matches!(lack, Some(Lack::FirstReducer | Lack::Reducer(_))) => {
-                if store.part(job_id).await? != Some(Part::Waits) {
+                if store.turn_state(job_id).await? != Some(TurnState::Waits) {
                     return Ok(standing);
                 }
                 let reason = store.job(job_id).wait_reason().await?.unwrap_or_else(|| "it has just come".to_owned());

@@ -3,29 +3,32 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use protocol::{JobResult, Priority, Progress};
 use reducer::{Reducer, committed_in};
 use serde::Serialize;
 
 use crate::history::{Origin, SharedHistory};
-use crate::{For, FoundJob, Hint, Jobs, Pulse, Standing, State};
+use crate::{For, FoundJob, Hint, Jobs, Pulse, Result, Standing, State};
 
 /// Longer than from one sign of life of a reducer to the next.
 const SECOND_LOOK: Duration = Duration::from_secs(4);
 
 /// The status of a job.
-#[allow(missing_docs)]
 #[derive(Clone, Debug)]
 pub struct Status {
+    /// Its id.
     pub job_id: String,
+    /// Its state.
     pub state: State,
+    /// What it waits for, if that is known.
     pub hint: Option<Hint>,
     /// Person or team that it counts for on a compute target.
     pub owner: Option<String>,
     /// Its priority on a compute target now.
     pub priority: Priority,
+    /// How it ended.
     pub result: Option<JobResult>,
+    /// How far it is.
     pub progress: Option<Progress>,
     /// The last replay that has put its rows into the output of the job.
     pub replayed_by: Option<String>,
@@ -36,10 +39,11 @@ pub struct Status {
 }
 
 /// The status of a job as one JSON object: the same for the command line, the portal and reports.
-#[allow(missing_docs)]
 #[derive(Clone, Debug, Serialize)]
 pub struct StatusDocument {
+    /// Its id.
     pub job_id: String,
+    /// Its state.
     pub state: State,
     /// What it waits for, in the words of the caller.
     pub hint: Option<String>,
@@ -47,13 +51,16 @@ pub struct StatusDocument {
     pub owner: Option<String>,
     /// Its priority on a compute target now.
     pub priority: Priority,
+    /// How it ended.
     pub result: Option<JobResult>,
+    /// How far it is.
     pub progress: Option<Progress>,
     /// The last replay that has put its rows into the output of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed_by: Option<String>,
     /// The folder of its entry script, on the machine that started it.
     pub source_directory: String,
+    /// The folder of its logs.
     pub logs: String,
 }
 
@@ -112,7 +119,7 @@ impl Look {
     /// Looks again.
     pub async fn again(&mut self, jobs: &Jobs) -> Result<()> {
         let id = &self.job.spec.job_id;
-        self.job = jobs.job(id).await?.with_context(|| format!("job {id} has been removed"))?;
+        self.job = jobs.known_job(id).await?;
         self.progress = self.job.store.progress().await?;
         match (&mut self.pulse, &self.progress) {
             (Some(pulse), Some(progress)) => pulse.look(progress),
@@ -163,7 +170,7 @@ impl Look {
     }
 
     async fn standing(&self, jobs: &Jobs) -> Result<Standing> {
-        jobs.standing(&self.job, self.progress.as_ref(), self.pulse).await
+        Ok(jobs.standing(&self.job, self.progress.as_ref(), self.pulse).await?)
     }
 
     async fn as_status(&self, standing: Standing, committed: Option<Progress>, replayed_by: Option<String>) -> Status {

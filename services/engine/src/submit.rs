@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
 use protocol::{
@@ -20,10 +20,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::execute::make_output_folder;
 use crate::fit::warn_of_unfit_workers;
 use crate::functions;
-use crate::turns::{self, Entry};
+use crate::turns::{self, Admission};
 use crate::{
-    Busy, Engine, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target, Unfinished,
-    new_job_id, reuse,
+    Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target,
+    Unfinished, new_job_id, reuse,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -35,15 +35,18 @@ const PATHS_NAMED_MAX: usize = 3;
 pub(crate) const PUBLISHING_EVERY: Duration = Duration::from_secs(4);
 
 /// A job that is described in the store of its target and not yet published.
-#[allow(missing_docs)]
 #[derive(Debug)]
 pub struct Submission {
+    /// The store of the target.
     pub store: TargetStore,
+    /// The objects of the job.
     pub job: JobStore,
+    /// What it runs.
     pub spec: JobSpec,
+    /// The queues of the target.
     pub queues: Queues,
     pub(crate) target: Target,
-    pub(crate) entry: Entry,
+    pub(crate) admission: Admission,
     pub(crate) unfinished: Unfinished,
     pub(crate) listings: Inputs,
 }
@@ -68,7 +71,7 @@ impl Engine {
         create_queues: bool,
         refuses_when_full: bool,
         events: &Events,
-    ) -> Result<Submission> {
+    ) -> crate::Result<Submission> {
         let queues = target.open_queues(create_queues).await?;
         let mut spec = parsed.spec;
         check_durability(&spec, target)?;
@@ -114,7 +117,7 @@ impl Engine {
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
                 return Ok(Submission {
-                    entry: turns::enter(&store, &spec).await?,
+                    admission: turns::enter(&store, &spec).await?,
                     store,
                     job,
                     spec,
@@ -125,7 +128,10 @@ impl Engine {
                 });
             }
         }
-        bail!("a clean-up of the target removed the script of job {} {SENDS_MAX} times; try again later", spec.job_id)
+        let job_id = spec.job_id;
+        Err(Error::TryAgain(format!(
+            "a clean-up of the target removed the script of job {job_id} {SENDS_MAX} times; try again later"
+        )))
     }
 }
 
@@ -142,16 +148,16 @@ impl Submission {
 
     /// Plans and publishes; a job that waits for its turn is only planned. After an error the job is open, and at most
     /// partly published.
-    pub async fn publish(&self) -> Result<Published> {
+    pub async fn publish(&self) -> crate::Result<Published> {
         let Self { job, spec, queues, .. } = self;
         let address = self.target.queue()?.place();
         let _publishing = AbortOnDropHandle::new(tokio::spawn(show_life(job.clone(), address)));
         let (tasks, results) = (queues.tasks.clone(), queues.results.clone());
         let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
         let partitioner = partitioner.with_inputs(self.listings.clone());
-        let pending = |mini_batch| match self.entry {
-            Entry::Runs => self.unfinished.pending(mini_batch),
-            Entry::Waits(_) => None,
+        let pending = |mini_batch| match self.admission {
+            Admission::Runs => self.unfinished.pending(mini_batch),
+            Admission::Waits(_) => None,
         };
         let error = match partitioner.resume(pending, |_| ()).await {
             Ok(complete) => return Ok(Published::All(complete)),
@@ -159,7 +165,7 @@ impl Submission {
         };
         let Some(cause) = error.downcast_ref::<partitioner::Error>().map(|error| format!("{error:#}")) else {
             let problem = format!("job {} is not published", spec.job_id);
-            return Err(Fixable::caused(problem, self.remedy(), error));
+            return Err(Fixable::caused(problem, self.remedy(), error).into());
         };
         let mut body = begin_message(&spec.job_id);
         encode_record(&ResultEvent::PlanFailed { cause: cause.clone() }, b"", &mut body);
@@ -170,7 +176,7 @@ impl Submission {
 
     /// Says so if the job waits for its turn, or if none of the workers that run now takes it.
     pub async fn warn(&self, events: &Events) {
-        if let Entry::Waits(full) = &self.entry {
+        if let Admission::Waits(full) = &self.admission {
             let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
             events.notice(Notice::Waiting(Hint { job_id, target, lack: Lack::Turn(full.to_string()) }));
         }
@@ -207,22 +213,24 @@ fn warn_of_local_paths(spec: &JobSpec, job: &JobStore, address: &QueueAddress, e
 }
 
 /// Rejects a job whose mini-batches may take longer than the queue holds a message.
-fn check_lease(spec: &JobSpec, tasks: &dyn Queue) -> Result<()> {
+fn check_lease(spec: &JobSpec, tasks: &dyn Queue) -> crate::Result<()> {
     let needed = spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds;
     match tasks.limits().lease_max {
-        Some(lease_max) if Duration::from_secs(needed) + LEASE_MARGIN > lease_max => bail!(
-            "a mini-batch may take {needed} s (run_invocation_timeout {} + --task_overhead_timeout {}), and this queue \
+        Some(lease_max) if Duration::from_secs(needed) + LEASE_MARGIN > lease_max => {
+            Err(Error::UnsuitableTarget(format!(
+                "a mini-batch may take {needed} s (run_invocation_timeout {} + task_overhead_timeout {}), and this queue \
              holds a message for {} s at most: lower the timeouts and make mini-batches smaller, or use RabbitMQ",
-            spec.run_invocation_timeout_seconds,
-            spec.task_overhead_timeout_seconds,
-            lease_max.as_secs()
-        ),
+                spec.run_invocation_timeout_seconds,
+                spec.task_overhead_timeout_seconds,
+                lease_max.as_secs()
+            )))
+        }
         _ => Ok(()),
     }
 }
 
 /// Rejects `durability: full` on targets that do not force their data to disk.
-fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
+fn check_durability(spec: &JobSpec, target: &Target) -> crate::Result<()> {
     let is_folder = target.store()?.starts_with("file:");
     let kept = match (target.queue()?, is_folder) {
         _ if spec.durability == Durability::Process => return Ok(()),
@@ -231,11 +239,11 @@ fn check_durability(spec: &JobSpec, target: &Target) -> Result<()> {
         (_, true) => "its objects in a folder",
         (_, false) => return Ok(()),
     };
-    bail!(
+    Err(Error::UnsuitableTarget(format!(
         "durability: full is not possible on target {}: it keeps {kept}, without forcing them to disk; leave the key \
          out, run the job without a target, or use one with RabbitMQ or SQS and an object store",
         target.name
-    )
+    )))
 }
 
 /// Packs and uploads the files that other nodes cannot read in place.

@@ -15,7 +15,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use job_file::{nearest, not_kept};
 use protocol::ItemPath;
 use storage::TargetStore;
@@ -23,7 +23,7 @@ use storage::TargetStore;
 pub use address::{QueueAddress, Role};
 pub use open::Queues;
 
-use crate::{Fixable, Jobs, Remedy, Settings};
+use crate::{Error, Fixable, Jobs, Remedy, Settings};
 pub use file::TargetsFile;
 
 /// The name that stands for this machine, where a job has its own queues and folder.
@@ -78,8 +78,12 @@ pub enum TargetRef {
     /// A target of `gristmill.toml`.
     Named(String),
     /// A target without a name. Its text shows no password.
-    #[allow(missing_docs)]
-    Addresses { queue: Option<String>, store: Option<String> },
+    Addresses {
+        /// Address of its queues.
+        queue: Option<String>,
+        /// URL of its store.
+        store: Option<String>,
+    },
 }
 
 impl TargetChoice {
@@ -96,7 +100,7 @@ impl TargetChoice {
         of_job: Option<&str>,
         settings: &Settings,
         variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Target>> {
+    ) -> crate::Result<Option<Target>> {
         let Self { queue, store, .. } = self;
         let name = self.name.as_deref().or(of_job);
         if name == Some(LOCAL) || name.is_none() && queue.is_none() && store.is_none() {
@@ -116,11 +120,11 @@ impl TargetChoice {
             target.store = Some(store_url(store, folder));
         }
         if let Some(what) = target.store.as_deref().and_then(not_kept) {
-            bail!(
+            return Err(Error::UnsuitableTarget(format!(
                 "target {}: its store is {what}, which every message about the store would show; put credentials where \
                  the vendor's tools find them",
                 target.name
-            );
+            )));
         }
         Ok(Some(target))
     }
@@ -131,13 +135,12 @@ impl TargetChoice {
         of_job: Option<&str>,
         settings: &Settings,
         variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Target> {
+    ) -> crate::Result<Target> {
         if let Some(target) = self.find(of_job, settings, &variable)? {
             return Ok(target);
         }
         let known = self.read_file(settings, variable)?;
-        let problem = format!("a compute target other than this machine is needed ({})", known_targets(&known));
-        Err(Fixable::error(problem, Remedy::NameTarget { without_file: known.path.is_none() }))
+        Err(Error::NeedsTarget { known: known_targets(&known), without_file: known.path.is_none() })
     }
 
     /// Returns the names of all targets; none if they cannot be read.
@@ -162,12 +165,11 @@ impl TargetChoice {
     }
 }
 
-fn from_file(name: &str, file: &TargetsFile) -> Result<Target> {
+fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
     let Some(entry) = file.targets.get(name) else {
-        let hint = nearest(name, file.targets.keys().map(String::as_str));
-        let hint = hint.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"));
-        let problem = format!("there is no compute target {name:?}{hint} ({})", known_targets(file));
-        return Err(Fixable::error(problem, Remedy::NameTarget { without_file: file.path.is_none() }));
+        let nearest_name = nearest(name, file.targets.keys().map(String::as_str)).map(str::to_owned);
+        let (name, known, without_file) = (name.to_owned(), known_targets(file), file.path.is_none());
+        return Err(Error::NoSuchTarget { name, nearest_name, known, without_file });
     };
     let path = file.path.as_deref().expect("targets come from a file");
     let folder = path.parent().unwrap_or(Path::new("/"));

@@ -14,12 +14,12 @@ use partitioner::Partitioner;
 use protocol::{Contender, Full, JobSpec, Priority, Quotas, WhenFull};
 use queue::Queue;
 use reducer::Reducer;
-use storage::{Commit, OpenJob, Part, TargetStore, Turn};
+use storage::{Commit, OpenJob, TargetStore, Turn, TurnState};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Engine, Queues, Unfinished};
+use crate::{Engine, Error, Queues, Unfinished};
 
 /// From one look at the jobs that wait to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const TRIES_MAX: usize = 10;
 
 /// Whether a job may run now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum Admission {
     /// It may.
     Runs,
     /// It waits for its turn.
@@ -54,14 +54,14 @@ struct Crowd {
 }
 
 /// Owner and first priority of each job.
-type Known = HashMap<String, (String, Priority)>;
+type Owners = HashMap<String, (String, Priority)>;
 
 impl Crowd {
     /// Reads the open jobs. `new`: a job that counts as waiting, whatever its marker says and though it is not planned.
-    async fn read(store: &TargetStore, new: Option<&Contender>, known: &mut Known) -> Result<Self> {
+    async fn read(store: &TargetStore, new: Option<&Contender>, known: &mut Owners) -> Result<Self> {
         let (turn, Turn { jobs, .. }) = store.last_turn().await?;
         let mut crowd = Self { running: Vec::new(), waiting: Vec::new(), begins: Vec::new(), turn };
-        let open = store.open_parts().await?;
+        let open = store.open_turns().await?;
         known.retain(|job_id, _| open.iter().any(|job| job.job_id == *job_id));
         let mut new = new.cloned();
         for job in open {
@@ -129,42 +129,43 @@ pub(crate) async fn refused(store: &TargetStore, spec: &JobSpec, refuses: bool) 
         return Ok(None);
     }
     let new = Contender { job_id: String::new(), ..contender(spec) };
-    let Crowd { running, waiting, .. } = Crowd::read(store, Some(&new), &mut Known::new()).await?;
+    let Crowd { running, waiting, .. } = Crowd::read(store, Some(&new), &mut Owners::new()).await?;
     let turns = quotas.turns(&running, waiting);
     Ok(turns.into_iter().find(|(job, _)| job.job_id.is_empty()).and_then(|(_, full)| full))
 }
 
 /// Marks a described job as open. Its caller publishes it if it may run, and only plans it otherwise.
-pub async fn enter(store: &TargetStore, spec: &JobSpec) -> Result<Entry> {
+pub async fn enter(store: &TargetStore, spec: &JobSpec) -> Result<Admission> {
     let Some(quotas) = quotas(store).await? else {
         store.mark_open(&spec.job_id).await?;
-        return Ok(Entry::Runs);
+        return Ok(Admission::Runs);
     };
     let mut new = contender(spec);
     new.priority = store.job(&spec.job_id).changed_priority().await?.unwrap_or(new.priority);
     // A process that sees the turn of the job must also see the job.
-    store.put_part(&spec.job_id, Part::Waits).await?;
-    let mut known = Known::new();
+    store.put_turn_state(&spec.job_id, TurnState::Waits).await?;
+    let mut known = Owners::new();
     for _ in 0..TRIES_MAX {
         let crowd = Crowd::read(store, Some(&new), &mut known).await?;
         let turns = quotas.turns(&crowd.running, crowd.waiting.clone());
         let full = turns.into_iter().find(|(job, _)| job.job_id == new.job_id).and_then(|(_, full)| full);
         if let Some(full) = full {
             store.job(&spec.job_id).put_wait_reason(&full.to_string()).await?;
-            return Ok(Entry::Waits(full));
+            return Ok(Admission::Waits(full));
         }
         if crowd.begin(store, &[&new.job_id]).await? {
             store.mark_open(&spec.job_id).await?;
-            return Ok(Entry::Runs);
+            return Ok(Admission::Runs);
         }
     }
-    anyhow::bail!("other processes enqueue jobs at the same time, and this one found no turn; enqueue it again")
+    let problem = "other processes enqueue jobs at the same time, and this one found no turn; enqueue it again";
+    Err(Error::TryAgain(problem.to_owned()).into())
 }
 
 /// Works like [`enter`] for a job that is continued. One that runs keeps its turn.
-pub async fn enter_again(store: &TargetStore, spec: &JobSpec) -> Result<Entry> {
-    if quotas(store).await?.is_some() && store.part(&spec.job_id).await? == Some(Part::Runs) {
-        return Ok(Entry::Runs);
+pub async fn enter_again(store: &TargetStore, spec: &JobSpec) -> Result<Admission> {
+    if quotas(store).await?.is_some() && store.turn_state(&spec.job_id).await? == Some(TurnState::Runs) {
+        return Ok(Admission::Runs);
     }
     enter(store, spec).await
 }
@@ -184,7 +185,7 @@ pub struct Turns {
     quotas: Option<Quotas>,
     quotas_read_at: Option<Instant>,
     some_wait: bool,
-    known: Known,
+    known: Owners,
     /// Jobs that begin, with the last sign of the reducers that publish them.
     signs: BTreeMap<String, Sign>,
     /// What this process has written about jobs that wait.
@@ -212,7 +213,7 @@ impl Turns {
             quotas: None,
             quotas_read_at: None,
             some_wait: false,
-            known: Known::new(),
+            known: Owners::new(),
             signs: BTreeMap::new(),
             reasons: HashMap::new(),
             publishing: JoinSet::new(),
@@ -249,7 +250,7 @@ impl Turns {
             self.quotas_read_at = Some(Instant::now());
         }
         let Some(quotas) = &self.quotas else { return Ok(()) };
-        self.some_wait = self.store.open_parts().await?.iter().any(|job| !job.runs);
+        self.some_wait = self.store.open_turns().await?.iter().any(|job| !job.runs);
         if !self.some_wait {
             return Ok(());
         }
@@ -304,7 +305,7 @@ impl Turns {
 async fn publish(store: &TargetStore, tasks: Arc<dyn Queue>, results: Arc<dyn Queue>, job_id: &str) -> Result<()> {
     let signing = async {
         loop {
-            if let Err(error) = store.put_part(job_id, Part::Begins).await {
+            if let Err(error) = store.put_turn_state(job_id, TurnState::Begins).await {
                 tracing::debug!("cannot record that job {job_id} is being published: {error:#}");
             }
             sleep(SIGN_EVERY).await;
@@ -367,13 +368,13 @@ mod tests {
             let planned = PlanComplete { mini_batches: 1, items, files: 1, inputs_digest, left_out };
             self.store.job(&spec.job_id).put_plan_complete(&planned).await.expect("writable");
             match entry {
-                Entry::Runs => None,
-                Entry::Waits(full) => Some(full.to_string()),
+                Admission::Runs => None,
+                Admission::Waits(full) => Some(full.to_string()),
             }
         }
 
         async fn next(&self) -> Vec<u32> {
-            let crowd = Crowd::read(&self.store, None, &mut Known::new()).await.expect("the store answers");
+            let crowd = Crowd::read(&self.store, None, &mut Owners::new()).await.expect("the store answers");
             let quotas = self.store.quotas().await.expect("readable").expect("written");
             let turns = quotas.turns(&crowd.running, crowd.waiting.clone()).into_iter();
             let next: Vec<String> = turns.filter(|(_, full)| full.is_none()).map(|(job, _)| job.job_id).collect();
@@ -400,7 +401,7 @@ mod tests {
         played.store.mark_ended("job-20261121-100201-ab12").await.expect("removable");
         assert_eq!(played.next().await, [2]);
         let fourth = "job-20261121-100204-ab12";
-        assert_eq!(played.store.part(fourth).await.expect("readable"), Some(Part::Waits));
+        assert_eq!(played.store.turn_state(fourth).await.expect("readable"), Some(TurnState::Waits));
         let reason = played.store.job(fourth).wait_reason().await.expect("readable");
         assert_eq!(reason.as_deref(), Some("the target has 2 of 2 jobs running"));
     }
@@ -422,10 +423,10 @@ mod tests {
         let played = Played::new(Some(1), None).await;
         assert_eq!(played.enter(1, "ana", Priority::Normal).await, None);
         let spec = played.described(2, "ana", Priority::Normal).await;
-        assert!(matches!(enter(&played.store, &spec).await, Ok(Entry::Waits(_))));
+        assert!(matches!(enter(&played.store, &spec).await, Ok(Admission::Waits(_))));
         played.store.mark_ended("job-20261121-100201-ab12").await.expect("removable");
         assert_eq!(played.next().await, [0; 0]);
-        assert_eq!(enter(&played.store, &spec).await.expect("the store answers"), Entry::Runs, "its retry");
+        assert_eq!(enter(&played.store, &spec).await.expect("the store answers"), Admission::Runs, "its retry");
     }
 
     #[tokio::test]
@@ -449,8 +450,8 @@ mod tests {
         let store = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("writable");
         let spec = JobSpec { job_id: "job-20261121-100201-ab12".to_owned(), ..JobSpec::example() };
         store.job(&spec.job_id).put_spec(&spec).await.expect("writable");
-        assert_eq!(enter(&store, &spec).await.expect("the store answers"), Entry::Runs);
+        assert_eq!(enter(&store, &spec).await.expect("the store answers"), Admission::Runs);
         assert_eq!(store.last_turn().await.expect("readable").0, 0);
-        assert_eq!(store.part(&spec.job_id).await.expect("readable"), Some(Part::Runs));
+        assert_eq!(store.turn_state(&spec.job_id).await.expect("readable"), Some(TurnState::Runs));
     }
 }

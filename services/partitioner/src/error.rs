@@ -46,8 +46,8 @@ impl Display for Error {
             Self::BadTable { input, .. } => write!(formatter, "input '{input}'")?,
             Self::InputsChanged { input, difference } => write!(
                 formatter,
-                "input '{input}' has changed since the job was planned: {difference}; restore it, or start over with \
-                 --fresh"
+                "input '{input}' has changed since the job was planned: {difference}; restore it, or run the \
+                 whole job anew"
             )?,
         }
         if formatter.alternate() { write!(formatter, "{}", Causes(self)) } else { Ok(()) }

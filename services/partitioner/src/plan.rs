@@ -410,11 +410,11 @@ fn table_blocks(
 /// The files of each combination of key values.
 struct Combinations {
     keys: Vec<String>,
-    files: BTreeMap<Vec<String>, Vec<Part>>,
+    files: BTreeMap<Vec<String>, Vec<KeyedFile>>,
 }
 
 /// A file of a combination.
-struct Part {
+struct KeyedFile {
     listed: Listed,
     /// Its ranges, if earlier files decide them.
     ranges: Option<Vec<BlockRange>>,
@@ -431,13 +431,13 @@ impl Combinations {
         let needs_order = input.kind == InputKind::Tabular && cutter.needs_order();
         let place = |key: &String| format.names().iter().position(|name| name == key);
         let places: Vec<usize> = keys.iter().filter_map(place).collect();
-        let mut files: BTreeMap<Vec<String>, Vec<Part>> = BTreeMap::new();
+        let mut files: BTreeMap<Vec<String>, Vec<KeyedFile>> = BTreeMap::new();
         for listed in listing {
             let listed = listed?;
             let values = values(&input.name, format, &listed.path)?;
             let key = places.iter().map(|&place| values[place].clone()).collect();
             let ranges = if needs_order { Some(cutter.whole(&listed)?) } else { None };
-            files.entry(key).or_default().push(Part { listed, ranges });
+            files.entry(key).or_default().push(KeyedFile { listed, ranges });
         }
         Ok(Self { keys: keys.to_vec(), files })
     }
@@ -457,7 +457,7 @@ impl Combinations {
             let in_format_order = columns.iter().filter_map(|name| key.iter().find(|(key, _)| key == name));
             let path_columns: Vec<_> = in_format_order.cloned().collect();
             let mut blocks = Vec::new();
-            for Part { listed, ranges } in files {
+            for KeyedFile { listed, ranges } in files {
                 match ranges.map_or_else(|| cutter.whole(&listed), Ok) {
                     Ok(ranges) => blocks.extend(ranges.into_iter().map(|range| {
                         let (path, path_columns) = (listed.path.clone(), path_columns.clone());

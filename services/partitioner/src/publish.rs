@@ -14,13 +14,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use backon::{ExponentialBuilder, Retryable};
+use backon::Retryable;
 use bytes::Bytes;
 use protocol::{
     Descriptor, JobSpec, PlanPosition, Planned, ResultEvent, TableSchema, Work, begin_message, encode_record,
 };
+use queue::pauses::UNTIL_IT_ANSWERS;
 use queue::{Message, Queue};
 use storage::{Commit, JobStore, PlanComplete};
 use tokio::sync::mpsc;
@@ -37,8 +39,8 @@ use crate::{Pending, PlanProgress};
 /// Chunks listed ahead of the one being written: enough to keep both sides busy.
 const CHUNKS_AHEAD: usize = 1;
 
-/// Calls to a queue that does not answer, with pauses of 100 ms, 200 ms, … about two minutes in total.
-const SEND_TRIES_MAX: usize = 11;
+/// How long a queue may not answer before publishing fails.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Chunks of a stored plan that are read while others are published: about 2 MB.
 const READS_AHEAD: usize = 16;
@@ -54,7 +56,7 @@ pub struct Partitioner {
 }
 
 /// A message of the listing thread.
-enum Step {
+enum FromListing {
     Schemas(Vec<Option<TableSchema>>),
     Chunk { chunk: Chunk, files: u64 },
 }
@@ -177,8 +179,8 @@ impl Partitioner {
         let mut pace = Pace::new(&self.spec, &*self.tasks);
         while let Some(step) = steps.recv().await {
             match step {
-                Step::Schemas(schemas) => self.write_schemas(&schemas).await?,
-                Step::Chunk { chunk, files } => {
+                FromListing::Schemas(schemas) => self.write_schemas(&schemas).await?,
+                FromListing::Chunk { chunk, files } => {
                     self.write_chunk(&chunk).await?;
                     published += self.publish(&chunk, pending, &mut pace).await?;
                     progress(PlanProgress { files, mini_batches: chunk.first() + chunk.len(), published });
@@ -201,8 +203,7 @@ impl Partitioner {
     ) -> anyhow::Result<(u64, bool)> {
         let mut published = 0;
         let mut pace = Pace::new(&self.spec, &*self.tasks);
-        let span =
-            |number| PlanPosition::first_of(number)..complete.mini_batches.min(PlanPosition::first_of(number + 1));
+        let span = |number| PlanPosition::numbers_of(number, complete.mini_batches);
         let mut needed =
             (0..complete.chunks()).filter(|&number| span(number).any(|mini_batch| pending(mini_batch).is_some()));
         let mut reading = Reading::default();
@@ -332,12 +333,12 @@ impl Partitioner {
 }
 
 /// Lists on a thread that may block, until the plan ends or the channel closes.
-fn list(mut plan: Plan, steps: &mpsc::Sender<Step>) -> Result<PlanComplete> {
+fn list(mut plan: Plan, steps: &mpsc::Sender<FromListing>) -> Result<PlanComplete> {
     let schemas = plan.schemas()?;
-    let mut wanted = steps.blocking_send(Step::Schemas(schemas)).is_ok();
+    let mut wanted = steps.blocking_send(FromListing::Schemas(schemas)).is_ok();
     let mut number = 0;
     while wanted && let Some(chunk) = Chunk::next(&mut plan, number)? {
-        wanted = steps.blocking_send(Step::Chunk { chunk, files: plan.files() }).is_ok();
+        wanted = steps.blocking_send(FromListing::Chunk { chunk, files: plan.files() }).is_ok();
         number += 1;
     }
     Ok(plan.totals())
@@ -346,9 +347,6 @@ fn list(mut plan: Plan, steps: &mpsc::Sender<Step>) -> Result<PlanComplete> {
 /// Sends messages, and retries for a while if the queue does not answer.
 async fn send(queue: &dyn Queue, messages: Vec<Message>) -> std::result::Result<(), queue::Error> {
     let send = || queue.send(messages.clone());
-    let pauses = ExponentialBuilder::default()
-        .with_min_delay(std::time::Duration::from_millis(100))
-        .with_max_delay(std::time::Duration::from_secs(20))
-        .with_max_times(SEND_TRIES_MAX);
+    let pauses = UNTIL_IT_ANSWERS.with_total_delay(Some(PATIENCE));
     send.retry(pauses).when(|error| matches!(error, queue::Error::Unavailable { .. })).await
 }

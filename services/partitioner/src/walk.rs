@@ -93,7 +93,7 @@ pub(crate) struct Walk {
 
 /// One file of a walk.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundFile {
     pub(crate) path: PathBuf,
     /// Metadata of the file, or of the target of a link; `None` if it cannot be read.
     pub(crate) stat: Option<Stat>,
@@ -182,7 +182,7 @@ impl Walk {
 }
 
 impl Iterator for Walk {
-    type Item = Result<Found, Unreadable>;
+    type Item = Result<FoundFile, Unreadable>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -239,7 +239,7 @@ impl Iterator for Walk {
                     self.open.clear();
                     return Some(Err(Unreadable { path, error }));
                 }
-                let found = Found { path, stat, first_of_folder: !folder.found_any };
+                let found = FoundFile { path, stat, first_of_folder: !folder.found_any };
                 folder.found_any = true;
                 return Some(Ok(found));
             }

@@ -44,7 +44,7 @@ async fn write(home: &Path, mini_batches: u64, failures: u64) -> Result<()> {
     let store = JobStore::local(&folder)?;
     store.put_spec(&spec()).await?;
     for chunk in 0..PlanPosition::chunks_for(mini_batches) {
-        let numbers = PlanPosition::first_of(chunk)..PlanPosition::first_of(chunk + 1).min(mini_batches);
+        let numbers = PlanPosition::numbers_of(chunk, mini_batches);
         let lines: String = numbers.map(descriptor).collect();
         store.create_plan_chunk(chunk, lines.into()).await?;
     }

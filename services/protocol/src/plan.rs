@@ -1,5 +1,7 @@
 //! Where a mini-batch is in the plan.
 
+use std::ops::Range;
+
 /// Mini-batches in one chunk of the plan; the last chunk holds the rest. A constant of the format: the position of any
 /// mini-batch follows from its number.
 ///
@@ -26,6 +28,17 @@ impl PlanPosition {
         chunk.saturating_mul(PLAN_CHUNK_MINI_BATCHES)
     }
 
+    /// Returns the mini-batches of a chunk of a plan of this many.
+    pub const fn numbers_of(chunk: u64, mini_batches: u64) -> Range<u64> {
+        let end = Self::first_of(chunk.saturating_add(1));
+        Self::first_of(chunk)..if end < mini_batches { end } else { mini_batches }
+    }
+
+    /// Divides a whole plan into its chunks, with their numbers.
+    pub fn divide<T>(plan: &[T]) -> impl Iterator<Item = (u64, &[T])> {
+        (0..).zip(plan.chunks(PLAN_CHUNK_MINI_BATCHES as usize))
+    }
+
     /// Returns the number of chunks that hold this many mini-batches.
     pub const fn chunks_for(mini_batches: u64) -> u64 {
         mini_batches.div_ceil(PLAN_CHUNK_MINI_BATCHES)
@@ -45,5 +58,17 @@ mod tests {
         }
         assert_eq!((PlanPosition::chunks_for(0), PlanPosition::chunks_for(512)), (0, 1));
         assert_eq!(PlanPosition::chunks_for(513), 2);
+    }
+
+    #[test]
+    fn chunks_hold_every_mini_batch_once() {
+        for mini_batches in [0, 1, 511, 512, 513, 1024, 1500] {
+            let chunks = 0..PlanPosition::chunks_for(mini_batches);
+            let numbers = chunks.clone().flat_map(|chunk| PlanPosition::numbers_of(chunk, mini_batches));
+            assert!(numbers.eq(0..mini_batches), "{mini_batches}");
+            let plan: Vec<u64> = (0..mini_batches).collect();
+            let divided = PlanPosition::divide(&plan).map(|(chunk, numbers)| (chunk, numbers.to_vec()));
+            assert!(divided.eq(chunks.map(|chunk| (chunk, PlanPosition::numbers_of(chunk, mini_batches).collect()))));
+        }
     }
 }

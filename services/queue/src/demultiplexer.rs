@@ -15,23 +15,19 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBuilder, Retryable};
+use backon::{BackoffBuilder, Retryable};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::pauses::{FOR_SECONDS, UNTIL_IT_ANSWERS};
 use crate::{Delivery, Error, LeaseClock, Message, Queue, Receipt, Receive};
 use state::{Poll, Shared};
 pub use view::View;
 
 /// Arrivals that the owner has not yet handled, before receiving waits for the owner.
 const ARRIVALS_MAX: usize = 256;
-/// Pauses between calls to a queue that does not answer.
-const RETRY: ExponentialBuilder = ExponentialBuilder::new()
-    .with_min_delay(Duration::from_millis(200))
-    .with_max_delay(Duration::from_secs(10))
-    .without_max_times();
 
 /// Settings of a demultiplexer.
 #[derive(Clone, Debug)]
@@ -191,7 +187,7 @@ impl Drop for Demultiplexer {
 
 /// Receives what readers request, and sorts it by group.
 async fn poll(shared: Arc<Shared>, arrivals: mpsc::Sender<Arrival>) {
-    let mut pauses = RETRY.build();
+    let mut pauses = UNTIL_IT_ANSWERS.build();
     loop {
         let request = match shared.next_poll() {
             Poll::Receive(request) => request,
@@ -210,7 +206,7 @@ async fn poll(shared: Arc<Shared>, arrivals: mpsc::Sender<Arrival>) {
         };
         let arrived = match shared.queue.receive(request).await {
             Ok(deliveries) => {
-                pauses = RETRY.build();
+                pauses = UNTIL_IT_ANSWERS.build();
                 shared.arrived(deliveries, request.visibility)
             }
             Err(error) => {
@@ -296,7 +292,5 @@ async fn return_deliveries(
 }
 
 async fn persist<T, F: Future<Output = Result<T, Error>>>(call: impl FnMut() -> F) -> Result<T, Error> {
-    call.retry(ExponentialBuilder::default().with_jitter().with_max_delay(Duration::from_secs(2)).with_max_times(6))
-        .when(|error| matches!(error, Error::Unavailable { .. }))
-        .await
+    call.retry(FOR_SECONDS).when(|error| matches!(error, Error::Unavailable { .. })).await
 }

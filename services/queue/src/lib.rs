@@ -25,6 +25,7 @@ mod demultiplexer;
 mod error;
 mod memory;
 mod observed;
+pub mod pauses;
 mod rabbitmq;
 mod sqlite;
 mod sqs;

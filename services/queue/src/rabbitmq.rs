@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use backon::{ExponentialBuilder, Retryable};
+use backon::Retryable;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use self::address::Address;
@@ -30,6 +30,7 @@ use self::lanes::{Lanes, whole_lanes};
 use self::session::{Outgoing, Session, Unsent};
 use crate::clock::deadline;
 use crate::error::check_sizes;
+use crate::pauses::while_others_wait;
 use crate::{Delivery, Depth, Error, Fairness, Limits, Message, Queue, Receipt, Receive};
 
 /// The largest body: the default `max_message_size` of RabbitMQ 4. RabbitMQ 3 allows 128 MiB.
@@ -225,14 +226,9 @@ impl RabbitQueue {
         if let Some((_, error)) = connecting.failed.as_ref().filter(|(when, _)| *when > called) {
             return Err(error.clone());
         }
-        let pauses = ExponentialBuilder::new()
-            .with_jitter()
-            .with_min_delay(Duration::from_millis(100))
-            .with_max_delay(Duration::from_secs(2))
-            .without_max_times();
         let (generation, until) = (connecting.breaks + 1, Instant::now() + self.options.connect_wait_max);
         let session = (|| connect(&self.address, &self.options, &self.lanes, generation, false, until))
-            .retry(pauses)
+            .retry(while_others_wait(None))
             .when(|error| matches!(error, Error::Unavailable { .. }) && Instant::now() < until)
             .await
             .inspect_err(|error| connecting.failed = Some((Instant::now(), error.clone())))?;

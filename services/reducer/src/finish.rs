@@ -67,9 +67,8 @@ impl Reducer {
                     if let Some(result) = self.result_of_peer().await? {
                         return Ok(Some(self.ended_elsewhere(result).await));
                     }
-                    let job = &self.spec.job_id;
                     let cause = sentence(&format!("{error:#}"));
-                    let cause = format!("{cause} Fix this and run `gristmill retry {job}`: no result is lost.");
+                    let cause = format!("{cause} Correct this and retry the job: no result is lost.");
                     (JobState::Failed, Some(cause), None)
                 }
             },
@@ -80,8 +79,7 @@ impl Reducer {
             warnings.push(LIMITS_UNUSED.to_owned());
         }
         let rejects = self.write_rejects().await.unwrap_or_else(|error| {
-            let job_id = &self.spec.job_id;
-            warnings.push(format!("{error:#}; `gristmill rejects {job_id}` still counts the rejects"));
+            warnings.push(format!("{error:#}; the rejects of the job can still be counted by their causes"));
             None
         });
         let Effort { extra_runs, items_kept, waited } = self.tally.effort();

@@ -11,9 +11,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Context;
-use backon::{ExponentialBuilder, Retryable};
+use backon::Retryable;
 use bytes::Bytes;
 use protocol::{RecordError, ResultEvent, Rows, encode_record};
+use queue::pauses::UNTIL_IT_ANSWERS;
 use storage::{Commit, JobStore};
 use telemetry::metrics;
 use telemetry::metrics::OUTCOME;
@@ -25,12 +26,6 @@ use crate::tally::reserve;
 
 /// Largest segment, unless a single message is larger.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
-
-/// Pauses between tries of a request. Callers limit their sum.
-pub(crate) const RETRY: ExponentialBuilder = ExponentialBuilder::new()
-    .with_min_delay(Duration::from_millis(250))
-    .with_max_delay(Duration::from_secs(8))
-    .without_max_times();
 
 /// The place of the rows of a mini-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +41,7 @@ pub(crate) enum RowsAt {
 
 /// The rows of one mini-batch, in 20 bytes, because there may be ten million mini-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entry {
+struct MiniBatchRows {
     rows: RowsAt,
     /// Position of its column list plus one; 0 without columns.
     columns: u32,
@@ -55,7 +50,7 @@ struct Entry {
 /// The places of everything in the final file. Plain data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
-    entries: Vec<Entry>,
+    entries: Vec<MiniBatchRows>,
     parts: Vec<PartFile>,
     columns: Vec<Vec<String>>,
     columns_known: HashMap<Vec<String>, u32>,
@@ -106,9 +101,9 @@ impl Index {
         }
         let index = usize::try_from(mini_batch).expect("64-bit machine");
         if self.entries.len() <= index {
-            self.entries.resize(index + 1, Entry::default());
+            self.entries.resize(index + 1, MiniBatchRows::default());
         }
-        self.entries[index] = Entry { rows, columns };
+        self.entries[index] = MiniBatchRows { rows, columns };
     }
 
     /// Notes that the rows of a mini-batch are those of several runs, one after the other.
@@ -131,7 +126,7 @@ impl Index {
         self.joined.remove(&mini_batch);
         self.rejected.remove(&mini_batch);
         if let Some(entry) = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index)) {
-            *entry = Entry::default();
+            *entry = MiniBatchRows::default();
         }
     }
 
@@ -264,8 +259,8 @@ impl Ledger {
             };
             let job = &self.job_id;
             format!(
-                "{object} is damaged: restore it, or move it away and run `gristmill retry {job}`, which repeats the \
-                 work that only this object recorded"
+                "{object} is damaged: restore it, or move it away and retry job {job}, which repeats the work that only \
+                 this object recorded"
             )
         })?;
         self.index.segment_bytes.push(bytes.len() as u64);
@@ -305,7 +300,7 @@ impl Ledger {
     async fn commit_patiently(&self, sequence: u64, segment: Vec<Bytes>) -> storage::Result<Commit> {
         let commit = || self.store.commit_segment(sequence, segment.clone());
         commit
-            .retry(RETRY.with_total_delay(Some(self.patience)))
+            .retry(UNTIL_IT_ANSWERS.with_total_delay(Some(self.patience)))
             .when(|error| matches!(error, storage::Error::Unavailable { .. }))
             .notify(|error, pause| {
                 tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot commit results, trying again");
@@ -363,7 +358,7 @@ mod tests {
 
     #[test]
     fn entry_takes_20_bytes_at_most() {
-        assert!(size_of::<Entry>() <= 20);
+        assert!(size_of::<MiniBatchRows>() <= 20);
     }
 
     fn ledger(store: &JobStore) -> Ledger {
@@ -439,7 +434,7 @@ mod tests {
         let error = format!("{:#}", ledger(&store).read_next(1).await.expect_err("damaged"));
         let file = store.segment_file(0).expect("local");
         assert!(error.starts_with(&format!("{} is damaged", file.display())), "{error}");
-        assert!(error.contains("gristmill retry digits"), "{error}");
+        assert!(error.contains("retry job digits"), "{error}");
     }
 
     #[tokio::test]

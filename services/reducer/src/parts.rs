@@ -17,13 +17,13 @@ use crate::{Options, Tally};
 
 /// A reducer's knowledge of one job.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct Knowledge {
     segments: Vec<Bytes>,
     tally: Tally,
     index: Index,
 }
 
-impl Known {
+impl Knowledge {
     /// Reads segments, oldest first.
     pub fn read(segments: Vec<Bytes>) -> anyhow::Result<Self> {
         let mut known = Self::default();

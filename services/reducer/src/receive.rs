@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use backon::{BackoffBuilder, ExponentialBuilder};
+use backon::BackoffBuilder;
+use queue::pauses::UNTIL_IT_ANSWERS;
 use queue::{Delivery, Queue, Receive};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -13,11 +14,6 @@ use tokio::time::sleep;
 use crate::batch::{Batch, Unreadable};
 use crate::believed::rejected;
 
-/// Pauses between calls to an unavailable queue.
-const RETRY: ExponentialBuilder = ExponentialBuilder::new()
-    .with_min_delay(Duration::from_millis(100))
-    .with_max_delay(Duration::from_secs(10))
-    .without_max_times();
 /// The first pause between receives is shorter by this factor, so that a job soon shows its first progress.
 const FIRST_PAUSE_PART: u32 = 16;
 
@@ -58,13 +54,13 @@ pub(crate) async fn receive_all(
     pause_between: Duration,
     sender: mpsc::Sender<anyhow::Result<Reading>>,
 ) {
-    let mut pauses = RETRY.build();
+    let mut pauses = UNTIL_IT_ANSWERS.build();
     let mut gathering = pause_between / FIRST_PAUSE_PART;
     loop {
         let (received, is_full) = match results.receive(request).await {
             Ok(deliveries) if deliveries.is_empty() => continue,
             Ok(deliveries) => {
-                pauses = RETRY.build();
+                pauses = UNTIL_IT_ANSWERS.build();
                 let is_full = deliveries.len() >= request.messages_max;
                 let read = async { deliveries.into_iter().map(Received::read).collect() };
                 (Ok(tokio::spawn(read)), is_full)

@@ -28,7 +28,7 @@ use crate::stalls::describe;
 use crate::words::{counted, sentence};
 use crate::{Options, Tally};
 use file::{ReportFile, replace, timestamp};
-use processed::{Kind, Processed};
+use processed::{AttemptKind, Processed};
 use summaries::Summaries;
 use upload::Upload;
 
@@ -254,7 +254,7 @@ impl Files {
     fn segment(&mut self, segment: &Batch, is_new: bool, elapsed: Duration) {
         for record in segment.records() {
             match record.event {
-                Event::Success(success) => self.row(&record.attempt(success), Kind::SUCCESS),
+                Event::Success(success) => self.row(&record.attempt(success), AttemptKind::SUCCESS),
                 Event::Other(event) => self.event(event, is_new, elapsed),
             }
         }
@@ -322,7 +322,7 @@ impl Files {
         }
     }
 
-    fn row(&mut self, attempt: &AttemptRef, kind: Kind<'_>) {
+    fn row(&mut self, attempt: &AttemptRef, kind: AttemptKind<'_>) {
         let pid = self.summaries.attempt(attempt, kind.status == AttemptStatus::Succeeded);
         self.processed.add(attempt, kind, pid);
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use protocol::{DeadLetter, JobState, job_of_message};
 use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, Refusal, ReturnBy, Unreadable};
-use storage::{JobStore, Part, TargetStore};
+use storage::{JobStore, TargetStore, TurnState};
 use telemetry::metrics::STATE;
 use telemetry::{Duty, Health, metrics};
 use tokio::sync::mpsc;
@@ -386,12 +386,12 @@ impl Task {
     async fn mark_ended(&self) -> storage::Result<()> {
         self.target.mark_ended(&self.job_id).await?;
         if self.job.result().await?.is_none() {
-            let part = match self.target.quotas().await {
+            let state = match self.target.quotas().await {
                 // If it does not wait, it is published a second time, which does no harm.
-                Ok(Some(_)) => Part::Waits,
-                _ => Part::Runs,
+                Ok(Some(_)) => TurnState::Waits,
+                _ => TurnState::Runs,
             };
-            self.target.put_part(&self.job_id, part).await?;
+            self.target.put_turn_state(&self.job_id, state).await?;
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ pub enum Effect {
 /// One mini-batch in 20 bytes, because there may be ten million. Item counts saturate at `u32::MAX`, far more than one
 /// result can hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entry {
+struct MiniBatchCounts {
     total: u32,
     succeeded: u32,
     /// Largest number of a failed try.
@@ -70,7 +70,7 @@ pub(crate) fn reserve<T>(entries: &mut Vec<T>, mini_batches: u64) {
 /// The fold of all committed events.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    entries: Vec<Entry>,
+    entries: Vec<MiniBatchCounts>,
     planned: Option<Planned>,
     plan_failure: Option<String>,
     succeeded: u64,
@@ -263,7 +263,7 @@ impl Tally {
         }
         let index = usize::try_from(mini_batch).expect("64-bit machine");
         if self.entries.len() <= index {
-            self.entries.resize(index + 1, Entry::default());
+            self.entries.resize(index + 1, MiniBatchCounts::default());
         }
         let lost = u16::try_from(deliveries_lost).unwrap_or(u16::MAX);
         let entry = &mut self.entries[index];
@@ -349,7 +349,7 @@ impl Tally {
         self.items_rejected.remove(&mini_batch);
         self.partly_failed.remove(&mini_batch);
         self.copies_won.remove(&mini_batch);
-        *entry = Entry { state: MiniBatchState::Pending, total: 0, succeeded: 0, ..*entry };
+        *entry = MiniBatchCounts { state: MiniBatchState::Pending, total: 0, succeeded: 0, ..*entry };
     }
 
     /// Returns the state of a mini-batch.
@@ -367,7 +367,7 @@ impl Tally {
         u32::from(self.entry(mini_batch).deliveries_lost)
     }
 
-    fn entry(&self, mini_batch: u64) -> Entry {
+    fn entry(&self, mini_batch: u64) -> MiniBatchCounts {
         usize::try_from(mini_batch).ok().and_then(|index| self.entries.get(index)).copied().unwrap_or_default()
     }
 

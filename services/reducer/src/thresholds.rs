@@ -9,7 +9,7 @@ use crate::{Options, Peers, Tally};
 
 /// Cause of a job whose inputs contain no items.
 const NOTHING_TO_DO: &str = "The inputs contain no items (empty files, or tables without rows), so run() was never \
-     called and there is no output. Check the inputs in the job file; `gristmill plan` shows their contents.";
+     called and there is no output. Check what the inputs in the job file contain.";
 
 /// The limits that can end a job before it is complete.
 #[derive(Clone, Debug)]

@@ -92,11 +92,11 @@ fn check_endpoint(endpoint: &str) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Credentials {
     provider: SharedCredentialsProvider,
-    last: Mutex<Option<Known>>,
+    last: Mutex<Option<KnownCredential>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownCredential {
     credential: Arc<AwsCredential>,
     expiry: Option<SystemTime>,
 }
@@ -129,7 +129,7 @@ impl CredentialProvider for Credentials {
             secret_key: found.secret_access_key().to_owned(),
             token: found.session_token().map(str::to_owned),
         });
-        *last = Some(Known { credential: credential.clone(), expiry: found.expiry() });
+        *last = Some(KnownCredential { credential: credential.clone(), expiry: found.expiry() });
         Ok(credential)
     }
 }

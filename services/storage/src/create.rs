@@ -14,7 +14,8 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 use crate::{Error, Result};
 
-/// Pauses between tries of a create.
+/// Pauses between tries of a create, until one would be longer than the cause is worth: 3 seconds in all, or 0.3. These are
+/// races of writers, not outages, which the client of the store waits for.
 const RETRY: ExponentialBuilder =
     ExponentialBuilder::new().with_min_delay(Duration::from_millis(100)).without_max_delay().without_max_times();
 /// The longest pause while another create is in progress, which may be slow.

@@ -57,13 +57,12 @@ pub use limit_book::{LimitBook, LimitEntry};
 pub use logs::{LogFile, UPLOADED_LOG_BEGINNING_BYTES, UPLOADED_LOG_BYTES_MAX};
 pub use plan::{LeftOut, PlanComplete};
 pub use probe::{Probe, create_bucket, probe};
-pub use protocol::PLAN_CHUNK_MINI_BATCHES;
 pub use random::random_name;
 pub use remote::{Destination, file_name, is_below};
 pub use seats::Seat;
 pub use snapshot::{Limit, Source, pack, unpack};
 pub use stores::{StoreOptions, Stores};
-pub use target::{OpenJob, Part, Removal, SeenWorker, TargetStore, Turn, WORKER_PERIOD};
+pub use target::{OpenJob, Removal, SeenWorker, TargetStore, Turn, TurnState, WORKER_PERIOD};
 pub use tree::Tree;
 pub use upload::Upload;
 

@@ -33,7 +33,7 @@ use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores};
 
 pub use removal::Removal;
-pub use turns::{OpenJob, Part, Turn};
+pub use turns::{OpenJob, Turn, TurnState};
 pub use workers::{SeenWorker, WORKER_PERIOD};
 
 /// All jobs of one compute target.

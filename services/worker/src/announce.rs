@@ -19,6 +19,7 @@ use anyhow::{Context, Result};
 use backon::Retryable;
 use bytes::Bytes;
 use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Work};
+use queue::pauses::FOR_SECONDS;
 use queue::{Message, Queue};
 use storage::JobStore;
 use telemetry::trace::{Step, StepKind};
@@ -30,7 +31,7 @@ use crate::checkpoints::Checkpoints;
 use crate::counts::Counts;
 use crate::lease::Leases;
 use crate::messages::{Messages, inline_rows_bytes_max};
-use crate::retry::{self, while_unavailable};
+use crate::retry::while_unavailable;
 use crate::scheduler::{Announcement, Outcome};
 use crate::{Crash, CrashPoint};
 
@@ -212,7 +213,7 @@ impl Announcer {
     async fn write_part(&self, name: &str, content: Bytes) -> storage::Result<()> {
         (self.crash)(CrashPoint::BeforePart);
         let put = || async { self.store.put_part(name, content.clone()).await };
-        put.retry(retry::PAUSES).await?;
+        put.retry(FOR_SECONDS).await?;
         (self.crash)(CrashPoint::AfterPart);
         Ok(())
     }

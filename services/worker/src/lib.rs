@@ -19,7 +19,7 @@
 //! | `checkpoints` | where results are that scripts hand back before their attempt has ended |
 //! | `limit` | what the processes of a job together may ask of a service |
 //! | `lease` | extends leases, and reports lost ones |
-//! | `retry` | how calls of queues and stores are retried |
+//! | `retry` | how calls of queues are retried |
 //! | `resident`, `pressure` | the memory of a process; whether that of the machine is short |
 //! | `memory_groups`, `oom` | limits the memory of a job; processes that the kernel killed for memory |
 //! | `allocator` | keeps freed memory in this process |

@@ -1,13 +1,10 @@
-//! How the worker retries calls of queues and stores.
+//! How the worker retries calls of queues.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use backon::{ExponentialBuilder, Retryable};
-
-/// The pauses between calls.
-pub const PAUSES: ExponentialBuilder =
-    ExponentialBuilder::new().with_jitter().with_max_delay(Duration::from_secs(2)).with_max_times(6);
+use backon::Retryable;
+use queue::pauses::while_others_wait;
 
 /// Retries a call while the queue is unavailable, for as long as `patience` (`None`: without end).
 pub async fn while_unavailable<T, F>(
@@ -18,7 +15,7 @@ pub async fn while_unavailable<T, F>(
 where
     F: Future<Output = Result<T, queue::Error>>,
 {
-    call.retry(PAUSES.without_max_times().with_total_delay(patience))
+    call.retry(while_others_wait(patience))
         .when(|error| matches!(error, queue::Error::Unavailable { .. }))
         .notify(|error, pause| {
             let pause = pause.as_secs_f64();

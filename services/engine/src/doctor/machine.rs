@@ -195,7 +195,7 @@ fn check_shared_memory(report: &mut Report) {
             let message = format!("/dev/shm has {}", size(bytes));
             if bytes <= SHARED_MEMORY_BYTES_MIN {
                 let need = "scripts with PyTorch data loaders or multiprocessing may need more";
-                report.warning(check, format!("{message}; {need}: docker run --shm-size=1g"));
+                report.add(check, CheckState::Warning, format!("{message}; {need}"), Remedy::EnlargeSharedMemory);
             } else {
                 report.ok(check, message);
             }

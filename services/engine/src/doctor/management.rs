@@ -14,23 +14,30 @@ const PORT_TLS: u16 = 15671;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why the management API does not answer a question.
-#[allow(missing_docs)]
 #[derive(Debug, thiserror::Error)]
 pub enum ManagementError {
+    /// The address is not a URL.
     #[error("{address:?} is not a URL: {source}")]
     Address { address: String, source: url::ParseError },
+    /// Nothing can be added to the address.
     #[error("the management address has no path")]
     NoPath,
+    /// This machine cannot make requests.
     #[error("{}", deepest(.0))]
     Client(#[source] reqwest::Error),
+    /// A request had no answer.
     #[error("{base} does not answer: {}", deepest(.source))]
     Silent { base: Url, source: reqwest::Error },
+    /// The user may not ask.
     #[error("{base} rejects user {user}; give this user the tag `monitoring`")]
     Rejected { base: Url, user: String },
+    /// The answer is an error.
     #[error("{base} answers {status}")]
     Status { base: Url, status: u16 },
+    /// The answer is not what was asked for.
     #[error("the answer of {base} cannot be read: {source}")]
     Unreadable { base: Url, source: serde_json::Error },
+    /// There is no broker behind the address.
     #[error("the management API has no overview")]
     NoOverview,
 }

@@ -11,7 +11,7 @@ use storage::JobStore;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::segment::Segment;
-use super::{History, Origin, Place, report};
+use super::{History, Origin, RecordAt, report};
 use crate::{FoundJob, READS_AT_ONCE};
 
 /// Maximum number of segments that are read and decoded at the same time. Each stays in memory until it is applied.
@@ -115,7 +115,7 @@ impl FoundJob {
     }
 
     /// Reads the records at these places of a history of this origin. `None`: it has been removed, or cannot be read.
-    pub async fn recorded_attempts(&self, origin: Origin, places: &[Place]) -> Vec<Option<RecordedAttempt>> {
+    pub async fn recorded_attempts(&self, origin: Origin, places: &[RecordAt]) -> Vec<Option<RecordedAttempt>> {
         let store = self.store.clone();
         let reads = stream::iter(places.to_vec()).map(move |place| {
             let store = store.clone();
@@ -141,7 +141,7 @@ async fn decoded(store: &JobStore, segment: u32) -> Result<Option<Result<Segment
     Ok(Some(decoding.await.context("decode a segment of the ledger")?))
 }
 
-async fn recorded_attempt(store: &JobStore, origin: Origin, place: Place) -> Option<RecordedAttempt> {
+async fn recorded_attempt(store: &JobStore, origin: Origin, place: RecordAt) -> Option<RecordedAttempt> {
     let range: Range<u64> = place.start..place.start + u64::from(place.length);
     match origin {
         Origin::Nothing => None,

@@ -9,7 +9,7 @@ use protocol::{
     Attempt, AttemptCore, AttemptStatus, ErrorReport, JobResult, Phases, Planned, ProcessName, ResultEvent, Rows,
 };
 
-use super::{History, Origin, Place};
+use super::{History, Origin, RecordAt};
 
 /// Its path below `logs/`.
 pub const PATH: &str = "sys/job_report/processed_mini-batches.csv";
@@ -57,7 +57,7 @@ impl Reader {
     }
 
     fn row(&mut self, text: &[u8], row: Range<usize>) {
-        let place = Place {
+        let place = RecordAt {
             segment: 0,
             start: self.start + row.start as u64,
             length: u32::try_from(row.len()).unwrap_or(u32::MAX),

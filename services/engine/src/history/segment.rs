@@ -10,12 +10,12 @@ use protocol::{AttemptCore, EventRef, ProcessName, Record, RecordError, ResultEv
 pub struct Segment {
     /// The processes of its successes, each once.
     pub processes: Vec<ProcessName<String>>,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RecordedEvent>,
 }
 
 /// An event, and the place of its record in the segment.
 #[derive(Debug)]
-pub struct Entry {
+pub struct RecordedEvent {
     pub start: u64,
     pub length: u32,
     pub event: Event,
@@ -53,7 +53,7 @@ impl Segment {
                 EventRef::Other(event) => Event::Other(Box::new(event)),
             };
             let length = u32::try_from(rows.end - start).unwrap_or(u32::MAX);
-            entries.push(Entry { start: start as u64, length, event });
+            entries.push(RecordedEvent { start: start as u64, length, event });
             start = rows.end;
         }
         Ok(Self { processes, entries })

@@ -22,14 +22,24 @@ const PREFIX_LENGTH_MAX: usize = 60;
 /// The three queues of a target. A prefix is that of `-tasks`, `-results` and `-dead-letters`. In RabbitMQ the tasks are
 /// in several queues, their lanes.
 #[derive(Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum QueueAddress {
     /// Amazon SQS, or an emulator at the target's endpoint.
-    Sqs { prefix: String },
-    /// RabbitMQ: the broker with its password, for the client only.
-    Rabbit { url: Url, prefix: String },
-    /// Files on this machine, in a folder that holds `tasks.db`, `results.db` and `dead-letters.db`.
-    Sqlite { folder: PathBuf },
+    Sqs {
+        /// Beginning of the names of the queues.
+        prefix: String,
+    },
+    /// RabbitMQ.
+    Rabbit {
+        /// The broker with its password, for the client only.
+        url: Url,
+        /// Beginning of the names of the queues.
+        prefix: String,
+    },
+    /// Files on this machine.
+    Sqlite {
+        /// The folder that holds `tasks.db`, `results.db` and `dead-letters.db`.
+        folder: PathBuf,
+    },
 }
 
 /// One of the three queues.

@@ -20,15 +20,21 @@ pub const FILE_NAME: &str = "gristmill.toml";
 pub const KEYS: &[&str] = &["queue", "store", "region", "endpoint", "python", "lease_seconds", "management"];
 
 /// A table `[targets.NAME]` as written, with variables replaced and values not yet parsed; `queue` with its line.
-#[allow(missing_docs)]
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct TargetTable {
+    /// Address of the queues, and its line.
     pub queue: Option<(String, usize)>,
+    /// URL or folder of the store.
     pub store: Option<String>,
+    /// Region of AWS.
     pub region: Option<String>,
+    /// Endpoint of AWS services.
     pub endpoint: Option<String>,
+    /// Management API of the broker.
     pub management: Option<String>,
+    /// Interpreter of the nodes.
     pub python: Option<String>,
+    /// How long the broker lets a consumer hold a delivery.
     pub lease_seconds: Option<u64>,
 }
 
@@ -38,7 +44,7 @@ pub struct TargetsFile {
     /// Its path; `None`: there is no file.
     pub path: Option<PathBuf>,
     /// The targets by name.
-    pub targets: BTreeMap<String, Entry>,
+    pub targets: BTreeMap<String, TargetTable>,
     /// The tables `[azureml.…]`.
     pub azure: AzureNames,
 }
@@ -94,8 +100,8 @@ fn read_target<'a>(
     field: &str,
     at: &impl Fn(Range<usize>) -> Line<'a>,
     variable: &impl Fn(&str) -> Option<String>,
-) -> Result<Entry> {
-    let mut entry = Entry::default();
+) -> Result<TargetTable> {
+    let mut entry = TargetTable::default();
     for (key, value) in keys {
         let (name, line) = (key.get_ref().as_ref(), at(value.span()));
         if !KEYS.contains(&name) {

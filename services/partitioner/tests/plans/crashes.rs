@@ -8,8 +8,11 @@ use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use partitioner::{Error, Partitioner, Pending, PlanProgress};
-use protocol::{Descriptor, JobSpec, MiniBatchSize, Planned, ResultEvent, TableFormat, Work, decode_records};
-use storage::{JobStore, PLAN_CHUNK_MINI_BATCHES, PlanComplete};
+use protocol::{
+    Descriptor, JobSpec, MiniBatchSize, PLAN_CHUNK_MINI_BATCHES, Planned, ResultEvent, TableFormat, Work,
+    decode_records,
+};
+use storage::{JobStore, PlanComplete};
 use tempfile::TempDir;
 
 use crate::fixtures::{file_job, folder, table_job, write};
@@ -261,7 +264,7 @@ async fn changed_inputs_are_reported() {
     let times = ["b", "c"].map(modified);
     fs::rename(root.path().join("b"), root.path().join("b2")).expect("ours");
     let shown = root.path().display();
-    let advice = "restore it, or start over with --fresh";
+    let advice = "restore it, or run the whole job anew";
     assert_eq!(
         changed(&site.resume().await.expect_err("changed")),
         format!(

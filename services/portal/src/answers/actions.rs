@@ -72,7 +72,7 @@ pub async fn run_again(
 ) -> Answer<(StatusCode, Document<Value>)> {
     let options = &shared.options;
     let described = options.jobs.describe_again(view.job_id(), number).await;
-    let job_id = described.map_err(|error| conflict((options.words.error)(&error)))?;
+    let job_id = described.map_err(|error| conflict((options.words.error)(&error.into())))?;
     if options.target.is_some() {
         publish_again(&shared, &job_id).await?;
     } else if let Err(refusal) = start_again(&shared, &job_id).await {
@@ -101,7 +101,7 @@ async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
         runtime.block_on(engine.retry_on(&job_id, Republish::Missing, &target, &events))
     });
     let retried = retrying.await?;
-    let submission = match retried.map_err(|error| conflict((options.words.error)(&error)))? {
+    let submission = match retried.map_err(|error| conflict((options.words.error)(&error.into())))? {
         Retry::NothingToDo(_) => {
             return Err(conflict(
                 "the job is completed, and no mini-batch failed; `gristmill replay` runs rejected items",

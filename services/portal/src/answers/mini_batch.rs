@@ -3,7 +3,7 @@
 use axum::extract::{Path, State};
 use engine::MiniBatchState;
 use engine::first_rows::{FirstRows, first_rows};
-use engine::history::{Attempted, Origin, Place, RecordedAttempt};
+use engine::history::{Attempted, Origin, RecordAt, RecordedAttempt};
 use engine::{JobStore, LogFile};
 use protocol::{AttemptStatus, Descriptor, OutputFormat, Rows as RowsAt, Work};
 use serde::Serialize;
@@ -168,7 +168,7 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
         return Err(Refusal::not_found(format!("there is no mini-batch {number} in this job, or none is known yet")));
     };
     let store = &view.snapshot.store;
-    let places: Vec<Place> = known.attempts.iter().map(Attempted::place).collect();
+    let places: Vec<RecordAt> = known.attempts.iter().map(Attempted::place).collect();
     let records = view.found().recorded_attempts(known.origin, &places).await;
     let descriptor = view.found().descriptor(number).await;
     let logs = store.logs().await.unwrap_or_default();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use axum::extract::Query;
 use engine::FoundJob;
 use engine::MiniBatchState;
-use engine::history::{Attempted, History, Origin, Place, RecordedAttempt};
+use engine::history::{Attempted, History, Origin, RecordAt, RecordedAttempt};
 use protocol::AttemptStatus;
 use serde::{Deserialize, Serialize};
 
@@ -91,9 +91,9 @@ pub struct Row {
 #[derive(Debug)]
 struct Draft {
     row: Row,
-    shown: Option<Place>,
+    shown: Option<RecordAt>,
     /// The latest attempt that failed.
-    failed: Option<Place>,
+    failed: Option<RecordAt>,
 }
 
 pub fn word(state: MiniBatchState) -> &'static str {
@@ -271,9 +271,9 @@ fn draft(history: &History, mini_batch: u64) -> Draft {
 /// Reads the texts of rows.
 async fn complete(job: &FoundJob, origin: Origin, drafts: Vec<Draft>) -> Vec<Row> {
     let other = |draft: &Draft| draft.failed.filter(|failed| Some(*failed) != draft.shown);
-    let places: Vec<Place> = drafts.iter().flat_map(|draft| [draft.shown, other(draft)]).flatten().collect();
+    let places: Vec<RecordAt> = drafts.iter().flat_map(|draft| [draft.shown, other(draft)]).flatten().collect();
     let mut records = job.recorded_attempts(origin, &places).await.into_iter();
-    let mut record_at = |place: Option<Place>| place.and_then(|_| records.next().flatten());
+    let mut record_at = |place: Option<RecordAt>| place.and_then(|_| records.next().flatten());
     let error_of = |record: &RecordedAttempt| {
         let error = record.attempt.error.as_deref();
         error.map(|error| one_line(&error.category, &error.message))

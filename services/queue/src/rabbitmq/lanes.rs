@@ -34,13 +34,13 @@ pub(crate) struct Lanes {
 
 #[derive(Debug, Default)]
 struct Assigned {
-    places: HashMap<String, Place>,
+    places: HashMap<String, GroupLane>,
     /// The oldest assignment is the first.
     order: VecDeque<String>,
 }
 
 impl Assigned {
-    fn insert(&mut self, group: &str, place: Place) {
+    fn insert(&mut self, group: &str, place: GroupLane) {
         if self.places.insert(group.to_owned(), place).is_some() {
             return;
         }
@@ -55,7 +55,7 @@ impl Assigned {
 
 /// Where a group is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct GroupLane {
     /// Its lane; `None`: so far only in short lanes.
     lane: Option<usize>,
     /// How many of its messages this process has sent before it had a lane.
@@ -112,7 +112,7 @@ impl Lanes {
         let mut assigned = self.assigned.lock().expect("no holder panics");
         let known = assigned.places.get(group).copied().unwrap_or_default();
         if known.lane.is_none() {
-            assigned.insert(group, Place { lane: Some(lane), ..known });
+            assigned.insert(group, GroupLane { lane: Some(lane), ..known });
         }
     }
 

@@ -160,7 +160,7 @@ const DIVIDE_EVERY: Duration = Duration::from_secs(1);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// One frame that settles: the tag, and whether it includes all earlier tags.
-pub(super) type Step = (u64, bool);
+pub(super) type Settlement = (u64, bool);
 
 impl Leases {
     pub fn new(generation: u32, lanes: Arc<Lanes>) -> Self {
@@ -262,7 +262,7 @@ impl Leases {
     }
 
     /// Ends the leases of these receipts. Returns the frames to send, and the receipts that were already lost.
-    pub fn settle(&self, receipts: &[Receipt]) -> (Vec<Step>, Vec<Receipt>) {
+    pub fn settle(&self, receipts: &[Receipt]) -> (Vec<Settlement>, Vec<Receipt>) {
         let mut state = self.state();
         let (mut tags, mut lost, mut seen) = (BTreeSet::new(), Vec::new(), HashSet::new());
         for receipt in receipts {
@@ -280,7 +280,7 @@ impl Leases {
     }
 
     /// Settles all waiting messages. Returns the frames to send.
-    pub fn settle_arrived(&self) -> Vec<Step> {
+    pub fn settle_arrived(&self) -> Vec<Settlement> {
         let tags = self.take_arrived().into_iter().map(|(tag, ..)| tag).collect();
         self.settle_tags(&tags)
     }
@@ -294,7 +294,7 @@ impl Leases {
     }
 
     /// Returns the frames that settle these tags.
-    pub fn settle_tags(&self, tags: &BTreeSet<u64>) -> Vec<Step> {
+    pub fn settle_tags(&self, tags: &BTreeSet<u64>) -> Vec<Settlement> {
         self.state().settled.settle(tags)
     }
 
@@ -419,7 +419,7 @@ struct Settled {
 
 impl Settled {
     /// Settles tags. One frame settles all tags without an open earlier tag; each other tag has a frame.
-    fn settle(&mut self, tags: &BTreeSet<u64>) -> Vec<Step> {
+    fn settle(&mut self, tags: &BTreeSet<u64>) -> Vec<Settlement> {
         self.beyond.extend(tags);
         while self.beyond.remove(&(self.up_to + 1)) {
             self.up_to += 1;

@@ -29,7 +29,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Consumer, ConsumerDelegate};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::failure::{is_refusal, said};
-use super::leases::{Fit, Incoming, Leases, Source, Step};
+use super::leases::{Fit, Incoming, Leases, Settlement, Source};
 use crate::Receipt;
 
 /// One consumer replaces more consumers of a lane than this.
@@ -260,7 +260,7 @@ impl Subscription {
     }
 
     /// Plans frames and queues them without other frames in between.
-    fn queue_frames<T>(&self, settle: Settle, plan: impl FnOnce() -> (Vec<Step>, T)) -> (Vec<Frame<'_>>, T) {
+    fn queue_frames<T>(&self, settle: Settle, plan: impl FnOnce() -> (Vec<Settlement>, T)) -> (Vec<Frame<'_>>, T) {
         let _order = self.order.lock().expect("no holder panics");
         let (steps, rest) = plan();
         let mut frames: Vec<Frame<'_>> = Vec::with_capacity(steps.len());

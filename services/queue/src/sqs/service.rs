@@ -16,12 +16,13 @@ use aws_sdk_sqs::config::http::HttpResponse;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 use aws_types::service_config::ServiceConfigKey;
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use backon::{BackoffBuilder, ExponentialBackoff};
 use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
 use crate::Error;
+use crate::pauses::FOR_SECONDS;
 
 use super::SqsOptions;
 use super::failure::{Failure, Verdict, of_entry, of_request};
@@ -36,15 +37,6 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// Retries end this long after the first request, because a caller that holds a lease must know.
 const RETRY_TIME: Duration = Duration::from_secs(20);
-
-/// Pauses between retries. Jitter adds up to the same time again, so that processes that were throttled together
-/// do not retry together.
-const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
-    .with_min_delay(Duration::from_millis(100))
-    .with_factor(2.0)
-    .with_max_delay(Duration::from_secs(3))
-    .with_max_times(8)
-    .with_jitter();
 
 /// Creates a client with the settings that every AWS tool uses: environment, profile, web identity, container,
 /// instance. Rejects an invalid endpoint, with which the SDK would panic.
@@ -106,7 +98,7 @@ pub(super) struct Retries {
 
 impl Retries {
     pub fn new() -> Self {
-        Self { pauses: PAUSES.build(), until: Instant::now() + RETRY_TIME }
+        Self { pauses: FOR_SECONDS.build(), until: Instant::now() + RETRY_TIME }
     }
 
     /// Waits until the next retry, or returns the failure after the last one.

@@ -13,13 +13,14 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use backon::Retryable;
 use protocol::{Descriptor, JobSpec, Replayed, is_job_id};
+use queue::pauses::UNTIL_IT_ANSWERS;
 use storage::JobStore;
 use tokio::runtime::Handle;
 
 use super::InOrder;
 use super::source::Source;
 use crate::Tally;
-use crate::ledger::{Index, Ledger, RETRY, RowsAt};
+use crate::ledger::{Index, Ledger, RowsAt};
 use crate::rejects::read_list;
 use crate::tally::Effect;
 
@@ -54,7 +55,7 @@ pub(crate) fn is_unavailable(error: &anyhow::Error) -> bool {
 impl Bases {
     /// Reads the jobs before a replay, again for a while if the store does not answer. Changes nothing in the store.
     pub async fn read(store: &JobStore, spec: &JobSpec, patience: Duration) -> anyhow::Result<Self> {
-        let retry = RETRY.with_total_delay(Some(patience));
+        let retry = UNTIL_IT_ANSWERS.with_total_delay(Some(patience));
         (|| Self::read_once(store, spec, patience)).retry(retry).when(is_unavailable).await
     }
 

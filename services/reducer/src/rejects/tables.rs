@@ -20,32 +20,32 @@ use crate::output;
 const ROWS_HELD_MAX: usize = 1024;
 
 /// The columns of both tables.
-const COLUMNS: [(&str, Kind); 21] = [
-    ("mini_batch", Kind::Number),
-    ("item", Kind::Number),
-    ("items", Kind::Number),
-    ("input", Kind::Text),
-    ("path", Kind::Text),
-    ("row", Kind::Number),
-    ("byte_start", Kind::Number),
-    ("byte_end", Kind::Number),
-    ("key", Kind::Text),
-    ("detail", Kind::Text),
-    ("values", Kind::Text),
-    ("cause", Kind::Text),
-    ("exception", Kind::Text),
-    ("message", Kind::Text),
-    ("traceback", Kind::Repeated),
-    ("tries", Kind::Number),
-    ("node", Kind::Text),
-    ("process", Kind::Text),
-    ("started_at", Kind::Time),
-    ("log", Kind::Text),
-    ("printed", Kind::Repeated),
+const COLUMNS: [(&str, ColumnKind); 21] = [
+    ("mini_batch", ColumnKind::Number),
+    ("item", ColumnKind::Number),
+    ("items", ColumnKind::Number),
+    ("input", ColumnKind::Text),
+    ("path", ColumnKind::Text),
+    ("row", ColumnKind::Number),
+    ("byte_start", ColumnKind::Number),
+    ("byte_end", ColumnKind::Number),
+    ("key", ColumnKind::Text),
+    ("detail", ColumnKind::Text),
+    ("values", ColumnKind::Text),
+    ("cause", ColumnKind::Text),
+    ("exception", ColumnKind::Text),
+    ("message", ColumnKind::Text),
+    ("traceback", ColumnKind::Repeated),
+    ("tries", ColumnKind::Number),
+    ("node", ColumnKind::Text),
+    ("process", ColumnKind::Text),
+    ("started_at", ColumnKind::Time),
+    ("log", ColumnKind::Text),
+    ("printed", ColumnKind::Repeated),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ColumnKind {
     Number,
     Text,
     /// A text that the items of a mini-batch may share. Only the first of them has it in the CSV file.
@@ -92,7 +92,7 @@ impl Tables {
         let mut header = COLUMNS.map(|(name, _)| name).join(",");
         header.push('\n');
         csv.write_all(header.as_bytes())?;
-        let field = |(name, kind): (&str, Kind)| Field::new(name, kind.data_type(), true);
+        let field = |(name, kind): (&str, ColumnKind)| Field::new(name, kind.data_type(), true);
         let schema = Arc::new(Schema::new(COLUMNS.map(field).to_vec()));
         let parquet = ArrowWriter::try_new(create(parquet)?, schema.clone(), Some(output::parquet_properties()))?;
         let columns = COLUMNS.map(|(_, kind)| Column::new(kind)).into();
@@ -148,9 +148,9 @@ impl Tables {
             }
             match *cell {
                 Cell::Number(None) => {}
-                Cell::Number(Some(number)) if *kind == Kind::Time => self.line.push_str(&time(number)),
+                Cell::Number(Some(number)) if *kind == ColumnKind::Time => self.line.push_str(&time(number)),
                 Cell::Number(Some(number)) => self.line.push_str(itoa::Buffer::new().format(number)),
-                Cell::Text(text) if *kind == Kind::Repeated => {
+                Cell::Text(text) if *kind == ColumnKind::Repeated => {
                     let last = &mut self.last.1[position];
                     if last != text {
                         dialect.push_inert(text, &mut self.line);
@@ -209,7 +209,7 @@ fn time(milliseconds: u64) -> String {
     time.map_or_else(String::new, |time| time.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
-impl Kind {
+impl ColumnKind {
     fn data_type(self) -> DataType {
         match self {
             Self::Number => DataType::Int64,
@@ -220,11 +220,13 @@ impl Kind {
 }
 
 impl Column {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: ColumnKind) -> Self {
         match kind {
-            Kind::Number => Self::Number(Int64Builder::new()),
-            Kind::Text | Kind::Repeated => Self::Text(StringBuilder::new()),
-            Kind::Time => Self::Time(TimestampMillisecondBuilder::new().with_data_type(Kind::Time.data_type())),
+            ColumnKind::Number => Self::Number(Int64Builder::new()),
+            ColumnKind::Text | ColumnKind::Repeated => Self::Text(StringBuilder::new()),
+            ColumnKind::Time => {
+                Self::Time(TimestampMillisecondBuilder::new().with_data_type(ColumnKind::Time.data_type()))
+            }
         }
     }
 

@@ -22,18 +22,18 @@ pub(super) struct Processed {
 
 /// What an ordinary success need not say.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kind<'a> {
+pub(super) struct AttemptKind<'a> {
     pub status: AttemptStatus,
     pub error: Option<&'a ErrorReport>,
     /// Whether it was a second start.
     pub is_copy: bool,
 }
 
-impl Kind<'_> {
+impl AttemptKind<'_> {
     pub const SUCCESS: Self = Self { status: AttemptStatus::Succeeded, error: None, is_copy: false };
 }
 
-impl<'a> From<&'a Attempt> for Kind<'a> {
+impl<'a> From<&'a Attempt> for AttemptKind<'a> {
     fn from(attempt: &'a Attempt) -> Self {
         Self { status: attempt.status, error: attempt.error.as_deref(), is_copy: attempt.copy }
     }
@@ -57,7 +57,7 @@ impl Processed {
         Self { file, texts }
     }
 
-    pub fn add(&mut self, attempt: &AttemptRef, kind: Kind<'_>, pid: Option<u32>) {
+    pub fn add(&mut self, attempt: &AttemptRef, kind: AttemptKind<'_>, pid: Option<u32>) {
         self.file.write_with(|row| self.texts.write(attempt, kind, pid, row));
     }
 
@@ -70,7 +70,7 @@ impl Texts {
     fn write(
         &mut self,
         attempt: &AttemptRef,
-        Kind { status, error, is_copy }: Kind<'_>,
+        AttemptKind { status, error, is_copy }: AttemptKind<'_>,
         pid: Option<u32>,
         row: &mut String,
     ) {

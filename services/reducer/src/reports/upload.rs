@@ -20,7 +20,7 @@ const CONTINUED_REPORT: &str = "sys/master_role.txt";
 type Sent = HashMap<PathBuf, Option<u64>>;
 
 /// A file with a hash of its content; `None` for large files.
-type Found = (PathBuf, Option<u64>);
+type FoundFile = (PathBuf, Option<u64>);
 
 /// Which changed files to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ async fn copy(folder: PathBuf, store: JobStore, mut sent: Sent, which: Which) ->
 }
 
 /// Collects all files below a folder except empty ones.
-fn collect(folder: &Path, files: &mut Vec<Found>) -> io::Result<()> {
+fn collect(folder: &Path, files: &mut Vec<FoundFile>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {

@@ -2,7 +2,7 @@
 
 use protocol::ErrorThresholds;
 
-use super::{Entry, MiniBatchState, Tally};
+use super::{MiniBatchCounts, MiniBatchState, Tally};
 use crate::failures::Failures;
 use crate::nodes::Nodes;
 use crate::thresholds::{exceeded, nothing_succeeded};
@@ -15,7 +15,7 @@ impl Tally {
                 MiniBatchState::Retrying | MiniBatchState::Pending => {}
                 MiniBatchState::Succeeded => continue,
             }
-            *entry = Entry::default();
+            *entry = MiniBatchCounts::default();
         }
         self.failed = 0;
         self.retrying = 0;

@@ -21,7 +21,7 @@ fn event(attempt: Attempt) -> ResultEvent {
 
 #[test]
 fn entry_takes_20_bytes() {
-    assert_eq!(size_of::<Entry>(), 20);
+    assert_eq!(size_of::<MiniBatchCounts>(), 20);
 }
 
 #[test]

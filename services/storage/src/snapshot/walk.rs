@@ -64,14 +64,14 @@ pub fn files(source: Source<'_>) -> Result<Listing> {
     }
 }
 
-struct Found {
+struct FoundFiles {
     files: Vec<SnapshotFile>,
     /// There are more files.
     exceeds: bool,
 }
 
-fn collect(walk: ignore::Walk, root: &Path, limit: Limit) -> Result<Found> {
-    let mut found = Found { files: Vec::new(), exceeds: false };
+fn collect(walk: ignore::Walk, root: &Path, limit: Limit) -> Result<FoundFiles> {
+    let mut found = FoundFiles { files: Vec::new(), exceeds: false };
     let mut bytes = 0;
     for entry in walk {
         let entry = match entry {

@@ -62,7 +62,7 @@ impl TargetStore {
         let announcement = self.path(REMOVING_SNAPSHOTS);
         let failed = |error| Error::from_store(&self.name(REMOVING_SNAPSHOTS), error);
         if self.removes_snapshots().await? {
-            let message = "another `gristmill clean` is removing snapshots; try again later";
+            let message = "another clean-up is removing snapshots; try again later";
             return Err(Error::unavailable(&self.name(REMOVING_SNAPSHOTS), message));
         }
         self.store.put(&announcement, Bytes::new().into()).await.map_err(failed)?;

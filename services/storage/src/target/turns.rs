@@ -20,9 +20,10 @@ const WAITS: &[u8] = b"waits";
 const BEGINS: &[u8] = b"begins";
 /// Old turns that are kept.
 const TURNS_KEPT: u64 = 16;
-/// The part of an open job in its target.
+
+/// Whether an open job of a target may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum TurnState {
     /// Its mini-batches are published, or being published by the command that enqueued it.
     Runs,
     /// It waits for its turn; [`JobStore::wait_reason`](crate::JobStore::wait_reason) says why.
@@ -75,27 +76,27 @@ impl TargetStore {
         self.write("quotas.json", serde_json::to_vec_pretty(quotas).expect("plain data always serialises")).await
     }
 
-    /// Says which part an open job has.
-    pub async fn put_part(&self, job_id: &str, part: Part) -> Result<()> {
-        let body = match part {
-            Part::Runs => b"",
-            Part::Waits => WAITS,
-            Part::Begins => BEGINS,
+    /// Says whether an open job runs, waits or begins.
+    pub async fn put_turn_state(&self, job_id: &str, state: TurnState) -> Result<()> {
+        let body = match state {
+            TurnState::Runs => b"",
+            TurnState::Waits => WAITS,
+            TurnState::Begins => BEGINS,
         };
         self.write(&format!("open/{job_id}"), body.to_vec()).await
     }
 
-    /// Returns the part of a job; `None`: it is not open.
-    pub async fn part(&self, job_id: &str) -> Result<Option<Part>> {
+    /// Returns whether a job runs, waits or begins; `None`: it is not open.
+    pub async fn turn_state(&self, job_id: &str) -> Result<Option<TurnState>> {
         Ok(self.read(&format!("open/{job_id}")).await?.map(|body| match &body[..] {
-            WAITS => Part::Waits,
-            BEGINS => Part::Begins,
-            _ => Part::Runs,
+            WAITS => TurnState::Waits,
+            BEGINS => TurnState::Begins,
+            _ => TurnState::Runs,
         }))
     }
 
     /// Returns the jobs that have not ended, sorted by their ids.
-    pub async fn open_parts(&self) -> Result<Vec<OpenJob>> {
+    pub async fn open_turns(&self) -> Result<Vec<OpenJob>> {
         let job = |meta: ObjectMeta| {
             let job_id = meta.location.filename().filter(|name| is_job_id(name))?.to_owned();
             Some(OpenJob { job_id, runs: meta.size == 0, changed_at: meta.last_modified })
@@ -176,13 +177,13 @@ mod tests {
     async fn open_job_runs_waits_or_begins() {
         let folder = tempfile::tempdir().expect("temporary folder");
         for target in targets(folder.path()).await {
-            assert_eq!(target.part(JOB).await.expect("readable"), None);
-            for part in [Part::Waits, Part::Begins, Part::Runs] {
-                target.put_part(JOB, part).await.expect("writable");
-                assert_eq!(target.part(JOB).await.expect("readable"), Some(part));
-                let open = target.open_parts().await.expect("readable");
+            assert_eq!(target.turn_state(JOB).await.expect("readable"), None);
+            for state in [TurnState::Waits, TurnState::Begins, TurnState::Runs] {
+                target.put_turn_state(JOB, state).await.expect("writable");
+                assert_eq!(target.turn_state(JOB).await.expect("readable"), Some(state));
+                let open = target.open_turns().await.expect("readable");
                 let open: Vec<_> = open.iter().map(|job| (&*job.job_id, job.runs)).collect();
-                assert_eq!(open, [(JOB, part == Part::Runs)]);
+                assert_eq!(open, [(JOB, state == TurnState::Runs)]);
             }
             let job = target.job(JOB);
             assert_eq!(job.wait_reason().await.expect("readable"), None);

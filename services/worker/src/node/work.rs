@@ -163,7 +163,7 @@ impl Shared {
     fn memory_group(&self, spec: &JobSpec) -> Option<MemoryGroup> {
         let made = match &self.memory_groups {
             Some(groups) => groups.of_job(&spec.job_id, spec.max_memory).map_err(|error| error.to_string()),
-            None if spec.max_memory > 0 => Err("this machine does not allow it; see `gristmill doctor`".to_owned()),
+            None if spec.max_memory > 0 => Err("this machine does not let the worker make control groups".to_owned()),
             None => return None,
         };
         let unlimited =

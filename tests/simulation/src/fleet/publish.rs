@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::turns::{Entry, Turns, enter_again};
+use engine::turns::{Admission, Turns, enter_again};
 use partitioner::{Partitioner, Pending};
 use protocol::JobSpec;
 use reducer::{MiniBatchState, Tally};
@@ -45,7 +45,7 @@ impl World {
             return Ok(false);
         }
         let entry = enter_again(&self.target(actor), spec).await?;
-        Ok(entry != Entry::Runs && self.scenario.bug != Some(Bug::IgnoresQuotas))
+        Ok(entry != Admission::Runs && self.scenario.bug != Some(Bug::IgnoresQuotas))
     }
 
     async fn pending(&self, spec: &JobSpec, actor: &Actor) -> impl Fn(u64) -> Option<Pending> + use<> {

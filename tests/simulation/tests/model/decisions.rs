@@ -18,7 +18,7 @@ use protocol::{
     Work, decode_records, encode_record,
 };
 use reducer::MiniBatchState;
-use reducer::parts::Known;
+use reducer::parts::Knowledge;
 use worker::scheduler::{Action, Announcement, Config, Delivered, Event, Moment, Outcome, ProcessId, Scheduler, Stop};
 
 /// Tries of a mini-batch.
@@ -279,7 +279,7 @@ fn segments(ledger: &[Vec<Record>]) -> Vec<Bytes> {
 pub fn next_segment(known: &[Vec<Record>], received: &[Record]) -> Vec<Record> {
     remember(&SEGMENTS, &(known.to_vec(), received.to_vec()), || {
         let messages: Vec<Bytes> = received.iter().map(|record| bytes_of(*record)).collect();
-        let known = Known::read(segments(known)).expect("a ledger");
+        let known = Knowledge::read(segments(known)).expect("a ledger");
         records_of(&known.next_segment(&messages).expect("messages"))
     })
 }
@@ -304,7 +304,7 @@ pub struct View {
 /// Returns what a ledger tells a reducer about a job with this many mini-batches.
 pub fn view(ledger: &[Vec<Record>], mini_batches: u8) -> Rc<View> {
     remember(&VIEWS, ledger, || {
-        let known = Known::read(segments(ledger)).expect("a ledger");
+        let known = Knowledge::read(segments(ledger)).expect("a ledger");
         let tally = known.tally();
         let states: Vec<_> = (0..mini_batches).map(|mini_batch| tally.state(u64::from(mini_batch))).collect();
         let counts = tally.mini_batches();

@@ -94,7 +94,7 @@ fn line(row: &Summary, width: usize, of_target: bool) -> String {
     let fraction = |counts: Counts| format!("{}/{}", counts.succeeded, counts.total);
     let age = row.started_at.map(|at| compact((Utc::now() - at).num_milliseconds() as f64 / 1000.0).0);
     let duration = row.elapsed_seconds.map(|seconds| compact(seconds).1);
-    let turn = row.place.as_ref().and_then(|place| place.turn.as_deref());
+    let turn = row.activity.as_ref().and_then(|activity| activity.turn.as_deref());
     let turn = turn.map_or_else(String::new, |reason| format!("  {reason}"));
     let rest = match &row.problem {
         Some(problem) => problem.replace('\n', " "),
@@ -109,24 +109,24 @@ fn line(row: &Summary, width: usize, of_target: bool) -> String {
 /// for the first one, and the time that is left.
 fn placed(row: &Summary) -> String {
     let (owner, priority) = (row.owner.as_deref().unwrap_or("-"), row.priority.word());
-    let place = row.place.as_ref();
-    let share = place.and_then(|place| Some(format!("{} ({:.0}%)", place.processes, 100.0 * place.share?)));
-    let waited = place.and_then(|place| place.waited_seconds).map(|seconds| compact(seconds).1);
-    let left = place.and_then(|place| place.remaining_seconds).map(|seconds| compact(seconds as f64).1);
+    let activity = row.activity.as_ref();
+    let share = activity.and_then(|activity| Some(format!("{} ({:.0}%)", activity.processes, 100.0 * activity.share?)));
+    let waited = activity.and_then(|activity| activity.waited_seconds).map(|seconds| compact(seconds).1);
+    let left = activity.and_then(|activity| activity.remaining_seconds).map(|seconds| compact(seconds as f64).1);
     let [share, waited, left] = [share, waited, left].map(|text| text.unwrap_or_else(|| "-".to_owned()));
     format!("{owner:<12}  {priority:<8}  {share:>10}  {waited:>7}  {left:>7}  ")
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::{Place, State};
+    use engine::{Activity, State};
     use protocol::Priority;
 
     use super::*;
 
     #[test]
     fn job_of_a_target_has_its_place() {
-        let place = Place { waited_seconds: Some(192.0), processes: 3, share: Some(0.75), ..Place::default() };
+        let activity = Activity { waited_seconds: Some(192.0), processes: 3, share: Some(0.75), ..Activity::default() };
         let counts = Counts { total: 9, succeeded: 2, failed: 0 };
         let row = Summary {
             job_id: "a".to_owned(),
@@ -134,7 +134,7 @@ mod tests {
             started_at: None,
             owner: Some("ana".to_owned()),
             priority: Priority::High,
-            place: Some(Place { remaining_seconds: Some(75), ..place.clone() }),
+            activity: Some(Activity { remaining_seconds: Some(75), ..activity.clone() }),
             elapsed_seconds: Some(20.0),
             mini_batches: counts,
             items: counts,
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(words(line(&row, 1, false)), "a Running - 20s 2/9 2/9");
         assert_eq!(header(3, true).len(), line(&row, 3, true).len());
         let turn = Some("owner ana has 1 of 1 jobs running".to_owned());
-        let waiting = Summary { place: Some(Place { turn, share: None, ..place }), ..row };
+        let waiting = Summary { activity: Some(Activity { turn, share: None, ..activity }), ..row };
         assert!(line(&waiting, 1, true).ends_with("  owner ana has 1 of 1 jobs running"));
     }
 }

@@ -14,7 +14,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(4);
 /// The longest answer, which is one line.
 const ANSWER_BYTES_MAX: u64 = 8 * 1024;
 
-pub async fn ask(address: SocketAddr) -> Exit {
+pub async fn health(address: SocketAddr) -> Exit {
     let address = SocketAddr::new(reachable(address.ip()), address.port());
     let answered = timeout(ANSWER_TIME, healthz(address)).await;
     let answered = answered.unwrap_or_else(|_| bail!("no answer within {} s", ANSWER_TIME.as_secs()));
