@@ -21,21 +21,6 @@ def test_run_prints_progress_and_summary(workplace):
     assert "\x1b[" not in said, "no colours or bars without a terminal"
 
 
-def test_failed_run_names_cause_and_file_to_open(workplace):
-    workplace.data(3)
-    script = """
-        def run(files):
-            raise ValueError("this is the reason")
-    """
-    job = workplace.job(script, error_threshold=0)
-    ended = workplace.command("run", job.file)
-    assert ended.exit_status == 42
-    said = ended.stdout + ended.stderr
-    assert "error threshold 0" in said
-    assert "this is the reason" in said
-    assert "/logs/" in said
-
-
 def test_set_overrides_keys_of_the_job_file(workplace):
     workplace.data(6)
     job = workplace.job("def run(files): return [len(files)] * len(files)")

@@ -114,17 +114,6 @@ def test_script_sees_arguments_modules_folders_and_context(workplace):
     assert {fact["process"] for fact in runs} <= {"process000", "process001"}
 
 
-def test_short_result_fails_the_mini_batch_in_strict_mode(workplace):
-    workplace.data(4)
-    script = """
-        def run(files):
-            return files[:1]
-    """
-    ended = workplace.job(script, mini_batch_size=2, strict_results=True, isolate="off").run(expect=42)
-    assert ended.mini_batches == (2, 0, 2)
-    assert ended.items == (4, 0, 4)
-
-
 def test_module_can_be_the_entry_script(workplace):
     """Imports a module once, under its name, so that relative imports work; a package under the package's name."""
     workplace.data(1)

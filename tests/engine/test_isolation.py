@@ -2,11 +2,8 @@
 
 import csv
 import json
-import signal
 
 import pytest
-
-from harness import is_alive, wait_until
 
 BAD_FILES = """
     import os, signal, time
@@ -24,8 +21,6 @@ BAD_FILES = """
                 return None
             if way == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if way == "hang":
-                time.sleep(1000)
         return names
 """
 
@@ -97,13 +92,6 @@ def test_file_that_run_works_on_is_tried_first(workplace, body, extra_runs):
     assert extra_runs <= runs <= extra_runs + 3 if extra_runs else 3 < runs <= 14, runs
 
 
-def test_hanging_file_is_found(workplace):
-    workplace.data(4)
-    settings = {"mini_batch_size": 4, "run_invocation_timeout": 1, "arguments": ["--task_overhead_timeout", 4]}
-    ended = workplace.job(BAD_FILES, **settings).run(BAD="003.txt", WAY="hang")
-    assert ended.lines == ["000.txt", "001.txt", "002.txt"]
-
-
 def test_isolation_is_progress(workplace):
     workplace.data(8)
     settings = {"mini_batch_size": 8, "arguments": ["--progress_update_timeout", 3]}
@@ -116,25 +104,6 @@ def test_script_that_may_write_files_of_its_own_is_isolated_only_if_asked(workpl
     for isolate, extra_runs in ((None, None), ("items", 2)):
         job = workplace.job(BAD_FILES, isolate=isolate, output_action="summary_only", mini_batch_size=2)
         assert job.run(BAD="001.txt", WAY="raise").result.get("extra_runs") == extra_runs
-
-
-def test_off_and_halves(workplace):
-    workplace.data(8)
-    expected = {"off": (8, 0, 8), "halves": (8, 4, 4), "items": (8, 7, 1)}
-    for isolate, items in expected.items():
-        job = workplace.job(BAD_FILES, isolate=isolate, mini_batch_size=8)
-        ended = job.run(BAD="006.txt", WAY="raise", expect=42 if isolate == "off" else 0)
-        assert ended.items == items, isolate
-        assert [row["items"] for row in rejects(ended)] == ["1"] * items[2], "each file has a row"
-
-
-def test_tries_are_spent_first(workplace):
-    workplace.data(4)
-    job = workplace.job(BAD_FILES, mini_batch_size=4, run_max_try=2)
-    ended = job.run(BAD="000.txt", WAY="raise")
-    assert len(ended.lines) == 3
-    assert [len(fact["names"]) for fact in workplace.recorded("run")] == [4, 4, 2, 1, 1, 2]
-    assert [row["Status"] for row in ended.attempts()] == ["RUN_EXCEPTION", "RUN_DONE"]
 
 
 def test_rejected_items_count_towards_the_threshold(workplace):
@@ -160,33 +129,6 @@ def test_where_everything_fails_isolation_stops(workplace):
     assert runs == 50 + ended.result["extra_runs"] and ended.result["extra_runs"] < 400
     assert "divides no more mini-batches" in ended.log("sys/node/0/_main.txt")
     assert "divides no more mini-batches" in ended.log("sys/warning/mini-batch_warnings.txt")
-
-
-@pytest.mark.parametrize("crash", [3, 5])
-def test_killed_engine_starts_the_isolation_again(workplace, crash):
-    """kill -9 between two ranges: nothing is lost or doubled."""
-    workplace.data(8)
-    script = """
-        import os, time
-        from recorder import record, recorded
-        def run(files):
-            names = [os.path.basename(file) for file in files]
-            record("run", names=names)
-            if len(recorded("run")) == int(os.environ["HOLD"]):
-                time.sleep(1000)
-            if "006.txt" in names:
-                raise ValueError("bad")
-            return names
-    """
-    job = workplace.job(script, mini_batch_size=8)
-    running = job.start(HOLD=str(crash))
-    pid = running.wait_for_record("run", crash)[-1]["pid"]
-    running.send(signal.SIGKILL)
-    running.wait()
-    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
-    ended = job.run(HOLD="0")
-    assert ended.lines == [f"{number:03}.txt" for number in range(8) if number != 6]
-    assert ended.items == (8, 7, 1)
 
 
 ROWS = 1_000
@@ -250,24 +192,6 @@ def test_one_bad_row_of_a_thousand(workplace, kind, form):
     assert parquet.read_table(BufferReader(output)).equals(parquet.read_table(BufferReader(clean.output)))
 
 
-def test_ranges_of_other_types_are_one_table(workplace):
-    """Ranges return integers, numbers and texts for one column: the file has the type that holds all of them."""
-    workplace.data(6)
-    script = """
-        import os
-        def run(files):
-            numbers = [int(os.path.basename(file)[:3]) for file in files]
-            if 2 in numbers:
-                raise ValueError("bad")
-            return [{"value": number if number < 3 else number + 0.5} for number in numbers]
-    """
-    settings = {"append_row_file_name": "rows.parquet", "output_format": "native", "mini_batch_size": 6}
-    ended = workplace.job(script, **settings).run()
-    from pyarrow import BufferReader, parquet
-
-    assert parquet.read_table(BufferReader(ended.output)).to_pydict() == {"value": [0.0, 1.0, 3.5, 4.5, 5.5]}
-
-
 def test_context_names_the_rows_of_a_range(workplace):
     write_table(workplace, "csv")
     script = """
@@ -297,15 +221,6 @@ def test_plan_counts_the_extra_runs_of_its_largest_mini_batch(workplace):
     job = workplace.job("def run(rows): return rows", inputs=inputs, mini_batch_size="9 rows", isolate_items_max=3)
     shown = workplace.command("plan", job.file).stdout
     assert "mini-batch of 3 costs at most 4 extra runs; a larger one fails as a whole, and the largest has 9" in shown
-
-
-def test_mini_batch_that_is_too_large_to_be_divided_is_named(workplace):
-    workplace.data(8)
-    script = "def run(files):\n    if any(file.endswith('1.txt') for file in files): raise ValueError\n    return files"
-    ended = workplace.job(script, mini_batch_size=4, isolate="items", isolate_items_max=3, error_threshold=-1).run()
-    assert ended.items == (8, 4, 4)
-    warnings = ended.log("sys/warning/mini-batch_warnings.txt")
-    assert "mini-batch 0 has 4 items, more than isolate_items_max (3), so all of them fail together" in warnings
 
 
 def test_partition_keys_are_not_divided(workplace):

@@ -76,24 +76,6 @@ def test_second_try_gets_only_what_is_left(workplace, way):
         assert "'/elsewhere', which is no item of" in ended.log("user/error/*/*.txt")
 
 
-@pytest.mark.parametrize("size", [6, 1])
-def test_item_that_comes_back_twice_has_its_first_row(workplace, size):
-    """Whatever the size of the mini-batch: in one of a single item, no other item would be left for a second try."""
-    workplace.data(6)
-    script = """
-        import os
-        def run(files):
-            for file in files:
-                yield file, os.path.basename(file)
-                yield file, "again"
-    """
-    ended = workplace.job(script, mini_batch_size=size, run_max_try=1, process_count_per_node=1).run()
-    assert (ended.lines, ended.items) == (names(6), (6, 6, 0))
-    told = {6: "6 items of mini-batch 0 more than once, first ", 1: "item "}[size]
-    assert all(f"run() handed back {told}" in warning for warning in ended.result["first_warnings"])
-    assert len(ended.result["first_warnings"]) == min(6 // size, 5), "the first of them"
-
-
 def test_failure_that_no_item_repeats_is_a_warning_of_the_job(workplace):
     """Isolation finds no bad item where all have been handed back: without a warning, nothing says why it ran."""
     workplace.data(20)
@@ -261,40 +243,4 @@ def test_what_was_handed_back_counts_where_nothing_is_divided(workplace, way, ex
     replayed = workplace.command("replay", ended.job_id, "--json", BAD="none")
     assert replayed.items == (5, 5, 0)
     assert Path(replayed.result["output"]).read_text().splitlines() == rows(20)
-    computed_once(workplace, names(20))
-
-
-@pytest.mark.parametrize("size", [1, 4])
-def test_process_that_dies_after_its_last_item_is_a_warning(workplace, size):
-    workplace.data(4)
-    script = """
-        import os
-        def run(files):
-            for file in files:
-                yield file, os.path.basename(file)
-            os._exit(9)
-    """
-    ended = workplace.job(script, mini_batch_size=size, run_max_try=1).run()
-    assert (ended.lines, ended.items) == (names(4), (4, 4, 0))
-    assert ended.result["warnings"] == 4 // size
-    for warning in ended.result["first_warnings"]:
-        assert "failed after it had handed back all its items, whose results count: ProcessDied: " in warning, warning
-        assert "exit status 9 (os._exit)" in warning, warning
-
-
-def test_run_item_keeps_the_items_beside_one_that_fails(workplace):
-    workplace.data(20)
-    script = """
-        import os
-        from recorder import record, recorded
-        async def run_item(item):
-            name = os.path.basename(item)
-            if name == "015.txt" and not recorded("failed"):
-                record("failed")
-                raise ValueError("halfway")
-            record("item", name=name)
-            return f"row of {name}"
-    """
-    ended = workplace.job(script, mini_batch_size=20, run_max_try=2, concurrency=1).run()
-    assert ended.lines == rows(20)
     computed_once(workplace, names(20))

@@ -104,14 +104,6 @@ def test_rows_of_a_table(workplace):
     assert json.loads(row["values"]) == {"id": 7, "v": 7}, "the item, not its row"
 
 
-def test_thresholds_count_them(workplace):
-    workplace.data(8)
-    for threshold, expect in [(1, 42), (2, 0)]:
-        job = workplace.job(SCRIPT, mini_batch_size=4, result_schema=COLUMNS, error_threshold=threshold)
-        ended = job.run(BAD="000.txt 005.txt", expect=expect)
-        assert expect == 0 or "number of failed items is 2" in ended.cause
-
-
 def test_all_rows_are_wrong(workplace):
     workplace.data(6)
     job = workplace.job(SCRIPT, mini_batch_size=3, result_schema={"columns": {"total": "number"}})
@@ -150,33 +142,3 @@ def test_invalid_schema_is_refused(workplace):
             assert ended.exit_status == 2, ended
             (line,) = [line for line in ended.stderr.splitlines() if "result_schema" in line]
             assert expected in line and "job.yaml:" in line
-
-
-@pytest.mark.parametrize("kind, bad", [("string", "b'x'"), ("number", "2**63")])
-def test_value_that_parquet_cannot_hold_beside_others_is_a_reject(workplace, kind, bad):
-    """It has a form in JSON lines. At the end of the job, it would fail the job for ever."""
-    workplace.data(30)
-    good = {"string": "'x'", "number": "1"}[kind]
-    script = f"""
-        def run(files):
-            return [{{"s": {bad} if "025.txt" in file else {good}}} for file in files]
-    """
-    output = {"append_row_file_name": "rows.parquet", "output_format": "native"}
-    job = workplace.job(script, result_schema={"columns": {"s": kind}}, mini_batch_size=10, **output)
-    ended = job.run()
-    assert (ended.state, ended.items) == ("Completed", (30, 29, 1))
-    (reject,) = rejects(ended)
-    assert reject["path"].endswith("025.txt") and reject["message"].startswith("s: expected ")
-    assert len(pyarrow.parquet.read_table(ended.result["output"])) == 29
-
-
-def test_values_of_any_need_no_common_type(workplace):
-    workplace.data(3)
-    script = """
-        VALUES = {"000.txt": "a", "001.txt": b"b", "002.txt": [1, 2]}
-        def run(files):
-            return [{"any": VALUES[file[-7:]]} for file in files]
-    """
-    output = {"append_row_file_name": "rows.parquet", "output_format": "native"}
-    ended = workplace.job(script, result_schema={"columns": {"any": "any"}}, mini_batch_size=1, **output).run()
-    assert pyarrow.parquet.read_table(ended.result["output"])["any"].to_pylist() == ["a", "b", "[1, 2]"]

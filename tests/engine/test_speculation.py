@@ -2,8 +2,6 @@
 
 import signal
 
-import pytest
-
 from harness import is_alive, wait_until
 
 FILES = 12
@@ -49,52 +47,6 @@ def test_second_start_ends_the_job(workplace):
     assert [len(workplace.recorded(which)) for which in ("first", "second")] == [1, 1]
     (slower,) = workplace.recorded("first")
     wait_until(lambda: not is_alive(slower["pid"]), "the end of the slower start")
-
-
-def test_first_start_may_win(workplace):
-    first = 'wait_for(lambda: os.path.exists(os.environ["MARK"] + "2")); return [name]'
-    second = 'open(os.environ["MARK"] + "2", "w").close(); time.sleep(1000)'
-    ended = job(workplace, first, second).run()
-    assert all_lines(ended)
-    assert ended.result["copies"] == {"started": 1, "won": 0}
-    assert ended.result["elapsed_seconds"] < 40
-
-
-def test_failure_of_the_second_start_spends_no_try(workplace):
-    first = 'wait_for(lambda: os.path.exists(os.environ["MARK"] + "2")); time.sleep(2); return [name]'
-    second = 'open(os.environ["MARK"] + "2", "w").close(); raise ValueError("the second start")'
-    ended = job(workplace, first, second, run_max_try=1, allowed_failed_count=0).run()
-    assert all_lines(ended)
-    assert ended.mini_batches == (FILES, FILES, 0)
-    assert (ended.result["copies"], ended.result["failures"]) == ({"started": 1, "won": 0}, [])
-
-
-def test_second_start_may_succeed_after_the_first_has_failed(workplace):
-    first = 'wait_for(lambda: os.path.exists(os.environ["MARK"] + "2")); raise ValueError("the first start")'
-    second = 'open(os.environ["MARK"] + "2", "w").close(); time.sleep(4); return [name]'
-    ended = job(workplace, first, second, run_max_try=1, allowed_failed_count=0).run()
-    assert all_lines(ended), str(ended)
-    assert ended.mini_batches == (FILES, FILES, 0)
-    assert ended.result["copies"] == {"started": 1, "won": 1}
-
-
-def test_two_failures_are_one(workplace):
-    first = 'wait_for(lambda: os.path.exists(os.environ["MARK"] + "2")); time.sleep(1); raise ValueError("first")'
-    second = 'open(os.environ["MARK"] + "2", "w").close(); raise ValueError("the second start")'
-    ended = job(workplace, first, second, run_max_try=1).run()
-    assert ended.mini_batches == (FILES, FILES - 1, 1)
-    (failure,) = ended.result["failures"]
-    assert (failure["attempts"], failure["error"]) == (1, "ValueError: first")
-    assert ended.result["elapsed_seconds"] < 40, "the job does not wait for a second start that has failed"
-
-
-@pytest.mark.parametrize(
-    "settings", [{"speculation": False}, {"output_action": "summary_only"}, {"limits": {"concurrent": 9}}], ids=str
-)
-def test_nothing_is_started_twice_where_it_may_do_harm(workplace, settings):
-    ended = job(workplace, "time.sleep(8); return [name]", "return [name]", **settings).run()
-    assert ended.mini_batches == (FILES, FILES, 0)
-    assert "copies" not in ended.result and workplace.recorded("second") == []
 
 
 def test_killed_job_continues_after_a_second_start(workplace):

@@ -73,14 +73,6 @@ def test_process_is_replaced_after_its_runs(workplace):
     assert "Note: 3 processes were replaced: 3 after process_max_runs." in ended.log("job_result.txt")
 
 
-def test_last_process_is_not_replaced(workplace):
-    workplace.data(6)
-    ended = workplace.job(COUNTS, process_max_runs=2, process_count_per_node=1).run()
-    assert ended.mini_batches == (6, 6, 0)
-    assert len(workplace.recorded("init")) == 3, "nothing is left for a fourth"
-    assert ended.result["notes"] == ["2 processes were replaced: 2 after process_max_runs"]
-
-
 def test_replacement_spends_no_try_of_a_failing_mini_batch(workplace):
     workplace.data(6)
     script = COUNTS.replace("return [", 'assert not files[0].endswith("003.txt"), "three is bad"\n        return [')
@@ -124,29 +116,6 @@ def test_process_that_leaks_is_replaced(workplace):
     assert re.search(r"process000 occupies \d+(\.\d+)? MB after \d runs, more than 350 MB \(process_max_memory\)", log)
     (note,) = ended.result["notes"]
     assert re.fullmatch(r"\d process(es)? (was|were) replaced: \d above process_max_memory", note)
-
-
-def test_quick_mini_batches_that_were_handed_over_go_to_the_next_process(workplace):
-    workplace.data(600)
-    script = LEAKS.replace("MEGABYTES", "1")
-    ended = workplace.job(script, process_max_memory="150MB").run()
-    assert ended.mini_batches == (600, 600, 0)
-    assert ended.lines == names(600)
-    runs = runs_of_processes(workplace)
-    assert len(runs) >= 3, {pid: len(files) for pid, files in runs.items()}
-    assert files_of(runs) == names(600), "every mini-batch runs once"
-
-
-def test_limit_below_a_fresh_process_is_named_and_does_not_loop(workplace):
-    workplace.data(6)
-    script = LEAKS.replace("MEGABYTES", "1").replace('record("init")', 'record("init")\n        leak(200)')
-    ended = workplace.job(script, process_max_memory="100MB").run()
-    assert ended.mini_batches == (6, 6, 0)
-    assert len(workplace.recorded("init")) == 1
-    (note,) = ended.result["notes"]
-    assert re.match(r"process_max_memory is 100 MB, and process000 occupies \d+(\.\d+)? MB after init\(\)", note), note
-    assert ended.log("sys/node/0/_main.txt").count("process_max_memory is 100 MB") == 1
-    assert "process_max_memory is 100 MB" in ended.log("job_progress_overview.*.txt")
 
 
 def test_start_is_itemised(workplace):

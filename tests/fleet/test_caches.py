@@ -1,12 +1,8 @@
 """What a worker keeps for later jobs: shared by jobs with the same content, evicted when it is too much."""
 
-import json
 import os
 import signal
-import subprocess
 from pathlib import Path
-
-import pytest
 
 from harness import is_alive, wait_until, write_wheel
 
@@ -177,32 +173,3 @@ def test_killed_worker_leaves_nothing_half(workplace, sqlite):
     result = sqlite.wait_for_end(job_id)
     assert sqlite.output(result) == b"False\n"
     assert not is_alive(pid)
-
-
-def test_full_disk_is_named_in_one_line(workplace, sqlite):
-    """The home of the worker is on a disk of four megabytes, and the job needs five of reference data."""
-    probe = "mkdir probe && mount -t tmpfs -o size=1m tmpfs probe"
-    if subprocess.run(["unshare", "--mount", "sh", "-c", probe], cwd=workplace.folder, capture_output=True).returncode:
-        pytest.skip("mounting needs privileges")
-    workplace.data(1)
-    failing = job(workplace, 0)
-    workplace.write({"reference0/large.bin": "x" * (5 << 20)})
-    job_id = sqlite.enqueue(failing)
-    sqlite.reducer()
-    mount = 'mkdir -p small && mount -t tmpfs -o size=4m tmpfs small && exec "$0" "$@"'
-    command = ["unshare", "--mount", "sh", "-c", mount, str(workplace.executable)]
-    process = subprocess.Popen(
-        [*command, "worker", "--target", "sqlite"],
-        cwd=workplace.folder,
-        env={**workplace.environment, "GRISTMILL_HOME": str(workplace.folder / "small/home"), "GRISTMILL_LOG": "warn"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    workplace.started.append(process)
-
-    def said():
-        status = sqlite.status(job_id)
-        return json.dumps(status) if "disk of" in json.dumps(status) else None
-
-    text = wait_until(said, "the reason in the status of the job")
-    assert "small/home/fleet is full" in text and "needed, and jobs use" in text, text

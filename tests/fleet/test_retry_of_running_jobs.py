@@ -1,12 +1,11 @@
 """A retry of a job that runs changes nothing of what is in flight."""
 
-import json
 import sqlite3
 import time
 
 import pytest
 
-from harness import BUSY, ERROR, go, next_second, wait_until
+from harness import ERROR, go, next_second, wait_until
 
 HELD = """
     import os
@@ -181,21 +180,6 @@ def test_brokers_are_left_alone_while_a_worker_holds_mini_batches(workplace, kin
     result = target.wait_for_end(job_id)
     assert target.output(result).decode().splitlines() == names(COUNT)
     assert runs(workplace) == names(COUNT), "no mini-batch ran twice"
-
-
-def test_retry_on_one_machine_leaves_the_running_job_alone(workplace):
-    workplace.data(8)
-    job = workplace.job(HELD)
-    running = job.start()
-    running.wait_for_record("run", 5)
-    (job_id,) = workplace.job_ids()
-    for _ in range(3):
-        retried = workplace.command("retry", job_id)
-        assert retried.exit_status == BUSY and f"job {job_id} is running" in retried.stderr, str(retried)
-    go(workplace)
-    ended = running.wait()
-    assert ended.lines == names(8) and json.loads(ended.stdout)["state"] == "Completed"
-    assert runs(workplace) == names(8)
 
 
 def test_job_name_means_the_running_job_first(workplace, sqlite):

@@ -222,29 +222,6 @@ def test_retry_works_on_another_target_with_the_same_store(workplace, sqs, compo
             components.manage_rabbitmq(f"queues/%2f/{sqs.prefix}-{queue}", "DELETE")
 
 
-def test_unreadable_messages_go_to_the_dead_letters(workplace, sqs):
-    workplace.data(3)
-    newer = {"job_id": "a-20261121-100203-ab12", "mini_batch": 0, "work": {"kind": "video", "frames": 3}}
-    sqs.send("tasks", "hello, world")
-    sqs.send("tasks", json.dumps(newer))
-    sqs.send("results", "hello, reducer")
-    sqs.worker()
-    sqs.reducer()
-    sqs.wait_for_end(sqs.enqueue(workplace.job(ROWS)))
-
-    def letters():
-        listed = json.loads(sqs.command("dead-letters", "--json", expect=0).stdout)
-        return listed if len(listed) == 3 else None
-
-    listed = wait_until(letters, "three dead letters")
-    by_body = {letter["body"][:12]: letter for letter in listed}
-    assert by_body["hello, world"]["moved"]["queue"] == "tasks"
-    assert by_body["hello, reduc"]["moved"]["queue"] == "results"
-    (unknown,) = (letter for letter in listed if letter["job_id"])
-    assert unknown["job_id"] == newer["job_id"] and "video" in unknown["reason"]
-    assert len(sqs.command("dead-letters", expect=0).stdout.splitlines()) == 6, "looking changes nothing"
-
-
 def test_missing_queue_is_reported_with_the_remedy(workplace, sqs):
     workplace.data(1)
     job = workplace.job(ROWS)

@@ -331,8 +331,12 @@ def test_report_is_one_file_that_needs_no_portal(workplace: Workplace, open_page
     assert written.exit_status == 0, str(written)
     page = open_page((workplace.folder / "report.html").as_uri())
     expect(page.locator(".sentence")).to_contain_text("error threshold 0")
+    expect(page.get_by_text("Report of")).to_be_visible()
+    assert page.get_by_role("button", name="Retry").count() == 0
     page.locator(".tabs").get_by_role("link", name="Mini-batches").click()
     page.locator(".batches a").first.click()
     expect(page.locator(".frames .first").first).to_contain_text("entry.py")
-    page.locator(".tabs").get_by_role("link", name="Timeline").click()
-    expect(page.get_by_text("Durations")).to_be_visible()
+    expect(page.get_by_text("Whole traceback").first).to_be_visible()
+    for tab, text in (("Timeline", "The slowest 20"), ("Nodes", "What happened")):
+        page.locator(".tabs").get_by_role("link", name=tab).click()
+        expect(page.get_by_text(text).first).to_be_visible()
