@@ -7,13 +7,11 @@ import json
 import random
 import sqlite3
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
-from components import Components
-from faulty_fleet import COUNT, SEED, Fleet, Process, undisturbed
-from harness import Workplace, wait_until
+from faulty_fleet import COUNT, SEED, Process
+from harness import wait_until
 from http_server import Request
 from proxy import SLOW_DOWN, AwsProxy, Fault
 from targets import Target
@@ -25,18 +23,6 @@ POISON = 200_000
 LINES_MAX = 200
 # Of a message that is visible now, before its place, see services/queue/src/sqlite/store.rs.
 VISIBLE_NOW = 1 << 40
-
-
-@pytest.fixture
-def fleet(request, workplace: Workplace, components: Components):
-    fleet = Fleet(request.param, workplace, components)
-    yield fleet
-    fleet.close()
-
-
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> bytes:
-    return undisturbed(tmp_path_factory.mktemp("undisturbed"), executable)
 
 
 def send_all(target: Target, bodies: Iterable[str]) -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from harness import is_alive, wait_until
-from targets import lend
 
 FILES = 20
 HELD = """
@@ -22,12 +21,6 @@ HELD = """
             record("item", name=name)
             yield file, f"row of {name}"
 """
-
-
-@pytest.fixture(params=["sqlite", "sqs", "rabbitmq"])
-def target(request, workplace, components):
-    """A store in a folder, and two in S3."""
-    yield from lend(request.param, workplace, components)
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])

@@ -2,11 +2,8 @@
 
 import signal
 
-import pytest
-
 from counted_service import CountedService
 from harness import wait_until
-from targets import KINDS, lend
 
 ASKS = """
     import asyncio, os
@@ -23,12 +20,6 @@ ASKS = """
         record("asked", node=context.node_id)
         return answer
 """
-
-
-@pytest.fixture(params=KINDS)
-def target(request, workplace, components):
-    """Each kind of target in turn."""
-    yield from lend(request.param, workplace, components)
 
 
 def test_nodes_share_limits_and_one_dies(workplace, target):

@@ -12,10 +12,7 @@ import pytest
 
 from harness import Workplace
 
-
-@pytest.fixture(params=["sqlite", "sqs"])
-def target(request):
-    return request.getfixturevalue(request.param)
+TARGETS = ["sqlite", "sqs"]
 
 
 def python(workplace, text):

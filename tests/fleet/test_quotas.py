@@ -8,7 +8,8 @@ import re
 import pytest
 
 from harness import wait_until
-from targets import lend
+
+TARGETS = ["sqlite", "sqs"]
 
 HOLDS = """
     import os
@@ -51,12 +52,6 @@ def hint(target, job_id: str) -> str:
 def jobs(target) -> dict[str, dict]:
     rows = json.loads(target.command("jobs", "--json", expect=0).stdout)
     return {row["job_id"].rpartition("-")[0].rsplit("-", 2)[0]: row for row in rows}
-
-
-@pytest.fixture(params=["sqlite", "sqs"])
-def target(request, workplace, components):
-    """Queues and a store in a folder, and those of AWS."""
-    yield from lend(request.param, workplace, components)
 
 
 @pytest.mark.parametrize("target", ["sqlite", "sqs", "rabbitmq"], indirect=True)

@@ -4,10 +4,6 @@ import csv
 import io
 import json
 
-import pytest
-
-from targets import KINDS, lend
-
 FILES = 40
 SCRIPT = """
     def run(rows):
@@ -17,12 +13,6 @@ SCRIPT = """
         rows.loc[rows["id"] == 7, "total"] = "seven"
         return rows
 """
-
-
-@pytest.fixture(params=KINDS)
-def target(request, workplace, components):
-    """Each kind of target in turn."""
-    yield from lend(request.param, workplace, components)
 
 
 def test_rejects_of_a_target_are_in_its_store(workplace, target):

@@ -2,10 +2,6 @@
 
 import textwrap
 
-import pytest
-
-from targets import KINDS, lend
-
 FILES = 12
 SCRIPT = """\
 import os
@@ -16,12 +12,6 @@ def run(files):
     # Some rows become parts.
     return [f"{name} {'x' * (100_000 if name.endswith('1.txt') else 5)}" for name in names]
 """
-
-
-@pytest.fixture(params=KINDS)
-def target(request, workplace, components):
-    """Each kind of target in turn."""
-    yield from lend(request.param, workplace, components)
 
 
 def names(output):

@@ -147,10 +147,9 @@ def test_interrupted_enqueue_is_completed_by_a_retry(workplace, sqlite):
     assert sqlite.waiting("tasks") == count, "each mini-batch has one message"
 
 
-@pytest.mark.parametrize("kind", ["sqs", "rabbitmq"])
-def test_brokers_that_do_not_show_their_messages(workplace, kind, request):
+@pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
+def test_brokers_that_do_not_show_their_messages(workplace, target):
     """Nothing is published unasked; `--republish` publishes everything."""
-    target = request.getfixturevalue(kind)
     workplace.data(4)
     job_id = target.enqueue(workplace.job(HELD, speculation=False))
     retried = target.command("retry", job_id, expect=0)
@@ -165,9 +164,8 @@ def test_brokers_that_do_not_show_their_messages(workplace, kind, request):
     assert target.output(result).decode().splitlines() == names(4)
 
 
-@pytest.mark.parametrize("kind", ["sqs", "rabbitmq"])
-def test_brokers_are_left_alone_while_a_worker_holds_mini_batches(workplace, kind, request):
-    target = request.getfixturevalue(kind)
+@pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
+def test_brokers_are_left_alone_while_a_worker_holds_mini_batches(workplace, target):
     workplace.data(COUNT)
     job_id = target.enqueue(workplace.job(HELD.replace(">= 4", ">= 0"), speculation=False))
     target.reducer()

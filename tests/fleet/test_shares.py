@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from targets import KINDS
-
 FEW, MANY, TOGETHER = 6, 60, 20
 
 WAITS_FOR_THE_OTHER = f"""
@@ -135,18 +133,16 @@ QUICK_IN = """
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("settings", "processes"),
     [({"priority": "high"}, 4), ({"priority": "low"}, 1), ({"priority": "high", "max_share": 40}, 2)],
     ids=["high", "low", "max_share"],
 )
-def test_job_has_its_part_beside_another(workplace, kind, request, settings, processes):
+def test_job_has_its_part_beside_another(workplace, target, settings, processes):
     """The other job, of normal priority, has long runs for all five processes of the worker.
 
     The worker holds all of its mini-batches: the emulator of SQS prefers no job.
     """
-    target = request.getfixturevalue(kind)
     release = workplace.folder / "release"
     held = target.enqueue(workplace.job_of_its_own("held", 10, HOLDS))
     target.reducer()

@@ -9,7 +9,6 @@ import pytest
 
 from harness import CANCELED, FAILED, INVALID, NOT_ENDED, go, wait_until
 from http_server import HttpServer
-from targets import KINDS, lend
 
 FILES = 40
 ROWS = """
@@ -32,12 +31,6 @@ HOLDS = """
         record("run", file=name, node=context.node_id)
         return [name]
 """
-
-
-@pytest.fixture(params=KINDS)
-def target(request, workplace, components):
-    """Each kind of target in turn."""
-    yield from lend(request.param, workplace, components)
 
 
 def names(count=FILES):
