@@ -7,7 +7,6 @@ import http.cookiejar
 import json
 import re
 import shutil
-import signal
 import socket
 import time
 import urllib.error
@@ -196,8 +195,7 @@ def test_removed_job_and_restarted_portal(workplace):
     assert portal.token == "", "a chosen token is not printed"
     portal.token = token
     revision = portal.get(f"/jobs/{job_id}")["revision"]
-    portal.running.send(signal.SIGKILL)
-    portal.running.wait()
+    portal.running.kill()
     port = urllib.parse.urlsplit(portal.url).port
     again = Portal(workplace, port=port, GRISTMILL_PORTAL_TOKEN=token)
     again.token = token

@@ -5,7 +5,7 @@ import json
 import pandas
 import pytest
 
-from harness import COMPLETED, FAILED, INVALID
+from harness import COMPLETED, FAILED, INVALID, file_names
 
 NEWER = """
     $schema: https://azuremlschemas.azureedge.net/latest/modelBatchDeployment.schema.json
@@ -75,7 +75,7 @@ def test_script_gets_its_model_and_its_output_folder(workplace, form):
     run(workplace)
     output = workplace.folder / "deployment-output"
     frame = pandas.read_csv(output / "sizes.csv", sep=" ", header=None)
-    names = [f"{number:03}.txt" for number in range(5)]
+    names = file_names(5)
     assert frame.values.tolist() == [[name, 7 * int(name[:3]), "big one"] for name in names]
     assert [(output / f"{number}.seen").read_text() for number in range(3)] == ["2", "2", "1"]
 

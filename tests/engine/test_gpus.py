@@ -2,6 +2,8 @@
 
 import pytest
 
+from harness import file_names
+
 SCRIPT = """
     import os
     from recorder import record, recorded, wait_for
@@ -86,7 +88,7 @@ def test_gpu_that_keeps_failing_is_taken_out_of_use(workplace):
     workplace.data(12)
     ended = workplace.job(LOSES_GPU, process_count_per_node=2, run_max_try=3).run(AZ_BATCHAI_GPU_COUNT_FOUND="2")
     assert ended.mini_batches == (12, 12, 0)
-    assert ended.lines == [f"{number:03}.txt" for number in range(12)]
+    assert ended.lines == file_names(12)
     failed = [fact["file"] for fact in workplace.recorded("run") if fact["gpu"] == "1"]
     assert len(failed) == len(set(failed)) == 3, "each mini-batch is tried elsewhere next"
     gone = "GPU 1 of node 0 is out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable device"

@@ -1,9 +1,10 @@
 """Mini-batches with items that fail: `isolate` keeps the results of all others."""
 
-import csv
 import json
 
 import pytest
+
+from harness import file_names
 
 BAD_FILES = """
     import os, signal, time
@@ -25,15 +26,6 @@ BAD_FILES = """
 """
 
 
-def rejects(ended):
-    """Returns the rows of the table of rejects, in which the number of items is that of the result."""
-    tables = ended.result["rejects"]
-    with open(tables["csv"], newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert sum(int(row["items"]) for row in rows) == tables["items"] == ended.items[2]
-    return rows
-
-
 @pytest.mark.parametrize(
     ("way", "extra_runs"),
     # A process may have died because of the number of files, so the second half is run as a whole.
@@ -43,13 +35,13 @@ def test_only_the_bad_file_is_lost(workplace, way, extra_runs):
     workplace.data(12)
     job = workplace.job(BAD_FILES, mini_batch_size=4, process_count_per_node=2)
     ended = job.run(BAD="006.txt", WAY=way)
-    assert ended.lines == [f"{number:03}.txt" for number in range(12) if number != 6], "in the order of the input"
+    assert ended.lines == file_names(12, without=[6]), "in the order of the input"
     assert (ended.items, ended.mini_batches) == ((12, 11, 1), (3, 3, 0))
     assert (ended.result["extra_runs"], ended.result["items_rejected"]) == (extra_runs, 1)
     assert "1 of 12 items failed" in ended.result["headline"]
     assert f"{extra_runs} extra runs, 1 item failed alone" in ended.log("job_result.txt")
     cause = {"raise": "run_raised", "none": "illegal_result", "die": "process_died"}[way]
-    (row,) = rejects(ended)
+    (row,) = ended.rejects()
     assert (row["mini_batch"], row["item"], row["items"], row["cause"]) == ("1", "2", "1", cause)
     assert row["path"].endswith("/data/006.txt")
     assert row["printed"] == "reading 006.txt", "by its own run, not by that of its mini-batch"
@@ -84,8 +76,8 @@ def test_file_that_run_works_on_is_tried_first(workplace, body, extra_runs):
             {body}
     """
     ended = workplace.job(script, mini_batch_size=64).run()
-    assert ended.lines == [f"{number:03}.txt" for number in range(64) if number != 40]
-    (row,) = rejects(ended)
+    assert ended.lines == file_names(64, without=[40])
+    (row,) = ended.rejects()
     assert row["path"].endswith("/data/040.txt")
     runs = ended.result["extra_runs"]
     # If the second of these runs is held up, its files seem to be dear, and those behind are divided.
@@ -176,7 +168,7 @@ def test_one_bad_row_of_a_thousand(workplace, kind, form):
     ended = workplace.job(FRAMES, **settings).run()
     assert ended.items == (ROWS, ROWS - 1, 1)
     assert ended.result["items_rejected"] == 1 and ended.result["extra_runs"] <= 20
-    (row,) = rejects(ended)
+    (row,) = ended.rejects()
     assert (row["items"], row["exception"], row["message"]) == ("1", "ValueError", "a bad row")
     assert json.loads(row["values"]) == {"id": BAD_ROW, "name": "name 1"}
     assert row["path"].endswith(f"t.{kind}") and (kind == "csv" or row["row"] == str(BAD_ROW))

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from counted_service import CountedService
-from harness import FAILED, INVALID, ROOT
+from harness import FAILED, INVALID, ROOT, file_names
 
 ASKS = """
     import asyncio, os
@@ -37,7 +37,7 @@ def test_processes_of_a_job_share_its_limits(workplace):
         )
         ended = job.run()
     assert ended.items == (60, 60, 0)
-    assert sorted(service.paths) == [f"{number:03}.txt" for number in range(60)]
+    assert sorted(service.paths) == file_names(60)
     service.check_rate(600)
     assert service.seconds() > 6
     assert service.most == 2

@@ -1,8 +1,6 @@
 """Slow mini-batches are started a second time, and the first success counts."""
 
-import signal
-
-from harness import is_alive, wait_until
+from harness import file_names, is_alive, wait_until
 
 FILES = 12
 SLOW = "005.txt"
@@ -33,7 +31,7 @@ def job(workplace, first, second, **settings):
 
 
 def all_lines(ended):
-    return ended.lines == [f"{number:03}.txt" for number in range(FILES)]
+    return ended.lines == file_names(FILES)
 
 
 def test_second_start_ends_the_job(workplace):
@@ -53,9 +51,7 @@ def test_killed_job_continues_after_a_second_start(workplace):
     first = "time.sleep(1000)"
     running = job(workplace, first, first).start()
     (second,) = running.wait_for_record("second")
-    running.send(signal.SIGKILL)
-    running.wait()
-    wait_until(lambda: not is_alive(second["pid"]), "the end of the processes")
+    running.kill(second["pid"])
     (job_id,) = workplace.job_ids()
     entry = workplace.folder / "code/entry.py"
     entry.write_text(entry.read_text().replace("time.sleep(1000)", "return [name]"))

@@ -4,7 +4,7 @@ import csv
 import json
 import re
 
-from harness import go, wait_until
+from harness import file_names, go, wait_until
 
 COUNTS = """
     import os
@@ -48,10 +48,6 @@ def files_of(runs):
     return sorted(file for files in runs.values() for file in files)
 
 
-def names(count):
-    return [f"{number:03}.txt" for number in range(count)]
-
-
 def summary_of_processes(ended):
     with (ended.logs / "sys/job_report/process_summary.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -61,10 +57,10 @@ def test_process_is_replaced_after_its_runs(workplace):
     workplace.data(20)
     ended = workplace.job(COUNTS, process_max_runs=6, process_count_per_node=1).run()
     assert ended.mini_batches == (20, 20, 0)
-    assert ended.lines == names(20)
+    assert ended.lines == file_names(20)
     runs = runs_of_processes(workplace)
     assert sorted(map(len, runs.values())) == [2, 6, 6, 6], runs
-    assert files_of(runs) == names(20), "every mini-batch runs once"
+    assert files_of(runs) == file_names(20), "every mini-batch runs once"
     assert len(workplace.recorded("shutdown")) == 4, "a replaced process shuts down like any other"
     assert all(row["Picked Count"] == "1" for row in ended.attempts())
     assert "process000 has made 6 runs (process_max_runs), replacing it" in ended.log("sys/node/0/_main.txt")
@@ -107,11 +103,11 @@ def test_process_that_leaks_is_replaced(workplace):
     script = LEAKS.replace("MEGABYTES", "100")
     ended = workplace.job(script, process_max_memory="350MB").run()
     assert ended.mini_batches == (12, 12, 0)
-    assert ended.lines == names(12)
+    assert ended.lines == file_names(12)
     runs = runs_of_processes(workplace)
     # An interpreter occupies some 30 MB: the fourth run exceeds the limit, and so may the third where it is larger.
     assert 3 <= len(runs) <= 6 and max(map(len, runs.values())) <= 4, runs
-    assert files_of(runs) == names(12)
+    assert files_of(runs) == file_names(12)
     log = ended.log("sys/node/0/_main.txt")
     assert re.search(r"process000 occupies \d+(\.\d+)? MB after \d runs, more than 350 MB \(process_max_memory\)", log)
     (note,) = ended.result["notes"]

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from harness import is_alive, wait_until
+from harness import file_names, is_alive, wait_until
 
 FILES = 20
 HELD = """
@@ -38,7 +38,7 @@ def test_another_node_gets_only_what_is_left(workplace, target, end):
     wait_until(lambda: not is_alive(held[0]["pid"]), "the process ends with its node")
     target.worker(*options, "--node", "b", GRISTMILL_LEASE_SECONDS="5")
     result = target.wait_for_end(job_id)
-    names = [f"{number:03}.txt" for number in range(FILES)]
+    names = file_names(FILES)
     assert target.output(result).decode().splitlines() == [f"row of {name}" for name in names]
     assert result["items"] == {"total": FILES, "succeeded": FILES, "failed": 0}
     assert [(fact["node"], fact["items"]) for fact in workplace.recorded("run")] == [("a", FILES), ("b", FILES - 12)]

@@ -3,7 +3,7 @@
 import signal
 
 from counted_service import CountedService
-from harness import wait_until
+from harness import file_names, wait_until
 
 ASKS = """
     import asyncio, os
@@ -45,7 +45,7 @@ def test_nodes_share_limits_and_one_dies(workplace, target):
         first.send(signal.SIGKILL)
         result = target.wait_for_end(job_id)
     lines = target.output(result).decode().split()
-    assert lines == [f"{number:03}.txt" for number in range(120)]
+    assert lines == file_names(120)
     service.check_rate(480)
     assert not any("never asked" in warning for warning in result["first_warnings"])
     books = [name for name in target.objects("jobs") if "nodes/limits/" in name]

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from harness import ERROR, go, next_second, wait_until
+from harness import ERROR, file_names, go, next_second, wait_until
 
 HELD = """
     import os
@@ -17,10 +17,6 @@ HELD = """
         return [os.path.basename(files[0])]
 """
 COUNT = 24
-
-
-def names(count):
-    return [f"{number:03}.txt" for number in range(count)]
 
 
 def runs(workplace):
@@ -55,8 +51,8 @@ def test_retries_of_a_running_job_publish_nothing(workplace, sqlite):
         sqlite.command("retry", job_id, expect=0)
     assert waiting.wait().result["state"] == "Completed"
     result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(COUNT)
-    assert runs(workplace) == names(COUNT), "no mini-batch ran twice"
+    assert sqlite.output(result).decode().splitlines() == file_names(COUNT)
+    assert runs(workplace) == file_names(COUNT), "no mini-batch ran twice"
     assert "nothing to do" in sqlite.command("retry", job_id, expect=0).stderr
 
 
@@ -84,8 +80,8 @@ def test_retry_says_what_has_failed_so_far(workplace, sqlite):
     sqlite.wait_for_end(job_id)
     sqlite.command("retry", job_id, "--wait", expect=0)
     result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(4)
-    assert runs(workplace) == ["000.txt", *names(4)], "only what had failed ran again"
+    assert sqlite.output(result).decode().splitlines() == file_names(4)
+    assert runs(workplace) == ["000.txt", *file_names(4)], "only what had failed ran again"
 
 
 def test_lost_messages_alone_are_published_again(workplace, sqlite):
@@ -102,8 +98,8 @@ def test_lost_messages_alone_are_published_again(workplace, sqlite):
         sqlite.command("retry", job_id, expect=0)
     go(workplace)
     result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(COUNT)
-    assert runs(workplace) == names(COUNT), "no mini-batch ran twice"
+    assert sqlite.output(result).decode().splitlines() == file_names(COUNT)
+    assert runs(workplace) == file_names(COUNT), "no mini-batch ran twice"
 
 
 def lose(target, which="true"):
@@ -128,8 +124,8 @@ def test_repeated_retries_of_a_canceled_job_publish_it_once(workplace, sqlite):
     go(workplace)
     sqlite.worker("--process-count", 2)
     result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(COUNT)
-    assert runs(workplace) == names(COUNT)
+    assert sqlite.output(result).decode().splitlines() == file_names(COUNT)
+    assert runs(workplace) == file_names(COUNT)
 
 
 def test_interrupted_enqueue_is_completed_by_a_retry(workplace, sqlite):
@@ -161,7 +157,7 @@ def test_brokers_that_do_not_show_their_messages(workplace, target):
     target.worker("--process-count", 1)
     target.reducer()
     result = target.wait_for_end(job_id)
-    assert target.output(result).decode().splitlines() == names(4)
+    assert target.output(result).decode().splitlines() == file_names(4)
 
 
 @pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
@@ -176,8 +172,8 @@ def test_brokers_are_left_alone_while_a_worker_holds_mini_batches(workplace, tar
         assert "`retry --republish` publishes them again" in retried.stderr, str(retried)
     go(workplace)
     result = target.wait_for_end(job_id)
-    assert target.output(result).decode().splitlines() == names(COUNT)
-    assert runs(workplace) == names(COUNT), "no mini-batch ran twice"
+    assert target.output(result).decode().splitlines() == file_names(COUNT)
+    assert runs(workplace) == file_names(COUNT), "no mini-batch ran twice"
 
 
 def test_job_name_means_the_running_job_first(workplace, sqlite):

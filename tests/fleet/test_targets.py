@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from harness import CANCELED, FAILED, INVALID, NOT_ENDED, go, wait_until
+from harness import CANCELED, FAILED, INVALID, NOT_ENDED, file_names, go, wait_until
 from http_server import HttpServer
 
 FILES = 40
@@ -33,10 +33,6 @@ HOLDS = """
 """
 
 
-def names(count=FILES):
-    return [f"{number:03}.txt" for number in range(count)]
-
-
 def test_every_target_produces_the_output_of_a_local_run(workplace, target):
     workplace.data(FILES)
     job = workplace.job(ROWS, process_count_per_node=2)
@@ -58,7 +54,7 @@ def test_workers_can_start_first_and_reducers_last(workplace, target):
     assert status["result"] is None and "reducer" in status["hint"]
     target.reducer("--idle-exit", 1)
     result = target.wait_for_end(job_id)
-    assert [line.split()[0].decode() for line in target.output(result).splitlines()] == names()
+    assert [line.split()[0].decode() for line in target.output(result).splitlines()] == file_names(FILES)
     for worker in workers:
         worker.send(signal.SIGTERM)
         ended = worker.wait()
@@ -155,9 +151,9 @@ def test_two_jobs_at_once_share_two_workers(workplace, target):
     for _ in range(2):
         target.worker("--process-count", 1)
     results = [target.wait_for_end(job_id) for job_id in ids]
-    assert target.output(results[0]).decode().splitlines() == names(12)
+    assert target.output(results[0]).decode().splitlines() == file_names(12)
     rows = target.output(results[1]).decode().splitlines()
-    assert rows == [f"{name} forty-two" for name in names(12) if name != "003.txt"]
+    assert rows == [f"{name} forty-two" for name in file_names(12) if name != "003.txt"]
     assert results[1]["mini_batches"] == {"total": 12, "succeeded": 11, "failed": 1}
     ran_first, ran_second = workplace.recorded("first"), workplace.recorded("second")
     assert {fact["prefix"] == fact["base"] for fact in ran_first} == {False}, "a virtual environment"
@@ -186,7 +182,7 @@ def test_cancel_status_logs_and_retry(workplace, target):
     go(workplace)
     retried = target.command("retry", job_id, "--wait", "--json", expect=0)
     assert retried.result["state"] == "Completed"
-    assert target.output(retried.result).decode().splitlines() == names(10)
+    assert target.output(retried.result).decode().splitlines() == file_names(10)
     again = target.command("retry", job_id, expect=0)
     assert "nothing to do" in again.stderr
     printed = "process000.stdout.txt"
@@ -378,7 +374,7 @@ def test_sigterm_drains_a_node_without_a_try(workplace, target):
     ended = leaving.wait()
     assert ended.exit_status == 0, str(ended)
     result = target.wait_for_end(job_id)
-    assert target.output(result).decode().splitlines() == names(10)
+    assert target.output(result).decode().splitlines() == file_names(10)
     begun = workplace.recorded("begun")
     assert len(begun) == 10, "nothing ran twice"
     assert sum(fact["node"] == "leaving" for fact in begun) == 1
@@ -423,7 +419,7 @@ def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
     assert len(workplace.recorded("begun")) == 1
     sqlite.worker()
     result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(6)
+    assert sqlite.output(result).decode().splitlines() == file_names(6)
 
 
 def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite):
