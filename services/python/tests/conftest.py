@@ -12,6 +12,14 @@ sys.path.insert(0, str(PACKAGE))
 
 
 @pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home of its own for the jobs of a test, which works in the folder around it."""
+    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
 def start(tmp_path):
     """Starts a worker process with a script; `start(script, ...)` waits until it is ready, unless `ready=False`."""
     agents = []

@@ -77,9 +77,7 @@ RUN_FUNCTION = dict.fromkeys(("code", "entry_script", "program_arguments", "mode
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+def folder(home):
     Path("score.py").write_text(
         textwrap.dedent("""
         import argparse, os
@@ -101,7 +99,6 @@ def folder(tmp_path, monkeypatch):
     for name in ("a", "b", "c"):
         Path("data", f"{name}.txt").write_text(name)
     Path("model.txt").write_text("m")
-    return tmp_path
 
 
 def config(**settings):
