@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from counted_service import CountedService
-from harness import FAILED, INVALID, ROOT, file_names
+from harness import INVALID, ROOT, file_names
 
 ASKS = """
     import asyncio, os
@@ -90,17 +90,6 @@ def test_wrong_limits_are_named(workplace):
     ended = job.run(expect=INVALID)
     assert "limits.requests_per_minute" in ended.stderr
     assert "tokens_per_minute" in ended.stderr, "the key that was meant"
-
-
-def test_request_above_the_limit_is_an_error_of_the_script(workplace):
-    workplace.data(1)
-    job = workplace.job(
-        "def run(files, context): context.limit.acquire(tokens=1001)",
-        limits={"tokens_per_minute": 1000},
-        run_max_try=1,
-    )
-    ended = job.run(expect=FAILED)
-    assert "the job allows 1000 in a minute (limits.tokens_per_minute)" in ended.cause
 
 
 def test_example_of_a_service(workplace):

@@ -90,37 +90,6 @@ def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     assert len(workplace.recorded("second began")) == 4, "each mini-batch was published once"
 
 
-def test_waiting_jobs_begin_by_priority_and_then_by_time(workplace, target):
-    workplace.data(1)
-    quota(target, "--max-jobs", 1)
-    target.reducer()
-    worker = target.worker("--process-count", 1)
-    target.enqueue(job(workplace, "first", HOLDS))
-    worker.wait_for_record("first began")
-    ids = {name: target.enqueue(job(workplace, name)) for name in ("low", "early", "late", "urgent")}
-    for name, priority in [("low", "low"), ("urgent", "high")]:
-        target.command("priority", name, priority, expect=0)
-    assert hint(target, ids["low"]).startswith("it waits for its turn: the target has 1 of 1 jobs running")
-    (workplace.folder / "release").touch()
-    for name in ids:
-        target.wait_for_end(ids[name])
-    facts = map(json.loads, workplace.record_file.read_text().splitlines())
-    order = [fact["event"].removesuffix(" began") for fact in facts]
-    assert order == ["first", "urgent", "early", "late", "low"]
-
-
-def test_raised_limit_lets_waiting_jobs_begin(workplace, target):
-    workplace.data(1)
-    quota(target, "--max-jobs", 0)
-    target.reducer()
-    target.worker("--process-count", 1)
-    waiting = [target.enqueue(job(workplace, name)) for name in ("one", "two")]
-    assert {target.status(job_id)["state"] for job_id in waiting} == {"Queued"}
-    quota(target, "--max-jobs", "any")
-    for job_id in waiting:
-        target.wait_for_end(job_id)
-
-
 def test_full_target_rejects_a_job_that_is_not_to_wait(workplace, target):
     workplace.data(1)
     quota(target, "--max-jobs", 0)
@@ -231,29 +200,6 @@ def test_quotas_are_shown_and_changed(target):
     stored = json.loads(target.objects()["quotas.json"])
     assert (stored["max_jobs"], stored["owners"]["ana"]["max_jobs"]) == (20, 5)
     assert json.loads(quota(target, "--json")) == stored
-
-
-def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, target):
-    workplace.data(12)
-    quota(target, "--each-owner", "--max-in-flight", 3)
-    quota(target, "--owner", "bo", "--max-in-flight", "any")
-    target.reducer()
-    target.worker("--process-count", 4)
-    script = """
-        import os
-        from recorder import record, recorded, wait_for
-        name = os.environ["JOB"]
-        def run(files):
-            record(f"{name} began")
-            processes = 3 if name == "limited" else 4
-            wait_for(lambda: len({fact["pid"] for fact in recorded(f"{name} began")}) >= processes)
-            return ["row"]
-    """
-    for name, owner, processes in [("limited", "ana", 3), ("unlimited", "bo", 4)]:
-        target.wait_for_end(target.enqueue(job(workplace, name, script, owner=owner)))
-        facts = workplace.recorded(f"{name} began")
-        assert len(facts) == 12
-        assert len({fact["pid"] for fact in facts}) == processes
 
 
 def test_job_whose_owner_has_its_mini_batches_in_flight_says_so(workplace, target):

@@ -78,16 +78,6 @@ def test_job_does_not_wait_behind_one_that_no_worker_takes(workplace, target):
     assert [fact["zone"] for fact in workplace.recorded("run")] == ["a"] * 5
 
 
-def test_job_that_no_worker_takes_can_be_canceled(workplace, sqlite):
-    workplace.data(2)
-    sqlite.reducer()
-    worker(sqlite, "a")
-    job_id = sqlite.enqueue(workplace.job(SCRIPT, requires={"gpus": 99}))
-    sqlite.command("cancel", job_id, expect=0)
-    sqlite.wait_for_end(job_id, "Canceled")
-    assert workplace.recorded("run") == []
-
-
 def test_worker_is_listed_while_it_runs(workplace, sqlite):
     offers = workplace.folder / sqlite.prefix / "store/workers"
     variable = "zone=a, gpu_model=H200"

@@ -222,29 +222,3 @@ def test_job_of_this_machine_has_no_priority(workplace):
     assert refused.exit_status == 1, str(refused)
     assert "runs on this machine, where a job has its own workers" in refused.stderr
     assert refused.stderr.count("\n") == 1, refused.stderr
-
-
-def test_job_has_no_more_nodes_than_its_node_count(workplace, sqlite):
-    workplace.data(12)
-    script = """
-        import time
-        from recorder import record
-        def run(files):
-            record("run")
-            time.sleep(0.2)
-            return ["row"]
-    """
-    sqlite.reducer()
-    for node in ["a", "b", "c"]:
-        sqlite.worker("--node", node)
-    sqlite.wait_for_end(sqlite.enqueue(workplace.job(script, node_count=1, speculation=False)))
-    assert len(pids(workplace.recorded("run"))) == 1, "each node has one process of it"
-    wide = """
-        from recorder import record, recorded, wait_for
-        def run(files):
-            record("wide")
-            wait_for(lambda: len({fact["pid"] for fact in recorded("wide")}) > 1)
-            return ["row"]
-    """
-    sqlite.wait_for_end(sqlite.enqueue(workplace.job_of_its_own("wide", 12, wide, speculation=False)))
-    assert len(pids(workplace.recorded("wide"))) > 1, "the others were free"

@@ -284,11 +284,6 @@ def test_first_item_that_is_foreign_says_how_to_return_pairs(start):
     assert failure(agent.run("a")).endswith("For rows that are pairs, return a list")
 
 
-def test_rows_beside_results_of_items_are_refused(start):
-    agent = start("def run(mini_batch, context):\n    context.done('a', 1)\n    return ['b']")
-    assert "returned a list, and has handed back results of items" in failure(agent.run("ab"))
-
-
 def test_done_after_the_end_or_in_a_child_is_refused(start):
     agent = start(
         """
@@ -449,8 +444,3 @@ def test_items_that_are_never_handed_back_are_named(start):
     assert event["pieces"] == [[0, 2], [2, 2], [4, 2]]
     event = agent.run("abcde", items=[1, 4])
     assert [failed["item"] for failed in event["failed_items"]] == [0, 2], "from the start of the range"
-
-
-def test_strict_results_fail_a_mini_batch_with_items_that_are_never_handed_back(start):
-    agent = start("def run(mini_batch):\n    yield mini_batch[0], 'a'", strict_results=True)
-    assert "run() returned 1 results for the 2 items" in failure(agent.run("ab"))
