@@ -29,13 +29,6 @@ FILES = """
             record("item", name=name)
             yield file, f"row of {name}"
 """
-CAUSES = {
-    "raise": "run_raised",
-    "exit": "process_died",
-    "kill": "process_died",
-    "hang": "run_timed_out",
-    "foreign": "illegal_result",
-}
 
 
 def computed_once(workplace, items):
@@ -48,7 +41,7 @@ def rows(count):
     return [f"row of {name}" for name in file_names(count)]
 
 
-@pytest.mark.parametrize("way", CAUSES)
+@pytest.mark.parametrize("way", ["raise", "exit", "kill", "hang", "foreign"])
 def test_second_try_gets_only_what_is_left(workplace, way):
     workplace.data(100)
     settings = {"run_invocation_timeout": 2, "arguments": ["--task_overhead_timeout", 2]} if way == "hang" else {}
