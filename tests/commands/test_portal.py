@@ -20,11 +20,6 @@ from harness import COMPLETED, ERROR, FAILED, INVALID, Workplace, go, wait_until
 from portal_client import FAILS_ON_ONE, HOLDS, Portal
 
 
-@pytest.fixture
-def portal(workplace) -> Portal:
-    return Portal(workplace)
-
-
 def same(workplace: Workplace, portal: Portal, job_id: str) -> dict[str, Any]:
     """Returns the job in the portal, whose fields must be those of `status --json`."""
     status = json.loads(workplace.command("status", job_id, "--json").stdout)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import signal
 
 import pytest
 
 from harness import COMPLETED, FAILED
-from portal_client import Portal
 
 PHASES = ["waited", "prepared", "loaded", "ran", "reported"]
 SLOW_SECONDS = 0.7
@@ -37,11 +35,6 @@ SLOW = f"""
             os._exit(9)
         return [Slow() if os.environ["SLOW"] == "reported" else "quick"] * len(frame)
 """
-
-
-@pytest.fixture
-def portal(workplace) -> Portal:
-    return Portal(workplace)
 
 
 def table_job(workplace, slow, count=2, **settings):
@@ -76,8 +69,7 @@ def test_phase_that_is_slow_is_the_longest(workplace, portal, slow):
     assert percentiles[name]["max"] >= attempt[slow] * 0.999, percentiles
     column = "Run Method Seconds" if slow == "ran" else f"{slow.capitalize()} Seconds"
     assert float(row[column]) == pytest.approx(attempt[slow], abs=2e-6), row
-    with (ended.logs / "sys/job_report/process_summary.csv").open(newline="") as file:
-        (summary,) = csv.DictReader(file)
+    (summary,) = ended.table("sys/job_report/process_summary.csv")
     assert float(summary[column]) >= attempt[slow] - 1e-5, summary
 
 

@@ -16,11 +16,6 @@ from portal_client import HOLDS, Portal
 READERS = 40
 
 
-@pytest.fixture
-def portal(workplace) -> Portal:
-    return Portal(workplace)
-
-
 def refused(portal: Portal, path: str) -> tuple[int, dict]:
     with pytest.raises(urllib.error.HTTPError) as error:
         portal.get(path)

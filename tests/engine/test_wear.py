@@ -1,6 +1,5 @@
 """Processes that wear out are replaced between mini-batches, without a lost try or a second run."""
 
-import csv
 import json
 import re
 
@@ -46,11 +45,6 @@ def runs_of_processes(workplace):
 
 def files_of(runs):
     return sorted(file for files in runs.values() for file in files)
-
-
-def summary_of_processes(ended):
-    with (ended.logs / "sys/job_report/process_summary.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_process_is_replaced_after_its_runs(workplace):
@@ -126,7 +120,7 @@ def test_start_is_itemised(workplace):
             return files
     """
     ended = workplace.job(script).run(AZ_BATCHAI_GPU_COUNT_FOUND="1")
-    (row,) = summary_of_processes(ended)
+    (row,) = ended.table("sys/job_report/process_summary.csv")
     parts = ["Interpreter Seconds", "Import Seconds", "Init Method Seconds", "First Run Seconds"]
     interpreter, imported, init, first_run = (float(row[part]) for part in parts)
     assert interpreter > 0 and imported >= 0.3 and init >= 0.2 and first_run >= 0.1

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from harness import is_alive, wait_until, write_wheel
+from harness import go, is_alive, wait_until, write_wheel
 
 READS_SIDE_INPUT = """
     import os
@@ -51,8 +51,7 @@ def test_least_recently_used_is_evicted_and_what_a_job_uses_is_not(workplace, sq
     first, *_, last = (Path(fact["folder"]) for fact in workplace.recorded("run")[1:])
     wait_until(lambda: not first.exists(), "the eviction of the copy that was used first")
     assert used.exists() and last.exists(), "that of the running job is older"
-    with workplace.record_file.open("a") as file:
-        file.write('{"event": "go"}\n')
+    go(workplace)
     sqlite.wait_for_end(waiting)
     worker.send(signal.SIGTERM)
     ended = worker.wait()
@@ -98,8 +97,7 @@ def test_files_of_scripts_are_evicted_once_their_job_has_ended(workplace, sqlite
     _, first, second = (Path(fact["path"]) for fact in workplace.recorded("left"))
     wait_until(lambda: not first.exists(), "the eviction of the files of the job that ended first")
     assert Path(kept["path"]).exists() and second.exists()
-    with workplace.record_file.open("a") as file:
-        file.write('{"event": "go"}\n')
+    go(workplace)
     result = sqlite.wait_for_end(running)
     assert sqlite.output(result) == b"1048576\n"
     worker.send(signal.SIGTERM)

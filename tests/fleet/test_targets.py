@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from harness import CANCELED, FAILED, INVALID, NOT_ENDED, file_names, go, wait_until
+from harness import CANCELED, FAILED, HOLDS, INVALID, NOT_ENDED, file_names, go, wait_until
 from http_server import HttpServer
 
 FILES = 40
@@ -19,17 +19,6 @@ ROWS = """
         record("run", file=name, node=context.node_id, job=os.path.basename(os.path.dirname(__file__)))
         # Messages carry most rows; some become parts.
         return [f"{name} {'x' * (300_000 if name.endswith('7.txt') else 5)}"]
-"""
-HOLDS = """
-    import os
-    from recorder import record, recorded, wait_for
-    def run(files, context):
-        name = os.path.basename(files[0])
-        record("begun", file=name, node=context.node_id)
-        print(name)
-        wait_for(lambda: recorded("go"))
-        record("run", file=name, node=context.node_id)
-        return [name]
 """
 
 
@@ -170,7 +159,7 @@ def test_cancel_status_logs_and_retry(workplace, target):
     assert (queued["state"], "reducer" in queued["hint"]) == ("Queued", True)
     worker = target.worker("--process-count", 2)
     target.reducer()
-    worker.wait_for_record("begun", 2)
+    worker.wait_for_record("held", 2)
     wait_until(lambda: target.status(job_id)["state"] == "Running", "a node that the reducer knows of")
     listed = target.command("jobs", expect=0).stdout
     assert re.search(rf"{job_id} +Running", listed), listed
@@ -365,17 +354,17 @@ def test_sigterm_drains_a_node_without_a_try(workplace, target):
     job_id = target.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
     target.reducer()
     leaving = target.worker("--process-count", 1, "--node", "leaving", "--grace", 100)
-    leaving.wait_for_record("begun")
+    leaving.wait_for_record("held")
     leaving.send(signal.SIGTERM)
     wait_until(lambda: target.waiting("tasks") == 9, "returned mini-batches in the queue")
     staying = target.worker("--process-count", 1, "--node", "staying")
-    wait_until(lambda: {fact["node"] for fact in workplace.recorded("begun")} >= {"staying"}, "work elsewhere")
+    wait_until(lambda: {fact["node"] for fact in workplace.recorded("held")} >= {"staying"}, "work elsewhere")
     go(workplace)
     ended = leaving.wait()
     assert ended.exit_status == 0, str(ended)
     result = target.wait_for_end(job_id)
     assert target.output(result).decode().splitlines() == file_names(10)
-    begun = workplace.recorded("begun")
+    begun = workplace.recorded("held")
     assert len(begun) == 10, "nothing ran twice"
     assert sum(fact["node"] == "leaving" for fact in begun) == 1
     staying.send(signal.SIGTERM)
@@ -406,7 +395,7 @@ def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
     sqlite.reducer()
     notices = f"--spot-notice={server.url}"
     worker = sqlite.worker("--process-count", 1, notices, *arguments)
-    worker.wait_for_record("begun")
+    worker.wait_for_record("held")
     noticed.set()
     # It may have waited for an answer before, and reported that.
     told = next((line for line in map(bytes.decode, worker.process.stderr) if "will reclaim this machine" in line), "")
@@ -416,7 +405,7 @@ def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
     ended = worker.wait()
     assert ended.exit_status == exit_status and "spot notice" in ended.stdout, str(ended)
     server.close()
-    assert len(workplace.recorded("begun")) == 1
+    assert len(workplace.recorded("held")) == 1
     sqlite.worker()
     result = sqlite.wait_for_end(job_id)
     assert sqlite.output(result).decode().splitlines() == file_names(6)
@@ -437,7 +426,7 @@ def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite)
     sqlite.wait_for_end(job_id, "Canceled")
 
     running = sqlite.start("run", job.file, "--json")
-    running.wait_for_record("begun")
+    running.wait_for_record("held")
     running.send(signal.SIGINT)
     # One runs, and another waited in the pipe, so two may have started before the stop.
     wait_until(lambda: sqlite.waiting("tasks") >= 3, "returned mini-batches in the queue")

@@ -55,11 +55,6 @@ MENDED = """
 HOSTILE = "<img src=x onerror=alert(1)> 003 \x1b[31mred\x1b[0m.txt"
 
 
-@pytest.fixture
-def portal(workplace: Workplace) -> Portal:
-    return Portal(workplace)
-
-
 def test_failed_job_is_explained_on_every_page(
     workplace: Workplace, portal: Portal, open_page: Callable[..., Page]
 ) -> None:

@@ -51,6 +51,20 @@ def wait_for(condition):
         time.sleep(0.01)
 '''
 
+HOLDS = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files, context):
+        name = os.path.basename(files[0])
+        print(name)
+        if name >= os.environ.get("HOLD", "000.txt"):
+            record("held", file=name, node=context.node_id)
+            wait_for(lambda: recorded("go"))
+        record("run", file=name, node=context.node_id)
+        return [name]
+"""
+"""A script that holds every file, or those from HOLD on, until `go`."""
+
 
 def python_with(requirements: Path) -> str:
     """Returns the Python of a separate environment with these requirements, and creates it if it is missing."""
@@ -173,14 +187,18 @@ class Ended:
 
     def attempts(self) -> list[dict[str, str]]:
         """Returns the rows of processed_mini-batches.csv, in the order of the mini-batches."""
-        with (self.logs / "sys/job_report/processed_mini-batches.csv").open(newline="") as file:
-            return sorted(csv.DictReader(file), key=lambda row: int(row["Mini-batch Id"]))
+        rows = self.table("sys/job_report/processed_mini-batches.csv")
+        return sorted(rows, key=lambda row: int(row["Mini-batch Id"]))
+
+    def table(self, path: str) -> list[dict[str, str]]:
+        """Returns the rows of a table among the logs."""
+        with (self.logs / path).open(newline="") as file:
+            return list(csv.DictReader(file))
 
     def rejects(self) -> list[dict[str, str]]:
         """Returns the rows of the table of rejected items, which must explain every failed item."""
         tables = self.result["rejects"]
-        with open(tables["csv"], newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = self.table(tables["csv"])
         assert sum(int(row["items"]) for row in rows) == tables["items"] == self.items[2], rows
         return rows
 
