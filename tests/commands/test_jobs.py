@@ -124,24 +124,3 @@ def test_commands_on_jobs(workplace):
         unknown = workplace.command(command, "no-such-job")
         assert unknown.exit_status != 0
         assert "no-such-job" in unknown.stderr
-
-
-def test_job_can_be_canceled_from_another_terminal(workplace):
-    workplace.data(50)
-    script = """
-        import os, time
-        from recorder import record
-        def run(files):
-            record("run")
-            time.sleep(float(os.environ["PAUSE"]))
-            return files
-    """
-    running = workplace.job(script).start(PAUSE="1")
-    running.wait_for_record("run", 2)
-    (job_id,) = workplace.job_ids()
-    canceled = workplace.command("cancel", job_id)
-    assert canceled.exit_status == 0, str(canceled)
-    ended = running.wait()
-    assert (ended.exit_status, ended.state) == (130, "Canceled"), str(ended)
-    assert "canceled" in workplace.command("status", job_id).stdout
-    assert not (workplace.folder / "output" / "rows.txt").exists()

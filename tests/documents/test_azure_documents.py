@@ -119,34 +119,6 @@ def test_converted_document_is_the_same_job(workplace):
     assert workplace.command("convert", "job.yaml").stderr.strip() == "job.yaml: it is already a job file"
 
 
-def test_deployment_finds_its_model_below_its_own_name(workplace):
-    workplace.data(3)
-    workplace.write(
-        {
-            "net/weights.txt": "7",
-            "other/weights.txt": "8",
-            "code/score.py": """
-                import glob, os
-                def init():
-                    global weights
-                    [path] = glob.glob(os.path.join(os.environ["AZUREML_MODEL_DIR"], "*", "*.txt"))
-                    assert path.endswith("net/weights.txt"), path
-                    weights = open(path).read()
-                def run(files):
-                    return [weights + open(file).read() for file in files]
-            """,
-            "deployment.yml": """
-                endpoint_name: e
-                name: d
-                model: {path: ./net}
-                code_configuration: {code: code, scoring_script: score.py}
-            """,
-        }
-    )
-    run(workplace, "deployment.yml", "--input", "data")
-    assert (workplace.folder / "deployment-output/predictions.csv").read_text() == "7000\n7001\n7002\n"
-
-
 def test_pipeline_runs_its_steps_in_order_and_reuses_them(pipeline):
     ended = run(pipeline, "doc.yml", "--json")
     object = json.loads(ended.stdout)

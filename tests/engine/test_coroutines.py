@@ -133,22 +133,6 @@ def test_items_that_fail_are_rejected_and_no_other_runs_twice(workplace):
     assert "2 × ValueError" in rejects and "007.txt" in rejects
 
 
-def test_service_that_is_down_gets_few_requests(workplace):
-    """All items of all mini-batches fail, in each of three tries."""
-    workplace.data(1000)
-    script = """
-        from recorder import record
-        async def run_item(item):
-            record("call")
-            raise ConnectionError("refused")
-    """
-    ended = workplace.job(script, mini_batch_size=20, process_count_per_node=2).run(expect=42)
-    assert ended.items == (1000, 0, 1000)
-    assert len(workplace.recorded("call")) < 1000, "16 for each try would be 2400"
-    assert "divides no more mini-batches" in ended.log("sys/node/0/_main.txt")
-    assert "divides no more mini-batches" in ended.log("sys/warning/mini-batch_warnings.txt")
-
-
 def test_mini_batch_with_items_that_failed_counts_as_failed(workplace):
     workplace.data(40)
     settings = {"mini_batch_size": 10, "run_max_try": 1, "error_threshold": -1}

@@ -132,26 +132,3 @@ def test_module_can_be_the_entry_script(workplace):
         job.file.write_text(json.dumps({**job.settings, "entry_script": name}))
         assert job.run().lines == ["hello"]
     assert [fact["name"] for fact in workplace.recorded("import")] == ["package.score", "package.inner"]
-
-
-def test_named_outputs_are_existing_folders(workplace):
-    workplace.data(2)
-    script = """
-        import os, sys
-        def init():
-            global images
-            images = sys.argv[sys.argv.index("--images") + 1]
-            open(os.path.join(os.environ["TABLES"], "a.csv"), "w").write("a")
-        def run(files):
-            for file in files:
-                open(os.path.join(images, os.path.basename(file)), "w").write("x")
-            return files
-    """
-    workplace.job(
-        script,
-        outputs={"images": "out/images", "tables": "out/tables"},
-        arguments=["--images", "${{outputs.images}}"],
-        environment_variables={"TABLES": "${{outputs.tables}}"},
-    ).run()
-    written = sorted(str(path.relative_to(workplace.folder)) for path in (workplace.folder / "out").rglob("*.*"))
-    assert written == ["out/images/000.txt", "out/images/001.txt", "out/tables/a.csv"]

@@ -179,10 +179,3 @@ def test_surprising_column_name_is_named_by_every_command(workplace, name):
     for ended in (validated, enqueued, ran):
         assert f"note: input sales: {note}" in ended.stdout + ended.stderr, ended
     assert any(note in told for told in ran.result["notes"]), ran
-
-
-def test_ordinary_column_names_cause_no_note(workplace):
-    workplace.write({"data/t.csv": "\ufeffid,full name\n1,x\n"})
-    inputs = [{"name": "sales", "type": "tabular", "path": "data/t.csv"}]
-    ran = workplace.job("def run(rows): return [list(rows.columns)]", inputs=inputs).run()
-    assert "note:" not in ran.stderr and ran.lines == ["['id', 'full name']"], ran

@@ -39,10 +39,15 @@ def start(tmp_path):
 
 @pytest.fixture
 def script(tmp_path):
-    """Runs a script with the stand-in for ``azureml``; returns what it printed, or the last line of its error."""
+    """Runs a script with the stand-in for ``azureml``; returns what it printed, or the last line of its error.
 
-    def run(text, fails=False, **environment):
-        (tmp_path / "entry.py").write_text(textwrap.dedent(text))
+    `files` are written beside it before.
+    """
+
+    def run(text, fails=False, files=None, **environment):
+        for name, content in {"entry.py": text, **(files or {})}.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(textwrap.dedent(content))
         code = "from gristmill.script import *; extend_search_path('.', 'entry.py'); import_script('entry', 'entry.py')"
         ended = subprocess.run(
             [sys.executable, "-c", code],

@@ -1,7 +1,6 @@
 """What public entry scripts import from ``azureml``, off Azure and without its packages."""
 
 import json
-import textwrap
 
 import pytest
 from agent import PACKAGE
@@ -187,9 +186,7 @@ INSTALLED = {
 
 
 def test_installed_sdk_stays_and_falls_back(script, tmp_path):
-    for name, text in INSTALLED.items():
-        (tmp_path / "site/azureml" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "site/azureml" / name).write_text(textwrap.dedent(text))
+    files = {f"site/azureml/{name}": text for name, text in INSTALLED.items()}
     text = """
         from azureml.core import Model, Run
         from azureml.core.model import ModelNotFoundException
@@ -215,7 +212,7 @@ def test_installed_sdk_stays_and_falls_back(script, tmp_path):
         import azureml.pipeline
     """
     path = f"{tmp_path / 'site'}:{PACKAGE}"
-    said = script(text, fails=True, AZUREML_RUN_ID="job-1", PYTHONPATH=path)
+    said = script(text, True, files, AZUREML_RUN_ID="job-1", PYTHONPATH=path)
     assert said == "ModuleNotFoundError: No module named 'azureml.pipeline'", "what the SDK lacks stays missing"
     assert script(
         text.replace("import azureml.pipeline", ""), AZUREML_RUN_ID="job-1", PYTHONPATH=path

@@ -129,15 +129,6 @@ def test_done_of_the_context_is_the_same(start):
     assert (event["rows"], event["returned"]) == (b"['a', 'd']\nsecond\nd\n", 4), "an item may have no row"
 
 
-def test_ranges_get_what_is_left_of_them(start):
-    agent = start(HALFWAY)
-    failure(agent.run("abcde", mini_batch=0), "run_raised")
-    assert agent.run("abcde", mini_batch=0, items=[0, 2])["rows"] == b"A\nB\n"
-    assert agent.run("abcde", mini_batch=0, items=[1, 4])["rows"] == b"B\nC\nD\n"
-    agent.finish()
-    assert agent.stdout().split() == ["5", "2"], "nothing is left of the first range"
-
-
 @pytest.mark.parametrize(
     "yields, message",
     [
@@ -237,12 +228,6 @@ def test_failure_that_no_item_repeats_is_a_warning_of_the_next_try(start, script
     ranges = [agent.run("abc", mini_batch=0, items=[item, item + 1], try_number=3) for item in range(3)]
     told = [text for event in ranges for text in warnings_of(event)]
     assert told == [warning], "one of its ranges tells it"
-
-
-def test_failure_of_an_item_is_no_warning(start):
-    agent = start(HALFWAY)
-    failure(agent.run("abcde", mini_batch=0), "run_raised")
-    assert warnings_of(agent.run("abcde", mini_batch=0, try_number=2)) == []
 
 
 def test_every_try_names_items_once_one_has(start):

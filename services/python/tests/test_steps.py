@@ -288,28 +288,6 @@ def test_driver_builds_and_submits_its_pipeline():
     ]
 
 
-def test_driver_takes_datasets_environments_and_clusters_by_their_names():
-    said = driver("""
-        from azureml.core import Dataset, Environment, Experiment, Workspace
-        from azureml.pipeline.core import Pipeline, PipelineData
-        from azureml.pipeline.steps import ParallelRunConfig, ParallelRunStep
-
-        ws = Workspace.from_config()
-        letters = Dataset.File.from_files(path="data/*.txt", validate=False)
-        out = PipelineData(name="inferences", datastore=ws.get_default_datastore())
-        config = ParallelRunConfig(
-            source_directory=".", entry_script="score.py", mini_batch_size="1", error_threshold=1,
-            output_action="append_row", environment=Environment(name="batch"), compute_target="cpu-cluster",
-            node_count=1, process_count_per_node=1)
-        step = ParallelRunStep(name="score", inputs=[letters.as_named_input("letters")], output=out,
-                               parallel_run_config=config, allow_reuse=True)
-        run = Experiment(ws, "letters").submit(Pipeline(workspace=ws, steps=[step]))
-        print(run.wait_for_completion(show_output=False))
-        print(open("outputs/score/inferences/parallel_run_step.txt").read().split())
-    """)
-    assert said.splitlines() == ["Finished", "['a', 'b', 'c']"]
-
-
 def test_driver_of_the_preview_and_other_steps_are_named():
     said = driver("""
         from azureml.contrib.pipeline.steps import ParallelRunConfig, ParallelRunStep
