@@ -45,8 +45,7 @@ def test_least_recently_used_is_evicted_and_what_a_job_uses_is_not(workplace, sq
     waiting = sqlite.enqueue(job(workplace, 0, waits="yes"))
     worker.wait_for_record("run")
     for number in (1, 2, 3):
-        result = sqlite.wait_for_end(sqlite.enqueue(job(workplace, number)))
-        assert sqlite.output(result) == b"1048576\n"
+        assert sqlite.lines(sqlite.enqueue(job(workplace, number))) == ["1048576"]
     used = Path(workplace.recorded("run")[0]["folder"])
     first, *_, last = (Path(fact["folder"]) for fact in workplace.recorded("run")[1:])
     wait_until(lambda: not first.exists(), "the eviction of the copy that was used first")
@@ -98,8 +97,7 @@ def test_files_of_scripts_are_evicted_once_their_job_has_ended(workplace, sqlite
     wait_until(lambda: not first.exists(), "the eviction of the files of the job that ended first")
     assert Path(kept["path"]).exists() and second.exists()
     go(workplace)
-    result = sqlite.wait_for_end(running)
-    assert sqlite.output(result) == b"1048576\n"
+    assert sqlite.lines(running) == ["1048576"]
     worker.send(signal.SIGTERM)
     ended = worker.wait()
     assert "evicted the files of a script in" in ended.stderr, str(ended)
@@ -168,6 +166,5 @@ def test_killed_worker_leaves_nothing_half(workplace, sqlite):
     worker.wait()
     assert is_alive(pid), "its parent alone dies with the worker"
     sqlite.worker(**variables)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result) == b"False\n"
+    assert sqlite.lines(job_id) == ["False"]
     assert not is_alive(pid)

@@ -21,6 +21,5 @@ def test_closed_terminal_stops_a_role_in_order(workplace, sqlite, role):
     assert ended.exit_status == 0 and "SIGHUP" in ended.stderr, str(ended)
     getattr(sqlite, role)()
     go(workplace)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == ["000.txt", "001.txt"]
+    assert sqlite.lines(job_id) == ["000.txt", "001.txt"]
     assert len(workplace.recorded("held")) == 2, "nothing ran twice"

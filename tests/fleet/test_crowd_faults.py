@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pytest
 
 from faulty_fleet import COUNT, SEED, Process
-from harness import wait_until
+from harness import file_names, wait_until
 from http_server import Request
 from proxy import SLOW_DOWN, AwsProxy, Fault
 from targets import Target
@@ -77,8 +77,7 @@ def test_good_job_goes_on_beside_poison_of_another_team(workplace, sqlite):
     # They log each poison message.
     workers = [Process(command, environment, workplace.folder / f"worker-{number}.log") for number in range(2)]
     try:
-        result = sqlite.wait_for_end(good)
-        assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(20))
+        assert sqlite.lines(good) == file_names(20)
         put_aside = sqlite.waiting("dead-letters")
         assert put_aside < POISON // 2, f"the good job waited for {put_aside} of {POISON} poison messages"
         sqlite.wait_for_end(bad)
@@ -123,8 +122,7 @@ def test_deleted_task_queue_is_named_and_created_again(workplace, sqs):
     sqs.command("doctor", "--create", expect=0)
     sqs.worker("--process-count", 2)
     sqs.command("retry", job_id, "--republish", expect=0)
-    result = sqs.wait_for_end(job_id)
-    assert sqs.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(40))
+    assert sqs.lines(job_id) == file_names(40)
 
 
 class Cut:
@@ -180,8 +178,7 @@ def test_worker_whose_labels_lie_does_not_harm_the_job(workplace, sqlite):
     job_id = sqlite.enqueue(workplace.job(NEEDS_ZONE_B, requires={"labels": {"zone": "b"}}, speculation=False))
     wait_until(lambda: (sqlite.status(job_id)["progress"] or {}).get("processes"), "the processes of the honest worker")
     worker_that_says_b(sqlite, "liar", "a")
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(40))
+    assert sqlite.lines(job_id) == file_names(40)
     assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
     assert workplace.recorded("lied")
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from harness import wait_until
+from harness import file_names, wait_until
 
 TARGETS = ["sqlite", "sqs"]
 
@@ -84,8 +84,7 @@ def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     assert target.objects(f"jobs/{second}/plan/complete.json"), "it is planned"
 
     (workplace.folder / "release").touch()
-    result = target.wait_for_end(second)
-    assert target.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(4))
+    assert target.lines(second) == file_names(4)
     target.wait_for_end(first)
     assert len(workplace.recorded("second began")) == 4, "each mini-batch was published once"
 

@@ -50,8 +50,7 @@ def test_retries_of_a_running_job_publish_nothing(workplace, sqlite):
     while sqlite.status(job_id)["result"] is None:
         sqlite.command("retry", job_id, expect=0)
     assert waiting.wait().result["state"] == "Completed"
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == file_names(COUNT)
+    assert sqlite.lines(job_id) == file_names(COUNT)
     assert runs(workplace) == file_names(COUNT), "no mini-batch ran twice"
     assert "nothing to do" in sqlite.command("retry", job_id, expect=0).stderr
 
@@ -79,8 +78,7 @@ def test_retry_says_what_has_failed_so_far(workplace, sqlite):
     go(workplace)
     sqlite.wait_for_end(job_id)
     sqlite.command("retry", job_id, "--wait", expect=0)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == file_names(4)
+    assert sqlite.lines(job_id) == file_names(4)
     assert runs(workplace) == ["000.txt", *file_names(4)], "only what had failed ran again"
 
 
@@ -97,8 +95,7 @@ def test_lost_messages_alone_are_published_again(workplace, sqlite):
     for _ in range(2):
         sqlite.command("retry", job_id, expect=0)
     go(workplace)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == file_names(COUNT)
+    assert sqlite.lines(job_id) == file_names(COUNT)
     assert runs(workplace) == file_names(COUNT), "no mini-batch ran twice"
 
 
@@ -123,8 +120,7 @@ def test_repeated_retries_of_a_canceled_job_publish_it_once(workplace, sqlite):
     assert sqlite.waiting("tasks") == COUNT
     go(workplace)
     sqlite.worker("--process-count", 2)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == file_names(COUNT)
+    assert sqlite.lines(job_id) == file_names(COUNT)
     assert runs(workplace) == file_names(COUNT)
 
 
@@ -156,8 +152,7 @@ def test_brokers_that_do_not_show_their_messages(workplace, target):
     go(workplace)
     target.worker("--process-count", 1)
     target.reducer()
-    result = target.wait_for_end(job_id)
-    assert target.output(result).decode().splitlines() == file_names(4)
+    assert target.lines(job_id) == file_names(4)
 
 
 @pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
@@ -171,8 +166,7 @@ def test_brokers_are_left_alone_while_a_worker_holds_mini_batches(workplace, tar
         retried = target.command("retry", job_id, expect=0)
         assert "`retry --republish` publishes them again" in retried.stderr, str(retried)
     go(workplace)
-    result = target.wait_for_end(job_id)
-    assert target.output(result).decode().splitlines() == file_names(COUNT)
+    assert target.lines(job_id) == file_names(COUNT)
     assert runs(workplace) == file_names(COUNT), "no mini-batch ran twice"
 
 

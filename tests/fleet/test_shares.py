@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from harness import file_names
+
 FEW, MANY, TOGETHER = 6, 60, 20
 
 WAITS_FOR_THE_OTHER = f"""
@@ -44,7 +46,7 @@ def test_jobs_with_work_divide_a_worker(workplace, sqlite):
     sqlite.reducer()
     sqlite.worker("--process-count", 4, FEW_ENDED=str(few_ended))
     result = sqlite.wait_for_end(few)
-    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(FEW))
+    assert sqlite.output(result).decode().splitlines() == file_names(FEW)
     assert sqlite.status(many)["result"] is None, "the second job goes on"
 
     # Runs of the first job end only after the second has begun: from then on each begins runs in two processes.
@@ -56,8 +58,7 @@ def test_jobs_with_work_divide_a_worker(workplace, sqlite):
     assert len(pids(fact for fact in together if fact["event"] == "few began")) <= 2
 
     few_ended.touch()
-    result = sqlite.wait_for_end(many)
-    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(MANY))
+    assert sqlite.lines(many) == file_names(MANY)
     assert len(workplace.recorded("few began")) == FEW, "no mini-batch ran twice"
     assert len(workplace.recorded("many began")) == MANY
 

@@ -362,8 +362,7 @@ def test_sigterm_drains_a_node_without_a_try(workplace, target):
     go(workplace)
     ended = leaving.wait()
     assert ended.exit_status == 0, str(ended)
-    result = target.wait_for_end(job_id)
-    assert target.output(result).decode().splitlines() == file_names(10)
+    assert target.lines(job_id) == file_names(10)
     begun = workplace.recorded("held")
     assert len(begun) == 10, "nothing ran twice"
     assert sum(fact["node"] == "leaving" for fact in begun) == 1
@@ -407,8 +406,7 @@ def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
     server.close()
     assert len(workplace.recorded("held")) == 1
     sqlite.worker()
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == file_names(6)
+    assert sqlite.lines(job_id) == file_names(6)
 
 
 def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite):
