@@ -5,6 +5,7 @@ import json
 import pytest
 
 from harness import file_names
+from small_tables import check_same_output, written_table
 
 BAD_FILES = """
     import os, signal, time
@@ -145,16 +146,7 @@ FORMATS = {
 
 def write_table(workplace, kind, without=()):
     rows = [(number, f"name {number % 7}") for number in range(ROWS) if number not in without]
-    if kind == "csv":
-        workplace.write({"table/t.csv": "id,name\n" + "".join(f"{number},{name}\n" for number, name in rows)})
-        return
-    import pyarrow
-    from pyarrow import parquet
-
-    folder = workplace.folder / "table"
-    folder.mkdir(exist_ok=True)
-    table = pyarrow.table({"id": [row[0] for row in rows], "name": [row[1] for row in rows]})
-    parquet.write_table(table, folder / "t.parquet", row_group_size=400)
+    return written_table(workplace, kind, {"id": [row[0] for row in rows], "name": [row[1] for row in rows]}, group=400)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -162,9 +154,8 @@ def write_table(workplace, kind, without=()):
 def test_one_bad_row_of_a_thousand(workplace, kind, form):
     """The output is that of a job without the row."""
     file_name, output_format = FORMATS[form]
-    inputs = [{"name": "table", "type": "tabular", "format": kind, "path": "table"}]
+    inputs = write_table(workplace, kind)
     settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format}
-    write_table(workplace, kind)
     ended = workplace.job(FRAMES, **settings).run()
     assert ended.items == (ROWS, ROWS - 1, 1)
     assert ended.result["items_rejected"] == 1 and ended.result["extra_runs"] <= 20
@@ -176,16 +167,11 @@ def test_one_bad_row_of_a_thousand(workplace, kind, form):
 
     write_table(workplace, kind, without=[BAD_ROW])
     clean = workplace.job(FRAMES, output="clean", **settings).run()
-    if form != "parquet":
-        assert output == clean.output
-        return
-    from pyarrow import BufferReader, parquet
-
-    assert parquet.read_table(BufferReader(output)).equals(parquet.read_table(BufferReader(clean.output)))
+    check_same_output(output, clean.output)
 
 
 def test_context_names_the_rows_of_a_range(workplace):
-    write_table(workplace, "csv")
+    inputs = write_table(workplace, "csv")
     script = """
         from recorder import record
         def run(rows, context):
@@ -196,7 +182,6 @@ def test_context_names_the_rows_of_a_range(workplace):
                 raise ValueError("bad")
             return rows
     """
-    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
     job = workplace.job(script, inputs=inputs, mini_batch_size="300 rows")
     assert job.run().items == (ROWS, ROWS - 1, 1)
 

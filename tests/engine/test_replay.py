@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import file_names, wait_until
+from small_tables import check_same_output, written_table
 
 FILES = """
     import os, time
@@ -309,17 +310,8 @@ SCHEMA = {"columns": {"id": "integer", "name": "string", "double": "integer"}}
 @pytest.mark.parametrize("script, schema", [(FRAMES, {}), (ITEMS, {}), (UNFIT, {"result_schema": SCHEMA})])
 def test_rows_of_tables(workplace, kind, form, script, schema):
     """After the replay the output is that of a job without bad rows."""
-    rows = [(number, f"name {number % 7}") for number in range(ROWS)]
-    if kind == "csv":
-        workplace.write({"table/t.csv": "id,name\n" + "".join(f"{number},{name}\n" for number, name in rows)})
-    else:
-        import pyarrow
-        from pyarrow import parquet
-
-        (workplace.folder / "table").mkdir()
-        table = pyarrow.table({"id": [row[0] for row in rows], "name": [row[1] for row in rows]})
-        parquet.write_table(table, workplace.folder / "table/t.parquet", row_group_size=150)
-    inputs = [{"name": "table", "type": "tabular", "format": kind, "path": "table"}]
+    columns = {"id": range(ROWS), "name": [f"name {number % 7}" for number in range(ROWS)]}
+    inputs = written_table(workplace, kind, columns, group=150)
     file_name, output_format = form
     settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format, **schema}
     settings["mini_batch_size"] = "150 rows"
@@ -332,13 +324,7 @@ def test_rows_of_tables(workplace, kind, form, script, schema):
     third = replay(workplace, first.job_id, BAD="")
     assert third.items == (1, 1, 0)
     clean = workplace.job(script, output="clean", **settings).run(BAD="")
-    output = Path(third.result["output"]).read_bytes()
-    if file_name != "rows.parquet":
-        assert output == clean.output
-        return
-    from pyarrow import BufferReader, parquet
-
-    assert parquet.read_table(BufferReader(output)).equals(parquet.read_table(BufferReader(clean.output)))
+    check_same_output(third.output, clean.output)
 
 
 def test_large_rows(workplace):

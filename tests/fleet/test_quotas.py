@@ -155,34 +155,6 @@ def test_table_of_jobs_shows_owners_and_shares(workplace, target):
     target.wait_for_end(running)
 
 
-def test_table_of_jobs_shows_the_time_that_is_left(workplace, target):
-    """Half of the mini-batches end; the others hold the job while the table is read."""
-    workplace.data(8)
-    script = """
-        import os
-        from recorder import record, wait_for
-        def run(files):
-            name = os.path.basename(files[0])
-            record("began")
-            wait_for(lambda: name < "004" or os.path.exists(os.environ["RELEASE"]))
-            return [name]
-    """
-    target.reducer()
-    target.worker("--process-count", 1)
-    running = target.enqueue(job(workplace, "half", script))
-
-    def place():
-        (row,) = jobs(target).values()
-        return row if row["mini_batches"]["succeeded"] == 4 and row["remaining_seconds"] is not None else None
-
-    assert wait_until(place, "half of the job")["remaining_seconds"] >= 0
-    header, row = target.command("jobs", expect=0).stdout.splitlines()[:2]
-    left = row[header.index("ETA") - 4 : header.index("ETA") + 3].split()
-    assert len(left) == 1 and re.fullmatch(r"\d[\d.smh]*[smh]", left[0]), row
-    (workplace.folder / "release").touch()
-    target.wait_for_end(running)
-
-
 def test_owner_is_the_user(workplace, target):
     workplace.data(1)
     target.command("enqueue", job(workplace, "mine").file, expect=0, USER="ana")
