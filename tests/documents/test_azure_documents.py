@@ -6,7 +6,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import textwrap
 
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -312,35 +311,3 @@ def test_steps_run_on_a_target(pipeline, sqlite):
     local = [step["result"]["job_id"] in pipeline.job_ids() for step in steps]
     assert local == [True, False, True]
     assert worker.process.poll() is None and reducer.process.poll() is None
-
-
-def test_pipeline_may_come_from_the_standard_input(pipeline):
-    ended = subprocess.run(
-        [pipeline.executable, "validate", "-", "--json"],
-        input=f"display_name: three\n{textwrap.dedent(PIPELINE)}",
-        cwd=pipeline.folder,
-        env=pipeline.environment,
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == COMPLETED, ended.stderr
-    found = json.loads(ended.stdout)
-    assert found["valid"] and "without effect here: display_name" in found["warnings"][0], found
-
-
-def test_paths_of_commands_may_have_blanks(workplace):
-    workplace.write(
-        {
-            "My data/in.txt": "x",
-            "My data/doc.yml": """
-                type: pipeline
-                jobs:
-                  copy:
-                    command: cat ${{inputs.text}} > ${{outputs.copy}}/out.txt
-                    inputs: {text: {type: uri_file, path: in.txt}}
-                    outputs: {copy: {type: uri_folder}}
-            """,
-        }
-    )
-    run(workplace, "My data/doc.yml")
-    assert (workplace.folder / "My data/doc-output/copy/copy/out.txt").read_text() == "x"

@@ -8,22 +8,6 @@ import textwrap
 import pytest
 
 
-def test_deleted_file_fails_only_its_mini_batch(workplace):
-    """The script opens its files itself, so a deleted file raises an exception in the script."""
-    workplace.data(3)
-    script = """
-        import os
-        def run(files):
-            if files[0].endswith("000.txt"):
-                os.remove(files[0].replace("000", "002"))
-            return [open(file).read() for file in files]
-    """
-    ended = workplace.job(script).run()
-    assert ended.lines == ["000", "001"]
-    assert ended.items == (3, 2, 1)
-    assert "002.txt" in ended.log("job_error.txt")
-
-
 def test_corrupt_parquet_file_fails_only_its_mini_batches(workplace):
     pandas = pytest.importorskip("pandas")
     (workplace.folder / "data").mkdir()

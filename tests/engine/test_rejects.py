@@ -119,23 +119,6 @@ def test_row_of_a_mini_batch_of_one_is_in_the_table(workplace):
     assert table(ended)[0][0]["values"] == "", "nothing tells which of the two rows is at fault"
 
 
-def test_other_causes_have_their_words(workplace):
-    workplace.data(4)
-    script = """
-        import os, time
-        def run(files):
-            if files[0].endswith("001.txt"):
-                os.kill(os.getpid(), 9)
-            if files[0].endswith("002.txt"):
-                time.sleep(60)
-            return {} if files[0].endswith("003.txt") else files
-    """
-    ended = workplace.job(script, run_invocation_timeout=1, arguments=["--task_overhead_timeout", 3]).run()
-    rows, _ = table(ended)
-    assert [row["cause"] for row in rows] == ["process_died", "run_timed_out", "illegal_result"]
-    assert {group["cause"] for group in counted(workplace, ended.job_id)["groups"]} == {row["cause"] for row in rows}
-
-
 def test_continued_job_that_mends_everything_has_no_rejects(workplace):
     workplace.data(6)
     job = workplace.job(REFUSES_SOME)

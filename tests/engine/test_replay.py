@@ -73,16 +73,6 @@ def test_retry_after_a_threshold_was_exceeded(workplace, cause):
     assert {"004.txt", "005.txt", "006.txt", "007.txt"} <= ran and "000.txt" not in ran
 
 
-def test_mini_batches_that_failed_as_a_whole(workplace):
-    workplace.data(8)
-    job = workplace.job(FILES, isolate="off", mini_batch_size=2, run_max_try=1)
-    first = job.run(BAD="002.txt 007.txt")
-    assert first.lines == file_names(8, without=[2, 3, 6, 7])
-    second = replay(workplace, first.job_id, BAD="007.txt")
-    assert second.lines == file_names(8, without=[6, 7])
-    assert replay(workplace, second.job_id, BAD="").lines == file_names(8)
-
-
 def refused(workplace, *command):
     """Returns the one line of a command that refuses to do anything."""
     ended = workplace.command(*command, BAD="")

@@ -74,32 +74,6 @@ def test_json_schema_in_a_file_beside_the_job(workplace):
     assert len(job.run(BAD="001.txt").lines) == 3, "another schema makes another job"
 
 
-def test_rows_of_a_table(workplace):
-    (workplace.folder / "table").mkdir()
-    (workplace.folder / "table" / "t.csv").write_text("id,v\n" + "".join(f"{i},{i}\n" for i in range(10)))
-    script = """
-        def run(frame):
-            frame["v"] = frame["v"].astype(object)
-            frame.loc[frame["id"] == 7, "v"] = "seven"
-            return frame
-    """
-    job = workplace.job(
-        script,
-        inputs=[{"name": "t", "type": "tabular", "format": "csv", "path": "table"}],
-        mini_batch_size="5 rows",
-        result_schema={"columns": {"id": "integer", "v": "integer?"}},
-        append_row_file_name="rows.parquet",
-        output_format="native",
-    )
-    ended = job.run()
-    table = pyarrow.parquet.read_table(ended.result["output"])
-    assert table.schema.types == [pyarrow.int64(), pyarrow.int64()]
-    assert table["id"].to_pylist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
-    (row,) = ended.rejects()
-    assert (row["item"], row["items"], row["message"]) == ("2", "1", 'v: expected integer, got "seven"')
-    assert json.loads(row["values"]) == {"id": 7, "v": 7}, "the item, not its row"
-
-
 def test_all_rows_are_wrong(workplace):
     workplace.data(6)
     job = workplace.job(SCRIPT, mini_batch_size=3, result_schema={"columns": {"total": "number"}})

@@ -40,6 +40,18 @@ def test_models_are_found_by_tags_and_versions(script):
     ]
 
 
+def test_newest_version_of_a_model_has_the_largest_number(script):
+    files = {"home/models/digits/1/model.pkl": "one", "home/models/digits/10/model.pkl": "ten"}
+    text = """
+        from azureml.core import Model
+        newest, first = Model.get_model_path("digits"), Model.get_model_path("digits", version=1)
+        print(open(newest).read(), open(first).read(), [model.version for model in Model.list(None)])
+    """
+    assert script(text, files=files) == "ten one [10, 1]\n"
+    said = script("from azureml.core import Model\nModel.get_model_path('none')\n", fails=True)
+    assert "model none was not found" in said
+
+
 def test_tags_of_a_model_change(script):
     assert script(
         REGISTERED
