@@ -33,7 +33,7 @@ def test_processes_of_a_job_share_its_limits(workplace):
             run_max_try=1,
             process_count_per_node=2,
             limits={"requests_per_minute": 600, "concurrent": 2},
-            environment_variables={"SERVICE": service.address},
+            environment_variables={"SERVICE": service.url},
         )
         ended = job.run()
     assert ended.items == (60, 60, 0)
@@ -66,7 +66,7 @@ def test_script_counts_its_tokens(workplace):
             node_count=2,
             process_count_per_node=1,
             limits={"tokens_per_minute": 24_000},
-            environment_variables={"SERVICE": service.address},
+            environment_variables={"SERVICE": service.url},
         )
         ended = job.run()
     assert ended.items == (24, 24, 0)

@@ -19,21 +19,6 @@ COUNTS = """
     def shutdown():
         record("shutdown")
 """
-LEAKS = (
-    COUNTS
-    + """
-    leaked = []
-
-    def leak(megabytes):
-        leaked.append(bytearray(os.urandom(1 << 20) * megabytes))
-
-    unleaking = run
-
-    def run(files):
-        leak(MEGABYTES)
-        return unleaking(files)
-"""
-)
 
 
 def runs_of_processes(workplace):
@@ -94,7 +79,9 @@ def test_status_counts_replaced_processes(workplace):
 
 def test_process_that_leaks_is_replaced(workplace):
     workplace.data(12)
-    script = LEAKS.replace("MEGABYTES", "100")
+    script = COUNTS.replace(
+        "def run(files):", "leaked = []\n\n    def run(files):\n        leaked.append(os.urandom(100 << 20))"
+    )
     ended = workplace.job(script, process_max_memory="350MB").run()
     assert ended.mini_batches == (12, 12, 0)
     assert ended.lines == file_names(12)

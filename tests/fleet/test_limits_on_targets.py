@@ -30,7 +30,7 @@ def test_nodes_share_limits_and_one_dies(workplace, target):
             mini_batch_size=4,
             process_count_per_node=1,
             limits={"requests_per_minute": 480, "tokens_per_minute": 4800},
-            environment_variables={"SERVICE": service.address},
+            environment_variables={"SERVICE": service.url},
         )
         target.reducer()
         first, _ = [
