@@ -20,7 +20,7 @@ def target(request: pytest.FixtureRequest, workplace: Workplace, components: Com
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    given = {mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")}
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "target" in metafunc.fixturenames and "target" not in given:
         metafunc.parametrize("target", getattr(metafunc.module, "TARGETS", KINDS), indirect=True)
 

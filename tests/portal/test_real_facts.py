@@ -161,6 +161,7 @@ def test_failed_job_names_mini_batch_item_and_exception(workplace: Workplace, op
     page = open_page(portal.address)
     row = page.locator("tr.opens")
     expect(row.locator(".cause")).to_contain_text("exceeds error threshold 0")
+    expect(row.locator("[data-label=failed]")).to_have_text("1")
     expect(row.locator("[data-label=rate]")).to_contain_text("/")
     expect(row.locator("[data-label=took]")).to_contain_text(re.compile(r"\d"))
     [listed] = portal.get("/jobs")["jobs"]
