@@ -11,19 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import wait_until
+from harness import HOLDS, go, wait_until
 
 HOUR = 3600
 SOURCE = Path(__file__).parent.parent / "support/other_clock.c"
-
-HOLDS = """
-    import os
-    from recorder import record, wait_for
-    def run(files):
-        record("began")
-        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
-        return [os.path.basename(files[0])]
-"""
 
 
 @pytest.fixture(scope="session")
@@ -45,9 +36,8 @@ def test_status_does_not_depend_on_the_clock_of_its_machine(workplace, sqlite, c
     workplace.data(1)
     reducer = sqlite.reducer()
     worker = sqlite.worker("--process-count", 1)
-    release = workplace.folder / "release"
-    job_id = sqlite.enqueue(workplace.job(HOLDS, environment_variables={"RELEASE": str(release)}))
-    worker.wait_for_record("began")
+    job_id = sqlite.enqueue(workplace.job(HOLDS))
+    worker.wait_for_record("held")
 
     def seen(ahead: int) -> dict:
         return json.loads(sqlite.command("status", job_id, "--json", expect=0, **clock(ahead)).stdout)
@@ -62,5 +52,5 @@ def test_status_does_not_depend_on_the_clock_of_its_machine(workplace, sqlite, c
         assert "min ago)" not in told and "h ago)" not in told, told
     sqlite.reducer(**clock(HOUR))
     wait_until(lambda: seen(0)["state"] == "Running" and not seen(0)["hint"], "the progress of another reducer")
-    release.touch()
+    go(workplace)
     sqlite.wait_for_end(job_id)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness import file_names
+from harness import HOLDS, file_names, go
 
 FEW, MANY, TOGETHER = 6, 60, 20
 
@@ -65,34 +65,17 @@ def test_jobs_with_work_divide_a_worker(workplace, sqlite):
 
 def test_job_behind_long_runs_begins(workplace, sqlite):
     """A worker whose processes are busy for long, with more work than it needs, still learns of another job."""
-    ended = workplace.folder / "small_ended"
     workplace.data(40)
-    waits = """
-        import os
-        from recorder import record, wait_for
-        def run(files):
-            record("large began")
-            wait_for(lambda: os.path.exists(os.environ["SMALL_ENDED"]))
-            return [os.path.basename(files[0])]
-    """
-    large = sqlite.enqueue(workplace.job(waits, name="large", speculation=False))
+    large = sqlite.enqueue(workplace.job(HOLDS, name="large", speculation=False))
     sqlite.reducer()
-    worker = sqlite.worker("--process-count", 2, SMALL_ENDED=str(ended))
-    worker.wait_for_record("large began")
-    workplace.data(10, "small")
-    small = workplace.job(
-        "def run(files): return ['row']",
-        file="small.yaml",
-        name="small",
-        entry_script="small.py",
-        inputs=[{"name": "data", "type": "file", "path": "small"}],
-        output="output/small",
-    )
+    worker = sqlite.worker("--process-count", 2)
+    worker.wait_for_record("held")
+    small = workplace.job_of_its_own("small", 10, "def run(files): return ['row']")
     sqlite.wait_for_end(sqlite.enqueue(small))
-    assert len(workplace.recorded("large began")) == 2, "the runs of the large job went on"
-    ended.touch()
+    assert len(workplace.recorded("held")) == 2, "the runs of the large job went on"
+    go(workplace)
     sqlite.wait_for_end(large)
-    assert len(workplace.recorded("large began")) == 40, "no mini-batch ran twice"
+    assert len(workplace.recorded("held")) == 40, "no mini-batch ran twice"
 
 
 def test_job_has_no_more_than_its_max_share(workplace, sqlite):
@@ -113,15 +96,6 @@ def test_job_has_no_more_than_its_max_share(workplace, sqlite):
     sqlite.wait_for_end(job_id)
     assert len(pids(workplace.recorded("run"))) == 2
 
-
-HOLDS = """
-    import os
-    from recorder import record, wait_for
-    def run(files):
-        record("held began")
-        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
-        return ["row"]
-"""
 
 QUICK_IN = """
     import time
@@ -144,32 +118,22 @@ def test_job_has_its_part_beside_another(workplace, target, settings, processes)
 
     The worker holds all of its mini-batches: the emulator of SQS prefers no job.
     """
-    release = workplace.folder / "release"
     held = target.enqueue(workplace.job_of_its_own("held", 10, HOLDS))
     target.reducer()
-    worker = target.worker("--process-count", 5, RELEASE=str(release))
-    worker.wait_for_record("held began", 5)
+    worker = target.worker("--process-count", 5)
+    worker.wait_for_record("held", 5)
     script = QUICK_IN.replace("PROCESSES", str(processes))
     target.wait_for_end(target.enqueue(workplace.job_of_its_own("quick", 20, script, **settings)))
     assert len(pids(workplace.recorded("quick began"))) == processes
-    assert len(workplace.recorded("held began")) == 5, "no run was interrupted"
-    release.touch()
+    assert len(workplace.recorded("held")) == 5, "no run was interrupted"
+    go(workplace)
     target.wait_for_end(held)
-    assert len(workplace.recorded("held began")) == 10, "none ran twice"
+    assert len(workplace.recorded("held")) == 10, "none ran twice"
     assert len(workplace.recorded("quick began")) == 20
 
 
 def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
     """The worker gives the job another process, and takes none from a run of the other one."""
-    raised_ended = workplace.folder / "raised_ended"
-    waits = """
-        import os
-        from recorder import record, wait_for
-        def run(files):
-            record("waits began")
-            wait_for(lambda: os.path.exists(os.environ["RAISED_ENDED"]))
-            return ["row"]
-    """
     raised = """
         import os
         from recorder import record, recorded, wait_for
@@ -180,10 +144,10 @@ def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
             return ["row"]
     """
 
-    waiting = sqlite.enqueue(workplace.job_of_its_own("waits", 8, waits))
+    waiting = sqlite.enqueue(workplace.job_of_its_own("waits", 8, HOLDS))
     sqlite.reducer()
-    worker = sqlite.worker("--process-count", 4, RAISED_ENDED=str(raised_ended))
-    worker.wait_for_record("waits began")
+    worker = sqlite.worker("--process-count", 4)
+    worker.wait_for_record("held")
     job_id = sqlite.enqueue(workplace.job_of_its_own("raised", 12, raised))
     assert sqlite.status(job_id)["priority"] == "normal"
     changed = sqlite.command("priority", "raised", "high", expect=0).stdout
@@ -193,9 +157,9 @@ def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
     assert len(workplace.recorded("raised began")) == 12, "no mini-batch ran twice"
     refused = sqlite.command("priority", job_id, "low", expect=1)
     assert f"job {job_id} has ended (completed), so its priority cannot be changed" in refused.stderr
-    raised_ended.touch()
+    go(workplace)
     sqlite.wait_for_end(waiting)
-    assert len(workplace.recorded("waits began")) == 8, "no run was interrupted"
+    assert len(workplace.recorded("held")) == 8, "no run was interrupted"
 
 
 def test_priority_of_a_waiting_job_can_be_changed(workplace, sqlite):
