@@ -11,6 +11,7 @@ import pytest
 
 from components import Components
 from harness import Workplace
+from portal_client import Portal
 from targets import Target, lend
 
 
@@ -64,6 +65,12 @@ def sqs(workplace: Workplace, components: Components) -> Iterator[Target]:
 def rabbitmq(workplace: Workplace, components: Components) -> Iterator[Target]:
     """A target in RabbitMQ, with its store in LocalStack."""
     yield from lend("rabbitmq", workplace, components)
+
+
+@pytest.fixture
+def portal(workplace: Workplace) -> Portal:
+    """A portal of the jobs of this machine."""
+    return Portal(workplace)
 
 
 def crash_points() -> list[str]:

@@ -50,7 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     items = round(PER_MINUTE * options.minutes)
     with tempfile.TemporaryDirectory(prefix="bench-budget-") as folder, CountedService() as service:
-        fleet = Fleet(Path(folder), service.address)
+        fleet = Fleet(Path(folder), service.url)
         rows, kills = fleet.run(items, random.Random(options.seed))
         page = report(items, service.times, rows, kills)
     print(page)

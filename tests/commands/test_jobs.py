@@ -21,21 +21,6 @@ def test_run_prints_progress_and_summary(workplace):
     assert "\x1b[" not in said, "no colours or bars without a terminal"
 
 
-def test_failed_run_names_cause_and_file_to_open(workplace):
-    workplace.data(3)
-    script = """
-        def run(files):
-            raise ValueError("this is the reason")
-    """
-    job = workplace.job(script, error_threshold=0)
-    ended = workplace.command("run", job.file)
-    assert ended.exit_status == 42
-    said = ended.stdout + ended.stderr
-    assert "error threshold 0" in said
-    assert "this is the reason" in said
-    assert "/logs/" in said
-
-
 def test_set_overrides_keys_of_the_job_file(workplace):
     workplace.data(6)
     job = workplace.job("def run(files): return [len(files)] * len(files)")
@@ -139,24 +124,3 @@ def test_commands_on_jobs(workplace):
         unknown = workplace.command(command, "no-such-job")
         assert unknown.exit_status != 0
         assert "no-such-job" in unknown.stderr
-
-
-def test_job_can_be_canceled_from_another_terminal(workplace):
-    workplace.data(50)
-    script = """
-        import os, time
-        from recorder import record
-        def run(files):
-            record("run")
-            time.sleep(float(os.environ["PAUSE"]))
-            return files
-    """
-    running = workplace.job(script).start(PAUSE="1")
-    running.wait_for_record("run", 2)
-    (job_id,) = workplace.job_ids()
-    canceled = workplace.command("cancel", job_id)
-    assert canceled.exit_status == 0, str(canceled)
-    ended = running.wait()
-    assert (ended.exit_status, ended.state) == (130, "Canceled"), str(ended)
-    assert "canceled" in workplace.command("status", job_id).stdout
-    assert not (workplace.folder / "output" / "rows.txt").exists()

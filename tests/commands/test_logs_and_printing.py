@@ -1,7 +1,6 @@
 """The commands around a job: logs, doctor for this machine, completions, and printed output."""
 
 import json
-import signal
 import subprocess
 import textwrap
 from pathlib import Path
@@ -47,8 +46,7 @@ def test_following_an_interrupted_job_ends(workplace):
     running.wait_for_record("run")
     (job_id,) = workplace.job_ids()
     following = workplace.start("logs", job_id, "--follow")
-    running.send(signal.SIGKILL)
-    running.wait()
+    running.kill()
     ended = following.wait()
     assert ended.exit_status == 0 and "is interrupted" in ended.stderr, str(ended)
 

@@ -7,7 +7,6 @@ import http.cookiejar
 import json
 import re
 import shutil
-import signal
 import socket
 import time
 import urllib.error
@@ -19,11 +18,6 @@ import pytest
 
 from harness import COMPLETED, ERROR, FAILED, INVALID, Workplace, go, wait_until
 from portal_client import FAILS_ON_ONE, HOLDS, Portal
-
-
-@pytest.fixture
-def portal(workplace) -> Portal:
-    return Portal(workplace)
 
 
 def same(workplace: Workplace, portal: Portal, job_id: str) -> dict[str, Any]:
@@ -196,8 +190,7 @@ def test_removed_job_and_restarted_portal(workplace):
     assert portal.token == "", "a chosen token is not printed"
     portal.token = token
     revision = portal.get(f"/jobs/{job_id}")["revision"]
-    portal.running.send(signal.SIGKILL)
-    portal.running.wait()
+    portal.running.kill()
     port = urllib.parse.urlsplit(portal.url).port
     again = Portal(workplace, port=port, GRISTMILL_PORTAL_TOKEN=token)
     again.token = token

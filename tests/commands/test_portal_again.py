@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from harness import FAILED, Workplace, wait_until
 from portal_client import FAILS_ON_ONE, Portal
 
@@ -53,11 +51,6 @@ def again(workplace: Workplace, portal: Portal, job_id: str, number: int) -> dic
     job = wait_until(ended, "the end of the new job")
     assert [contents(folder) for folder in watched] == before
     return job
-
-
-@pytest.fixture
-def portal(workplace) -> Portal:
-    return Portal(workplace)
 
 
 def test_failed_mini_batch_runs_again_alone_until_its_script_is_mended(workplace, portal):

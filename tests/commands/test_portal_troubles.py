@@ -10,39 +10,16 @@ import urllib.parse
 
 import pytest
 
-from harness import COMPLETED, go, wait_until
+from harness import COMPLETED, go
 from portal_client import HOLDS, Portal
 
 READERS = 40
-
-
-@pytest.fixture
-def portal(workplace) -> Portal:
-    return Portal(workplace)
 
 
 def refused(portal: Portal, path: str) -> tuple[int, dict]:
     with pytest.raises(urllib.error.HTTPError) as error:
         portal.get(path)
     return error.value.code, json.load(error.value)
-
-
-def test_vanished_store_is_no_removal(workplace, portal):
-    workplace.data(2)
-    job_id = workplace.job(HOLDS).run().job_id
-    before = portal.get(f"/jobs/{job_id}")
-    events = portal.open(f"/api/v1/events?job={job_id}")
-    assert events.readline() == b"event: job\n"
-    jobs = workplace.home / "jobs"
-    jobs.rename(workplace.home / "away")
-    wait_until(lambda: events.readline() == b"event: trouble\n", "the page learns of it")
-    for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/output", "/jobs"):
-        status, answer = refused(portal, path)
-        assert status == 503 and "is not there now" in answer["error"] and "removed" not in answer, answer
-    (workplace.home / "away").rename(jobs)
-    wait_until(lambda: events.readline() == b"event: job\n", "the page learns that it is back")
-    after = portal.get(f"/jobs/{job_id}")
-    assert (after["revision"], after["sentence"]) == (before["revision"], before["sentence"])
 
 
 def test_vanished_store_of_a_target_is_no_removal(workplace, sqlite):

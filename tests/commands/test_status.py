@@ -17,19 +17,22 @@ import time
 
 import pytest
 
-from harness import BUSY, CANCELED, COMPLETED, ERROR, FAILED, INVALID, NOT_ENDED, Running, go, is_alive, wait_until
+from harness import (
+    BUSY,
+    CANCELED,
+    COMPLETED,
+    ERROR,
+    FAILED,
+    HOLDS,
+    INVALID,
+    NOT_ENDED,
+    Running,
+    go,
+    is_alive,
+    wait_until,
+)
 from http_server import HttpServer
 
-HOLDS = """
-    import os
-    from recorder import record, recorded, wait_for
-    def run(files):
-        name = os.path.basename(files[0])
-        if name >= os.environ.get("HOLD", "000.txt"):
-            record("held", pid=os.getpid())
-            wait_for(lambda: recorded("go"))
-        return [name]
-"""
 ECHOES = "def run(files): return files"
 FAILS_ON_ONE = """
     def run(files):
@@ -37,11 +40,6 @@ FAILS_ON_ONE = """
             raise ValueError("three is bad.")
         return files
 """
-
-
-def kill(role: Running) -> None:
-    role.send(signal.SIGKILL)
-    role.process.wait()
 
 
 def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
@@ -53,7 +51,7 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
     worker = sqs.worker("--process-count", 1, GRISTMILL_LEASE_SECONDS="3", HOLD="001.txt")
     worker.wait_for_record("held")
     wait_until(lambda: sqs.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
-    kill(worker)
+    worker.kill()
 
     waiting = wait_until(lambda: (now := sqs.status(job_id))["state"] == "Waiting" and now, "a missed worker")
     assert waiting["hint"].startswith("no worker has been heard from since "), waiting
@@ -88,7 +86,7 @@ def test_killed_role_is_named_within_seconds(workplace, sqlite, role):
         worker = sqlite.worker("--process-count", 1)
         worker.wait_for_record("held")
         wait_until(lambda: sqlite.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
-    kill(worker if role == "worker" else reducer)
+    (worker if role == "worker" else reducer).kill()
     known = [time.time()]
     expected = f"no {role.split()[0]} has been heard from since "
 
@@ -186,7 +184,7 @@ def test_followed_job_reports_what_it_waits_for(workplace, sqlite):
     worker = sqlite.worker("--process-count", 1, GRISTMILL_LEASE_SECONDS="3")
     worker.wait_for_record("held")
     wait_until(lambda: sqlite.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
-    kill(worker)
+    worker.kill()
     read("waiting: no worker has been heard from since ")
     go(workplace)
     sqlite.worker("--process-count", 1)

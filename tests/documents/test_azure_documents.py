@@ -6,7 +6,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import textwrap
 
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -117,34 +116,6 @@ def test_converted_document_is_the_same_job(workplace):
     workplace.write({"job.yaml": converted.stdout})
     assert "reused the result" in run(workplace, "job.yaml").stderr
     assert workplace.command("convert", "job.yaml").stderr.strip() == "job.yaml: it is already a job file"
-
-
-def test_deployment_finds_its_model_below_its_own_name(workplace):
-    workplace.data(3)
-    workplace.write(
-        {
-            "net/weights.txt": "7",
-            "other/weights.txt": "8",
-            "code/score.py": """
-                import glob, os
-                def init():
-                    global weights
-                    [path] = glob.glob(os.path.join(os.environ["AZUREML_MODEL_DIR"], "*", "*.txt"))
-                    assert path.endswith("net/weights.txt"), path
-                    weights = open(path).read()
-                def run(files):
-                    return [weights + open(file).read() for file in files]
-            """,
-            "deployment.yml": """
-                endpoint_name: e
-                name: d
-                model: {path: ./net}
-                code_configuration: {code: code, scoring_script: score.py}
-            """,
-        }
-    )
-    run(workplace, "deployment.yml", "--input", "data")
-    assert (workplace.folder / "deployment-output/predictions.csv").read_text() == "7000\n7001\n7002\n"
 
 
 def test_pipeline_runs_its_steps_in_order_and_reuses_them(pipeline):
@@ -340,35 +311,3 @@ def test_steps_run_on_a_target(pipeline, sqlite):
     local = [step["result"]["job_id"] in pipeline.job_ids() for step in steps]
     assert local == [True, False, True]
     assert worker.process.poll() is None and reducer.process.poll() is None
-
-
-def test_pipeline_may_come_from_the_standard_input(pipeline):
-    ended = subprocess.run(
-        [pipeline.executable, "validate", "-", "--json"],
-        input=f"display_name: three\n{textwrap.dedent(PIPELINE)}",
-        cwd=pipeline.folder,
-        env=pipeline.environment,
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == COMPLETED, ended.stderr
-    found = json.loads(ended.stdout)
-    assert found["valid"] and "without effect here: display_name" in found["warnings"][0], found
-
-
-def test_paths_of_commands_may_have_blanks(workplace):
-    workplace.write(
-        {
-            "My data/in.txt": "x",
-            "My data/doc.yml": """
-                type: pipeline
-                jobs:
-                  copy:
-                    command: cat ${{inputs.text}} > ${{outputs.copy}}/out.txt
-                    inputs: {text: {type: uri_file, path: in.txt}}
-                    outputs: {copy: {type: uri_folder}}
-            """,
-        }
-    )
-    run(workplace, "My data/doc.yml")
-    assert (workplace.folder / "My data/doc-output/copy/copy/out.txt").read_text() == "x"

@@ -1,13 +1,11 @@
 """Batch deployments, whole: where scripts find their model, what they write, and MLflow models without a script."""
 
-import ast
 import json
 
 import pandas
 import pytest
-from PIL import Image
 
-from harness import COMPLETED, FAILED, INVALID
+from harness import COMPLETED, FAILED, INVALID, file_names
 
 NEWER = """
     $schema: https://azuremlschemas.azureedge.net/latest/modelBatchDeployment.schema.json
@@ -77,7 +75,7 @@ def test_script_gets_its_model_and_its_output_folder(workplace, form):
     run(workplace)
     output = workplace.folder / "deployment-output"
     frame = pandas.read_csv(output / "sizes.csv", sep=" ", header=None)
-    names = [f"{number:03}.txt" for number in range(5)]
+    names = file_names(5)
     assert frame.values.tolist() == [[name, 7 * int(name[:3]), "big one"] for name in names]
     assert [(output / f"{number}.seen").read_text() for number in range(3)] == ["2", "2", "1"]
 
@@ -103,41 +101,6 @@ def test_model_that_is_a_file_lies_in_the_folder_of_models(workplace):
     output = workplace.folder / "deployment-output"
     assert (output / "own.txt").read_text() == "m"
     assert not (output / "sizes.csv").exists(), "a script that writes its own files has no other output"
-
-
-LOADED = """
-    flavors:
-      python_function: {loader_module: own_loader, data: data, code: code}
-    signature:
-      inputs: '[{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 2, 4, 3]}}]'
-"""
-LOADER = """
-    class Model:
-        def predict(self, images):
-            assert images.dtype == "float32" and images.shape == (1, 2, 4, 3), (images.dtype, images.shape)
-            return {"brightness": images.mean(axis=(1, 2, 3)), "label": ["it's \\"so\\""]}
-    def _load_pyfunc(path):
-        return Model()
-"""
-
-
-def test_images_of_an_mlflow_model_are_arrays(workplace):
-    workplace.write(
-        {
-            "deployment.yml": deployment("path: models/bright", ""),
-            "models/bright/MLmodel": LOADED,
-            "models/bright/code/own_loader.py": LOADER,
-            "models/bright/data/none": "",
-        }
-    )
-    (workplace.folder / "data").mkdir()
-    for value in (3, 9):
-        Image.new("RGB", (4, 2), (value, value, value)).save(workplace.folder / f"data/{value}.png")
-    run(workplace)
-    lines = (workplace.folder / "deployment-output/sizes.csv").read_text().splitlines()
-    assert [ast.literal_eval(line) for line in lines] == [
-        [f"{value}.png", {"brightness": float(value), "label": 'it\'s "so"'}] for value in (3, 9)
-    ]
 
 
 def test_deployments_with_mistakes_are_refused(workplace):

@@ -139,23 +139,3 @@ def test_component_runs_in_both_modes(asking, mode):
     for option in ("append_row_safe_output", "amlbi_dataframe_mixed_types", "resume_from"):
         assert f'"--{option}" is an engine option without effect here' in ended.stderr
     assert '"--amlbi_async_mode"' not in ended.stderr, "this one has an effect"
-
-
-def test_rows_of_a_table_are_dictionaries(asking):
-    text = COMPONENT.replace("--append_row_safe_output true", "--amlbi_pf_enabled True --amlbi_file_format jsonl")
-    asking.write(
-        {
-            "spec.yaml": text.replace("mini_batch_size: 300", 'mini_batch_size: "7 rows"'),
-            "src/asking/main.py": """
-                def run(rows, context):
-                    assert all(type(row) is dict for row in rows) and rows.task_id == context.minibatch_index
-                    first = context.global_row_index_lower_bound
-                    assert first == 7 * context.minibatch_index
-                    return [f"{first + place} {row['id']}" for place, row in enumerate(rows)]
-            """,
-        }
-    )
-    ended = asking.command("run", "spec.yaml", "--input", "questions=table", "--input", "settings=settings.json")
-    assert ended.exit_status == COMPLETED, str(ended)
-    rows = next((asking.folder / "spec-output/answers").iterdir()).read_text().splitlines()
-    assert rows == [f"{number} {number}" for number in range(40)]

@@ -7,51 +7,6 @@ import textwrap
 
 import pytest
 
-ECHO = "def run(files): return files"
-
-
-def test_validate_shows_every_problem_at_once(workplace):
-    workplace.write(
-        {
-            "bad.yaml": """
-                name: bad
-                entry_script: entry.py
-                mini_batch_sise: 10
-                error_threshold: -5
-                output_action: append
-                run_max_try: 0
-            """
-        }
-    )
-    ended = workplace.command("validate", "bad.yaml")
-    assert ended.exit_status == 2
-    said = ended.stdout + ended.stderr
-    for named in ("entry.py", "mini_batch_size", "-5", "append_row", "run_max_try", "inputs"):
-        assert named in said, f"{named} in {said}"
-    # dedent leaves an empty first line
-    for line in (4, 5, 6, 7):
-        assert f":{line}" in said or f"line {line}" in said, f"line {line} in {said}"
-
-    workplace.data(1)
-    job = workplace.job(ECHO)
-    assert workplace.command("validate", job.file).exit_status == 0
-
-
-def test_deleted_file_fails_only_its_mini_batch(workplace):
-    """The script opens its files itself, so a deleted file raises an exception in the script."""
-    workplace.data(3)
-    script = """
-        import os
-        def run(files):
-            if files[0].endswith("000.txt"):
-                os.remove(files[0].replace("000", "002"))
-            return [open(file).read() for file in files]
-    """
-    ended = workplace.job(script).run()
-    assert ended.lines == ["000", "001"]
-    assert ended.items == (3, 2, 1)
-    assert "002.txt" in ended.log("job_error.txt")
-
 
 def test_corrupt_parquet_file_fails_only_its_mini_batches(workplace):
     pandas = pytest.importorskip("pandas")

@@ -151,8 +151,7 @@ def test_running_and_interrupted_jobs_are_kept(workplace):
     assert "has not ended" in workplace.command("clean", job_id).stderr
     assert workplace.command("clean", "--state", "running").exit_status == INVALID
     assert "is running" in workplace.command("clean", "--caches").stderr
-    running.send(signal.SIGKILL)
-    running.wait()
+    running.kill()
     assert "removed 0 jobs" in workplace.command("clean", "--all").stdout, "it can be continued"
     assert "removed 1 job," in workplace.command("clean", "--state", "interrupted").stdout
     assert workplace.job_ids() == []
@@ -165,8 +164,7 @@ def test_size_of_an_interrupted_job_excludes_the_files_of_its_script(workplace):
     os.symlink(workplace.home, workplace.folder / "code" / "home")
     running = workplace.job(WAIT).start(PAUSE="600")
     running.wait_for_record("run")
-    running.send(signal.SIGKILL)
-    running.wait()
+    running.kill()
     (job_id,) = workplace.job_ids()
     ended = workplace.command("clean", job_id, "--dry-run", "--json")
     assert ended.exit_status == 0, str(ended)
@@ -326,8 +324,7 @@ def test_ambiguous_interrupted_job_is_rejected(workplace):
     slow = workplace.job(WAIT, file="slow.yaml", output="slow", entry_script="wait.py").start(PAUSE="600")
     slow.wait_for_record("run")
     (interrupted,) = workplace.job_ids()
-    slow.send(signal.SIGKILL)
-    slow.wait()
+    slow.kill()
     next_second()
     ended = workplace.job(RETURN).run()
     for command in ("retry", "cancel"):
@@ -343,8 +340,7 @@ def test_two_jobs_never_write_one_output(workplace):
     stopped = workplace.job(WAIT, file="stopped.yaml", name="stopped", entry_script="wait.py").start(PAUSE="600")
     stopped.wait_for_record("run")
     (old,) = workplace.job_ids()
-    stopped.send(signal.SIGKILL)
-    stopped.wait()
+    stopped.kill()
     running = workplace.job(WAIT, entry_script="wait.py", file="new.yaml").start(PAUSE="600")
     running.wait_for_record("run", 2)
     other = workplace.job(RETURN, name="other", file="other.yaml").start().wait()

@@ -1,12 +1,11 @@
 """Asynchronous entry scripts: `run_item`, `concurrency`, and a service that limits its rate."""
 
-import csv
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
+
+from http_server import HttpServer
 
 ASKS = """
     import asyncio, os
@@ -35,55 +34,33 @@ ASKS = """
 """
 
 
-class Service:
-    """An HTTP service that answers each third request with 429 or 503, and some items with 500, once."""
+class Service(HttpServer):
+    """Answers each third request with 429 or 503, and some items with 500, once."""
 
     def __init__(self):
-        self.asked = Counter()
-        self.refused = Counter()
+        self.asked = 0
+        self.refused = 0
         self.broken = set()
         self._lock = threading.Lock()
-        service = self
+        super().__init__(self._answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                status, body = service._answer(self.path.strip("/"))
-                self.send_response(status)
-                if status in (429, 503):
-                    self.send_header("Retry-After", "0.05")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def _answer(self, name):
+    def _answer(self, request):
+        name = request.path.strip("/")
         with self._lock:
-            self.asked[name] += 1
-            requests = self.asked.total()
-            if requests % 3 == 0:
-                self.refused[name] += 1
-                return (429 if requests % 2 else 503), b""
+            self.asked += 1
+            if self.asked % 3 == 0:
+                self.refused += 1
+                return (429 if self.asked % 2 else 503), {"Retry-After": "0.05"}, b""
             if name in self.broken:
                 self.broken.remove(name)
-                return 500, b"out of order"
-        return 200, name.removesuffix(".txt").encode()
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
+                return 500, {}, b"out of order"
+        return 200, {}, name.removesuffix(".txt").encode()
 
 
 @pytest.fixture
 def service():
-    service = Service()
-    yield service
-    service.close()
+    with Service() as service:
+        yield service
 
 
 def test_items_of_a_job_ask_a_service_that_limits_its_rate(workplace, service):
@@ -96,12 +73,12 @@ def test_items_of_a_job_ask_a_service_that_limits_its_rate(workplace, service):
         concurrency=4,
         run_max_try=2,
         process_count_per_node=2,
-        environment_variables={"SERVICE": service.address},
+        environment_variables={"SERVICE": service.url},
     )
     ended = job.run()
     assert ended.lines == [f"{number:03}" for number in range(40)]
     assert ended.items == (40, 40, 0)
-    assert service.refused.total() > 10 and not service.broken, "more refusals than there are tries"
+    assert service.refused > 10 and not service.broken, "more refusals than there are tries"
     assert ended.result["warnings"] == 0 and ended.result["waited"]["services_milliseconds"] > 0
     assert {fact["most"] for fact in workplace.recorded("most")} == {4}
 
@@ -154,46 +131,6 @@ def test_items_that_fail_are_rejected_and_no_other_runs_twice(workplace):
     assert {name for name, count in runs.items() if count > 1} == set(bad) and runs["007.txt"] == 3
     rejects = workplace.command("rejects", ended.job_id).stdout
     assert "2 × ValueError" in rejects and "007.txt" in rejects
-
-
-def test_service_that_is_down_gets_few_requests(workplace):
-    """All items of all mini-batches fail, in each of three tries."""
-    workplace.data(1000)
-    script = """
-        from recorder import record
-        async def run_item(item):
-            record("call")
-            raise ConnectionError("refused")
-    """
-    ended = workplace.job(script, mini_batch_size=20, process_count_per_node=2).run(expect=42)
-    assert ended.items == (1000, 0, 1000)
-    assert len(workplace.recorded("call")) < 1000, "16 for each try would be 2400"
-    assert "divides no more mini-batches" in ended.log("sys/node/0/_main.txt")
-    assert "divides no more mini-batches" in ended.log("sys/warning/mini-batch_warnings.txt")
-
-
-ALTERNATING = """
-    import os
-    async def run_item(item):
-        if os.environ["BAD"] and int(os.path.basename(item)[:3]) % 2:
-            raise ValueError("odd")
-        return os.path.basename(item)
-"""
-
-
-def test_every_bad_item_of_a_large_mini_batch_is_replayed(workplace):
-    workplace.data(600)
-    ended = workplace.job(ALTERNATING, mini_batch_size=600, run_max_try=1, process_count_per_node=1).run(BAD="1")
-    assert ended.items == (600, 300, 300)
-    with open(ended.result["rejects"]["csv"], newline="") as file:
-        rejects = list(csv.DictReader(file))
-    assert len(rejects) == 300 and {(row["items"], row["cause"]) for row in rejects} == {("1", "run_raised")}
-    replayed = workplace.command("replay", ended.job_id, "--json", BAD="")
-    assert replayed.items == (300, 300, 0)
-    lines = Path(replayed.result["output"]).read_text().splitlines()
-    assert len(lines) == 600 and lines == sorted(lines), "each at its place"
-    nothing = workplace.command("replay", ended.job_id, BAD="")
-    assert nothing.exit_status != 0 and "has no rejected items" in nothing.stderr
 
 
 def test_mini_batch_with_items_that_failed_counts_as_failed(workplace):

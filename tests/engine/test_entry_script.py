@@ -114,17 +114,6 @@ def test_script_sees_arguments_modules_folders_and_context(workplace):
     assert {fact["process"] for fact in runs} <= {"process000", "process001"}
 
 
-def test_short_result_fails_the_mini_batch_in_strict_mode(workplace):
-    workplace.data(4)
-    script = """
-        def run(files):
-            return files[:1]
-    """
-    ended = workplace.job(script, mini_batch_size=2, strict_results=True, isolate="off").run(expect=42)
-    assert ended.mini_batches == (2, 0, 2)
-    assert ended.items == (4, 0, 4)
-
-
 def test_module_can_be_the_entry_script(workplace):
     """Imports a module once, under its name, so that relative imports work; a package under the package's name."""
     workplace.data(1)
@@ -143,26 +132,3 @@ def test_module_can_be_the_entry_script(workplace):
         job.file.write_text(json.dumps({**job.settings, "entry_script": name}))
         assert job.run().lines == ["hello"]
     assert [fact["name"] for fact in workplace.recorded("import")] == ["package.score", "package.inner"]
-
-
-def test_named_outputs_are_existing_folders(workplace):
-    workplace.data(2)
-    script = """
-        import os, sys
-        def init():
-            global images
-            images = sys.argv[sys.argv.index("--images") + 1]
-            open(os.path.join(os.environ["TABLES"], "a.csv"), "w").write("a")
-        def run(files):
-            for file in files:
-                open(os.path.join(images, os.path.basename(file)), "w").write("x")
-            return files
-    """
-    workplace.job(
-        script,
-        outputs={"images": "out/images", "tables": "out/tables"},
-        arguments=["--images", "${{outputs.images}}"],
-        environment_variables={"TABLES": "${{outputs.tables}}"},
-    ).run()
-    written = sorted(str(path.relative_to(workplace.folder)) for path in (workplace.folder / "out").rglob("*.*"))
-    assert written == ["out/images/000.txt", "out/images/001.txt", "out/tables/a.csv"]

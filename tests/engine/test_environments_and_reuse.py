@@ -6,33 +6,6 @@ import time
 
 from harness import write_wheel
 
-READS_SIDE_INPUT = """
-    import argparse, os, sys
-    from recorder import record
-    def init():
-        global labels
-        parser = argparse.ArgumentParser(allow_abbrev=False)
-        parser.add_argument("--labels_dir")
-        args, _ = parser.parse_known_args()
-        record("init", path=args.labels_dir, prefix=sys.prefix)
-        labels = open(os.path.join(args.labels_dir, "labels.txt")).read().split()
-    def run(files):
-        return [labels[int(open(file).read())] for file in files]
-"""
-
-
-def test_side_inputs_reach_the_script_through_arguments(workplace):
-    workplace.data(3)
-    workplace.write({"reference/labels.txt": "zero one two"})
-    job = workplace.job(
-        READS_SIDE_INPUT,
-        side_inputs={"labels": "reference"},
-        arguments=["--labels_dir", "${{side_inputs.labels}}"],
-        process_count_per_node=2,
-    )
-    assert job.run().lines == ["zero", "one", "two"]
-    assert {fact["path"] for fact in workplace.recorded("init")} == {str(workplace.folder / "reference")}
-
 
 def test_side_inputs_are_the_input_datasets_of_the_run(workplace):
     workplace.data(1)

@@ -224,21 +224,3 @@ def test_hostile_scripts_do_not_disturb_the_job(workplace):
     (fact,) = workplace.recorded("child")
     wait_until(lambda: not is_alive(fact["child"]), "the script's child is killed")
     wait_until(lambda: not is_alive(fact["detached"]), "and the one that has left its session")
-
-
-def test_endless_output_is_capped(workplace):
-    """Hundreds of megabytes on stdout go to a file of bounded size that says so, and the job continues."""
-    workplace.write({"data/a": "", "data/b": ""})
-    script = """
-        def run(files):
-            for _ in range(150):
-                print("x" * 1_000_000)
-            return files
-    """
-    ended = workplace.job(script).run()
-    assert len(ended.lines) == 2
-    (file,) = ended.logs.glob("user/stdout/0/process000.stdout.txt")
-    assert file.stat().st_size < 270_000_000
-    with file.open("rb") as opened:
-        opened.seek(-200, 2)
-        assert b"limit" in opened.read()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness import FAILED
+from harness import file_names
 
 SCRIPT = """
     import os
@@ -41,17 +41,17 @@ def test_replacement_takes_the_gpu_of_a_dead_process(workplace):
     }
 
 
-EXAMPLES = {
-    # GPUs, processes wanted: index of each process
-    "more GPUs than processes": (4, 2, ["0", "1"]),
-    "none": (0, 2, [None, None]),
-    "one process by default": (2, None, ["0"]),
-}
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_gpu_indices(workplace, example):
-    gpus, processes, expected = EXAMPLES[example]
+@pytest.mark.parametrize(
+    ("gpus", "settings", "seen"),
+    [
+        (4, {"process_count_per_node": 2}, ["0", "1"]),
+        (0, {"process_count_per_node": 2}, [None, None]),
+        (2, {"process_count_per_node": None}, ["0"]),
+        (1, {"process_count_per_node": 2, "hide_unassigned_gpus": True}, ["", "0"]),
+    ],
+    ids=["more GPUs than processes", "none", "one process by default", "unassigned GPUs are hidden"],
+)
+def test_each_process_sees_the_gpu_that_it_is_assigned(workplace, gpus, settings, seen):
     workplace.data(6)
     script = """
         import os
@@ -62,24 +62,8 @@ def test_gpu_indices(workplace, example):
             wait_for(lambda: len(recorded("init")) >= int(os.environ["PROCESSES"]))
             return files
     """
-    job = workplace.job(script, process_count_per_node=processes)
-    job.run(AZ_BATCHAI_GPU_COUNT_FOUND=str(gpus), PROCESSES=str(len(expected)))
-    assert sorted((fact["gpu"] for fact in workplace.recorded("init")), key=str) == expected
-
-
-def test_unassigned_processes_can_see_no_gpu(workplace):
-    workplace.data(6)
-    script = """
-        import os
-        from recorder import record, recorded, wait_for
-        def init():
-            record("init", gpu=os.environ.get("CUDA_VISIBLE_DEVICES"))
-        def run(files):
-            wait_for(lambda: len(recorded("init")) == 2)
-            return files
-    """
-    workplace.job(script, process_count_per_node=2, hide_unassigned_gpus=True).run(AZ_BATCHAI_GPU_COUNT_FOUND="1")
-    assert sorted(fact["gpu"] for fact in workplace.recorded("init")) == ["", "0"]
+    workplace.job(script, **settings).run(AZ_BATCHAI_GPU_COUNT_FOUND=str(gpus), PROCESSES=str(len(seen)))
+    assert sorted((fact["gpu"] for fact in workplace.recorded("init")), key=str) == seen
 
 
 LOSES_GPU = """
@@ -104,7 +88,7 @@ def test_gpu_that_keeps_failing_is_taken_out_of_use(workplace):
     workplace.data(12)
     ended = workplace.job(LOSES_GPU, process_count_per_node=2, run_max_try=3).run(AZ_BATCHAI_GPU_COUNT_FOUND="2")
     assert ended.mini_batches == (12, 12, 0)
-    assert ended.lines == [f"{number:03}.txt" for number in range(12)]
+    assert ended.lines == file_names(12)
     failed = [fact["file"] for fact in workplace.recorded("run") if fact["gpu"] == "1"]
     assert len(failed) == len(set(failed)) == 3, "each mini-batch is tried elsewhere next"
     gone = "GPU 1 of node 0 is out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable device"
@@ -113,35 +97,3 @@ def test_gpu_that_keeps_failing_is_taken_out_of_use(workplace):
     assert notice.startswith(gone)
     assert gone in ended.log("sys/node/0/_main.txt")
     assert f"Note: {gone}" in ended.log("job_result.txt")
-
-
-def test_node_without_a_gpu_left_stops_and_names_the_failure(workplace):
-    workplace.data(12)
-    script = """
-        def run(files):
-            raise RuntimeError("CUDA error: no CUDA-capable device is detected")
-    """
-    ended = workplace.job(script).run(expect=FAILED, AZ_BATCHAI_GPU_COUNT_FOUND="1")
-    cause = "no GPU is left on this node: GPU 0: RuntimeError: CUDA error: no CUDA-capable device is detected"
-    assert cause in ended.result["cause"]
-
-
-def test_process_whose_gpu_memory_is_full_twice_is_replaced(workplace):
-    workplace.data(6)
-    script = """
-        import time
-        from recorder import record
-        kept = []
-        def run(files):
-            kept.append(files)
-            record("run")
-            time.sleep(0.05)  # long enough that a process holds one mini-batch at a time
-            if len(kept) > 2:
-                raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-            return files
-    """
-    ended = workplace.job(script, run_max_try=5).run(AZ_BATCHAI_GPU_COUNT_FOUND="1")
-    assert ended.mini_batches == (6, 6, 0)
-    pids = [fact["pid"] for fact in workplace.recorded("run")]
-    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [4, 4, 2], "two that succeed, and two that do not"
-    assert ended.result["notes"] == ["2 processes were replaced: 2 after a failure of their GPU"]

@@ -163,38 +163,19 @@ def test_plan_shows_the_decisions_for_each_input(workplace):
     assert ended.stdout.count("  note: ") == 3, str(ended)
 
 
-HEADERS = {
-    "repeated": ("a,b,a\n1,2,3\n", "names several columns `a`, and the next one becomes `a.1`"),
-    "missing": (",b\n1,2\n", "has no name for column 1, which becomes `Column1`"),
-    "spaces": ("a, a\n1,2\n", "names a column ` a`, which has spaces around it and differs from `a` only in them"),
-    # The first mark is that of the file.
-    "mark": ("\ufeff\ufeffa,b\n1,2\n", "names a column `\\u{feff}a`, which has an invisible character"),
-}
-
-
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
-@pytest.mark.parametrize("case", HEADERS)
-def test_surprising_column_names_are_named_by_every_command(workplace, case, name):
-    text, note = HEADERS[case]
-    workplace.write({"data/_readme": ""})
-    content = text.encode() if name.endswith(".csv") else gzip.compress(text.encode())
-    (workplace.folder / "data" / name).write_bytes(content)
+def test_surprising_column_name_is_named_by_every_command(workplace, name):
+    text = b"a,b,a\n1,2,3\n"
+    workplace.write({"data/_readme": "", f"data/{name}": gzip.compress(text) if name.endswith("gz") else text})
     inputs = [{"name": "sales", "type": "tabular", "path": f"data/{name}"}]
     job = workplace.job("def run(rows): return [list(rows.columns)]", inputs=inputs)
-    expected = f"{workplace.folder}/data/{name} {note}"
+    note = f"{workplace.folder}/data/{name} names several columns `a`, and the next one becomes `a.1`"
     planned = workplace.command("plan", job.file)
-    assert f"note: {expected}" in planned.stdout, planned
+    assert f"note: {note}" in planned.stdout, planned
     validated = workplace.command("validate", job.file)
     enqueued = workplace.command("enqueue", job.file, "--queue", "sqlite:queues", "--store", "store")
     assert enqueued.exit_status == 0, enqueued
     ran = job.run()
     for ended in (validated, enqueued, ran):
-        assert f"note: input sales: {expected}" in ended.stdout + ended.stderr, ended
+        assert f"note: input sales: {note}" in ended.stdout + ended.stderr, ended
     assert any(note in told for told in ran.result["notes"]), ran
-
-
-def test_ordinary_column_names_cause_no_note(workplace):
-    workplace.write({"data/t.csv": "\ufeffid,full name\n1,x\n"})
-    inputs = [{"name": "sales", "type": "tabular", "path": "data/t.csv"}]
-    ran = workplace.job("def run(rows): return [list(rows.columns)]", inputs=inputs).run()
-    assert "note:" not in ran.stderr and ran.lines == ["['id', 'full name']"], ran

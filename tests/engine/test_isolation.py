@@ -1,12 +1,11 @@
 """Mini-batches with items that fail: `isolate` keeps the results of all others."""
 
-import csv
 import json
-import signal
 
 import pytest
 
-from harness import is_alive, wait_until
+from harness import file_names
+from small_tables import check_same_output, written_table
 
 BAD_FILES = """
     import os, signal, time
@@ -24,19 +23,8 @@ BAD_FILES = """
                 return None
             if way == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if way == "hang":
-                time.sleep(1000)
         return names
 """
-
-
-def rejects(ended):
-    """Returns the rows of the table of rejects, in which the number of items is that of the result."""
-    tables = ended.result["rejects"]
-    with open(tables["csv"], newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert sum(int(row["items"]) for row in rows) == tables["items"] == ended.items[2]
-    return rows
 
 
 @pytest.mark.parametrize(
@@ -48,13 +36,13 @@ def test_only_the_bad_file_is_lost(workplace, way, extra_runs):
     workplace.data(12)
     job = workplace.job(BAD_FILES, mini_batch_size=4, process_count_per_node=2)
     ended = job.run(BAD="006.txt", WAY=way)
-    assert ended.lines == [f"{number:03}.txt" for number in range(12) if number != 6], "in the order of the input"
+    assert ended.lines == file_names(12, without=[6]), "in the order of the input"
     assert (ended.items, ended.mini_batches) == ((12, 11, 1), (3, 3, 0))
     assert (ended.result["extra_runs"], ended.result["items_rejected"]) == (extra_runs, 1)
     assert "1 of 12 items failed" in ended.result["headline"]
     assert f"{extra_runs} extra runs, 1 item failed alone" in ended.log("job_result.txt")
     cause = {"raise": "run_raised", "none": "illegal_result", "die": "process_died"}[way]
-    (row,) = rejects(ended)
+    (row,) = ended.rejects()
     assert (row["mini_batch"], row["item"], row["items"], row["cause"]) == ("1", "2", "1", cause)
     assert row["path"].endswith("/data/006.txt")
     assert row["printed"] == "reading 006.txt", "by its own run, not by that of its mini-batch"
@@ -89,19 +77,12 @@ def test_file_that_run_works_on_is_tried_first(workplace, body, extra_runs):
             {body}
     """
     ended = workplace.job(script, mini_batch_size=64).run()
-    assert ended.lines == [f"{number:03}.txt" for number in range(64) if number != 40]
-    (row,) = rejects(ended)
+    assert ended.lines == file_names(64, without=[40])
+    (row,) = ended.rejects()
     assert row["path"].endswith("/data/040.txt")
     runs = ended.result["extra_runs"]
     # If the second of these runs is held up, its files seem to be dear, and those behind are divided.
     assert extra_runs <= runs <= extra_runs + 3 if extra_runs else 3 < runs <= 14, runs
-
-
-def test_hanging_file_is_found(workplace):
-    workplace.data(4)
-    settings = {"mini_batch_size": 4, "run_invocation_timeout": 1, "arguments": ["--task_overhead_timeout", 4]}
-    ended = workplace.job(BAD_FILES, **settings).run(BAD="003.txt", WAY="hang")
-    assert ended.lines == ["000.txt", "001.txt", "002.txt"]
 
 
 def test_isolation_is_progress(workplace):
@@ -116,25 +97,6 @@ def test_script_that_may_write_files_of_its_own_is_isolated_only_if_asked(workpl
     for isolate, extra_runs in ((None, None), ("items", 2)):
         job = workplace.job(BAD_FILES, isolate=isolate, output_action="summary_only", mini_batch_size=2)
         assert job.run(BAD="001.txt", WAY="raise").result.get("extra_runs") == extra_runs
-
-
-def test_off_and_halves(workplace):
-    workplace.data(8)
-    expected = {"off": (8, 0, 8), "halves": (8, 4, 4), "items": (8, 7, 1)}
-    for isolate, items in expected.items():
-        job = workplace.job(BAD_FILES, isolate=isolate, mini_batch_size=8)
-        ended = job.run(BAD="006.txt", WAY="raise", expect=42 if isolate == "off" else 0)
-        assert ended.items == items, isolate
-        assert [row["items"] for row in rejects(ended)] == ["1"] * items[2], "each file has a row"
-
-
-def test_tries_are_spent_first(workplace):
-    workplace.data(4)
-    job = workplace.job(BAD_FILES, mini_batch_size=4, run_max_try=2)
-    ended = job.run(BAD="000.txt", WAY="raise")
-    assert len(ended.lines) == 3
-    assert [len(fact["names"]) for fact in workplace.recorded("run")] == [4, 4, 2, 1, 1, 2]
-    assert [row["Status"] for row in ended.attempts()] == ["RUN_EXCEPTION", "RUN_DONE"]
 
 
 def test_rejected_items_count_towards_the_threshold(workplace):
@@ -162,33 +124,6 @@ def test_where_everything_fails_isolation_stops(workplace):
     assert "divides no more mini-batches" in ended.log("sys/warning/mini-batch_warnings.txt")
 
 
-@pytest.mark.parametrize("crash", [3, 5])
-def test_killed_engine_starts_the_isolation_again(workplace, crash):
-    """kill -9 between two ranges: nothing is lost or doubled."""
-    workplace.data(8)
-    script = """
-        import os, time
-        from recorder import record, recorded
-        def run(files):
-            names = [os.path.basename(file) for file in files]
-            record("run", names=names)
-            if len(recorded("run")) == int(os.environ["HOLD"]):
-                time.sleep(1000)
-            if "006.txt" in names:
-                raise ValueError("bad")
-            return names
-    """
-    job = workplace.job(script, mini_batch_size=8)
-    running = job.start(HOLD=str(crash))
-    pid = running.wait_for_record("run", crash)[-1]["pid"]
-    running.send(signal.SIGKILL)
-    running.wait()
-    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
-    ended = job.run(HOLD="0")
-    assert ended.lines == [f"{number:03}.txt" for number in range(8) if number != 6]
-    assert ended.items == (8, 7, 1)
-
-
 ROWS = 1_000
 BAD_ROW = 617
 
@@ -211,16 +146,7 @@ FORMATS = {
 
 def write_table(workplace, kind, without=()):
     rows = [(number, f"name {number % 7}") for number in range(ROWS) if number not in without]
-    if kind == "csv":
-        workplace.write({"table/t.csv": "id,name\n" + "".join(f"{number},{name}\n" for number, name in rows)})
-        return
-    import pyarrow
-    from pyarrow import parquet
-
-    folder = workplace.folder / "table"
-    folder.mkdir(exist_ok=True)
-    table = pyarrow.table({"id": [row[0] for row in rows], "name": [row[1] for row in rows]})
-    parquet.write_table(table, folder / "t.parquet", row_group_size=400)
+    return written_table(workplace, kind, {"id": [row[0] for row in rows], "name": [row[1] for row in rows]}, group=400)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -228,13 +154,12 @@ def write_table(workplace, kind, without=()):
 def test_one_bad_row_of_a_thousand(workplace, kind, form):
     """The output is that of a job without the row."""
     file_name, output_format = FORMATS[form]
-    inputs = [{"name": "table", "type": "tabular", "format": kind, "path": "table"}]
+    inputs = write_table(workplace, kind)
     settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format}
-    write_table(workplace, kind)
     ended = workplace.job(FRAMES, **settings).run()
     assert ended.items == (ROWS, ROWS - 1, 1)
     assert ended.result["items_rejected"] == 1 and ended.result["extra_runs"] <= 20
-    (row,) = rejects(ended)
+    (row,) = ended.rejects()
     assert (row["items"], row["exception"], row["message"]) == ("1", "ValueError", "a bad row")
     assert json.loads(row["values"]) == {"id": BAD_ROW, "name": "name 1"}
     assert row["path"].endswith(f"t.{kind}") and (kind == "csv" or row["row"] == str(BAD_ROW))
@@ -242,34 +167,11 @@ def test_one_bad_row_of_a_thousand(workplace, kind, form):
 
     write_table(workplace, kind, without=[BAD_ROW])
     clean = workplace.job(FRAMES, output="clean", **settings).run()
-    if form != "parquet":
-        assert output == clean.output
-        return
-    from pyarrow import BufferReader, parquet
-
-    assert parquet.read_table(BufferReader(output)).equals(parquet.read_table(BufferReader(clean.output)))
-
-
-def test_ranges_of_other_types_are_one_table(workplace):
-    """Ranges return integers, numbers and texts for one column: the file has the type that holds all of them."""
-    workplace.data(6)
-    script = """
-        import os
-        def run(files):
-            numbers = [int(os.path.basename(file)[:3]) for file in files]
-            if 2 in numbers:
-                raise ValueError("bad")
-            return [{"value": number if number < 3 else number + 0.5} for number in numbers]
-    """
-    settings = {"append_row_file_name": "rows.parquet", "output_format": "native", "mini_batch_size": 6}
-    ended = workplace.job(script, **settings).run()
-    from pyarrow import BufferReader, parquet
-
-    assert parquet.read_table(BufferReader(ended.output)).to_pydict() == {"value": [0.0, 1.0, 3.5, 4.5, 5.5]}
+    check_same_output(output, clean.output)
 
 
 def test_context_names_the_rows_of_a_range(workplace):
-    write_table(workplace, "csv")
+    inputs = write_table(workplace, "csv")
     script = """
         from recorder import record
         def run(rows, context):
@@ -280,7 +182,6 @@ def test_context_names_the_rows_of_a_range(workplace):
                 raise ValueError("bad")
             return rows
     """
-    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
     job = workplace.job(script, inputs=inputs, mini_batch_size="300 rows")
     assert job.run().items == (ROWS, ROWS - 1, 1)
 
@@ -297,15 +198,6 @@ def test_plan_counts_the_extra_runs_of_its_largest_mini_batch(workplace):
     job = workplace.job("def run(rows): return rows", inputs=inputs, mini_batch_size="9 rows", isolate_items_max=3)
     shown = workplace.command("plan", job.file).stdout
     assert "mini-batch of 3 costs at most 4 extra runs; a larger one fails as a whole, and the largest has 9" in shown
-
-
-def test_mini_batch_that_is_too_large_to_be_divided_is_named(workplace):
-    workplace.data(8)
-    script = "def run(files):\n    if any(file.endswith('1.txt') for file in files): raise ValueError\n    return files"
-    ended = workplace.job(script, mini_batch_size=4, isolate="items", isolate_items_max=3, error_threshold=-1).run()
-    assert ended.items == (8, 4, 4)
-    warnings = ended.log("sys/warning/mini-batch_warnings.txt")
-    assert "mini-batch 0 has 4 items, more than isolate_items_max (3), so all of them fail together" in warnings
 
 
 def test_partition_keys_are_not_divided(workplace):

@@ -1,14 +1,11 @@
 """Scripts that hand back results of items early: what a failed attempt has handed back is not computed again."""
 
-import csv
 import os
-import signal
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from harness import is_alive, wait_until
+from harness import file_names
 
 FILES = """
     import os, signal, time
@@ -32,13 +29,6 @@ FILES = """
             record("item", name=name)
             yield file, f"row of {name}"
 """
-CAUSES = {
-    "raise": "run_raised",
-    "exit": "process_died",
-    "kill": "process_died",
-    "hang": "run_timed_out",
-    "foreign": "illegal_result",
-}
 
 
 def computed_once(workplace, items):
@@ -47,15 +37,11 @@ def computed_once(workplace, items):
     assert counts == Counter({item: 1 for item in items})
 
 
-def names(count):
-    return [f"{number:03}.txt" for number in range(count)]
-
-
 def rows(count):
-    return [f"row of {name}" for name in names(count)]
+    return [f"row of {name}" for name in file_names(count)]
 
 
-@pytest.mark.parametrize("way", CAUSES)
+@pytest.mark.parametrize("way", ["raise", "exit", "kill", "hang", "foreign"])
 def test_second_try_gets_only_what_is_left(workplace, way):
     workplace.data(100)
     settings = {"run_invocation_timeout": 2, "arguments": ["--task_overhead_timeout", 2]} if way == "hang" else {}
@@ -64,7 +50,7 @@ def test_second_try_gets_only_what_is_left(workplace, way):
     assert ended.lines == rows(100)
     assert (ended.items, ended.mini_batches) == ((100, 100, 0), (1, 1, 0))
     assert [fact["items"] for fact in workplace.recorded("run")] == [100, 30]
-    computed_once(workplace, names(100))
+    computed_once(workplace, file_names(100))
     assert ended.result["items_kept"] == 70
     assert "70 items were kept from earlier tries." in ended.log("job_result.txt")
     status = workplace.command("status", ended.job_id).stdout.splitlines()
@@ -74,24 +60,6 @@ def test_second_try_gets_only_what_is_left(workplace, way):
     assert not (ended.logs.parent / "checkpoints").exists(), "nothing stays behind"
     if way == "foreign":
         assert "'/elsewhere', which is no item of" in ended.log("user/error/*/*.txt")
-
-
-@pytest.mark.parametrize("size", [6, 1])
-def test_item_that_comes_back_twice_has_its_first_row(workplace, size):
-    """Whatever the size of the mini-batch: in one of a single item, no other item would be left for a second try."""
-    workplace.data(6)
-    script = """
-        import os
-        def run(files):
-            for file in files:
-                yield file, os.path.basename(file)
-                yield file, "again"
-    """
-    ended = workplace.job(script, mini_batch_size=size, run_max_try=1, process_count_per_node=1).run()
-    assert (ended.lines, ended.items) == (names(6), (6, 6, 0))
-    told = {6: "6 items of mini-batch 0 more than once, first ", 1: "item "}[size]
-    assert all(f"run() handed back {told}" in warning for warning in ended.result["first_warnings"])
-    assert len(ended.result["first_warnings"]) == min(6 // size, 5), "the first of them"
 
 
 def test_failure_that_no_item_repeats_is_a_warning_of_the_job(workplace):
@@ -105,7 +73,7 @@ def test_failure_that_no_item_repeats_is_a_warning_of_the_job(workplace):
             yield 20, "no such item"
     """
     ended = workplace.job(script, mini_batch_size=20, run_max_try=1, isolate="items").run()
-    assert (ended.lines, ended.items) == (names(20), (20, 20, 0))
+    assert (ended.lines, ended.items) == (file_names(20), (20, 20, 0))
     (warning,) = ended.result["first_warnings"]
     assert "run() handed back a result of 20, which is no item of mini-batch 0: nothing else is lost" in warning
 
@@ -117,7 +85,7 @@ def test_isolation_runs_only_what_is_left(workplace):
     ended = job.run(BAD="013.txt", WAY="raise", TIMES="100")
     assert ended.lines == [row for row in rows(20) if "013" not in row]
     assert (ended.items, ended.result["items_rejected"]) == ((20, 19, 1), 1)
-    computed_once(workplace, [name for name in names(20) if name != "013.txt"])
+    computed_once(workplace, [name for name in file_names(20) if name != "013.txt"])
     assert ended.result["items_kept"] == 13, "those before the bad one"
     assert not (ended.logs.parent / "checkpoints").exists()
 
@@ -167,13 +135,12 @@ def test_items_without_a_result_count_as_failed(workplace):
     ended = job.run(SKIPS="yes")
     assert ended.lines == ["2", "3", "4", "7", "8", "9"]
     assert (ended.items, ended.mini_batches) == ((10, 8, 2), (1, 1, 0))
-    with open(ended.result["rejects"]["csv"], newline="") as file:
-        rejects = list(csv.DictReader(file))
+    rejects = ended.rejects()
     assert [os.path.basename(row["path"]) for row in rejects] == ["001.txt", "006.txt"]
     assert {(row["cause"], row["exception"]) for row in rejects} == {("illegal_result", "NoResult")}
     replayed = workplace.command("replay", ended.job_id, "--json", SKIPS="")
     assert replayed.items == (2, 2, 0)
-    assert Path(replayed.result["output"]).read_text().split() == ["1", "2", "3", "4", "6", "7", "8", "9"]
+    assert replayed.lines == ["1", "2", "3", "4", "6", "7", "8", "9"]
     workplace.environment["SKIPS"] = "yes"
     ended = workplace.job(script, mini_batch_size=10, strict_results=True, isolate="off").run(expect=42)
     assert "run() returned 8 results for the 10 items" in ended.log("user/error/*/*.txt")
@@ -211,7 +178,7 @@ def test_second_start_gets_only_what_is_left(workplace):
     ended = workplace.job(script, mini_batch_size=4, process_count_per_node=3).run()
     assert ended.lines == rows(40), str(ended)
     assert ended.result["copies"] == {"started": 1, "won": 1}
-    computed_once(workplace, names(40))
+    computed_once(workplace, file_names(40))
 
 
 def test_killed_engine_continues_in_the_middle_of_a_mini_batch(workplace):
@@ -219,12 +186,10 @@ def test_killed_engine_continues_in_the_middle_of_a_mini_batch(workplace):
     job = workplace.job(HELD, mini_batch_size=10, allow_reuse=True)
     running = job.start(HOLD="006.txt")
     pid = running.wait_for_record("held")[0]["pid"]
-    running.send(signal.SIGKILL)
-    running.wait()
-    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
+    running.kill(pid)
     ended = job.run()
     assert (ended.lines, ended.items) == (rows(10), (10, 10, 0))
-    computed_once(workplace, names(10))
+    computed_once(workplace, file_names(10))
 
 
 def test_retry_continues_failed_mini_batches_with_the_same_script_alone(workplace):
@@ -233,7 +198,7 @@ def test_retry_continues_failed_mini_batches_with_the_same_script_alone(workplac
     failed = job.run(BAD="004.txt", WAY="raise", expect=42)
     assert failed.items == (10, 0, 10)
     assert job.retry(failed.job_id, BAD="none").lines == rows(10)
-    computed_once(workplace, names(10))
+    computed_once(workplace, file_names(10))
 
     workplace.record_file.unlink()
     failed = job.run(BAD="004.txt", WAY="raise", expect=42)
@@ -253,48 +218,11 @@ def test_what_was_handed_back_counts_where_nothing_is_divided(workplace, way, ex
     ended = job.run(BAD="015.txt", WAY=way, TIMES="100")
     assert (ended.lines, ended.items) == (rows(15), (20, 15, 5))
     assert ended.result["items_kept"] == 15
-    with open(ended.result["rejects"]["csv"], newline="") as file:
-        rejects = list(csv.DictReader(file))
+    rejects = ended.rejects()
     assert [row["path"][-11:-8] for row in rejects] == ["015", "016", "017", "018", "019"]
     assert {row["exception"] for row in rejects} == {exception}
     assert not (ended.logs.parent / "checkpoints").exists()
     replayed = workplace.command("replay", ended.job_id, "--json", BAD="none")
     assert replayed.items == (5, 5, 0)
-    assert Path(replayed.result["output"]).read_text().splitlines() == rows(20)
-    computed_once(workplace, names(20))
-
-
-@pytest.mark.parametrize("size", [1, 4])
-def test_process_that_dies_after_its_last_item_is_a_warning(workplace, size):
-    workplace.data(4)
-    script = """
-        import os
-        def run(files):
-            for file in files:
-                yield file, os.path.basename(file)
-            os._exit(9)
-    """
-    ended = workplace.job(script, mini_batch_size=size, run_max_try=1).run()
-    assert (ended.lines, ended.items) == (names(4), (4, 4, 0))
-    assert ended.result["warnings"] == 4 // size
-    for warning in ended.result["first_warnings"]:
-        assert "failed after it had handed back all its items, whose results count: ProcessDied: " in warning, warning
-        assert "exit status 9 (os._exit)" in warning, warning
-
-
-def test_run_item_keeps_the_items_beside_one_that_fails(workplace):
-    workplace.data(20)
-    script = """
-        import os
-        from recorder import record, recorded
-        async def run_item(item):
-            name = os.path.basename(item)
-            if name == "015.txt" and not recorded("failed"):
-                record("failed")
-                raise ValueError("halfway")
-            record("item", name=name)
-            return f"row of {name}"
-    """
-    ended = workplace.job(script, mini_batch_size=20, run_max_try=2, concurrency=1).run()
-    assert ended.lines == rows(20)
-    computed_once(workplace, names(20))
+    assert replayed.lines == rows(20)
+    computed_once(workplace, file_names(20))

@@ -1,13 +1,9 @@
 """A mini-batch with more rejected items than one message of a queue can name."""
 
-import csv
 import json
-import signal
 from pathlib import Path
 
 import pytest
-
-from harness import is_alive, wait_until
 
 ROWS = 10_000
 INPUTS = [{"name": "table", "type": "tabular", "format": "csv", "path": "t.csv"}]
@@ -38,11 +34,6 @@ SCHEMA = {
 }
 
 
-def rejects(ended):
-    with open(ended.result["rejects"]["csv"], newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize(
     ("script", "schema", "exception"),
     [(RANGES, {}, "ValueError"), (ITEMS, {}, "ValueError"), (UNFIT, SCHEMA, "RowDoesNotFit")],
@@ -53,7 +44,7 @@ def test_thousands_of_bad_rows_of_one_mini_batch_are_replayed(workplace, script,
     job = workplace.job(script, inputs=INPUTS, mini_batch_size=f"{ROWS} rows", run_max_try=1, **schema)
     first = job.run(BAD="1")
     assert (first.items, first.mini_batches) == ((ROWS, ROWS // 2, ROWS // 2), (1, 1, 0))
-    named = rejects(first)
+    named = first.rejects()
     assert [int(row["item"]) for row in named] == list(range(1, ROWS, 2))
     assert {(row["items"], row["exception"]) for row in named} == {("1", exception)}
     assert [json.loads(row["values"])["id"] for row in named] == list(range(1, ROWS, 2))
@@ -62,7 +53,7 @@ def test_thousands_of_bad_rows_of_one_mini_batch_are_replayed(workplace, script,
     assert "5000 rejected items in 1 mini-batch" in shown, shown
     second = workplace.command("replay", first.job_id, "--json", BAD="")
     assert second.exit_status == 0 and second.items == (ROWS // 2, ROWS // 2, 0), str(second)
-    lines = Path(second.result["output"]).read_text().splitlines()
+    lines = second.lines
     ids = [json.loads(line)["id"] for line in lines] if schema else [int(line) for line in lines]
     assert ids == list(range(ROWS)), "each row is at its place"
 
@@ -86,26 +77,20 @@ BAD = [number for number in range(640) if number % 2 == 1 and number > 20]
 def check(ended):
     assert [int(line.split()[0]) for line in ended.lines] == [number for number in range(640) if number not in BAD]
     assert (ended.items, ended.mini_batches) == ((640, 640 - len(BAD), len(BAD)), (2, 2, 0))
-    assert [int(Path(row["path"]).stem) for row in rejects(ended)] == BAD
+    assert [int(Path(row["path"]).stem) for row in ended.rejects()] == BAD
 
 
 def test_crash_at_any_step_loses_no_reject(workplace, crash_point):
     workplace.data(640)
     job = workplace.job(BAD_FILES, **SETTINGS)
-    crashed = job.start(GRISTMILL_CRASH_AT=crash_point).wait()
-    assert crashed.exit_status == -signal.SIGKILL, f"{crash_point} was not passed: {crashed}"
-    (job_id,) = workplace.job_ids()
-    pids = {fact["pid"] for fact in workplace.recorded("import")}
-    wait_until(lambda: not any(map(is_alive, pids)), "the Python processes end with their engine")
-    check(job.retry(job_id))
+    check(job.retry(job.crash(crash_point)))
 
 
 @pytest.mark.parametrize("tear", ["missing", "truncated"])
 def test_mini_batch_whose_list_is_lost_runs_again(workplace, tear):
     workplace.data(640)
     job = workplace.job(BAD_FILES, **SETTINGS)
-    job.start(GRISTMILL_CRASH_AT="DuringRejects").wait()
-    (job_id,) = workplace.job_ids()
+    job_id = job.crash("DuringRejects")
     (part,) = (workplace.home / "jobs" / job_id / "parts").glob("*-rejected")
     if tear == "missing":
         part.unlink()

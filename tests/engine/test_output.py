@@ -3,7 +3,6 @@
 import json
 import os
 
-import pandas as pd
 import pytest
 from pyarrow import parquet
 
@@ -62,28 +61,6 @@ def test_summary_only_counts(workplace):
     assert ended.items == (3, 2, 1)
     assert ended.result["output"] == str(workplace.folder / "output")
     assert sorted(os.listdir(workplace.folder / "output")) == ["000.txt", "001.txt", "002.txt"]
-
-
-@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
-def test_native_formats_keep_types(workplace, extension):
-    """Real CSV with a header, JSON lines and Parquet, with types."""
-    workplace.data(3)
-    script = """
-        import pandas
-        def run(files):
-            number = int(open(files[0]).read())
-            return pandas.DataFrame({"n": [number, number], "half": [number / 2, None], "text": ["a,b", 'q"q\\nz'],
-                                     "yes": [True, False]})
-    """
-    job = workplace.job(script, append_row_file_name=f"rows.{extension}", output_format="native")
-    file = job.run().result["output"]
-    assert file.endswith(f"rows.{extension}")
-    read = {"csv": pd.read_csv, "jsonl": lambda name: pd.read_json(name, lines=True), "parquet": pd.read_parquet}
-    frame = read[extension](file)
-    assert frame["n"].tolist() == [0, 0, 1, 1, 2, 2]
-    assert frame["half"].fillna(-1).tolist() == [0.0, -1, 0.5, -1, 1.0, -1]
-    assert frame["text"].tolist() == ["a,b", 'q"q\nz'] * 3
-    assert frame["yes"].tolist() == [True, False] * 3
 
 
 @pytest.mark.parametrize("form", ["rows", "pandas.DataFrame(rows, dtype=object)"])

@@ -27,27 +27,6 @@ def table(path="data", format="csv", **options):
     return [{"name": "table", "type": "tabular", "format": format, "path": path, **options}]
 
 
-VECTORS = {
-    "by bytes": ("t.csv", csv_of(200), 1024, [36, 35, 34, 33, 33, 29]),
-    "by rows": ("t.csv", csv_of(200), "60 rows", [60, 60, 60, 20]),
-    "empty blocks": ("t.csv", "id,name\n1,a\n2,b\n3,c", 8, [1, 2, 0]),
-    "JSON lines": ("t.jsonl", "".join(f'{{"id":{row},"s":"xx"}}\n' for row in range(50)), 200, [12, 10, 11, 10, 7]),
-}
-
-
-@pytest.mark.parametrize("vector", VECTORS)
-def test_blocks_of_text_tables(workplace, vector):
-    path, text, size, expected = VECTORS[vector]
-    workplace.write({path: text})
-    inputs = table(path, format=path.partition(".")[2])
-    ended = workplace.job(ROWS_OF_A_BLOCK, inputs=inputs, mini_batch_size=size).run()
-    assert [int(row["Total"]) for row in ended.attempts()] == expected
-    assert ended.mini_batches == (len(expected), len(expected), 0)
-    assert ended.items == (sum(expected), sum(expected), 0)
-    # Several blocks are prepared at once, so the order of the calls is not that of the blocks.
-    assert sorted(fact["rows"] for fact in workplace.recorded("run")) == sorted(rows for rows in expected if rows)
-
-
 def test_partition_keys_group_tables(workplace):
     """The keys are columns of text, at the end of the frame, in the order of the path."""
     for store in ("1000", "1001"):

@@ -7,7 +7,6 @@ other looks at what `durability: full` forces to disk, and when.
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import COMPLETED, DEADLINE_SECONDS, wait_until
+from harness import COMPLETED, DEADLINE_SECONDS, file_names, wait_until
 
 SCRIPT = """
     import os
@@ -31,7 +30,7 @@ SCRIPT = """
         return [f"{name} {'x' * (300_000 if name.endswith('7.txt') else 5)}"]
 """
 FILES = 30
-ALL = [f"{number:03}.txt" for number in range(FILES)]
+ALL = file_names(FILES)
 
 
 def expected_output():
@@ -75,8 +74,7 @@ def interrupted(workplace):
         return b"024.txt" in ledger and left == 0
 
     wait_until(all_committed, "everything before the held mini-batch is committed and acknowledged")
-    running.send(signal.SIGKILL)
-    running.wait()
+    running.kill()
     return job, folder
 
 

@@ -434,18 +434,3 @@ def test_files_of_a_mini_batch_know_its_number(workplace):
     """
     ended = workplace.job(script, mini_batch_size=2).run()
     assert ended.lines == ["(0, 0, 0)", "(0, 1, 0)", "(1, 2, 0)", "(1, 3, 0)"]
-
-
-def test_unassigned_processes_can_see_no_gpu(workplace):
-    workplace.data(6)
-    script = """
-        import os
-        from recorder import record, recorded, wait_for
-        def init():
-            record("init", gpu=os.environ.get("CUDA_VISIBLE_DEVICES"))
-        def run(files):
-            wait_for(lambda: len(recorded("init")) == 2)
-            return files
-    """
-    workplace.job(script, process_count_per_node=2, hide_unassigned_gpus=True).run(AZ_BATCHAI_GPU_COUNT_FOUND="1")
-    assert sorted(fact["gpu"] for fact in workplace.recorded("init")) == ["", "0"]

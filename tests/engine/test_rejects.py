@@ -1,9 +1,7 @@
 """Rejected items: one table of them, and `gristmill rejects`."""
 
-import csv
 import json
 import os
-import signal
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import FAILED, wait_until
+from harness import FAILED, file_names, wait_until
 
 REFUSES_SOME = """
     import os
@@ -25,12 +23,10 @@ REFUSES_SOME = """
 
 def table(ended):
     """Returns the rows of both tables of rejects, which agree except for repeated tracebacks."""
-    tables = ended.result["rejects"]
-    with open(tables["csv"], newline="") as file:
-        rows = list(csv.DictReader(file))
-    frame = pd.read_parquet(tables["parquet"])
+    rows = ended.rejects()
+    frame = pd.read_parquet(ended.result["rejects"]["parquet"])
     assert list(frame.columns) == list(rows[0]) and len(frame) == len(rows)
-    assert frame["items"].sum() == tables["items"] == ended.items[2], "the table explains every failed item"
+    assert frame["items"].sum() == ended.items[2], "the table explains every failed item"
     assert [str(number) for number in frame["mini_batch"]] == [row["mini_batch"] for row in rows]
     assert list(frame["path"].fillna("")) == [row["path"] for row in rows]
     assert str(frame["started_at"].dtype).endswith("UTC]")
@@ -123,23 +119,6 @@ def test_row_of_a_mini_batch_of_one_is_in_the_table(workplace):
     assert table(ended)[0][0]["values"] == "", "nothing tells which of the two rows is at fault"
 
 
-def test_other_causes_have_their_words(workplace):
-    workplace.data(4)
-    script = """
-        import os, time
-        def run(files):
-            if files[0].endswith("001.txt"):
-                os.kill(os.getpid(), 9)
-            if files[0].endswith("002.txt"):
-                time.sleep(60)
-            return {} if files[0].endswith("003.txt") else files
-    """
-    ended = workplace.job(script, run_invocation_timeout=1, arguments=["--task_overhead_timeout", 3]).run()
-    rows, _ = table(ended)
-    assert [row["cause"] for row in rows] == ["process_died", "run_timed_out", "illegal_result"]
-    assert {group["cause"] for group in counted(workplace, ended.job_id)["groups"]} == {row["cause"] for row in rows}
-
-
 def test_continued_job_that_mends_everything_has_no_rejects(workplace):
     workplace.data(6)
     job = workplace.job(REFUSES_SOME)
@@ -179,8 +158,7 @@ def test_failed_and_killed_jobs_show_their_rejects(workplace):
     running.wait_for_record("held")
     (job_id,) = set(workplace.job_ids()) - {failed.job_id}
     wait_until(lambda: counted(workplace, job_id)["items"], "the first reject")
-    running.send(signal.SIGKILL)
-    assert running.wait().exit_status == -signal.SIGKILL
+    running.kill()
     shown = workplace.command("rejects", job_id)
     assert "1 × ValueError: bad, first:" in shown.stdout and "when the job ends" in shown.stdout
     rows, _ = table(job.retry(job_id))
@@ -191,9 +169,7 @@ def test_failed_and_killed_jobs_show_their_rejects(workplace):
 def test_crash_between_the_tables_leaves_both_whole(workplace):
     workplace.data(6)
     job = workplace.job(REFUSES_SOME)
-    crashed = job.start(BAD="001.txt", GRISTMILL_CRASH_AT="DuringRejects").wait()
-    assert crashed.exit_status == -signal.SIGKILL, str(crashed)
-    (job_id,) = workplace.job_ids()
+    job_id = job.crash("DuringRejects", BAD="001.txt")
     logs = workplace.home / "jobs" / job_id / "logs"
     assert (logs / "rejects.csv").exists() and not (logs / "rejects.parquet").exists()
     rows, _ = table(job.run(BAD="001.txt"))
@@ -268,7 +244,7 @@ def test_items_of_a_mini_batch_without_results_are_named_and_replayed(workplace,
     replay = workplace.command("replay", ended.job_id, "--json", BAD="")
     assert replay.exit_status == 0, replay.stderr
     output = Path(json.loads(replay.stdout)["output"]).read_text()
-    assert output.split() == [f"{number:03}.txt" for number in range(8)]
+    assert output.split() == file_names(8)
 
 
 def test_all_records_that_cannot_be_read_are_the_cause(workplace):
@@ -323,5 +299,5 @@ def test_many_records_that_do_not_fit_are_counted(workplace):
     assert rows[1]["message"] == 'column "id": "x" is no integer' and rows[1]["detail"].endswith("t.csv, line 203")
     replayed = workplace.command("replay", ended.job_id, "--json", BAD="")
     assert "does not replay 400 unreadable records" in " ".join(replayed.result["notes"])
-    output = Path(replayed.result["output"]).read_text().split()
+    output = replayed.lines
     assert output == [value for value in values if value != "x"]

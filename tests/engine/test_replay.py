@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import is_alive, wait_until
+from harness import file_names, wait_until
+from small_tables import check_same_output, written_table
 
 FILES = """
     import os, time
@@ -24,28 +25,20 @@ FILES = """
 SETTINGS = {"mini_batch_size": 4}
 
 
-def names(count, without=()):
-    return [f"{number:03}.txt" for number in range(count) if number not in without]
-
-
 def replay(workplace, job, *flags, expect=0, **environment):
     ended = workplace.command("replay", job, "--json", *flags, **environment)
     assert ended.exit_status == expect, str(ended)
     return ended
 
 
-def output_of(ended):
-    return Path(ended.result["output"]).read_text().splitlines()
-
-
 def test_replay_completes_the_output(workplace):
     workplace.data(12)
     job = workplace.job(FILES, **SETTINGS)
     first = job.run(BAD="001.txt 002.txt 003.txt 006.txt 008.txt")
-    assert output_of(first) == names(12, without=[1, 2, 3, 6, 8])
+    assert first.lines == file_names(12, without=[1, 2, 3, 6, 8])
     before = len(workplace.recorded("run"))
     second = replay(workplace, first.job_id, BAD="002.txt 006.txt")
-    assert output_of(second) == names(12, without=[2, 6]), "the rows are at their places"
+    assert second.lines == file_names(12, without=[2, 6]), "the rows are at their places"
     assert second.result["output"] == first.result["output"] and second.job_id != first.job_id
     assert second.items == (5, 3, 2)
     ran = {name for fact in workplace.recorded("run")[before:] for name in fact["names"]}
@@ -53,7 +46,7 @@ def test_replay_completes_the_output(workplace):
     assert "replays 5 rejected items" in second.result["notes"][0]
     # A replay of a replay, by the name of the first job.
     third = replay(workplace, first.job_id, BAD="")
-    assert output_of(third) == names(12)
+    assert third.lines == file_names(12)
     assert third.items == (2, 2, 0)
     nothing = workplace.command("replay", third.job_id)
     assert nothing.exit_status != 0 and "no rejected items: nothing to replay" in nothing.stderr
@@ -75,19 +68,9 @@ def test_retry_after_a_threshold_was_exceeded(workplace, cause):
     before = len(workplace.recorded("run"))
     last = workplace.command("retry", first.job_id, "--json", BAD="")
     assert last.exit_status == 0 and last.items == (12, 12, 0), str(last)
-    assert output_of(last) == names(12)
+    assert last.lines == file_names(12)
     ran = {name for fact in workplace.recorded("run")[before:] for name in fact["names"]}
     assert {"004.txt", "005.txt", "006.txt", "007.txt"} <= ran and "000.txt" not in ran
-
-
-def test_mini_batches_that_failed_as_a_whole(workplace):
-    workplace.data(8)
-    job = workplace.job(FILES, isolate="off", mini_batch_size=2, run_max_try=1)
-    first = job.run(BAD="002.txt 007.txt")
-    assert output_of(first) == names(8, without=[2, 3, 6, 7])
-    second = replay(workplace, first.job_id, BAD="007.txt")
-    assert output_of(second) == names(8, without=[6, 7])
-    assert output_of(replay(workplace, second.job_id, BAD="")) == names(8)
 
 
 def refused(workplace, *command):
@@ -104,13 +87,13 @@ def test_retry_does_not_take_rows_of_replays_out_of_the_output(workplace):
     first = job.run(BAD="002.txt 005.txt 007.txt")
     second = replay(workplace, first.job_id, BAD="005.txt 007.txt")
     third = replay(workplace, first.job_id, BAD="007.txt")
-    assert output_of(third) == names(8, without=[6, 7])
+    assert third.lines == file_names(8, without=[6, 7])
     for job_id in (first.job_id, second.job_id):
         line = refused(workplace, "retry", job_id)
         assert f"replay {third.job_id} has put its rows into the output of job {job_id}" in line
         assert line.endswith(f"run its rejected items again with: gristmill replay {job_id}")
-    assert output_of(third) == names(8, without=[6, 7])
-    assert output_of(workplace.command("retry", third.job_id, "--json", BAD="")) == names(8), "the last one may go on"
+    assert third.lines == file_names(8, without=[6, 7])
+    assert workplace.command("retry", third.job_id, "--json", BAD="").lines == file_names(8), "the last one may go on"
     assert "no rejected items: nothing to replay" in refused(workplace, "replay", first.job_id)
 
 
@@ -120,11 +103,11 @@ def test_replay_of_a_job_that_has_run_again_since(workplace):
     first = job.run(BAD="002.txt 007.txt")
     failed = replay(workplace, first.job_id, expect=42, BAD="002.txt 007.txt")
     again = workplace.command("retry", first.job_id, "--json", BAD="007.txt")
-    assert again.exit_status == 0 and output_of(again) == names(8, without=[6, 7])
+    assert again.exit_status == 0 and again.lines == file_names(8, without=[6, 7])
     line = refused(workplace, "retry", failed.job_id)
     assert f"job {first.job_id} has run again since its replay {failed.job_id} was planned" in line
     last = replay(workplace, first.job_id, BAD="")
-    assert last.items == (2, 2, 0) and output_of(last) == names(8)
+    assert last.items == (2, 2, 0) and last.lines == file_names(8)
 
 
 def test_output_that_was_changed_since_is_kept(workplace):
@@ -137,11 +120,11 @@ def test_output_that_was_changed_since_is_kept(workplace):
     line = refused(workplace, "replay", first.job_id)
     assert f"{output} is missing, or was changed since job {first.job_id} wrote it" in line and "--separate" in line
     assert output.read_text().endswith("by hand\n")
-    assert output_of(replay(workplace, first.job_id, "--separate", BAD="")) == ["002.txt", "007.txt"]
+    assert replay(workplace, first.job_id, "--separate", BAD="").lines == ["002.txt", "007.txt"]
     other = job.run("--fresh", BAD="003.txt")
     assert "was changed since" in refused(workplace, "replay", first.job_id)
     second = replay(workplace, other.job_id, BAD="")
-    assert output_of(second) == names(8), "a job may go on where its own rows are"
+    assert second.lines == file_names(8), "a job may go on where its own rows are"
     assert "was changed since" in refused(workplace, "replay", first.job_id)
 
 
@@ -179,7 +162,7 @@ def test_removed_replay_is_named(workplace):
     for command in (("replay", second.job_id), ("retry", third.job_id)):
         line = refused(workplace, *command)
         assert f"job {first.job_id}, whose rows belong in the output" in line and "has been removed" in line
-    assert output_of(replay(workplace, second.job_id, "--separate", BAD="")) == ["007.txt"]
+    assert replay(workplace, second.job_id, "--separate", BAD="").lines == ["007.txt"]
 
 
 def test_same_run_reuses_the_replay(workplace):
@@ -195,57 +178,43 @@ def test_same_run_reuses_the_replay(workplace):
     assert not job.run(BAD="").result["reused"]
 
 
-def test_canceled_replay_continues(workplace):
+def held(workplace, job_id, name):
+    """Starts a replay. Returns it, and the process that holds this file."""
+    before = len(workplace.recorded("run"))
+    running = workplace.start("replay", job_id, "--json", BAD="", HOLD=name)
+    holds = lambda: [fact for fact in workplace.recorded("run")[before:] if fact["names"] == [name]]  # noqa: E731
+    return running, wait_until(holds, "it holds")[-1]["pid"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_stopped_replay_continues(workplace, number):
     workplace.data(12)
     first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt 009.txt")
-    before = len(workplace.recorded("run"))
-    running = workplace.start("replay", first.job_id, "--json", BAD="", HOLD="009.txt")
-    wait_until(
-        lambda: [fact for fact in workplace.recorded("run")[before:] if fact["names"] == ["009.txt"]], "it holds"
-    )
-    running.send(signal.SIGINT)
-    assert running.wait().state == "Canceled"
+    running, pid = held(workplace, first.job_id, "009.txt")
+    if number == signal.SIGINT:
+        running.send(number)
+        assert running.wait().state == "Canceled"
+    else:
+        running.kill(pid)
+        kept = workplace.command("clean", first.job_id)
+        assert "has not ended, and needs its rows" in kept.stderr + kept.stdout
+    assert first.lines == file_names(12, without=[2, 6, 9]), "the output is as it was"
     jobs = len(workplace.job_ids())
     before = len(workplace.recorded("run"))
-    assert output_of(replay(workplace, first.job_id, BAD="")) == names(12)
+    assert replay(workplace, first.job_id, BAD="").lines == file_names(12)
     assert len(workplace.job_ids()) == jobs, "the same replay continues"
-    assert [fact["names"] for fact in workplace.recorded("run")[before:]] == [["009.txt"]]
+    again = [fact["names"] for fact in workplace.recorded("run")[before:]]
+    assert again == [["009.txt"]] or number == signal.SIGKILL, "what a canceled one has done counts"
 
 
-def test_separate_output(workplace):
+def test_replay_that_is_separate_or_fails_leaves_the_output_alone(workplace):
     workplace.data(8)
     first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
-    second = replay(workplace, first.job_id, "--separate", BAD="")
-    assert output_of(second) == ["002.txt", "007.txt"]
-    assert output_of(first) == names(8, without=[2, 7])
-    assert output_of(replay(workplace, first.job_id, BAD="")) == names(8)
-
-
-def test_replay_that_fails_changes_nothing(workplace):
-    workplace.data(8)
-    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
+    assert replay(workplace, first.job_id, "--separate", BAD="").lines == ["002.txt", "007.txt"]
+    assert first.lines == file_names(8, without=[2, 7])
     replay(workplace, first.job_id, expect=42, BAD="002.txt 007.txt")
-    assert output_of(first) == names(8, without=[2, 7])
-    assert output_of(replay(workplace, first.job_id, BAD="")) == names(8)
-
-
-def test_killed_replay_continues(workplace):
-    workplace.data(12)
-    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt 009.txt")
-    before = len(workplace.recorded("run"))
-    running = workplace.start("replay", first.job_id, "--json", BAD="", HOLD="009.txt")
-    facts = wait_until(
-        lambda: [fact for fact in workplace.recorded("run")[before:] if fact["names"] == ["009.txt"]], "it holds"
-    )
-    running.send(signal.SIGKILL)
-    running.wait()
-    wait_until(lambda: not is_alive(facts[-1]["pid"]), "the Python process ends with its engine")
-    assert output_of(first) == names(12, without=[2, 6, 9]), "the output is as it was"
-    kept = workplace.command("clean", first.job_id)
-    assert "has not ended, and needs its rows" in kept.stderr + kept.stdout
-    jobs = len(workplace.job_ids())
-    assert output_of(replay(workplace, first.job_id, BAD="")) == names(12)
-    assert len(workplace.job_ids()) == jobs, "the same replay continues"
+    assert first.lines == file_names(8, without=[2, 7])
+    assert replay(workplace, first.job_id, BAD="").lines == file_names(8)
 
 
 MENDED = {"mended/entry.py": "import os\ndef run(files): return [os.path.basename(file) for file in files]\n"}
@@ -259,7 +228,7 @@ def test_script_of_another_folder(workplace):
     assert line.endswith(f"empty has no file entry.py, the entry script of job {first.job_id}")
     before = len(workplace.recorded("run"))
     last = replay(workplace, first.job_id, "--source-directory", "mended", BAD="002.txt 006.txt")
-    assert output_of(last) == names(8)
+    assert last.lines == file_names(8)
     assert len(workplace.recorded("run")) == before, "the first script does not run"
 
 
@@ -291,20 +260,14 @@ def test_interrupted_replay_keeps_its_script(workplace):
     workplace.data(8)
     first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt")
     workplace.write(MENDED)
-    before = len(workplace.recorded("run"))
-    running = workplace.start("replay", first.job_id, "--json", BAD="", HOLD="006.txt")
-    facts = wait_until(
-        lambda: [fact for fact in workplace.recorded("run")[before:] if fact["names"] == ["006.txt"]], "it holds"
-    )
-    running.send(signal.SIGKILL)
-    running.wait()
-    wait_until(lambda: not is_alive(facts[-1]["pid"]), "the Python process ends with its engine")
+    running, pid = held(workplace, first.job_id, "006.txt")
+    running.kill(pid)
     line = refused(workplace, "replay", first.job_id, "--source-directory", "mended")
     assert "has begun with the script in" in line and "cancel it to begin another" in line
     (begun,) = set(workplace.job_ids()) - {first.job_id}
     assert workplace.command("cancel", begun).exit_status == 0
     last = replay(workplace, first.job_id, "--source-directory", "mended", BAD="002.txt 006.txt")
-    assert output_of(last) == names(8) and last.job_id != begun
+    assert last.lines == file_names(8) and last.job_id != begun
 
 
 ROWS = 400
@@ -337,17 +300,8 @@ SCHEMA = {"columns": {"id": "integer", "name": "string", "double": "integer"}}
 @pytest.mark.parametrize("script, schema", [(FRAMES, {}), (ITEMS, {}), (UNFIT, {"result_schema": SCHEMA})])
 def test_rows_of_tables(workplace, kind, form, script, schema):
     """After the replay the output is that of a job without bad rows."""
-    rows = [(number, f"name {number % 7}") for number in range(ROWS)]
-    if kind == "csv":
-        workplace.write({"table/t.csv": "id,name\n" + "".join(f"{number},{name}\n" for number, name in rows)})
-    else:
-        import pyarrow
-        from pyarrow import parquet
-
-        (workplace.folder / "table").mkdir()
-        table = pyarrow.table({"id": [row[0] for row in rows], "name": [row[1] for row in rows]})
-        parquet.write_table(table, workplace.folder / "table/t.parquet", row_group_size=150)
-    inputs = [{"name": "table", "type": "tabular", "format": kind, "path": "table"}]
+    columns = {"id": range(ROWS), "name": [f"name {number % 7}" for number in range(ROWS)]}
+    inputs = written_table(workplace, kind, columns, group=150)
     file_name, output_format = form
     settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format, **schema}
     settings["mini_batch_size"] = "150 rows"
@@ -360,13 +314,7 @@ def test_rows_of_tables(workplace, kind, form, script, schema):
     third = replay(workplace, first.job_id, BAD="")
     assert third.items == (1, 1, 0)
     clean = workplace.job(script, output="clean", **settings).run(BAD="")
-    output = Path(third.result["output"]).read_bytes()
-    if file_name != "rows.parquet":
-        assert output == clean.output
-        return
-    from pyarrow import BufferReader, parquet
-
-    assert parquet.read_table(BufferReader(output)).equals(parquet.read_table(BufferReader(clean.output)))
+    check_same_output(third.output, clean.output)
 
 
 def test_large_rows(workplace):
@@ -382,7 +330,7 @@ def test_large_rows(workplace):
     """
     first = workplace.job(script, **SETTINGS).run(BAD="1")
     second = replay(workplace, first.job_id, BAD="")
-    assert [line.rstrip("x") for line in output_of(second)] == names(8)
+    assert [line.rstrip("x") for line in second.lines] == file_names(8)
 
 
 def test_corrected_file_is_read_as_it_is_now(workplace):
@@ -398,32 +346,24 @@ def test_corrected_file_is_read_as_it_is_now(workplace):
     first = workplace.job(script, **SETTINGS).run()
     assert first.items == (4, 3, 1)
     workplace.write({"data/002.txt": "whole"})
-    assert output_of(replay(workplace, first.job_id))[2] == "whole"
+    assert replay(workplace, first.job_id).lines[2] == "whole"
 
 
 def test_impossible_replays_are_refused(workplace):
     workplace.data(4)
     job = workplace.job(FILES, **SETTINGS)
 
-    def refused(job_id, *flags):
-        ended = workplace.command("replay", job_id, *flags, BAD="")
-        assert ended.exit_status != 0, str(ended)
-        (line,) = ended.stderr.strip().splitlines()
-        return line
-
     first = job.run(BAD="002.txt")
     (workplace.folder / "data/002.txt").unlink()
-    assert "002.txt has been removed since job" in refused(first.job_id)
+    assert "002.txt has been removed since job" in refused(workplace, "replay", first.job_id)
     clean = job.run("--fresh", BAD="")
-    assert "nothing to replay" in refused(clean.job_id)
+    assert "nothing to replay" in refused(workplace, "replay", clean.job_id)
     running = job.start("--fresh", BAD="", HOLD="000.txt")
     pid = running.wait_for_record("run", len(workplace.recorded("run")) + 1)[-1]["pid"]
     (running_id,) = set(workplace.job_ids()) - {first.job_id, clean.job_id}
-    assert f"job {running_id} is running" in refused(running_id)
-    running.send(signal.SIGKILL)
-    running.wait()
-    wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
-    assert "has not ended; continue with: gristmill retry" in refused(running_id)
+    assert f"job {running_id} is running" in refused(workplace, "replay", running_id)
+    running.kill(pid)
+    assert "has not ended; continue with: gristmill retry" in refused(workplace, "replay", running_id)
 
 
 def test_changed_table_is_refused(workplace):

@@ -1,11 +1,12 @@
 """`result_schema`: a row that does not fit rejects its item, and is not in the output."""
 
-import csv
 import json
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+
+from harness import file_names
 
 SCRIPT = """
     import os
@@ -20,11 +21,6 @@ SCRIPT = """
 COLUMNS = {"columns": {"name": "string", "total": "number", "note": "string?"}}
 
 
-def rejects(ended):
-    with open(ended.result["rejects"]["csv"], newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet", "rows.txt"])
 def test_bad_row_rejects_its_item_at_once(workplace, name):
     workplace.data(12)
@@ -33,14 +29,14 @@ def test_bad_row_rejects_its_item_at_once(workplace, name):
     ended = job.run(BAD="006.txt")
     assert (ended.items, ended.mini_batches) == ((12, 11, 1), (3, 3, 0))
     assert len(workplace.recorded("run")) == 3, "no second run: the row would be the same"
-    (row,) = rejects(ended)
+    (row,) = ended.rejects()
     assert (row["mini_batch"], row["item"], row["items"], row["cause"]) == ("1", "2", "1", "illegal_result")
     assert (row["exception"], row["message"]) == ("RowDoesNotFit", 'total: expected number, got "a lot"')
     assert row["path"].endswith("/data/006.txt")
     assert ended.result["items_rejected"] == 1
     assert 'total: expected number, got "a lot"' in ended.log("job_error.txt")
     assert "Items rejected: 1." in ended.log("job_result.txt")
-    names = [f"{number:03}.txt" for number in range(12) if number != 6]
+    names = file_names(12, without=[6])
     if name == "rows.csv":
         assert ended.lines == ["name,total,note", *(f"{name},{int(name[:3]) / 2}," for name in names)]
     elif name == "rows.jsonl":
@@ -68,7 +64,7 @@ def test_json_schema_in_a_file_beside_the_job(workplace):
     )
     ended = job.run(BAD="001.txt")
     assert [json.loads(line)["name"] for line in ended.lines] == ["000.txt", "002.txt"]
-    assert [row["message"] for row in rejects(ended)] == [
+    assert [row["message"] for row in ended.rejects()] == [
         'total: expected number, got "a lot"',
         "total: expected at most 1, got 1.5",
     ]
@@ -78,48 +74,14 @@ def test_json_schema_in_a_file_beside_the_job(workplace):
     assert len(job.run(BAD="001.txt").lines) == 3, "another schema makes another job"
 
 
-def test_rows_of_a_table(workplace):
-    (workplace.folder / "table").mkdir()
-    (workplace.folder / "table" / "t.csv").write_text("id,v\n" + "".join(f"{i},{i}\n" for i in range(10)))
-    script = """
-        def run(frame):
-            frame["v"] = frame["v"].astype(object)
-            frame.loc[frame["id"] == 7, "v"] = "seven"
-            return frame
-    """
-    job = workplace.job(
-        script,
-        inputs=[{"name": "t", "type": "tabular", "format": "csv", "path": "table"}],
-        mini_batch_size="5 rows",
-        result_schema={"columns": {"id": "integer", "v": "integer?"}},
-        append_row_file_name="rows.parquet",
-        output_format="native",
-    )
-    ended = job.run()
-    table = pyarrow.parquet.read_table(ended.result["output"])
-    assert table.schema.types == [pyarrow.int64(), pyarrow.int64()]
-    assert table["id"].to_pylist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
-    (row,) = rejects(ended)
-    assert (row["item"], row["items"], row["message"]) == ("2", "1", 'v: expected integer, got "seven"')
-    assert json.loads(row["values"]) == {"id": 7, "v": 7}, "the item, not its row"
-
-
-def test_thresholds_count_them(workplace):
-    workplace.data(8)
-    for threshold, expect in [(1, 42), (2, 0)]:
-        job = workplace.job(SCRIPT, mini_batch_size=4, result_schema=COLUMNS, error_threshold=threshold)
-        ended = job.run(BAD="000.txt 005.txt", expect=expect)
-        assert expect == 0 or "number of failed items is 2" in ended.cause
-
-
 def test_all_rows_are_wrong(workplace):
     workplace.data(6)
     job = workplace.job(SCRIPT, mini_batch_size=3, result_schema={"columns": {"total": "number"}})
     ended = job.run(expect=42)
     assert ended.items == (6, 0, 6)
     assert ended.cause.startswith("0 of 6 items succeeded; 6 items rejected: RowDoesNotFit: name: not a column")
-    assert {row["message"] for row in rejects(ended)} == {"name: not a column of result_schema"}
-    assert len(rejects(ended)) == 6 and len(workplace.recorded("run")) == 2
+    assert {row["message"] for row in ended.rejects()} == {"name: not a column of result_schema"}
+    assert len(ended.rejects()) == 6 and len(workplace.recorded("run")) == 2
 
 
 def test_isolation_finds_the_item_of_a_row(workplace):
@@ -133,7 +95,7 @@ def test_isolation_finds_the_item_of_a_row(workplace):
     assert ended.items == (8, 3, 5) and "which item it belongs to is unknown" in ended.log("job_error.txt")
     ended = workplace.job(script, **settings).run(BAD="002.txt 006.txt")
     assert ended.items == (8, 5, 3)
-    rows = [(row["path"][-7:], row["exception"]) for row in rejects(ended)]
+    rows = [(row["path"][-7:], row["exception"]) for row in ended.rejects()]
     assert rows == [("002.txt", "RowDoesNotFit"), ("", "NoResult"), ("006.txt", "RowDoesNotFit")]
 
 
@@ -150,33 +112,3 @@ def test_invalid_schema_is_refused(workplace):
             assert ended.exit_status == 2, ended
             (line,) = [line for line in ended.stderr.splitlines() if "result_schema" in line]
             assert expected in line and "job.yaml:" in line
-
-
-@pytest.mark.parametrize("kind, bad", [("string", "b'x'"), ("number", "2**63")])
-def test_value_that_parquet_cannot_hold_beside_others_is_a_reject(workplace, kind, bad):
-    """It has a form in JSON lines. At the end of the job, it would fail the job for ever."""
-    workplace.data(30)
-    good = {"string": "'x'", "number": "1"}[kind]
-    script = f"""
-        def run(files):
-            return [{{"s": {bad} if "025.txt" in file else {good}}} for file in files]
-    """
-    output = {"append_row_file_name": "rows.parquet", "output_format": "native"}
-    job = workplace.job(script, result_schema={"columns": {"s": kind}}, mini_batch_size=10, **output)
-    ended = job.run()
-    assert (ended.state, ended.items) == ("Completed", (30, 29, 1))
-    (reject,) = rejects(ended)
-    assert reject["path"].endswith("025.txt") and reject["message"].startswith("s: expected ")
-    assert len(pyarrow.parquet.read_table(ended.result["output"])) == 29
-
-
-def test_values_of_any_need_no_common_type(workplace):
-    workplace.data(3)
-    script = """
-        VALUES = {"000.txt": "a", "001.txt": b"b", "002.txt": [1, 2]}
-        def run(files):
-            return [{"any": VALUES[file[-7:]]} for file in files]
-    """
-    output = {"append_row_file_name": "rows.parquet", "output_format": "native"}
-    ended = workplace.job(script, result_schema={"columns": {"any": "any"}}, mini_batch_size=1, **output).run()
-    assert pyarrow.parquet.read_table(ended.result["output"])["any"].to_pylist() == ["a", "b", "[1, 2]"]

@@ -17,27 +17,6 @@ HOLDS = textwrap.dedent("""
 """)
 
 
-def test_editor_and_system_files_keep_the_fingerprint(workplace):
-    workplace.data(4)
-    job = workplace.job(HOLDS)
-    job_id = job.interrupt("003.txt", 3)
-    workplace.write(
-        {
-            "code/.DS_Store": "x",
-            "code/.vscode/settings.json": "{}",
-            "code/.ipynb_checkpoints/entry-checkpoint.py": "x",
-            "code/.entry.py.swp": "x",
-            "code/__pycache__/entry.cpython-311.pyc": "x",
-            "code/yesterday.csv": "a\n1\n",
-        }
-    )
-    (workplace.folder / "code" / "loop").symlink_to("loop")
-    (workplace.folder / "code" / "up").symlink_to("..")
-    ended = job.run()
-    assert ended.job_id == job_id, str(ended)
-    assert ended.lines == ["000.txt", "001.txt", "002.txt", "003.txt"]
-
-
 def test_difference_from_an_unfinished_job_is_shown(workplace):
     workplace.data(4)
     workplace.write({"code/labels.txt": "a"})
@@ -60,28 +39,6 @@ def test_difference_from_an_unfinished_job_is_shown(workplace):
         assert ended.job_id != job_id
         shutil.rmtree(workplace.home)
         shutil.copytree(workplace.folder / "kept", workplace.home)
-
-
-def test_new_model_version_is_used(workplace):
-    workplace.data(2)
-    script = """
-        from azureml.core.model import Model
-        def init():
-            global text
-            text = open(Model.get_model_path("greeting")).read()
-        def run(files):
-            return [text for file in files]
-    """
-    workplace.write({"home/models/greeting/1/model.txt": "first"})
-    job = workplace.job(script, allow_reuse=True)
-    assert job.run().lines == ["first"] * 2
-    assert job.run().result["reused"]
-    workplace.write({"home/models/unrelated/1/model.txt": "x"})
-    assert job.run().result["reused"]
-    workplace.write({"home/models/greeting/2/model.txt": "second"})
-    assert job.run().lines == ["second"] * 2
-    workplace.write({"home/models/greeting/2/model.txt": "overwritten"})
-    assert job.run().lines == ["overwritten"] * 2
 
 
 def test_finished_job_that_is_not_reused_says_why(workplace):

@@ -1,46 +1,39 @@
 """Slow mini-batches are started a second time, and the first success counts."""
 
-import signal
-
 import pytest
 
-from harness import is_alive, wait_until
+from harness import file_names, is_alive, wait_until
 
 FILES = 12
 SLOW = "005.txt"
-# The first start of one mini-batch marks itself; the second start finds the mark.
-SCRIPT = """
-    import os, time
-    from recorder import record, wait_for
-    def run(files):
-        name = os.path.basename(files[0])
-        mark = os.environ["MARK"]
-        if name != "005.txt":
-            time.sleep(0.05)
-            return [name]
-        first = not os.path.exists(mark)
-        record("first" if first else "second")
-        open(mark, "a").close()
-        return (run_first if first else run_second)(name)
-"""
 
 
-def job(workplace, first, second, **settings):
-    """Returns a job whose slow mini-batch runs this code in its first and in its second start."""
+@pytest.fixture
+def job(workplace):
+    """A job with a slow mini-batch: its first start marks itself and hangs; the second start finds the mark."""
     workplace.data(FILES)
-    lines = [f"def {name}(name):\n        {code}" for name, code in (("run_first", first), ("run_second", second))]
-    script = SCRIPT + "".join(f"    {line}\n" for line in lines)
     workplace.environment["MARK"] = str(workplace.folder / "mark")
-    return workplace.job(script, **{"process_count_per_node": 3, **settings})
+    script = """
+        import os, time
+        from recorder import record
+        def run(files):
+            name = os.path.basename(files[0])
+            if name != "005.txt":
+                time.sleep(0.05)
+                return [name]
+            first = not os.path.exists(os.environ["MARK"])
+            record("first" if first else "second")
+            open(os.environ["MARK"], "a").close()
+            if first or "HANGS" in os.environ:
+                time.sleep(1000)
+            return [name]
+    """
+    return workplace.job(script, process_count_per_node=3)
 
 
-def all_lines(ended):
-    return ended.lines == [f"{number:03}.txt" for number in range(FILES)]
-
-
-def test_second_start_ends_the_job(workplace):
-    ended = job(workplace, "time.sleep(1000)", "return [name]").run()
-    assert all_lines(ended)
+def test_second_start_ends_the_job(workplace, job):
+    ended = job.run()
+    assert ended.lines == file_names(FILES)
     assert ended.mini_batches == (FILES, FILES, 0)
     assert ended.result["copies"] == {"started": 1, "won": 1}
     assert ended.result["elapsed_seconds"] < 40
@@ -51,64 +44,12 @@ def test_second_start_ends_the_job(workplace):
     wait_until(lambda: not is_alive(slower["pid"]), "the end of the slower start")
 
 
-def test_first_start_may_win(workplace):
-    first = 'wait_for(lambda: os.path.exists(os.environ["MARK"] + "2")); return [name]'
-    second = 'open(os.environ["MARK"] + "2", "w").close(); time.sleep(1000)'
-    ended = job(workplace, first, second).run()
-    assert all_lines(ended)
-    assert ended.result["copies"] == {"started": 1, "won": 0}
-    assert ended.result["elapsed_seconds"] < 40
-
-
-def test_failure_of_the_second_start_spends_no_try(workplace):
-    first = 'wait_for(lambda: os.path.exists(os.environ["MARK"] + "2")); time.sleep(2); return [name]'
-    second = 'open(os.environ["MARK"] + "2", "w").close(); raise ValueError("the second start")'
-    ended = job(workplace, first, second, run_max_try=1, allowed_failed_count=0).run()
-    assert all_lines(ended)
-    assert ended.mini_batches == (FILES, FILES, 0)
-    assert (ended.result["copies"], ended.result["failures"]) == ({"started": 1, "won": 0}, [])
-
-
-def test_second_start_may_succeed_after_the_first_has_failed(workplace):
-    first = 'wait_for(lambda: os.path.exists(os.environ["MARK"] + "2")); raise ValueError("the first start")'
-    second = 'open(os.environ["MARK"] + "2", "w").close(); time.sleep(4); return [name]'
-    ended = job(workplace, first, second, run_max_try=1, allowed_failed_count=0).run()
-    assert all_lines(ended), str(ended)
-    assert ended.mini_batches == (FILES, FILES, 0)
-    assert ended.result["copies"] == {"started": 1, "won": 1}
-
-
-def test_two_failures_are_one(workplace):
-    first = 'wait_for(lambda: os.path.exists(os.environ["MARK"] + "2")); time.sleep(1); raise ValueError("first")'
-    second = 'open(os.environ["MARK"] + "2", "w").close(); raise ValueError("the second start")'
-    ended = job(workplace, first, second, run_max_try=1).run()
-    assert ended.mini_batches == (FILES, FILES - 1, 1)
-    (failure,) = ended.result["failures"]
-    assert (failure["attempts"], failure["error"]) == (1, "ValueError: first")
-    assert ended.result["elapsed_seconds"] < 40, "the job does not wait for a second start that has failed"
-
-
-@pytest.mark.parametrize(
-    "settings", [{"speculation": False}, {"output_action": "summary_only"}, {"limits": {"concurrent": 9}}], ids=str
-)
-def test_nothing_is_started_twice_where_it_may_do_harm(workplace, settings):
-    ended = job(workplace, "time.sleep(8); return [name]", "return [name]", **settings).run()
-    assert ended.mini_batches == (FILES, FILES, 0)
-    assert "copies" not in ended.result and workplace.recorded("second") == []
-
-
-def test_killed_job_continues_after_a_second_start(workplace):
-    first = "time.sleep(1000)"
-    running = job(workplace, first, first).start()
+def test_killed_job_continues_after_a_second_start(job):
+    running = job.start(HANGS="1")
     (second,) = running.wait_for_record("second")
-    running.send(signal.SIGKILL)
-    running.wait()
-    wait_until(lambda: not is_alive(second["pid"]), "the end of the processes")
-    (job_id,) = workplace.job_ids()
-    entry = workplace.folder / "code/entry.py"
-    entry.write_text(entry.read_text().replace("time.sleep(1000)", "return [name]"))
-    ended = workplace.command("retry", job_id, "--json")
-    assert ended.exit_status == 0, str(ended)
-    assert all_lines(ended)
+    running.kill(second["pid"])
+    (job_id,) = job.workplace.job_ids()
+    ended = job.retry(job_id)
+    assert ended.lines == file_names(FILES)
     # The first start has lost its delivery, the second start none.
     assert ended.mini_batches == (FILES, FILES, 0)

@@ -1,14 +1,10 @@
 """What a worker keeps for later jobs: shared by jobs with the same content, evicted when it is too much."""
 
-import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
-import pytest
-
-from harness import is_alive, wait_until, write_wheel
+from harness import go, is_alive, wait_until, write_wheel
 
 READS_SIDE_INPUT = """
     import os
@@ -49,14 +45,12 @@ def test_least_recently_used_is_evicted_and_what_a_job_uses_is_not(workplace, sq
     waiting = sqlite.enqueue(job(workplace, 0, waits="yes"))
     worker.wait_for_record("run")
     for number in (1, 2, 3):
-        result = sqlite.wait_for_end(sqlite.enqueue(job(workplace, number)))
-        assert sqlite.output(result) == b"1048576\n"
+        assert sqlite.lines(sqlite.enqueue(job(workplace, number))) == ["1048576"]
     used = Path(workplace.recorded("run")[0]["folder"])
     first, *_, last = (Path(fact["folder"]) for fact in workplace.recorded("run")[1:])
     wait_until(lambda: not first.exists(), "the eviction of the copy that was used first")
     assert used.exists() and last.exists(), "that of the running job is older"
-    with workplace.record_file.open("a") as file:
-        file.write('{"event": "go"}\n')
+    go(workplace)
     sqlite.wait_for_end(waiting)
     worker.send(signal.SIGTERM)
     ended = worker.wait()
@@ -102,10 +96,8 @@ def test_files_of_scripts_are_evicted_once_their_job_has_ended(workplace, sqlite
     _, first, second = (Path(fact["path"]) for fact in workplace.recorded("left"))
     wait_until(lambda: not first.exists(), "the eviction of the files of the job that ended first")
     assert Path(kept["path"]).exists() and second.exists()
-    with workplace.record_file.open("a") as file:
-        file.write('{"event": "go"}\n')
-    result = sqlite.wait_for_end(running)
-    assert sqlite.output(result) == b"1048576\n"
+    go(workplace)
+    assert sqlite.lines(running) == ["1048576"]
     worker.send(signal.SIGTERM)
     ended = worker.wait()
     assert "evicted the files of a script in" in ended.stderr, str(ended)
@@ -174,35 +166,5 @@ def test_killed_worker_leaves_nothing_half(workplace, sqlite):
     worker.wait()
     assert is_alive(pid), "its parent alone dies with the worker"
     sqlite.worker(**variables)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result) == b"False\n"
+    assert sqlite.lines(job_id) == ["False"]
     assert not is_alive(pid)
-
-
-def test_full_disk_is_named_in_one_line(workplace, sqlite):
-    """The home of the worker is on a disk of four megabytes, and the job needs five of reference data."""
-    probe = "mkdir probe && mount -t tmpfs -o size=1m tmpfs probe"
-    if subprocess.run(["unshare", "--mount", "sh", "-c", probe], cwd=workplace.folder, capture_output=True).returncode:
-        pytest.skip("mounting needs privileges")
-    workplace.data(1)
-    failing = job(workplace, 0)
-    workplace.write({"reference0/large.bin": "x" * (5 << 20)})
-    job_id = sqlite.enqueue(failing)
-    sqlite.reducer()
-    mount = 'mkdir -p small && mount -t tmpfs -o size=4m tmpfs small && exec "$0" "$@"'
-    command = ["unshare", "--mount", "sh", "-c", mount, str(workplace.executable)]
-    process = subprocess.Popen(
-        [*command, "worker", "--target", "sqlite"],
-        cwd=workplace.folder,
-        env={**workplace.environment, "GRISTMILL_HOME": str(workplace.folder / "small/home"), "GRISTMILL_LOG": "warn"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    workplace.started.append(process)
-
-    def said():
-        status = sqlite.status(job_id)
-        return json.dumps(status) if "disk of" in json.dumps(status) else None
-
-    text = wait_until(said, "the reason in the status of the job")
-    assert "small/home/fleet is full" in text and "needed, and jobs use" in text, text

@@ -7,16 +7,11 @@ import signal
 import pytest
 
 from harness import next_second
-from targets import lend
+
+TARGETS = ["sqlite", "sqs"]
 
 RETURN = "def run(files): return files"
 FAIL = "def run(files): raise ValueError('bad')"
-
-
-@pytest.fixture(params=["sqlite", "sqs"])
-def target(request, workplace, components):
-    """A store in a folder, and one in S3."""
-    yield from lend(request.param, workplace, components)
 
 
 @pytest.fixture

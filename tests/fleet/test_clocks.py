@@ -11,19 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import wait_until
+from harness import HOLDS, go, wait_until
 
 HOUR = 3600
 SOURCE = Path(__file__).parent.parent / "support/other_clock.c"
-
-HOLDS = """
-    import os
-    from recorder import record, wait_for
-    def run(files):
-        record("began")
-        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
-        return [os.path.basename(files[0])]
-"""
 
 
 @pytest.fixture(scope="session")
@@ -45,9 +36,8 @@ def test_status_does_not_depend_on_the_clock_of_its_machine(workplace, sqlite, c
     workplace.data(1)
     reducer = sqlite.reducer()
     worker = sqlite.worker("--process-count", 1)
-    release = workplace.folder / "release"
-    job_id = sqlite.enqueue(workplace.job(HOLDS, environment_variables={"RELEASE": str(release)}))
-    worker.wait_for_record("began")
+    job_id = sqlite.enqueue(workplace.job(HOLDS))
+    worker.wait_for_record("held")
 
     def seen(ahead: int) -> dict:
         return json.loads(sqlite.command("status", job_id, "--json", expect=0, **clock(ahead)).stdout)
@@ -62,45 +52,5 @@ def test_status_does_not_depend_on_the_clock_of_its_machine(workplace, sqlite, c
         assert "min ago)" not in told and "h ago)" not in told, told
     sqlite.reducer(**clock(HOUR))
     wait_until(lambda: seen(0)["state"] == "Running" and not seen(0)["hint"], "the progress of another reducer")
-    release.touch()
+    go(workplace)
     sqlite.wait_for_end(job_id)
-
-
-def test_clean_removes_no_worker_that_runs(workplace, sqlite, clock):
-    entry = workplace.folder / sqlite.prefix / "store/workers/here"
-    sqlite.worker("--process-count", 1, "--node", "here")
-    wait_until(entry.exists, "the entry of the worker")
-    for ahead in [-HOUR, HOUR]:
-        sqlite.command("clean", "--older-than", "1d", expect=0, **clock(ahead))
-        assert entry.exists(), ahead
-
-
-def test_owner_has_its_limit_on_workers_whose_clocks_differ(workplace, rabbitmq, clock):
-    """One worker is an hour ahead, another an hour behind: each has a third of what the owner may have in flight."""
-    workplace.data(24)
-    rabbitmq.command("target", "quota", "--each-owner", "--max-in-flight", 3, expect=0)
-    script = """
-        from recorder import record, recorded, wait_for
-        def run(files):
-            record("began")
-            wait_for(lambda: len({fact["pid"] for fact in recorded("began")}) >= 3)
-            record("ended")
-            return ["row"]
-    """
-    clocks = {"ahead": clock(HOUR), "behind": clock(-HOUR), "right": {}}
-    workers = {name: rabbitmq.worker("--process-count", 4, "--node", name, **env) for name, env in clocks.items()}
-    wait_until(lambda: len(rabbitmq.objects("workers/")) == 3, "the entries of the workers")
-    # They leave their entries, which the next ones read before they begin.
-    for worker in workers.values():
-        worker.process.kill()
-    for name, environment in clocks.items():
-        rabbitmq.worker("--process-count", 4, "--node", name, **environment)
-    rabbitmq.reducer()
-    rabbitmq.wait_for_end(rabbitmq.enqueue(workplace.job(script, speculation=False)))
-    facts = [json.loads(line) for line in workplace.record_file.read_text().splitlines()]
-    in_flight, most = set(), 0
-    for fact in facts:
-        (in_flight.add if fact["event"] == "began" else in_flight.discard)(fact["pid"])
-        most = max(most, len(in_flight))
-    assert most == 3
-    assert len({fact["pid"] for fact in facts}) == 3

@@ -4,16 +4,7 @@ import signal
 
 import pytest
 
-from harness import go, wait_until
-
-HOLDS = """
-    import os
-    from recorder import record, recorded, wait_for
-    def run(files):
-        record("begun")
-        wait_for(lambda: recorded("go"))
-        return [os.path.basename(files[0])]
-"""
+from harness import HOLDS, go, wait_until
 
 
 @pytest.mark.parametrize("role", ["worker", "reducer"])
@@ -21,7 +12,7 @@ def test_closed_terminal_stops_a_role_in_order(workplace, sqlite, role):
     workplace.data(2)
     job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
     roles = {"reducer": sqlite.reducer(), "worker": sqlite.worker("--process-count", 1, "--grace", 100)}
-    roles["worker"].wait_for_record("begun")
+    roles["worker"].wait_for_record("held")
     roles[role].send(signal.SIGHUP)
     if role == "worker":
         wait_until(lambda: sqlite.waiting("tasks") == 1, "the mini-batch that has not begun in the queue")
@@ -30,6 +21,5 @@ def test_closed_terminal_stops_a_role_in_order(workplace, sqlite, role):
     assert ended.exit_status == 0 and "SIGHUP" in ended.stderr, str(ended)
     getattr(sqlite, role)()
     go(workplace)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == ["000.txt", "001.txt"]
-    assert len(workplace.recorded("begun")) == 2, "nothing ran twice"
+    assert sqlite.lines(job_id) == ["000.txt", "001.txt"]
+    assert len(workplace.recorded("held")) == 2, "nothing ran twice"

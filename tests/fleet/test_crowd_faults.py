@@ -8,13 +8,11 @@ import os
 import random
 import sqlite3
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
-from components import Components
-from faulty_fleet import COUNT, SEED, Fleet, Process, undisturbed
-from harness import Workplace, wait_until
+from faulty_fleet import COUNT, SEED, Process
+from harness import file_names, wait_until
 from http_server import Request
 from proxy import SLOW_DOWN, AwsProxy, Fault
 from targets import Target
@@ -28,18 +26,6 @@ POISON_SECONDS = max(200, POISON // 1000)
 LINES_MAX = 200
 # Of a message that is visible now, before its place, see services/queue/src/sqlite/store.rs.
 VISIBLE_NOW = 1 << 40
-
-
-@pytest.fixture
-def fleet(request, workplace: Workplace, components: Components):
-    fleet = Fleet(request.param, workplace, components)
-    yield fleet
-    fleet.close()
-
-
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> bytes:
-    return undisturbed(tmp_path_factory.mktemp("undisturbed"), executable)
 
 
 def send_all(target: Target, bodies: Iterable[str]) -> None:
@@ -95,8 +81,7 @@ def test_good_job_goes_on_beside_poison_of_another_team(workplace, sqlite):
     # They log each poison message.
     workers = [Process(command, environment, workplace.folder / f"worker-{number}.log") for number in range(2)]
     try:
-        result = sqlite.wait_for_end(good)
-        assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(20))
+        assert sqlite.lines(good) == file_names(20)
         put_aside = sqlite.waiting("dead-letters")
         assert put_aside < POISON // 2, f"the good job waited for {put_aside} of {POISON} poison messages"
         sqlite.wait_for_end(bad)
@@ -143,8 +128,7 @@ def test_deleted_task_queue_is_named_and_created_again(workplace, sqs):
     sqs.command("doctor", "--create", expect=0)
     sqs.worker("--process-count", 2)
     sqs.command("retry", job_id, "--republish", expect=0)
-    result = sqs.wait_for_end(job_id)
-    assert sqs.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(40))
+    assert sqs.lines(job_id) == file_names(40)
 
 
 class Cut:
@@ -200,8 +184,7 @@ def test_worker_whose_labels_lie_does_not_harm_the_job(workplace, sqlite):
     job_id = sqlite.enqueue(workplace.job(NEEDS_ZONE_B, requires={"labels": {"zone": "b"}}, speculation=False))
     wait_until(lambda: (sqlite.status(job_id)["progress"] or {}).get("processes"), "the processes of the honest worker")
     worker_that_says_b(sqlite, "liar", "a")
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(40))
+    assert sqlite.lines(job_id) == file_names(40)
     assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
     assert workplace.recorded("lied")
 

@@ -28,14 +28,6 @@ def test_local_paths_cause_a_warning(workplace, rabbitmq):
     assert f"warning: {workplace.folder}/output are paths of this machine" in warned.stderr, "the input travels"
 
 
-def test_name_of_two_running_jobs_is_ambiguous(workplace, sqlite):
-    workplace.data(1)
-    ids = [sqlite.enqueue(workplace.job(ROWS, output=f"output-{number}")) for number in range(2)]
-    refused = sqlite.command("cancel", "test")
-    assert refused.exit_status == 1 and '2 jobs named "test" are running' in refused.stderr, str(refused)
-    assert all(job_id in refused.stderr for job_id in ids)
-
-
 def test_large_data_beside_the_script_stays_behind_by_name(workplace, sqlite):
     """Local jobs leave nothing out. On a target, code and what the job names travel."""
     workplace.data(1)

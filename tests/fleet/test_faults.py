@@ -13,22 +13,16 @@ import signal
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pika
 import pytest
 
 from components import Components
-from faulty_fleet import COUNT, LEASE_SECONDS, Fleet, undisturbed
+from faulty_fleet import COUNT, LEASE_SECONDS, Fleet
 from harness import wait_until
 from proxy import Proxy, failing_store, sending_twice
 
 pytestmark = pytest.mark.timeout(400)
-
-
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> bytes:
-    return undisturbed(tmp_path_factory.mktemp("undisturbed"), executable)
 
 
 @pytest.fixture(scope="session")
@@ -37,13 +31,6 @@ def own_rabbitmq(components: Components, tmp_path_factory: pytest.TempPathFactor
     own = components.with_own_rabbitmq(tmp_path_factory.mktemp("rabbitmq"))
     yield own
     own.down()
-
-
-@pytest.fixture
-def fleet(request, workplace, components):
-    fleet = Fleet(request.param, workplace, components)
-    yield fleet
-    fleet.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import Running, wait_until
+from harness import Running, file_names, wait_until
 
 FILLS = """
     import os
@@ -104,8 +104,7 @@ def test_job_goes_on_while_the_script_of_another_fills_the_disk(workplace, sqlit
     filler = sqlite.enqueue(workplace.job_of_its_own("filler", 1, FILLS))
     wait_until(lambda: workplace.recorded("full"), "a full disk")
 
-    result = sqlite.wait_for_end(neighbour)
-    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(4))
+    assert sqlite.lines(neighbour) == file_names(4)
     assert len(workplace.recorded("neighbour began")) == 4, "no mini-batch ran twice"
 
     release.touch()

@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from harness import is_alive, wait_until
-from targets import lend
+from harness import file_names, is_alive, wait_until
 
 FILES = 20
 HELD = """
@@ -24,12 +23,6 @@ HELD = """
 """
 
 
-@pytest.fixture(params=["sqlite", "sqs", "rabbitmq"])
-def target(request, workplace, components):
-    """A store in a folder, and two in S3."""
-    yield from lend(request.param, workplace, components)
-
-
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_another_node_gets_only_what_is_left(workplace, target, end):
     workplace.data(FILES)
@@ -45,7 +38,7 @@ def test_another_node_gets_only_what_is_left(workplace, target, end):
     wait_until(lambda: not is_alive(held[0]["pid"]), "the process ends with its node")
     target.worker(*options, "--node", "b", GRISTMILL_LEASE_SECONDS="5")
     result = target.wait_for_end(job_id)
-    names = [f"{number:03}.txt" for number in range(FILES)]
+    names = file_names(FILES)
     assert target.output(result).decode().splitlines() == [f"row of {name}" for name in names]
     assert result["items"] == {"total": FILES, "succeeded": FILES, "failed": 0}
     assert [(fact["node"], fact["items"]) for fact in workplace.recorded("run")] == [("a", FILES), ("b", FILES - 12)]

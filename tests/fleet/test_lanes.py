@@ -52,21 +52,6 @@ def test_small_job_does_not_wait_for_a_large_one(workplace, rabbitmq):
     assert len(workplace.recorded("small")) == SMALL
 
 
-def test_small_job_begins_on_a_busy_worker(workplace, rabbitmq):
-    """The worker has received messages of the large job only, and holds as many as it needs."""
-    gate = workplace.folder / "gate"
-    large = rabbitmq.enqueue(workplace.job_of_its_own("large", LARGE, LARGE_SCRIPT))
-    rabbitmq.reducer()
-    rabbitmq.worker("--process-count", 2, GATE=str(gate))
-    wait_until(lambda: len(workplace.recorded("large")) >= QUICK // 4, "runs of the large job")
-    small = rabbitmq.enqueue(workplace.job_of_its_own("small", SMALL, SMALL_SCRIPT))
-    rabbitmq.wait_for_end(small)
-    assert len(workplace.recorded("large")) < LARGE // 2
-    gate.touch()
-    rabbitmq.wait_for_end(large)
-    assert len(workplace.recorded("large")) == LARGE, "no mini-batch ran twice"
-
-
 @pytest.mark.parametrize("lanes", ["after the large job", "before it"])
 def test_killed_worker_with_two_jobs_loses_nothing(workplace, rabbitmq, lanes):
     gate = workplace.folder / "gate"
@@ -86,17 +71,3 @@ def test_killed_worker_with_two_jobs_loses_nothing(workplace, rabbitmq, lanes):
         result = rabbitmq.wait_for_end(job)
         assert rabbitmq.output(result).decode() == names_of(workplace, name)
         assert result["mini_batches"]["failed"] == 0, json.dumps(result)
-
-
-def test_messages_of_an_earlier_build_are_in_the_first_lane(workplace, rabbitmq):
-    """A lone job uses no other lane, so its worker may be of an earlier build."""
-    small = rabbitmq.enqueue(workplace.job_of_its_own("small", SMALL, SMALL_SCRIPT))
-    lanes = [rabbitmq.components.manage_rabbitmq(f"queues/%2f/{name}") for name in rabbitmq.lanes("tasks")]
-    assert len(lanes) == 8 and rabbitmq.waiting("tasks") == SMALL
-    wait_until(
-        lambda: rabbitmq.components.manage_rabbitmq(f"queues/%2f/{rabbitmq.prefix}-tasks").get("messages") == SMALL,
-        "the count of the first lane",
-    )
-    rabbitmq.reducer()
-    rabbitmq.worker()
-    rabbitmq.wait_for_end(small)

@@ -2,11 +2,8 @@
 
 import signal
 
-import pytest
-
 from counted_service import CountedService
-from harness import wait_until
-from targets import KINDS, lend
+from harness import file_names, wait_until
 
 ASKS = """
     import asyncio, os
@@ -25,12 +22,6 @@ ASKS = """
 """
 
 
-@pytest.fixture(params=KINDS)
-def target(request, workplace, components):
-    """Each kind of target in turn."""
-    yield from lend(request.param, workplace, components)
-
-
 def test_nodes_share_limits_and_one_dies(workplace, target):
     workplace.data(120)
     with CountedService() as service:
@@ -39,7 +30,7 @@ def test_nodes_share_limits_and_one_dies(workplace, target):
             mini_batch_size=4,
             process_count_per_node=1,
             limits={"requests_per_minute": 480, "tokens_per_minute": 4800},
-            environment_variables={"SERVICE": service.address},
+            environment_variables={"SERVICE": service.url},
         )
         target.reducer()
         first, _ = [
@@ -54,7 +45,7 @@ def test_nodes_share_limits_and_one_dies(workplace, target):
         first.send(signal.SIGKILL)
         result = target.wait_for_end(job_id)
     lines = target.output(result).decode().split()
-    assert lines == [f"{number:03}.txt" for number in range(120)]
+    assert lines == file_names(120)
     service.check_rate(480)
     assert not any("never asked" in warning for warning in result["first_warnings"])
     books = [name for name in target.objects("jobs") if "nodes/limits/" in name]

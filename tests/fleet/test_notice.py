@@ -3,11 +3,10 @@
 import signal
 import time
 
-import pytest
-
 from counting_proxy import CountingProxy
 from harness import go, is_alive, wait_until
-from targets import lend
+
+TARGETS = ["sqlite", "sqs"]
 
 # Leases last 8 s. A busy machine takes longer, and leases of half a minute would take at least this long.
 NOTICED_SECONDS = 20
@@ -21,11 +20,6 @@ HELD = """
             time.sleep(0.1)
         return [os.path.basename(file) for file in files]
 """
-
-
-@pytest.fixture(params=["sqlite", "sqs"])
-def target(request, workplace, components):
-    yield from lend(request.param, workplace, components)
 
 
 def begin(workplace, target):

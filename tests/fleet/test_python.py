@@ -1,7 +1,6 @@
 """Jobs that Python submits to compute targets."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,10 +11,7 @@ import pytest
 
 from harness import Workplace
 
-
-@pytest.fixture(params=["sqlite", "sqs"])
-def target(request):
-    return request.getfixturevalue(request.param)
+TARGETS = ["sqlite", "sqs"]
 
 
 def python(workplace, text):
@@ -140,19 +136,6 @@ def test_default_output_is_in_the_store_of_other_machines(rabbitmq, workplace, e
     assert output.startswith(f"{rabbitmq.settings['store']}/jobs/{job}/output/") and values == [2, 4, 6]
 
 
-def test_clean_removes_inputs_of_a_job_that_was_never_described(sqlite):
-    """`enqueue` was killed between the inputs and the description, long ago; another one may still be at work."""
-    old, new = [
-        sqlite.folder / f"store/jobs/double-2020010{day}-000000-0123456789abcdef/inputs/one.parquet" for day in (1, 2)
-    ]
-    for inputs in (old, new):
-        inputs.parent.mkdir(parents=True)
-        inputs.touch()
-    os.utime(old, (0, 1_577_836_800))
-    sqlite.command("clean", "--all", expect=0)
-    assert not old.exists() and new.exists()
-
-
 def test_step_runs_on_the_target_that_its_configuration_names(target, workplace):
     target.reducer()
     target.worker()
@@ -191,19 +174,3 @@ def test_job_of_a_target_is_canceled_and_continued(sqlite, workplace):
         print(json.dumps(gristmill.attach({job!r}, "sqlite").retry(progress=False).to_pandas()["value"].tolist()))
     """
     assert python(workplace, text) == [1, 2]
-
-
-def test_call_is_reused_on_a_target(sqlite, workplace):
-    sqlite.reducer()
-    sqlite.worker("--process-count", 1)
-    text = """
-        import gristmill, json
-        def job(**settings):
-            call = {"inputs": [1, 2], "name": "twice", "target": "sqlite", "progress": False, **settings}
-            return gristmill.run(lambda numbers: [2 * number for number in numbers], **call)
-        jobs = [job(), job(), job(fresh=True)]
-        print(json.dumps([[job.id, job.to_pandas()["value"].tolist()] for job in jobs]))
-    """
-    (first, rows), (second, same), (fresh, others) = python(workplace, text)
-    assert first == second != fresh
-    assert rows == same == others == [2, 4]

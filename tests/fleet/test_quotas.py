@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from harness import wait_until
-from targets import lend
+from harness import file_names, wait_until
+
+TARGETS = ["sqlite", "sqs"]
 
 HOLDS = """
     import os
@@ -53,12 +54,6 @@ def jobs(target) -> dict[str, dict]:
     return {row["job_id"].rpartition("-")[0].rsplit("-", 2)[0]: row for row in rows}
 
 
-@pytest.fixture(params=["sqlite", "sqs"])
-def target(request, workplace, components):
-    """Queues and a store in a folder, and those of AWS."""
-    yield from lend(request.param, workplace, components)
-
-
 @pytest.mark.parametrize("target", ["sqlite", "sqs", "rabbitmq"], indirect=True)
 def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     workplace.data(4)
@@ -89,41 +84,9 @@ def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     assert target.objects(f"jobs/{second}/plan/complete.json"), "it is planned"
 
     (workplace.folder / "release").touch()
-    result = target.wait_for_end(second)
-    assert target.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(4))
+    assert target.lines(second) == file_names(4)
     target.wait_for_end(first)
     assert len(workplace.recorded("second began")) == 4, "each mini-batch was published once"
-
-
-def test_waiting_jobs_begin_by_priority_and_then_by_time(workplace, target):
-    workplace.data(1)
-    quota(target, "--max-jobs", 1)
-    target.reducer()
-    worker = target.worker("--process-count", 1)
-    target.enqueue(job(workplace, "first", HOLDS))
-    worker.wait_for_record("first began")
-    ids = {name: target.enqueue(job(workplace, name)) for name in ("low", "early", "late", "urgent")}
-    for name, priority in [("low", "low"), ("urgent", "high")]:
-        target.command("priority", name, priority, expect=0)
-    assert hint(target, ids["low"]).startswith("it waits for its turn: the target has 1 of 1 jobs running")
-    (workplace.folder / "release").touch()
-    for name in ids:
-        target.wait_for_end(ids[name])
-    facts = map(json.loads, workplace.record_file.read_text().splitlines())
-    order = [fact["event"].removesuffix(" began") for fact in facts]
-    assert order == ["first", "urgent", "early", "late", "low"]
-
-
-def test_raised_limit_lets_waiting_jobs_begin(workplace, target):
-    workplace.data(1)
-    quota(target, "--max-jobs", 0)
-    target.reducer()
-    target.worker("--process-count", 1)
-    waiting = [target.enqueue(job(workplace, name)) for name in ("one", "two")]
-    assert {target.status(job_id)["state"] for job_id in waiting} == {"Queued"}
-    quota(target, "--max-jobs", "any")
-    for job_id in waiting:
-        target.wait_for_end(job_id)
 
 
 def test_full_target_rejects_a_job_that_is_not_to_wait(workplace, target):
@@ -192,34 +155,6 @@ def test_table_of_jobs_shows_owners_and_shares(workplace, target):
     target.wait_for_end(running)
 
 
-def test_table_of_jobs_shows_the_time_that_is_left(workplace, target):
-    """Half of the mini-batches end; the others hold the job while the table is read."""
-    workplace.data(8)
-    script = """
-        import os
-        from recorder import record, wait_for
-        def run(files):
-            name = os.path.basename(files[0])
-            record("began")
-            wait_for(lambda: name < "004" or os.path.exists(os.environ["RELEASE"]))
-            return [name]
-    """
-    target.reducer()
-    target.worker("--process-count", 1)
-    running = target.enqueue(job(workplace, "half", script))
-
-    def place():
-        (row,) = jobs(target).values()
-        return row if row["mini_batches"]["succeeded"] == 4 and row["remaining_seconds"] is not None else None
-
-    assert wait_until(place, "half of the job")["remaining_seconds"] >= 0
-    header, row = target.command("jobs", expect=0).stdout.splitlines()[:2]
-    left = row[header.index("ETA") - 4 : header.index("ETA") + 3].split()
-    assert len(left) == 1 and re.fullmatch(r"\d[\d.smh]*[smh]", left[0]), row
-    (workplace.folder / "release").touch()
-    target.wait_for_end(running)
-
-
 def test_owner_is_the_user(workplace, target):
     workplace.data(1)
     target.command("enqueue", job(workplace, "mine").file, expect=0, USER="ana")
@@ -236,29 +171,6 @@ def test_quotas_are_shown_and_changed(target):
     stored = json.loads(target.objects()["quotas.json"])
     assert (stored["max_jobs"], stored["owners"]["ana"]["max_jobs"]) == (20, 5)
     assert json.loads(quota(target, "--json")) == stored
-
-
-def test_owner_has_no_more_mini_batches_in_flight_than_its_limit(workplace, target):
-    workplace.data(12)
-    quota(target, "--each-owner", "--max-in-flight", 3)
-    quota(target, "--owner", "bo", "--max-in-flight", "any")
-    target.reducer()
-    target.worker("--process-count", 4)
-    script = """
-        import os
-        from recorder import record, recorded, wait_for
-        name = os.environ["JOB"]
-        def run(files):
-            record(f"{name} began")
-            processes = 3 if name == "limited" else 4
-            wait_for(lambda: len({fact["pid"] for fact in recorded(f"{name} began")}) >= processes)
-            return ["row"]
-    """
-    for name, owner, processes in [("limited", "ana", 3), ("unlimited", "bo", 4)]:
-        target.wait_for_end(target.enqueue(job(workplace, name, script, owner=owner)))
-        facts = workplace.recorded(f"{name} began")
-        assert len(facts) == 12
-        assert len({fact["pid"] for fact in facts}) == processes
 
 
 def test_job_whose_owner_has_its_mini_batches_in_flight_says_so(workplace, target):

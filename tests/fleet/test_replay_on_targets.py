@@ -2,9 +2,7 @@
 
 import textwrap
 
-import pytest
-
-from targets import KINDS, lend
+from harness import file_names
 
 FILES = 12
 SCRIPT = """\
@@ -16,12 +14,6 @@ def run(files):
     # Some rows become parts.
     return [f"{name} {'x' * (100_000 if name.endswith('1.txt') else 5)}" for name in names]
 """
-
-
-@pytest.fixture(params=KINDS)
-def target(request, workplace, components):
-    """Each kind of target in turn."""
-    yield from lend(request.param, workplace, components)
 
 
 def names(output):
@@ -38,11 +30,11 @@ def test_replay_completes_the_output_of_a_target(workplace, target):
     target.reducer()
     second = target.command("replay", first.job_id, "--wait", "--json", expect=0)
     assert second.items == (3, 2, 1)
-    assert names(target.output(second.result)) == [f"{number:03}.txt" for number in range(FILES) if number != 9]
+    assert names(target.output(second.result)) == file_names(FILES, without=[9])
     workplace.job("BAD = []\n" + SCRIPT, **settings)
     third = target.command("replay", second.job_id, "--wait", "--json", expect=0)
     assert third.items == (1, 1, 0)
-    assert names(target.output(third.result)) == [f"{number:03}.txt" for number in range(FILES)]
+    assert names(target.output(third.result)) == file_names(FILES)
 
 
 def test_every_item_of_a_long_list_of_rejects_is_replayed(workplace, target):

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from harness import wait_until
-from targets import KINDS
 
 SCRIPT = """
     import os
@@ -22,9 +21,7 @@ def worker(target, zone: str):
     return target.worker("--process-count", 1, "--label", f"zone={zone}", "--node", f"node-{zone}", ZONE=zone)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_job_runs_only_on_nodes_that_it_fits(workplace, kind, request):
-    target = request.getfixturevalue(kind)
+def test_job_runs_only_on_nodes_that_it_fits(workplace, target):
     workplace.data(8)
     target.reducer()
     worker(target, "a")
@@ -65,10 +62,9 @@ def test_job_that_no_worker_takes_says_so_and_waits_for_one_that_does(workplace,
     assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "rabbitmq"])
-def test_job_does_not_wait_behind_one_that_no_worker_takes(workplace, kind, request):
+@pytest.mark.parametrize("target", ["sqlite", "rabbitmq"], indirect=True)
+def test_job_does_not_wait_behind_one_that_no_worker_takes(workplace, target):
     """The only worker returns the messages that it cannot use, and asks for no others for a while."""
-    target = request.getfixturevalue(kind)
     target.reducer()
     worker(target, "a")
     zone_b = {"labels": {"zone": "b"}}
@@ -80,16 +76,6 @@ def test_job_does_not_wait_behind_one_that_no_worker_takes(workplace, kind, requ
     target.wait_for_end(fits)
     assert target.status(unfit)["result"] is None
     assert [fact["zone"] for fact in workplace.recorded("run")] == ["a"] * 5
-
-
-def test_job_that_no_worker_takes_can_be_canceled(workplace, sqlite):
-    workplace.data(2)
-    sqlite.reducer()
-    worker(sqlite, "a")
-    job_id = sqlite.enqueue(workplace.job(SCRIPT, requires={"gpus": 99}))
-    sqlite.command("cancel", job_id, expect=0)
-    sqlite.wait_for_end(job_id, "Canceled")
-    assert workplace.recorded("run") == []
 
 
 def test_worker_is_listed_while_it_runs(workplace, sqlite):

@@ -1,12 +1,11 @@
 """A retry of a job that runs changes nothing of what is in flight."""
 
-import json
 import sqlite3
 import time
 
 import pytest
 
-from harness import BUSY, ERROR, go, next_second, wait_until
+from harness import ERROR, file_names, go, next_second, wait_until
 
 HELD = """
     import os
@@ -18,10 +17,6 @@ HELD = """
         return [os.path.basename(files[0])]
 """
 COUNT = 24
-
-
-def names(count):
-    return [f"{number:03}.txt" for number in range(count)]
 
 
 def runs(workplace):
@@ -55,9 +50,8 @@ def test_retries_of_a_running_job_publish_nothing(workplace, sqlite):
     while sqlite.status(job_id)["result"] is None:
         sqlite.command("retry", job_id, expect=0)
     assert waiting.wait().result["state"] == "Completed"
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(COUNT)
-    assert runs(workplace) == names(COUNT), "no mini-batch ran twice"
+    assert sqlite.lines(job_id) == file_names(COUNT)
+    assert runs(workplace) == file_names(COUNT), "no mini-batch ran twice"
     assert "nothing to do" in sqlite.command("retry", job_id, expect=0).stderr
 
 
@@ -84,9 +78,8 @@ def test_retry_says_what_has_failed_so_far(workplace, sqlite):
     go(workplace)
     sqlite.wait_for_end(job_id)
     sqlite.command("retry", job_id, "--wait", expect=0)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(4)
-    assert runs(workplace) == ["000.txt", *names(4)], "only what had failed ran again"
+    assert sqlite.lines(job_id) == file_names(4)
+    assert runs(workplace) == ["000.txt", *file_names(4)], "only what had failed ran again"
 
 
 def test_lost_messages_alone_are_published_again(workplace, sqlite):
@@ -102,9 +95,8 @@ def test_lost_messages_alone_are_published_again(workplace, sqlite):
     for _ in range(2):
         sqlite.command("retry", job_id, expect=0)
     go(workplace)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(COUNT)
-    assert runs(workplace) == names(COUNT), "no mini-batch ran twice"
+    assert sqlite.lines(job_id) == file_names(COUNT)
+    assert runs(workplace) == file_names(COUNT), "no mini-batch ran twice"
 
 
 def lose(target, which="true"):
@@ -128,9 +120,8 @@ def test_repeated_retries_of_a_canceled_job_publish_it_once(workplace, sqlite):
     assert sqlite.waiting("tasks") == COUNT
     go(workplace)
     sqlite.worker("--process-count", 2)
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(COUNT)
-    assert runs(workplace) == names(COUNT)
+    assert sqlite.lines(job_id) == file_names(COUNT)
+    assert runs(workplace) == file_names(COUNT)
 
 
 def test_interrupted_enqueue_is_completed_by_a_retry(workplace, sqlite):
@@ -148,10 +139,9 @@ def test_interrupted_enqueue_is_completed_by_a_retry(workplace, sqlite):
     assert sqlite.waiting("tasks") == count, "each mini-batch has one message"
 
 
-@pytest.mark.parametrize("kind", ["sqs", "rabbitmq"])
-def test_brokers_that_do_not_show_their_messages(workplace, kind, request):
+@pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
+def test_brokers_that_do_not_show_their_messages(workplace, target):
     """Nothing is published unasked; `--republish` publishes everything."""
-    target = request.getfixturevalue(kind)
     workplace.data(4)
     job_id = target.enqueue(workplace.job(HELD, speculation=False))
     retried = target.command("retry", job_id, expect=0)
@@ -162,13 +152,11 @@ def test_brokers_that_do_not_show_their_messages(workplace, kind, request):
     go(workplace)
     target.worker("--process-count", 1)
     target.reducer()
-    result = target.wait_for_end(job_id)
-    assert target.output(result).decode().splitlines() == names(4)
+    assert target.lines(job_id) == file_names(4)
 
 
-@pytest.mark.parametrize("kind", ["sqs", "rabbitmq"])
-def test_brokers_are_left_alone_while_a_worker_holds_mini_batches(workplace, kind, request):
-    target = request.getfixturevalue(kind)
+@pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
+def test_brokers_are_left_alone_while_a_worker_holds_mini_batches(workplace, target):
     workplace.data(COUNT)
     job_id = target.enqueue(workplace.job(HELD.replace(">= 4", ">= 0"), speculation=False))
     target.reducer()
@@ -178,24 +166,8 @@ def test_brokers_are_left_alone_while_a_worker_holds_mini_batches(workplace, kin
         retried = target.command("retry", job_id, expect=0)
         assert "`retry --republish` publishes them again" in retried.stderr, str(retried)
     go(workplace)
-    result = target.wait_for_end(job_id)
-    assert target.output(result).decode().splitlines() == names(COUNT)
-    assert runs(workplace) == names(COUNT), "no mini-batch ran twice"
-
-
-def test_retry_on_one_machine_leaves_the_running_job_alone(workplace):
-    workplace.data(8)
-    job = workplace.job(HELD)
-    running = job.start()
-    running.wait_for_record("run", 5)
-    (job_id,) = workplace.job_ids()
-    for _ in range(3):
-        retried = workplace.command("retry", job_id)
-        assert retried.exit_status == BUSY and f"job {job_id} is running" in retried.stderr, str(retried)
-    go(workplace)
-    ended = running.wait()
-    assert ended.lines == names(8) and json.loads(ended.stdout)["state"] == "Completed"
-    assert runs(workplace) == names(8)
+    assert target.lines(job_id) == file_names(COUNT)
+    assert runs(workplace) == file_names(COUNT), "no mini-batch ran twice"
 
 
 def test_job_name_means_the_running_job_first(workplace, sqlite):

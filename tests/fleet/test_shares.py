@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from targets import KINDS
+from harness import HOLDS, file_names, go
 
 FEW, MANY, TOGETHER = 6, 60, 20
 
@@ -46,7 +46,7 @@ def test_jobs_with_work_divide_a_worker(workplace, sqlite):
     sqlite.reducer()
     sqlite.worker("--process-count", 4, FEW_ENDED=str(few_ended))
     result = sqlite.wait_for_end(few)
-    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(FEW))
+    assert sqlite.output(result).decode().splitlines() == file_names(FEW)
     assert sqlite.status(many)["result"] is None, "the second job goes on"
 
     # Runs of the first job end only after the second has begun: from then on each begins runs in two processes.
@@ -58,42 +58,24 @@ def test_jobs_with_work_divide_a_worker(workplace, sqlite):
     assert len(pids(fact for fact in together if fact["event"] == "few began")) <= 2
 
     few_ended.touch()
-    result = sqlite.wait_for_end(many)
-    assert sqlite.output(result).decode() == "".join(f"{number:03}.txt\n" for number in range(MANY))
+    assert sqlite.lines(many) == file_names(MANY)
     assert len(workplace.recorded("few began")) == FEW, "no mini-batch ran twice"
     assert len(workplace.recorded("many began")) == MANY
 
 
 def test_job_behind_long_runs_begins(workplace, sqlite):
     """A worker whose processes are busy for long, with more work than it needs, still learns of another job."""
-    ended = workplace.folder / "small_ended"
     workplace.data(40)
-    waits = """
-        import os
-        from recorder import record, wait_for
-        def run(files):
-            record("large began")
-            wait_for(lambda: os.path.exists(os.environ["SMALL_ENDED"]))
-            return [os.path.basename(files[0])]
-    """
-    large = sqlite.enqueue(workplace.job(waits, name="large", speculation=False))
+    large = sqlite.enqueue(workplace.job(HOLDS, name="large", speculation=False))
     sqlite.reducer()
-    worker = sqlite.worker("--process-count", 2, SMALL_ENDED=str(ended))
-    worker.wait_for_record("large began")
-    workplace.data(10, "small")
-    small = workplace.job(
-        "def run(files): return ['row']",
-        file="small.yaml",
-        name="small",
-        entry_script="small.py",
-        inputs=[{"name": "data", "type": "file", "path": "small"}],
-        output="output/small",
-    )
+    worker = sqlite.worker("--process-count", 2)
+    worker.wait_for_record("held")
+    small = workplace.job_of_its_own("small", 10, "def run(files): return ['row']")
     sqlite.wait_for_end(sqlite.enqueue(small))
-    assert len(workplace.recorded("large began")) == 2, "the runs of the large job went on"
-    ended.touch()
+    assert len(workplace.recorded("held")) == 2, "the runs of the large job went on"
+    go(workplace)
     sqlite.wait_for_end(large)
-    assert len(workplace.recorded("large began")) == 40, "no mini-batch ran twice"
+    assert len(workplace.recorded("held")) == 40, "no mini-batch ran twice"
 
 
 def test_job_has_no_more_than_its_max_share(workplace, sqlite):
@@ -115,15 +97,6 @@ def test_job_has_no_more_than_its_max_share(workplace, sqlite):
     assert len(pids(workplace.recorded("run"))) == 2
 
 
-HOLDS = """
-    import os
-    from recorder import record, wait_for
-    def run(files):
-        record("held began")
-        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
-        return ["row"]
-"""
-
 QUICK_IN = """
     import time
     from recorder import record, recorded, wait_for
@@ -135,44 +108,32 @@ QUICK_IN = """
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("settings", "processes"),
     [({"priority": "high"}, 4), ({"priority": "low"}, 1), ({"priority": "high", "max_share": 40}, 2)],
     ids=["high", "low", "max_share"],
 )
-def test_job_has_its_part_beside_another(workplace, kind, request, settings, processes):
+def test_job_has_its_part_beside_another(workplace, target, settings, processes):
     """The other job, of normal priority, has long runs for all five processes of the worker.
 
     The worker holds all of its mini-batches: the emulator of SQS prefers no job.
     """
-    target = request.getfixturevalue(kind)
-    release = workplace.folder / "release"
     held = target.enqueue(workplace.job_of_its_own("held", 10, HOLDS))
     target.reducer()
-    worker = target.worker("--process-count", 5, RELEASE=str(release))
-    worker.wait_for_record("held began", 5)
+    worker = target.worker("--process-count", 5)
+    worker.wait_for_record("held", 5)
     script = QUICK_IN.replace("PROCESSES", str(processes))
     target.wait_for_end(target.enqueue(workplace.job_of_its_own("quick", 20, script, **settings)))
     assert len(pids(workplace.recorded("quick began"))) == processes
-    assert len(workplace.recorded("held began")) == 5, "no run was interrupted"
-    release.touch()
+    assert len(workplace.recorded("held")) == 5, "no run was interrupted"
+    go(workplace)
     target.wait_for_end(held)
-    assert len(workplace.recorded("held began")) == 10, "none ran twice"
+    assert len(workplace.recorded("held")) == 10, "none ran twice"
     assert len(workplace.recorded("quick began")) == 20
 
 
 def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
     """The worker gives the job another process, and takes none from a run of the other one."""
-    raised_ended = workplace.folder / "raised_ended"
-    waits = """
-        import os
-        from recorder import record, wait_for
-        def run(files):
-            record("waits began")
-            wait_for(lambda: os.path.exists(os.environ["RAISED_ENDED"]))
-            return ["row"]
-    """
     raised = """
         import os
         from recorder import record, recorded, wait_for
@@ -183,10 +144,10 @@ def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
             return ["row"]
     """
 
-    waiting = sqlite.enqueue(workplace.job_of_its_own("waits", 8, waits))
+    waiting = sqlite.enqueue(workplace.job_of_its_own("waits", 8, HOLDS))
     sqlite.reducer()
-    worker = sqlite.worker("--process-count", 4, RAISED_ENDED=str(raised_ended))
-    worker.wait_for_record("waits began")
+    worker = sqlite.worker("--process-count", 4)
+    worker.wait_for_record("held")
     job_id = sqlite.enqueue(workplace.job_of_its_own("raised", 12, raised))
     assert sqlite.status(job_id)["priority"] == "normal"
     changed = sqlite.command("priority", "raised", "high", expect=0).stdout
@@ -196,9 +157,9 @@ def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
     assert len(workplace.recorded("raised began")) == 12, "no mini-batch ran twice"
     refused = sqlite.command("priority", job_id, "low", expect=1)
     assert f"job {job_id} has ended (completed), so its priority cannot be changed" in refused.stderr
-    raised_ended.touch()
+    go(workplace)
     sqlite.wait_for_end(waiting)
-    assert len(workplace.recorded("waits began")) == 8, "no run was interrupted"
+    assert len(workplace.recorded("held")) == 8, "no run was interrupted"
 
 
 def test_priority_of_a_waiting_job_can_be_changed(workplace, sqlite):
@@ -226,29 +187,3 @@ def test_job_of_this_machine_has_no_priority(workplace):
     assert refused.exit_status == 1, str(refused)
     assert "runs on this machine, where a job has its own workers" in refused.stderr
     assert refused.stderr.count("\n") == 1, refused.stderr
-
-
-def test_job_has_no_more_nodes_than_its_node_count(workplace, sqlite):
-    workplace.data(12)
-    script = """
-        import time
-        from recorder import record
-        def run(files):
-            record("run")
-            time.sleep(0.2)
-            return ["row"]
-    """
-    sqlite.reducer()
-    for node in ["a", "b", "c"]:
-        sqlite.worker("--node", node)
-    sqlite.wait_for_end(sqlite.enqueue(workplace.job(script, node_count=1, speculation=False)))
-    assert len(pids(workplace.recorded("run"))) == 1, "each node has one process of it"
-    wide = """
-        from recorder import record, recorded, wait_for
-        def run(files):
-            record("wide")
-            wait_for(lambda: len({fact["pid"] for fact in recorded("wide")}) > 1)
-            return ["row"]
-    """
-    sqlite.wait_for_end(sqlite.enqueue(workplace.job_of_its_own("wide", 12, wide, speculation=False)))
-    assert len(pids(workplace.recorded("wide"))) > 1, "the others were free"

@@ -2,10 +2,6 @@
 
 import signal
 
-import pytest
-
-from targets import KINDS, lend
-
 FILES = 40
 SCRIPT = """
     import os, time
@@ -16,12 +12,6 @@ SCRIPT = """
         time.sleep(float(os.environ["SLEEP"]))
         return [name]
 """
-
-
-@pytest.fixture(params=KINDS)
-def target(request, workplace, components):
-    """Each kind of target in turn."""
-    yield from lend(request.param, workplace, components)
 
 
 def run_beside_a_slow_worker(workplace, target, disturb=lambda slow: None, sleep="1000"):

@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from harness import CANCELED, FAILED, INVALID, NOT_ENDED, go, wait_until
+from harness import CANCELED, FAILED, HOLDS, INVALID, NOT_ENDED, file_names, go, wait_until
 from http_server import HttpServer
-from targets import KINDS, lend
 
 FILES = 40
 ROWS = """
@@ -21,27 +20,6 @@ ROWS = """
         # Messages carry most rows; some become parts.
         return [f"{name} {'x' * (300_000 if name.endswith('7.txt') else 5)}"]
 """
-HOLDS = """
-    import os
-    from recorder import record, recorded, wait_for
-    def run(files, context):
-        name = os.path.basename(files[0])
-        record("begun", file=name, node=context.node_id)
-        print(name)
-        wait_for(lambda: recorded("go"))
-        record("run", file=name, node=context.node_id)
-        return [name]
-"""
-
-
-@pytest.fixture(params=KINDS)
-def target(request, workplace, components):
-    """Each kind of target in turn."""
-    yield from lend(request.param, workplace, components)
-
-
-def names(count=FILES):
-    return [f"{number:03}.txt" for number in range(count)]
 
 
 def test_every_target_produces_the_output_of_a_local_run(workplace, target):
@@ -65,7 +43,7 @@ def test_workers_can_start_first_and_reducers_last(workplace, target):
     assert status["result"] is None and "reducer" in status["hint"]
     target.reducer("--idle-exit", 1)
     result = target.wait_for_end(job_id)
-    assert [line.split()[0].decode() for line in target.output(result).splitlines()] == names()
+    assert [line.split()[0].decode() for line in target.output(result).splitlines()] == file_names(FILES)
     for worker in workers:
         worker.send(signal.SIGTERM)
         ended = worker.wait()
@@ -162,9 +140,9 @@ def test_two_jobs_at_once_share_two_workers(workplace, target):
     for _ in range(2):
         target.worker("--process-count", 1)
     results = [target.wait_for_end(job_id) for job_id in ids]
-    assert target.output(results[0]).decode().splitlines() == names(12)
+    assert target.output(results[0]).decode().splitlines() == file_names(12)
     rows = target.output(results[1]).decode().splitlines()
-    assert rows == [f"{name} forty-two" for name in names(12) if name != "003.txt"]
+    assert rows == [f"{name} forty-two" for name in file_names(12) if name != "003.txt"]
     assert results[1]["mini_batches"] == {"total": 12, "succeeded": 11, "failed": 1}
     ran_first, ran_second = workplace.recorded("first"), workplace.recorded("second")
     assert {fact["prefix"] == fact["base"] for fact in ran_first} == {False}, "a virtual environment"
@@ -181,7 +159,7 @@ def test_cancel_status_logs_and_retry(workplace, target):
     assert (queued["state"], "reducer" in queued["hint"]) == ("Queued", True)
     worker = target.worker("--process-count", 2)
     target.reducer()
-    worker.wait_for_record("begun", 2)
+    worker.wait_for_record("held", 2)
     wait_until(lambda: target.status(job_id)["state"] == "Running", "a node that the reducer knows of")
     listed = target.command("jobs", expect=0).stdout
     assert re.search(rf"{job_id} +Running", listed), listed
@@ -193,7 +171,7 @@ def test_cancel_status_logs_and_retry(workplace, target):
     go(workplace)
     retried = target.command("retry", job_id, "--wait", "--json", expect=0)
     assert retried.result["state"] == "Completed"
-    assert target.output(retried.result).decode().splitlines() == names(10)
+    assert target.output(retried.result).decode().splitlines() == file_names(10)
     again = target.command("retry", job_id, expect=0)
     assert "nothing to do" in again.stderr
     printed = "process000.stdout.txt"
@@ -220,29 +198,6 @@ def test_retry_works_on_another_target_with_the_same_store(workplace, sqs, compo
         workplace.kill_what_still_runs()
         for queue in ("tasks", "results", "dead-letters"):
             components.manage_rabbitmq(f"queues/%2f/{sqs.prefix}-{queue}", "DELETE")
-
-
-def test_unreadable_messages_go_to_the_dead_letters(workplace, sqs):
-    workplace.data(3)
-    newer = {"job_id": "a-20261121-100203-ab12", "mini_batch": 0, "work": {"kind": "video", "frames": 3}}
-    sqs.send("tasks", "hello, world")
-    sqs.send("tasks", json.dumps(newer))
-    sqs.send("results", "hello, reducer")
-    sqs.worker()
-    sqs.reducer()
-    sqs.wait_for_end(sqs.enqueue(workplace.job(ROWS)))
-
-    def letters():
-        listed = json.loads(sqs.command("dead-letters", "--json", expect=0).stdout)
-        return listed if len(listed) == 3 else None
-
-    listed = wait_until(letters, "three dead letters")
-    by_body = {letter["body"][:12]: letter for letter in listed}
-    assert by_body["hello, world"]["moved"]["queue"] == "tasks"
-    assert by_body["hello, reduc"]["moved"]["queue"] == "results"
-    (unknown,) = (letter for letter in listed if letter["job_id"])
-    assert unknown["job_id"] == newer["job_id"] and "video" in unknown["reason"]
-    assert len(sqs.command("dead-letters", expect=0).stdout.splitlines()) == 6, "looking changes nothing"
 
 
 def test_missing_queue_is_reported_with_the_remedy(workplace, sqs):
@@ -399,17 +354,16 @@ def test_sigterm_drains_a_node_without_a_try(workplace, target):
     job_id = target.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
     target.reducer()
     leaving = target.worker("--process-count", 1, "--node", "leaving", "--grace", 100)
-    leaving.wait_for_record("begun")
+    leaving.wait_for_record("held")
     leaving.send(signal.SIGTERM)
     wait_until(lambda: target.waiting("tasks") == 9, "returned mini-batches in the queue")
     staying = target.worker("--process-count", 1, "--node", "staying")
-    wait_until(lambda: {fact["node"] for fact in workplace.recorded("begun")} >= {"staying"}, "work elsewhere")
+    wait_until(lambda: {fact["node"] for fact in workplace.recorded("held")} >= {"staying"}, "work elsewhere")
     go(workplace)
     ended = leaving.wait()
     assert ended.exit_status == 0, str(ended)
-    result = target.wait_for_end(job_id)
-    assert target.output(result).decode().splitlines() == names(10)
-    begun = workplace.recorded("begun")
+    assert target.lines(job_id) == file_names(10)
+    begun = workplace.recorded("held")
     assert len(begun) == 10, "nothing ran twice"
     assert sum(fact["node"] == "leaving" for fact in begun) == 1
     staying.send(signal.SIGTERM)
@@ -440,7 +394,7 @@ def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
     sqlite.reducer()
     notices = f"--spot-notice={server.url}"
     worker = sqlite.worker("--process-count", 1, notices, *arguments)
-    worker.wait_for_record("begun")
+    worker.wait_for_record("held")
     noticed.set()
     # It may have waited for an answer before, and reported that.
     told = next((line for line in map(bytes.decode, worker.process.stderr) if "will reclaim this machine" in line), "")
@@ -450,10 +404,9 @@ def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
     ended = worker.wait()
     assert ended.exit_status == exit_status and "spot notice" in ended.stdout, str(ended)
     server.close()
-    assert len(workplace.recorded("begun")) == 1
+    assert len(workplace.recorded("held")) == 1
     sqlite.worker()
-    result = sqlite.wait_for_end(job_id)
-    assert sqlite.output(result).decode().splitlines() == names(6)
+    assert sqlite.lines(job_id) == file_names(6)
 
 
 def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite):
@@ -471,7 +424,7 @@ def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite)
     sqlite.wait_for_end(job_id, "Canceled")
 
     running = sqlite.start("run", job.file, "--json")
-    running.wait_for_record("begun")
+    running.wait_for_record("held")
     running.send(signal.SIGINT)
     # One runs, and another waited in the pipe, so two may have started before the stop.
     wait_until(lambda: sqlite.waiting("tasks") >= 3, "returned mini-batches in the queue")

@@ -3,16 +3,8 @@
 import json
 import signal
 
-from harness import go, wait_until
+from harness import HOLDS, file_names, go, wait_until
 from http_server import HttpServer
-
-HOLDS = """
-    from recorder import record, recorded, wait_for
-    def run(files):
-        record("begun")
-        wait_for(lambda: recorded("go"))
-        return ["done"]
-"""
 
 
 def test_task_is_protected_while_it_has_work(workplace, sqlite):
@@ -21,7 +13,7 @@ def test_task_is_protected_while_it_has_work(workplace, sqlite):
     def protect(request):
         """Answers as ECS does, and records the request with the number of mini-batches started before it."""
         body = json.loads(request.body)
-        asked.append((request.path, body, len(workplace.recorded("begun"))))
+        asked.append((request.path, body, len(workplace.recorded("held"))))
         protection = {"ProtectionEnabled": body["ProtectionEnabled"], "TaskArn": "arn:aws:ecs:task"}
         return 200, {}, json.dumps({"protection": protection}).encode()
 
@@ -32,11 +24,11 @@ def test_task_is_protected_while_it_has_work(workplace, sqlite):
             workplace.record_file.write_text("")
             workplace.data(4)
             job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600, name=f"turn-{turn}"))
-            worker.wait_for_record("begun")
+            worker.wait_for_record("held")
             on = {"ProtectionEnabled": True, "ExpiresInMinutes": 30}
             assert asked == [("/api/0123456789/task-protection/v1/state", on, 0)], "asked before anything ran"
             go(workplace)
-            assert sqlite.output(sqlite.wait_for_end(job_id)) == b"done\n" * 4
+            assert sqlite.output(sqlite.wait_for_end(job_id)) == "".join(f"{name}\n" for name in file_names(4)).encode()
             wait_until(lambda: len(asked) == 2, "the end of the protection")
             assert asked.pop()[1] == {"ProtectionEnabled": False}
             asked.clear()

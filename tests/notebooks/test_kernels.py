@@ -1,7 +1,5 @@
 """Manners in a notebook, in a real kernel: progress, cards, interruptions, a kernel that dies, cells that run again."""
 
-import time
-
 import pytest
 
 from notebooks import run_cells
@@ -110,13 +108,3 @@ def test_error_of_a_function_is_that_of_its_cell(cells):
     assert "return [1 / item for item in items]" in failed["error"], "the line of the cell"
     assert "ZeroDivisionError: division by zero" in failed["error"]
     assert awaited["data"][-1]["text/plain"] == "[1.0, 0.5]", awaited["traceback"]
-
-
-def test_dead_kernel_leaves_no_process_after_the_job(cells, tmp_path, executable):
-    (tmp_path / "gate").touch()
-    (dead,) = cells({"run": CELL.replace("[0, 1, 2]", "list(range(20))"), "kill_when": "calls"})
-    assert dead["status"] == "dead"
-    end = time.monotonic() + 60
-    while time.monotonic() < end and len(set(calls(tmp_path))) < 20:
-        time.sleep(0.2)
-    assert len(set(calls(tmp_path))) == 20

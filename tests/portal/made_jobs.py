@@ -8,6 +8,17 @@ import time
 
 from made_past import MARKUP, TERMINAL, Past, clock
 
+PHASES = ("waited", "prepared", "loaded", "ran", "reported")
+GAUGE = ("key", "label", "value", "limit", "unit", "fails_when")
+SETTINGS = [
+    ("inputs.invoices", "/data/invoices (file)", "inputs"),
+    ("mini_batch_size", "4", "mini-batches"),
+    ("run_invocation_timeout", "60", "time"),
+    ("error_threshold", "10", "failures"),
+    ("run_max_try", "3", "failures"),
+    ("process_count_per_node", "4", "processes"),
+    ("output", "out/totals.csv", "output"),
+]
 WARNING = "\x1b[33mwarning:\x1b[0m no total on page 2\n"
 
 
@@ -148,6 +159,14 @@ class Job(Past):
             "Interrupted": f"Interrupted after {took}, with {succeeded}: its process has ended.",
             "Running": f"Running for {took}: {succeeded}; about {duration(left)} left.",
         }[self.state]
+        share = round(100 * counts["failed"] / max(1, self.ended), 1)
+        gauges = [
+            ("error_threshold", "Failed items", items["failed"], 10, "items", "above"),
+            ("allowed_failed_percent", "Failed mini-batches", share, 5, "percent", "above"),
+            ("fail_fast", "Same error in a row", 2, 20, "equal failures", "reached"),
+            ("progress_update_timeout", "Since a mini-batch last ended", 3, 600, "seconds", "above"),
+            ("run_max_try", "Tries of a mini-batch, at most", 3, 3, "tries", "reached"),
+        ]
         return {
             "job_id": self.id,
             "state": self.state,
@@ -183,48 +202,7 @@ class Job(Past):
             "retrying": retrying,
             "rate": self.ended / self.elapsed if self.ended else None,
             "eta_seconds": left if is_open else None,
-            "gauges": [
-                {
-                    "key": "error_threshold",
-                    "label": "Failed items",
-                    "value": items["failed"],
-                    "limit": 10,
-                    "unit": "items",
-                    "fails_when": "above",
-                },
-                {
-                    "key": "allowed_failed_percent",
-                    "label": "Failed mini-batches",
-                    "value": round(100 * counts["failed"] / max(1, self.ended), 1),
-                    "limit": 5,
-                    "unit": "percent",
-                    "fails_when": "above",
-                },
-                {
-                    "key": "fail_fast",
-                    "label": "Same error in a row",
-                    "value": 2,
-                    "limit": 20,
-                    "unit": "equal failures",
-                    "fails_when": "reached",
-                },
-                {
-                    "key": "progress_update_timeout",
-                    "label": "Since a mini-batch last ended",
-                    "value": 3,
-                    "limit": 600,
-                    "unit": "seconds",
-                    "fails_when": "above",
-                },
-                {
-                    "key": "run_max_try",
-                    "label": "Tries of a mini-batch, at most",
-                    "value": 3,
-                    "limit": 3,
-                    "unit": "tries",
-                    "fails_when": "reached",
-                },
-            ],
+            "gauges": [dict(zip(GAUGE, gauge, strict=True)) for gauge in gauges],
             "waits": [wait] if self.state == "Running" and self.total < 1000 else [],
             "failures": [
                 {
@@ -239,15 +217,7 @@ class Job(Past):
             if self.failed
             else [],
             "first_failed": first,
-            "settings": [
-                {"key": "inputs.invoices", "value": "/data/invoices (file)", "group": "inputs"},
-                {"key": "mini_batch_size", "value": "4", "group": "mini-batches"},
-                {"key": "run_invocation_timeout", "value": "60", "group": "time"},
-                {"key": "error_threshold", "value": "10", "group": "failures"},
-                {"key": "run_max_try", "value": "3", "group": "failures"},
-                {"key": "process_count_per_node", "value": "4", "group": "processes"},
-                {"key": "output", "value": "out/totals.csv", "group": "output"},
-            ],
+            "settings": [dict(zip(("key", "value", "group"), setting, strict=True)) for setting in SETTINGS],
             "script": "/work/code/score.py",
             "job_file": "/work/job.yaml",
             "lineage": {
@@ -362,23 +332,13 @@ class Job(Past):
         failed = row["state"] == "failed"
         # From one try to the next.
         step = int(1000 * took) + 100
-        frames = [
-            {"file": "/work/code/score.py", "line": 18, "function": "run", "code": "total = parse(page)", "user": True},
-            {
-                "file": "/work/code/score.py",
-                "line": 31,
-                "function": "parse",
-                "code": MARKUP if self.hostile else "return float(text)",
-                "user": True,
-            },
-            {
-                "file": "/usr/lib/python3/site-packages/pdf/core.py",
-                "line": 912,
-                "function": "convert",
-                "code": "return inner(value)",
-                "user": False,
-            },
+        code = MARKUP if self.hostile else "return float(text)"
+        calls = [
+            ("/work/code/score.py", 18, "run", "total = parse(page)", True),
+            ("/work/code/score.py", 31, "parse", code, True),
+            ("/usr/lib/python3/site-packages/pdf/core.py", 912, "convert", "return inner(value)", False),
         ]
+        frames = [dict(zip(("file", "line", "function", "code", "user"), call, strict=True)) for call in calls]
         attempts = [
             {
                 "try_number": at + 1,
@@ -392,14 +352,8 @@ class Job(Past):
                 "ended_at": row["started_at"] + at * step + int(took * 1000),
                 "copy": row["copy"] and at + 1 == row["tries"],
                 "phases": [
-                    {"name": name, "seconds": seconds}
-                    for name, seconds in (
-                        ("waited", 0.1),
-                        ("prepared", took * 0.05),
-                        ("loaded", took * 0.1),
-                        ("ran", took * 0.86),
-                        ("reported", took * 0.04),
-                    )
+                    {"name": name, "seconds": took * share}
+                    for name, share in zip(PHASES, (0.2, 0.05, 0.1, 0.86, 0.04), strict=True)
                 ],
                 "elapsed_seconds": took,
                 "run_seconds": took * 0.86,

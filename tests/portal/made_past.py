@@ -52,6 +52,10 @@ def text_of(data: bytes, query: dict) -> dict:
     }
 
 
+SHARES = {"elapsed": 1, "waited": 0.2, "prepared": 0.05, "loaded": 0.1, "run": 0.86, "reported": 0.04, "cpu": 0.7}
+"""Parts of the time of an attempt."""
+
+
 class Past:
     """Answers about what happened in a job; `Job` holds the numbers."""
 
@@ -90,20 +94,9 @@ class Past:
             start, took = self.starts[number] * 1000, self.seconds(number) * 1000
             if start + took < low or start > high:
                 continue
-            for key, value in zip(
-                bars,
-                (
-                    process,
-                    number,
-                    start - low,
-                    start + took - low,
-                    took * 0.1 / 1000,
-                    took * 0.86 / 1000,
-                    {2: 2, 4: 0, 1: 0}.get(self.states[number], 0) if number % 61 != 7 else 1,
-                    number % 89 == 13,
-                ),
-                strict=True,
-            ):
+            status = 2 if self.states[number] == 2 else 1 if number % 61 == 7 else 0
+            bar = (process, number, start - low, start + took - low, took * 0.0001, took * 0.00086, status)
+            for key, value in zip(bars, (*bar, number % 89 == 13), strict=True):
                 bars[key].append(value)
         rows = [
             {
@@ -118,7 +111,8 @@ class Past:
         chance = random.Random(2)
         slowest = sorted(range(self.ended), key=lambda number: -self.durations[number])[:20]
         times = sorted(self.seconds(number) for number in range(0, self.ended, max(1, self.ended // 1000))) or [0]
-        pick = lambda share: times[min(len(times) - 1, int(len(times) * share))]  # noqa: E731
+        picked = {f"p{share}": times[min(len(times) - 1, len(times) * share // 100)] for share in (50, 90, 95, 99)}
+        picked |= {"max": times[-1], "mean": sum(times) / len(times)}
         return {
             "revision": "1",
             "from": self.start + low,
@@ -135,24 +129,7 @@ class Past:
             else None,
             "attempts": self.ended,
             "percentiles": [
-                {
-                    "of": of,
-                    "p50": pick(0.5) * k,
-                    "p90": pick(0.9) * k,
-                    "p95": pick(0.95) * k,
-                    "p99": pick(0.99) * k,
-                    "max": times[-1] * k,
-                    "mean": sum(times) / len(times) * k,
-                }
-                for of, k in (
-                    ("elapsed", 1),
-                    ("waited", 0.2),
-                    ("prepared", 0.05),
-                    ("loaded", 0.1),
-                    ("run", 0.86),
-                    ("reported", 0.04),
-                    ("cpu", 0.7),
-                )
+                {"of": of, **{name: k * time for name, time in picked.items()}} for of, k in SHARES.items()
             ],
             "slowest": [self.row(number) for number in slowest],
         }

@@ -7,28 +7,25 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
+from page_client import COMPLETED, FAILED, MILLION, RUNNING
 from stand_in import StandIn
 
-FAILED = "jobs/invoices-20261123-120044-51be02"
-RUNNING = "jobs/invoices-20261123-141320-7f21c0"
-COMPLETED = "jobs/embeddings-20261122-181200-c4e1b7"
-MILLION = "jobs/million-20261122-201500-0a11ce"
 # Name, page, width, theme.
 SHOTS = [
     ("jobs", "", 1440, "light"),
-    ("job-failed", FAILED, 1440, "light"),
-    ("job-running", RUNNING, 1440, "dark"),
-    ("mini-batches", f"{FAILED}/mini-batches", 1440, "light"),
-    ("mini-batches-million", f"{MILLION}/mini-batches", 1440, "dark"),
-    ("mini-batches-duration", f"{COMPLETED}/mini-batches?by=duration", 1440, "light"),
-    ("mini-batch", f"{FAILED}/mini-batches/30", 1440, "light"),
-    ("timeline", f"{FAILED}/timeline", 1440, "light"),
-    ("nodes", f"{FAILED}/nodes", 1440, "light"),
-    ("logs", f"{FAILED}/logs?path=user%2Fstdout%2F0%2Fprocess001.stdout.txt", 1440, "dark"),
-    ("output", f"{COMPLETED}/output", 1440, "light"),
+    ("job-failed", f"jobs/{FAILED}", 1440, "light"),
+    ("job-running", f"jobs/{RUNNING}", 1440, "dark"),
+    ("mini-batches", f"jobs/{FAILED}/mini-batches", 1440, "light"),
+    ("mini-batches-million", f"jobs/{MILLION}/mini-batches", 1440, "dark"),
+    ("mini-batches-duration", f"jobs/{COMPLETED}/mini-batches?by=duration", 1440, "light"),
+    ("mini-batch", f"jobs/{FAILED}/mini-batches/30", 1440, "light"),
+    ("timeline", f"jobs/{FAILED}/timeline", 1440, "light"),
+    ("nodes", f"jobs/{FAILED}/nodes", 1440, "light"),
+    ("logs", f"jobs/{FAILED}/logs?path=user%2Fstdout%2F0%2Fprocess001.stdout.txt", 1440, "dark"),
+    ("output", f"jobs/{COMPLETED}/output", 1440, "light"),
     ("target", "target", 1440, "light"),
-    ("phone-job", FAILED, 360, "light"),
-    ("phone-mini-batches", f"{FAILED}/mini-batches", 360, "dark"),
+    ("phone-job", f"jobs/{FAILED}", 360, "light"),
+    ("phone-mini-batches", f"jobs/{FAILED}/mini-batches", 360, "dark"),
 ]
 
 

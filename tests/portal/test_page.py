@@ -1,18 +1,16 @@
 """The page in a real browser, before a stand-in: every page, width and theme; keyboard; hostile texts; outages."""
 
 import datetime
-import json
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from made_past import MARKUP
-from page_client import COMPLETED, FAILED, HOSTILE, MILLION, RUNNING, eventually, scroll_up, show, violations
-from stand_in import DIST, StandIn
+from page_client import COMPLETED, FAILED, HOSTILE, MILLION, RUNNING, eventually, show, violations
+from stand_in import StandIn
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -210,27 +208,6 @@ def test_log_opens_at_its_end_and_links_to_lines(stand_in: StandIn, open_page: C
     expect(page.locator(".log").get_by_text("could not convert string")).to_be_visible()
 
 
-def test_log_is_scrolled_up_to_its_first_line(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/logs?path=user/stdout/0/process001.stdout.txt")
-    expect(page.locator(".log").get_by_text("could not convert string")).to_be_visible()
-    log = stand_in.jobs[FAILED].log()
-    assert len(log) > 1_000_000
-    scroll_up(page)
-    expect(page.locator(".log-line").first).to_contain_text("prüfe /data/invoices/2026/11/invoice_0000000.pdf")
-    expect(page.locator(".log-line a").first).to_have_text("1")
-    inner = page.locator(".log-inner").evaluate("inner => inner.clientHeight")
-    assert inner == 19 * log.count(b"\n"), "each line is there once"
-    # The offset of a line counts the bytes of the file, whatever it shows instead of invalid ones.
-    offset = log.index(b"invoice_0034004.pdf")
-    offset = log.rindex(b"\n", 0, offset) + 1
-    page.get_by_role("searchbox").fill("invoice_0034004")
-    page.locator(".matches a").first.click()
-    expect(page).to_have_url(re.compile(f"at={offset}"))
-    expect(page.locator(".log-line.marked")).to_contain_text("invoice_0034004.pdf")
-    number = log.count(b"\n", 0, offset) + 1
-    expect(page.locator(".log-line.marked a")).to_have_text(str(number))
-
-
 @pytest.mark.parametrize("year", [1999, 2051])
 def test_ages_follow_the_clock_of_the_portal(year: int, stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     def ages(page: Page) -> list[str]:
@@ -293,49 +270,3 @@ def test_lineage_says_how_often_the_result_was_reused(stand_in: StandIn, open_pa
     show(page, f"jobs/{FAILED}")
     expect(history).to_contain_text("started")
     expect(history).not_to_contain_text("reused by")
-
-
-def test_report_needs_no_server(stand_in: StandIn, open_page: Callable[..., Page], tmp_path: Path) -> None:
-    job = stand_in.jobs[FAILED]
-    below = [
-        "",
-        "/series",
-        "/timeline",
-        "/nodes",
-        "/logs",
-        "/output",
-        *(f"/mini-batches/{number}" for number in job.failed),
-    ]
-    answers = {f"/jobs/{FAILED}{path}": job.answer(path, {}) for path in below}
-    answers |= {f"/jobs/{FAILED}/map?by={by}": job.answer("/map", {"by": by}) for by in ("state", "tries", "duration")}
-    answers |= {
-        f"/jobs/{FAILED}/mini-batches?sort={sort}": job.answer("/mini-batches", {"sort": sort, "limit": "500"})
-        for sort in ("state", "duration")
-    }
-    answers["/info"] = {"version": "0.1.0", "place": "", "target": None, "read_only": True, "job": FAILED, "now": 0}
-    report = {"report": 1, "generated_at": int(time.time() * 1000), "job_id": FAILED, "answers": answers}
-    document = (DIST / "index.html").read_text()
-    for asset in (DIST / "assets").iterdir():
-        text = asset.read_text()
-        if asset.suffix == ".css":
-            document = document.replace(
-                f'<link rel="stylesheet" href="/assets/{asset.name}">', f"<style>{text}</style>"
-            )
-        else:
-            embedded = json.dumps(report).replace("<", "\\u003c")
-            scripts = (
-                f'<script type="application/json" id="report">{embedded}</script><script type="module">{text}</script>'
-            )
-            document = document.replace(f'<script type="module" src="/assets/{asset.name}"></script>', scripts)
-    file = tmp_path / "report.html"
-    file.write_text(document)
-    page = open_page(file.as_uri())
-    expect(page.get_by_role("heading", name="invoices")).to_be_visible()
-    expect(page.get_by_text("Report of")).to_be_visible()
-    for tab, text in (("Mini-batches", "invoice_0000"), ("Timeline", "The slowest 20"), ("Nodes", "What happened")):
-        page.locator(".tabs").get_by_role("link", name=tab).click()
-        expect(page.get_by_text(text).first).to_be_visible()
-    page.locator(".tabs").get_by_role("link", name="Mini-batches").click()
-    page.locator(".batches a").first.click()
-    expect(page.get_by_text("Whole traceback").first).to_be_visible()
-    assert page.get_by_role("button", name="Retry").count() == 0

@@ -17,20 +17,6 @@ def asleep(page: Page) -> None:
     page.clock.install()
 
 
-def test_outage_is_reported_and_caught_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
-    expect(page.get_by_text("Live", exact=True)).to_be_visible()
-    own_stand_in.is_down = True
-    expect(page.get_by_text("Connection lost")).to_be_visible()
-    expect(page.get_by_text("The portal does not answer since")).to_be_visible()
-    expect(page.get_by_role("heading", name="invoices")).to_be_visible()
-    job = own_stand_in.jobs[RUNNING]
-    job.ended += 8
-    own_stand_in.is_down = False
-    expect(page.get_by_text("Live", exact=True)).to_be_visible()
-    expect(page.get_by_text("519 of 840 mini-batches succeeded")).to_be_visible()
-
-
 def test_machine_that_slept_for_an_hour_catches_up(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}", prepare=asleep)
     expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
@@ -50,15 +36,6 @@ def test_stream_that_a_proxy_holds_back_is_noticed(own_stand_in: StandIn, open_p
     for _ in range(20):
         page.clock.run_for(1000)
     expect(page.get_by_text("514 of 840 mini-batches succeeded")).to_be_visible()
-
-
-def test_removed_job_is_reported(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
-    expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()
-    del own_stand_in.jobs[RUNNING]
-    expect(page.get_by_text("This job has been removed.")).to_be_visible()
-    page.reload()
-    expect(page.get_by_text(f"There is no job {RUNNING}.")).to_be_visible()
 
 
 @pytest.mark.parametrize("tab", ["", "/nodes", "/logs?path=readme.txt"])

@@ -55,11 +55,6 @@ MENDED = """
 HOSTILE = "<img src=x onerror=alert(1)> 003 \x1b[31mred\x1b[0m.txt"
 
 
-@pytest.fixture
-def portal(workplace: Workplace) -> Portal:
-    return Portal(workplace)
-
-
 def test_failed_job_is_explained_on_every_page(
     workplace: Workplace, portal: Portal, open_page: Callable[..., Page]
 ) -> None:
@@ -155,8 +150,7 @@ def test_killed_portal_is_reported_and_its_successor_catches_up(
     expect(page.get_by_text("Interrupted").last).to_be_visible()
     show(page, f"jobs/{job_id}")
     expect(page.locator(".title .badge")).to_have_text("Interrupted")
-    portal.running.send(signal.SIGKILL)
-    portal.running.wait()
+    portal.running.kill()
     expect(page.get_by_text("Connection lost")).to_be_visible()
     expect(page.get_by_text("The portal does not answer since")).to_be_visible()
     expect(page.locator(".title .badge")).to_have_text("Interrupted")
@@ -331,8 +325,12 @@ def test_report_is_one_file_that_needs_no_portal(workplace: Workplace, open_page
     assert written.exit_status == 0, str(written)
     page = open_page((workplace.folder / "report.html").as_uri())
     expect(page.locator(".sentence")).to_contain_text("error threshold 0")
+    expect(page.get_by_text("Report of")).to_be_visible()
+    assert page.get_by_role("button", name="Retry").count() == 0
     page.locator(".tabs").get_by_role("link", name="Mini-batches").click()
     page.locator(".batches a").first.click()
     expect(page.locator(".frames .first").first).to_contain_text("entry.py")
-    page.locator(".tabs").get_by_role("link", name="Timeline").click()
-    expect(page.get_by_text("Durations")).to_be_visible()
+    expect(page.get_by_text("Whole traceback").first).to_be_visible()
+    for tab, text in (("Timeline", "The slowest"), ("Nodes", "What happened")):
+        page.locator(".tabs").get_by_role("link", name=tab).click()
+        expect(page.get_by_text(text).first).to_be_visible()

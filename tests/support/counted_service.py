@@ -8,7 +8,7 @@ import time
 from http_server import Answer, HttpServer, Request
 
 
-class CountedService:
+class CountedService(HttpServer):
     """Answers with the path of each request, after some time."""
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -19,14 +19,7 @@ class CountedService:
         """Requests at the same time."""
         self.times: list[float] = []
         self.paths: list[str] = []
-        self._server = HttpServer(self._answer)
-        self.address = self._server.url
-
-    def __enter__(self) -> CountedService:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.close()
+        super().__init__(self._answer)
 
     def _answer(self, request: Request) -> Answer:
         path = request.path.strip("/")

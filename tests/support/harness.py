@@ -14,7 +14,7 @@ import subprocess
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,20 @@ def wait_for(condition):
         time.sleep(0.01)
 '''
 
+HOLDS = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files, context):
+        name = os.path.basename(files[0])
+        print(name)
+        if name >= os.environ.get("HOLD", "000.txt"):
+            record("held", file=name, node=context.node_id)
+            wait_for(lambda: recorded("go"))
+        record("run", file=name, node=context.node_id)
+        return [name]
+"""
+"""A script that holds every file, or those from HOLD on, until `go`."""
+
 
 def python_with(requirements: Path) -> str:
     """Returns the Python of a separate environment with these requirements, and creates it if it is missing."""
@@ -72,6 +86,11 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLIN
     raise AssertionError(f"not within {seconds} s: {what}")
 
 
+def file_names(count: int, without: Container[int] = ()) -> list[str]:
+    """Returns the names of the files that `Workplace.data` writes, except for those with these numbers."""
+    return [f"{number:03}.txt" for number in range(count) if number not in without]
+
+
 def next_second() -> None:
     """Waits until a new job has a later id: ids contain whole seconds."""
     end = int(time.time()) + 1
@@ -90,6 +109,12 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def wait_until_ended(processes: Iterable[int]) -> None:
+    """Waits until Python processes have ended with their engine."""
+    left = list(processes)
+    wait_until(lambda: not any(map(is_alive, left)), "the Python processes end with their engine")
 
 
 def write_wheel(folder: Path, name: str, module: str) -> Path:
@@ -162,8 +187,20 @@ class Ended:
 
     def attempts(self) -> list[dict[str, str]]:
         """Returns the rows of processed_mini-batches.csv, in the order of the mini-batches."""
-        with (self.logs / "sys/job_report/processed_mini-batches.csv").open(newline="") as file:
-            return sorted(csv.DictReader(file), key=lambda row: int(row["Mini-batch Id"]))
+        rows = self.table("sys/job_report/processed_mini-batches.csv")
+        return sorted(rows, key=lambda row: int(row["Mini-batch Id"]))
+
+    def table(self, path: str) -> list[dict[str, str]]:
+        """Returns the rows of a table among the logs."""
+        with (self.logs / path).open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def rejects(self) -> list[dict[str, str]]:
+        """Returns the rows of the table of rejected items, which must explain every failed item."""
+        tables = self.result["rejects"]
+        rows = self.table(tables["csv"])
+        assert sum(int(row["items"]) for row in rows) == tables["items"] == self.items[2], rows
+        return rows
 
 
 def _counts(counts: dict[str, int]) -> tuple[int, int, int]:
@@ -302,9 +339,15 @@ class Job:
             return status["progress"] and status["progress"]["mini_batches"]["succeeded"] == committed
 
         wait_until(enough, f"{committed} committed mini-batches")
-        running.send(signal.SIGKILL)
-        assert running.wait().exit_status == -signal.SIGKILL
-        wait_until(lambda: not is_alive(pid), "the Python process ends with its engine")
+        running.kill(pid)
+        return job_id
+
+    def crash(self, step: str, **environment: str) -> str:
+        """Lets the engine kill itself at this step, and returns the id of the job. Processes must record `import`."""
+        crashed = self.start(GRISTMILL_CRASH_AT=step, **environment).wait()
+        assert crashed.exit_status == -signal.SIGKILL, f"{step} was not passed: {crashed}"
+        wait_until_ended(fact["pid"] for fact in self.workplace.recorded("import"))
+        (job_id,) = self.workplace.job_ids()
         return job_id
 
     def retry(self, job_id: str, expect: int = COMPLETED, **environment: str) -> Ended:
@@ -325,6 +368,12 @@ class Running:
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to the engine only, not to its Python processes."""
         self.process.send_signal(number)
+
+    def kill(self, *processes: int) -> None:
+        """Kills the engine, and waits until it has ended, and these Python processes with it."""
+        self.send(signal.SIGKILL)
+        assert self.wait().exit_status == -signal.SIGKILL
+        wait_until_ended(processes)
 
     def wait_for_record(self, event: str, count: int = 1) -> list[dict[str, Any]]:
         """Waits until scripts have recorded the event this many times."""

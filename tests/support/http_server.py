@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
+from typing import Self
 
 Answer = tuple[int, dict[str, str], bytes]
 """Status, headers without the length, and body; an answer to HEAD may give the length of the omitted body."""
@@ -63,7 +64,7 @@ class HttpServer:
         self.server.shutdown()
         self.server.server_close()
 
-    def __enter__(self) -> HttpServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

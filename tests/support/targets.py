@@ -106,6 +106,10 @@ class Target:
     def output(self, result: dict[str, Any]) -> bytes:
         return Path(result["output"]).read_bytes()
 
+    def lines(self, job_id: str) -> list[str]:
+        """Waits for the end of a job that completes, and returns the lines of its output."""
+        return self.output(self.wait_for_end(job_id)).decode().splitlines()
+
     def send(self, queue: str, body: str | bytes) -> None:
         """Sends any text to one of the queues, or any bytes with RabbitMQ."""
         if self.kind == "sqs":

@@ -235,6 +235,17 @@ class Agent:
         return (self.folder / "fd" / "2").read_text()
 
 
+def lines(event):
+    """Returns the rows of a success."""
+    assert event["status"] == "succeeded", event
+    return event["rows"].decode().splitlines()
+
+
+def rows(event):
+    """Returns the words of the rows of a success."""
+    return " ".join(lines(event)).split()
+
+
 def memory_file(batch):
     """Returns a sealed memory file with the batch as an Arrow IPC stream, and its length."""
     import pyarrow

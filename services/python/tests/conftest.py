@@ -12,6 +12,14 @@ sys.path.insert(0, str(PACKAGE))
 
 
 @pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home of its own for the jobs of a test, which works in the folder around it."""
+    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
 def start(tmp_path):
     """Starts a worker process with a script; `start(script, ...)` waits until it is ready, unless `ready=False`."""
     agents = []
@@ -31,10 +39,15 @@ def start(tmp_path):
 
 @pytest.fixture
 def script(tmp_path):
-    """Runs a script with the stand-in for ``azureml``; returns what it printed, or the last line of its error."""
+    """Runs a script with the stand-in for ``azureml``; returns what it printed, or the last line of its error.
 
-    def run(text, fails=False, **environment):
-        (tmp_path / "entry.py").write_text(textwrap.dedent(text))
+    `files` are written beside it before.
+    """
+
+    def run(text, fails=False, files=None, **environment):
+        for name, content in {"entry.py": text, **(files or {})}.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(textwrap.dedent(content))
         code = "from gristmill.script import *; extend_search_path('.', 'entry.py'); import_script('entry', 'entry.py')"
         ended = subprocess.run(
             [sys.executable, "-c", code],

@@ -17,27 +17,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from agent import PACKAGE
+from calls import committed, frame, run
 
 import gristmill
 from gristmill.api import command
 
 FACTOR = 10
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    home = tmp_path / "home"
-    monkeypatch.setenv("GRISTMILL_HOME", str(home))
-    monkeypatch.chdir(tmp_path)
-    return home
-
-
-def frame(rows=7):
-    return pd.DataFrame({"x": range(rows), "name": [f"row {row}" for row in range(rows)]})
-
-
-def run(function, inputs, **settings):
-    return gristmill.run(function, inputs, progress=False, process_count_per_node=1, **settings)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------
@@ -436,23 +422,12 @@ def started(call):
     return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def one_result():
-    """Waits until one mini-batch is committed."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        for job in gristmill.jobs():
-            if ((job.status.get("progress") or {}).get("mini_batches") or {}).get("succeeded"):
-                return job
-        time.sleep(0.05)
-    raise AssertionError("no mini-batch within 60 s")
-
-
 CALL = "gristmill.{}(wait, [0, 1], mini_batch_size=1, process_count_per_node=2, run_invocation_timeout=300)"
 
 
 def test_interrupt_cancels_and_keeps_what_is_committed():
     notebook = started(CALL.format("run"))
-    job = one_result()
+    job = committed()
     notebook.send_signal(signal.SIGINT)
     threading.Timer(1, Path("gate").absolute().touch).start()
     _, said = notebook.communicate(timeout=60)
@@ -463,7 +438,7 @@ def test_interrupt_cancels_and_keeps_what_is_committed():
 
 def test_job_outlives_its_notebook():
     notebook = started(CALL.format("submit") + "; time.sleep(600)")
-    job = one_result()
+    job = committed()
     notebook.kill()
     notebook.communicate()
     assert job.state == "Running"
@@ -480,7 +455,7 @@ def test_job_outlives_its_notebook():
 
 def test_canceled_job_says_so():
     notebook = started(CALL.format("submit") + "; time.sleep(600)")
-    job = one_result()
+    job = committed()
     threading.Timer(1, Path("gate").absolute().touch).start()
     job.cancel()
     notebook.kill()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from calls import run
 
 import gristmill
 from gristmill.api import start
@@ -27,19 +28,13 @@ def processes_of(home):
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    home = tmp_path / "home"
-    monkeypatch.setenv("GRISTMILL_HOME", str(home))
-    monkeypatch.chdir(tmp_path)
-    yield home
+def ended(home):
+    """Every process that a test has started ends with it."""
+    yield
     end = time.monotonic() + 20
     while processes_of(home) and time.monotonic() < end:
         time.sleep(0.1)
     assert processes_of(home) == []
-
-
-def run(function, inputs, **settings):
-    return gristmill.run(function, inputs, progress=False, process_count_per_node=1, **settings)
 
 
 def double(items):

@@ -32,14 +32,11 @@ DEPLOYMENT = """
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+def folder(home):
     Path("code").mkdir()
     Path("code/upper.py").write_text("def run(files): return [open(file).read().strip().upper() for file in files]")
     Path("pipeline.yml").write_text(textwrap.dedent(PIPELINE))
     Path("deployment.yml").write_text(textwrap.dedent(DEPLOYMENT))
-    return tmp_path
 
 
 def test_pipeline_is_waited_for_to_its_last_step():

@@ -7,11 +7,7 @@ import pytest
 
 import gristmill
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_rejects_are_replayed_into_the_output(tmp_path):

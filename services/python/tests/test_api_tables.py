@@ -1,25 +1,11 @@
 """Tables as arguments and results of functions: `pyarrow.Table` and `polars.DataFrame`."""
 
-import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from calls import frame, run
 
-import gristmill
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-
-
-def frame(rows=7):
-    return pd.DataFrame({"x": range(rows), "name": [f"row {row}" for row in range(rows)]})
-
-
-def run(function, inputs, **settings):
-    return gristmill.run(function, inputs, progress=False, process_count_per_node=1, **settings)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 class Pieces:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import textwrap
 
 import pandas
 import pytest
@@ -27,7 +26,7 @@ def named(script, tmp_path):
         "versions:2": str(tmp_path / "old.csv"),
         "versions:10": str(tmp_path / "sales/b.csv"),
     }
-    for name, text in {
+    files = {
         "sales/a.csv": "k,v\nx,1.5\ny,2.5\n",
         "sales/b.csv": "k,v\nz,3.5\n",
         "old.csv": "k,v\nold,0.5\n",
@@ -36,13 +35,11 @@ def named(script, tmp_path):
         "images/one/1.png": "",
         "images/2.png": "",
         "blobs/in/a.csv": "k,v\nx,1.5\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    }
     tables = json.dumps({"datastores": stores, "data": data})
 
     def run(text, fails=False, **environment):
-        return script(SETUP + text, fails, **{"GRISTMILL_AZUREML_NAMES": tables, **environment})
+        return script(SETUP + text, fails, files, **{"GRISTMILL_AZUREML_NAMES": tables, **environment})
 
     return run
 
@@ -272,10 +269,6 @@ INSTALLED = {
 
 
 def test_installed_sdk_falls_back_for_a_local_workspace(script, tmp_path):
-    for name, text in {f"site/azureml/{name}": text for name, text in INSTALLED.items()}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(textwrap.dedent(text))
-    (tmp_path / "sales.csv").write_text("a\n1\n2\n")
     said = script(
         """
         from azureml.core.dataset import Dataset
@@ -286,6 +279,7 @@ def test_installed_sdk_falls_back_for_a_local_workspace(script, tmp_path):
         print(Datastore.get("theirs", "x"), Datastore("theirs"), Datastore(ws, "blobs").name)
         print(Datastore.get(ws, "blobs").name)
         """,
+        files={"sales.csv": "a\n1\n2\n"} | {f"site/azureml/{name}": text for name, text in INSTALLED.items()},
         PYTHONPATH=f"{tmp_path / 'site'}:{PACKAGE}",
         GRISTMILL_AZUREML_NAMES=json.dumps(
             {"data": {"sales": str(tmp_path / "sales.csv")}, "datastores": {"blobs": str(tmp_path)}}

@@ -1,7 +1,6 @@
 """What public entry scripts import from ``azureml``, off Azure and without its packages."""
 
 import json
-import textwrap
 
 import pytest
 from agent import PACKAGE
@@ -39,6 +38,18 @@ def test_models_are_found_by_tags_and_versions(script):
         "store-2:1 store-1:1 store-1:1",
         "{'kind': 'sales', 'Store': '2'} second {'mape': '0.1'}",
     ]
+
+
+def test_newest_version_of_a_model_has_the_largest_number(script):
+    files = {"home/models/digits/1/model.pkl": "one", "home/models/digits/10/model.pkl": "ten"}
+    text = """
+        from azureml.core import Model
+        newest, first = Model.get_model_path("digits"), Model.get_model_path("digits", version=1)
+        print(open(newest).read(), open(first).read(), [model.version for model in Model.list(None)])
+    """
+    assert script(text, files=files) == "ten one [10, 1]\n"
+    said = script("from azureml.core import Model\nModel.get_model_path('none')\n", fails=True)
+    assert "model none was not found" in said
 
 
 def test_tags_of_a_model_change(script):
@@ -187,9 +198,7 @@ INSTALLED = {
 
 
 def test_installed_sdk_stays_and_falls_back(script, tmp_path):
-    for name, text in INSTALLED.items():
-        (tmp_path / "site/azureml" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "site/azureml" / name).write_text(textwrap.dedent(text))
+    files = {f"site/azureml/{name}": text for name, text in INSTALLED.items()}
     text = """
         from azureml.core import Model, Run
         from azureml.core.model import ModelNotFoundException
@@ -215,7 +224,7 @@ def test_installed_sdk_stays_and_falls_back(script, tmp_path):
         import azureml.pipeline
     """
     path = f"{tmp_path / 'site'}:{PACKAGE}"
-    said = script(text, fails=True, AZUREML_RUN_ID="job-1", PYTHONPATH=path)
+    said = script(text, True, files, AZUREML_RUN_ID="job-1", PYTHONPATH=path)
     assert said == "ModuleNotFoundError: No module named 'azureml.pipeline'", "what the SDK lacks stays missing"
     assert script(
         text.replace("import azureml.pipeline", ""), AZUREML_RUN_ID="job-1", PYTHONPATH=path

@@ -129,15 +129,6 @@ def test_done_of_the_context_is_the_same(start):
     assert (event["rows"], event["returned"]) == (b"['a', 'd']\nsecond\nd\n", 4), "an item may have no row"
 
 
-def test_ranges_get_what_is_left_of_them(start):
-    agent = start(HALFWAY)
-    failure(agent.run("abcde", mini_batch=0), "run_raised")
-    assert agent.run("abcde", mini_batch=0, items=[0, 2])["rows"] == b"A\nB\n"
-    assert agent.run("abcde", mini_batch=0, items=[1, 4])["rows"] == b"B\nC\nD\n"
-    agent.finish()
-    assert agent.stdout().split() == ["5", "2"], "nothing is left of the first range"
-
-
 @pytest.mark.parametrize(
     "yields, message",
     [
@@ -239,12 +230,6 @@ def test_failure_that_no_item_repeats_is_a_warning_of_the_next_try(start, script
     assert told == [warning], "one of its ranges tells it"
 
 
-def test_failure_of_an_item_is_no_warning(start):
-    agent = start(HALFWAY)
-    failure(agent.run("abcde", mini_batch=0), "run_raised")
-    assert warnings_of(agent.run("abcde", mini_batch=0, try_number=2)) == []
-
-
 def test_every_try_names_items_once_one_has(start):
     """A try, or one of a range of the items, does not take pairs for rows because it begins with another value."""
     agent = start(
@@ -282,11 +267,6 @@ def test_error_that_the_script_catches_fails_the_attempt(start):
 def test_first_item_that_is_foreign_says_how_to_return_pairs(start):
     agent = start("def run(mini_batch):\n    for path in mini_batch: yield path + '.txt', 1")
     assert failure(agent.run("a")).endswith("For rows that are pairs, return a list")
-
-
-def test_rows_beside_results_of_items_are_refused(start):
-    agent = start("def run(mini_batch, context):\n    context.done('a', 1)\n    return ['b']")
-    assert "returned a list, and has handed back results of items" in failure(agent.run("ab"))
 
 
 def test_done_after_the_end_or_in_a_child_is_refused(start):
@@ -449,8 +429,3 @@ def test_items_that_are_never_handed_back_are_named(start):
     assert event["pieces"] == [[0, 2], [2, 2], [4, 2]]
     event = agent.run("abcde", items=[1, 4])
     assert [failed["item"] for failed in event["failed_items"]] == [0, 2], "from the start of the range"
-
-
-def test_strict_results_fail_a_mini_batch_with_items_that_are_never_handed_back(start):
-    agent = start("def run(mini_batch):\n    yield mini_batch[0], 'a'", strict_results=True)
-    assert "run() returned 1 results for the 2 items" in failure(agent.run("ab"))

@@ -4,6 +4,7 @@ import textwrap
 
 import pyarrow
 import pytest
+from agent import rows
 
 LIMITED = """
 class TooMany(Exception):
@@ -14,11 +15,6 @@ class Response:
     def __init__(self, status, headers=()):
         self.status_code, self.headers = status, dict(headers)
 """
-
-
-def rows(event):
-    assert event["status"] == "succeeded", event
-    return event["rows"].decode().split()
 
 
 def test_all_functions_share_one_event_loop(start):
@@ -368,40 +364,27 @@ def test_variables_of_an_item_that_failed_are_not_kept(start):
     assert rows(event) == ["0"]
 
 
-@pytest.mark.parametrize(
-    "script, note",
-    [
-        (
-            "async def run_item(item): return item\ndef run(mini_batch): return mini_batch",
-            "run() of score.py is called, and run_item() beside it is not: remove one of them",
-        ),
-        (
-            "async def run_item(item): return item\n"
-            "async def run(mini_batch): return [await one for one in map(run_item, mini_batch)]",
-            None,
-        ),
-        ("async def run_item(item): return item", None),
-    ],
-)
-def test_process_notes_once_what_it_does_not_call(start, script, note):
-    agent = start(script)
-    check_noted_once(agent, note)
+ITEM = "async def run_item(item): return item"
+BOTH = "async def run(mini_batch): return [await one for one in map(run_item, mini_batch)]"
 
 
 @pytest.mark.parametrize(
-    "script, has_effect",
+    "script, concurrency, note",
     [
-        ("async def run_item(item): return item", True),
-        ("def run(mini_batch): return mini_batch", False),
-        ("async def run(mini_batch): return mini_batch", False),
+        (f"{ITEM}\ndef run(mini_batch): return mini_batch", None,
+         "run() of score.py is called, and run_item() beside it is not: remove one of them"),
+        (f"{ITEM}\n{BOTH}", None, None),
+        (ITEM, None, None),
+        (ITEM, 2, None),
+        ("def run(mini_batch): return mini_batch", None, None),
+        ("def run(mini_batch): return mini_batch", 2, "concurrency has no effect: "),
+        ("async def run(mini_batch): return mini_batch", None, None),
+        ("async def run(mini_batch): return mini_batch", 2,
+         "concurrency has no effect: score.py has no `async def run_item(item)` in place of run()"),
     ],
-)
-def test_process_notes_once_that_concurrency_has_no_effect(start, script, has_effect):
-    note = "concurrency has no effect: score.py has no `async def run_item(item)` in place of run()"
-    check_noted_once(start(script, concurrency=2), None if has_effect else note)
-    check_noted_once(start(script), None)
-
-
-def check_noted_once(agent, note):
+)  # fmt: skip
+def test_process_notes_once_what_it_does_not_call_and_what_has_no_effect(start, script, concurrency, note):
+    agent = start(script) if concurrency is None else start(script, concurrency=concurrency)
     warnings = [agent.run(["a"]).get("warnings", []) for _ in range(2)]
-    assert warnings == [[{"message": note}] if note else [], []]
+    assert warnings[1] == []
+    assert [warning["message"].startswith(note or "") for warning in warnings[0]] == ([True] if note else [])

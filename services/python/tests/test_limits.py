@@ -1,6 +1,7 @@
 """``context.limit``: questions to the agent, and its answers."""
 
 import pytest
+from agent import rows
 
 LIMITS = {"requests_per_minute": 60, "tokens_per_minute": 1000, "concurrent": 2}
 
@@ -13,11 +14,6 @@ def acquire(agent):
 
 def grant(agent, *asked):
     agent.send({"frame": "granted", "ids": [one["id"] for one in asked]})
-
-
-def rows(event):
-    assert event["status"] == "succeeded", event
-    return event["rows"].decode().split()
 
 
 @pytest.mark.parametrize(

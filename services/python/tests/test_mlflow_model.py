@@ -6,6 +6,7 @@ import pickle
 
 import numpy
 import pytest
+from agent import lines
 from sklearn.linear_model import LogisticRegression
 
 SCRIPT = "from gristmill.mlflow_model import init, run\n"
@@ -65,8 +66,7 @@ def saved(folder, text=SKLEARN, loader=None):
 
 
 def rows(event):
-    assert event["status"] == "succeeded", event
-    return [ast.literal_eval(line) for line in event["rows"].decode().splitlines()]
+    return [ast.literal_eval(line) for line in lines(event)]
 
 
 def written(path, text):

@@ -1,8 +1,5 @@
 """The stand-in for ``mltable``: the expected frames are those of the original, for the same files."""
 
-import subprocess
-import sys
-
 import numpy
 import pandas
 import pytest
@@ -268,22 +265,11 @@ def test_folder_without_a_table(tmp_path):
         mltable.load(str(tmp_path))
 
 
-def test_script_imports_it_unless_the_real_one_is_there(tmp_path):
+def test_script_imports_it_unless_the_real_one_is_there(tmp_path, script):
     folder(tmp_path, ONE)
-    (tmp_path / "entry.py").write_text(
-        "import mltable\nprint(mltable.__doc__[:10], len(mltable.load('.').to_pandas_dataframe()))\n"
-    )
-    code = "from gristmill.script import *; extend_search_path('.', 'entry.py'); import_script('entry', 'entry.py')"
-
-    def printed(*path):
-        path = ":".join([*map(str, path), str(PACKAGE)])
-        command = [sys.executable, "-c", code]
-        return subprocess.run(
-            command, cwd=tmp_path, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
-        ).stdout
-
-    assert printed() == "A stand-in 3\n"
+    shows = "import mltable\nprint(mltable.__doc__[:10], len(mltable.load('.').to_pandas_dataframe()))\n"
+    assert script(shows) == "A stand-in 3\n"
     (tmp_path / "site").mkdir()
     (tmp_path / "site/mltable.py").write_text('"""The real one."""\ndef load(path): \n    class T:\n        '
                                               "def to_pandas_dataframe(self): return []\n    return T()\n")  # fmt: skip
-    assert printed(tmp_path / "site") == "The real o 0\n"
+    assert script(shows, PYTHONPATH=f"{tmp_path / 'site'}:{PACKAGE}") == "The real o 0\n"

@@ -289,32 +289,28 @@ def test_manual_start_prints_an_explanation():
     assert ended.stderr.startswith("gristmill: ") and ended.stderr.count("\n") == 1
 
 
-def start_without_agent(package):
+@pytest.mark.parametrize(
+    "file, content, said",
+    [
+        ("_native.abi3.so", "no library", "cannot load the worker package"),
+        ("__init__.py", '__version__ = "99.0.0"\n',
+         f"extension is of version {gristmill.__version__} and its Python files are of 99.0.0"),
+    ],
+    ids=["unloadable", "another version"],
+)  # fmt: skip
+def test_unsuitable_extension_is_reported_in_one_line(tmp_path, file, content, said):
+    package = tmp_path / "gristmill"
+    shutil.copytree(BOOTSTRAP.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / file).unlink()
+    (package / file).write_text(content)
     with open(os.devnull, "r+b") as null:
-        return subprocess.run(
+        ended = subprocess.run(
             [sys.executable, str(package / "bootstrap.py")],
             capture_output=True, text=True, pass_fds=(3, 4),
             preexec_fn=lambda: (os.dup2(null.fileno(), 3), os.dup2(null.fileno(), 4)),
         )  # fmt: skip
-
-
-def test_unloadable_extension_is_reported_in_one_line(tmp_path):
-    package = tmp_path / "gristmill"
-    shutil.copytree(BOOTSTRAP.parent, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    (package / "_native.abi3.so").write_text("no library")
-    ended = start_without_agent(package)
     assert ended.returncode == 72
-    assert "cannot load the worker package" in ended.stderr and ended.stderr.count("\n") == 1
-
-
-def test_extension_of_another_version_is_reported_in_one_line(tmp_path):
-    package = tmp_path / "gristmill"
-    shutil.copytree(BOOTSTRAP.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "__init__.py").write_text('__version__ = "99.0.0"\n')
-    ended = start_without_agent(package)
-    assert ended.returncode == 72
-    assert f"extension is of version {gristmill.__version__} and its Python files are of 99.0.0" in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    assert said in ended.stderr and ended.stderr.count("\n") == 1
 
 
 def test_failure_quotes_the_output_of_its_own_attempt(start):

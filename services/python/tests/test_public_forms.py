@@ -202,14 +202,6 @@ FORMS = {
         """,
         "{'rmse': 1.5} ['m/metrics.json'] {'rmse': 1.5} {'a': 'b'}",
     ),
-    "pipeline of the run": (
-        """
-        from azureml.core import Run
-        def run(files):
-            return [Run.get_context().get_details()["properties"]["azureml.pipelinerunid"]]
-        """,
-        "job-1",
-    ),
 }
 
 

@@ -77,9 +77,7 @@ RUN_FUNCTION = dict.fromkeys(("code", "entry_script", "program_arguments", "mode
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+def folder(home):
     Path("score.py").write_text(
         textwrap.dedent("""
         import argparse, os
@@ -101,7 +99,6 @@ def folder(tmp_path, monkeypatch):
     for name in ("a", "b", "c"):
         Path("data", f"{name}.txt").write_text(name)
     Path("model.txt").write_text("m")
-    return tmp_path
 
 
 def config(**settings):
@@ -289,28 +286,6 @@ def test_driver_builds_and_submits_its_pipeline():
         "['ma', 'mb', 'mc']",
         "['ma', 'mb', 'mc']",
     ]
-
-
-def test_driver_takes_datasets_environments_and_clusters_by_their_names():
-    said = driver("""
-        from azureml.core import Dataset, Environment, Experiment, Workspace
-        from azureml.pipeline.core import Pipeline, PipelineData
-        from azureml.pipeline.steps import ParallelRunConfig, ParallelRunStep
-
-        ws = Workspace.from_config()
-        letters = Dataset.File.from_files(path="data/*.txt", validate=False)
-        out = PipelineData(name="inferences", datastore=ws.get_default_datastore())
-        config = ParallelRunConfig(
-            source_directory=".", entry_script="score.py", mini_batch_size="1", error_threshold=1,
-            output_action="append_row", environment=Environment(name="batch"), compute_target="cpu-cluster",
-            node_count=1, process_count_per_node=1)
-        step = ParallelRunStep(name="score", inputs=[letters.as_named_input("letters")], output=out,
-                               parallel_run_config=config, allow_reuse=True)
-        run = Experiment(ws, "letters").submit(Pipeline(workspace=ws, steps=[step]))
-        print(run.wait_for_completion(show_output=False))
-        print(open("outputs/score/inferences/parallel_run_step.txt").read().split())
-    """)
-    assert said.splitlines() == ["Finished", "['a', 'b', 'c']"]
 
 
 def test_driver_of_the_preview_and_other_steps_are_named():

@@ -4,6 +4,7 @@ import datetime
 import decimal
 
 import pyarrow as pa
+from agent import lines
 
 SHOW = """
 import numpy, pandas
@@ -17,9 +18,7 @@ def batch(**columns):
 
 
 def shown(agent, table):
-    event = agent.run_table(table)
-    assert event["status"] == "succeeded", event
-    return event["rows"].decode().splitlines()
+    return lines(agent.run_table(table))
 
 
 def test_column_types(start):

@@ -93,38 +93,3 @@ def test_entry_script_works_in_a_plain_python(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["local.py"], "nothing is left behind"
     ended = local(tmp_path, script, AZUREML_BI_OUTPUT_PATH=str(tmp_path / "made"))
     assert ended.stdout.splitlines()[1] == str(tmp_path / "made") and (tmp_path / "made").is_dir()
-
-
-def test_models_and_runs_without_azure(start, tmp_path):
-    (tmp_path / "home/models/digits/1").mkdir(parents=True)
-    (tmp_path / "home/models/digits/1/model.pkl").write_text("one")
-    (tmp_path / "home/models/digits/10").mkdir(parents=True)
-    (tmp_path / "home/models/digits/10/model.pkl").write_text("ten")
-    agent = start(
-        """
-        from azureml.core.model import Model
-        from azureml.core import Run
-        def init():
-            global run_context
-            run_context = Run.get_context()
-        def run(mini_batch):
-            run_context.log("loss", 0.5)
-            with open("weights.bin", "w") as file: file.write("w")
-            child = run_context.child_run(name="part")
-            child.upload_file("models/weights.bin", "weights.bin")
-            registered = child.register_model("fresh", "models/weights.bin")
-            return [open(Model.get_model_path("digits")).read(), open(Model.get_model_path("digits", version=1)).read(),
-                    run_context is Run.get_context(), run_context.get_metrics(), registered.name, registered.version,
-                    [(model.name, model.version) for model in Model.list(run_context.experiment.workspace)],
-                    open(Model.get_model_path("fresh")).read()]
-        """,
-        environment={"GRISTMILL_HOME": str(tmp_path / "home"), "AZUREML_BI_OUTPUT_PATH": str(tmp_path / "out")},
-    )
-    assert agent.run()["rows"].decode().splitlines() == [
-        "ten", "one", "True", "{'loss': 0.5}", "fresh", "1", "[('digits', 10), ('digits', 1), ('fresh', 1)]", "w",
-    ]  # fmt: skip
-    event = start(
-        "from azureml.core.model import Model\nModel.get_model_path('none')\ndef run(m): return m",
-        ready=False, environment={"GRISTMILL_HOME": str(tmp_path / "home")},
-    ).receive()  # fmt: skip
-    assert "model none was not found" in event["error"]["message"]

@@ -298,40 +298,12 @@ def parallel_run_function(
     >>> print(open(node.submit().wait(progress=False).output).read().strip())
     9
     """
-    return Parallel(
-        {
-            "name": name,
-            "description": description,
-            "tags": dict(tags or {}),
-            "properties": dict(properties or {}),
-            "display_name": display_name,
-            "experiment_name": experiment_name,
-            "compute": compute,
-            "retry_settings": retry_settings,
-            "environment_variables": dict(environment_variables or {}),
-            "logging_level": logging_level,
-            "max_concurrency_per_instance": max_concurrency_per_instance,
-            "error_threshold": error_threshold,
-            "mini_batch_error_threshold": mini_batch_error_threshold,
-            "task": task,
-            "mini_batch_size": mini_batch_size,
-            "partition_keys": partition_keys,
-            "input_data": input_data,
-            "inputs": Fields("inputs", inputs or {}),
-            "outputs": Fields("outputs", {key: _as_output(value) for key, value in (outputs or {}).items()}),
-            "resources": Fields(
-                "resources",
-                {
-                    "instance_count": instance_count,
-                    "instance_type": instance_type,
-                    "docker_args": docker_args,
-                    "shm_size": shm_size,
-                },
-            ),
-            "identity": identity,
-            "is_deterministic": is_deterministic,
-        }
-    )
+    values: dict[str, Any] = dict(locals())
+    machines = {key: values.pop(key) for key in ("instance_count", "instance_type", "docker_args", "shm_size")}
+    values |= {key: dict(values[key] or {}) for key in ("tags", "properties", "environment_variables")}
+    made = {key: _as_output(value) for key, value in (outputs or {}).items()}
+    values |= {"inputs": Fields("inputs", inputs or {}), "outputs": Fields("outputs", made)}
+    return Parallel({**values, "resources": Fields("resources", machines)})
 
 
 def _get(value: Any, name: str) -> Any:

@@ -50,11 +50,6 @@ def home() -> Path:
     return Path(os.environ.get("GRISTMILL_HOME") or Path.home() / ".gristmill").absolute()
 
 
-def is_path(value: Any) -> bool:
-    """Returns whether a value is a path or a list of paths."""
-    return given.path_inputs(value) is not None and not isinstance(value, Mapping)
-
-
 def input_of(value: Any, what: str) -> dict[str, Any]:
     """Returns the keys of one input of a job file, without its name.
 

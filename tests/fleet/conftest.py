@@ -1,0 +1,38 @@
+"""Targets of each kind, and a fleet under faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from components import Components
+from faulty_fleet import Fleet, undisturbed
+from harness import Workplace
+from targets import KINDS, Target, lend
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest, workplace: Workplace, components: Components) -> Iterator[Target]:
+    """Each kind of target in turn, or those in `TARGETS` of the module."""
+    yield from lend(request.param, workplace, components)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "target" in metafunc.fixturenames and "target" not in given:
+        metafunc.parametrize("target", getattr(metafunc.module, "TARGETS", KINDS), indirect=True)
+
+
+@pytest.fixture
+def fleet(request: pytest.FixtureRequest, workplace: Workplace, components: Components) -> Iterator[Fleet]:
+    fleet = Fleet(request.param, workplace, components)
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> bytes:
+    """The output of the job of a fleet without faults."""
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"), executable)
