@@ -50,7 +50,8 @@ impl Held {
         let pipe = &mut self.processes[process].pipe;
         match what {
             0 | 1 if held.get(lease).is_none() => {
-                let Delivered { descriptor, .. } = if lease % 2 == 0 { table(lease, 1) } else { delivered(lease) };
+                let Delivered { descriptor, .. } =
+                    if lease.is_multiple_of(2) { table(lease, 1) } else { delivered(lease) };
                 let descriptor = Descriptor { copy: what == 1, ..descriptor };
                 held.add(lease, MiniBatch::received(descriptor, 0, now.instant, 1));
             }
