@@ -19,8 +19,9 @@ use protocol::{Descriptor, JobSpec, REJECTED_MAX, ResultEvent, SLOT_PHASES, mill
 use queue::{Delivery, Queue};
 use storage::JobStore;
 use telemetry::metrics::STATE;
-use telemetry::{Health, Share, metrics};
+use telemetry::{Duty, Health, Share, metrics};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -37,7 +38,7 @@ use crate::scheduler::{
     Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare, Stop, wait_of_node,
 };
 use crate::{Crash, monitor};
-use limits::Limits;
+use limits::RequestLimits;
 use processes::Running;
 
 /// Time between two ticks of the scheduler.
@@ -162,40 +163,19 @@ impl Agent {
         let _monitor = monitor::start(logs.join("perf").join(&self.node), interval);
         let checkpoints = Checkpoints::new(&self.store, &self.work_folder);
         checkpoints.look().await;
-        let (announcements, mut announcer) = Announcer {
-            job_id: self.spec.job_id.clone(),
-            store: self.store.clone(),
-            checkpoints: checkpoints.clone(),
-            tasks: self.tasks.clone(),
-            results: self.results.clone(),
-            leases: leases.clone(),
-            patience: self.timing.patience,
-            rejected_max: REJECTED_MAX,
-            crash: self.crash,
-        }
-        .start();
+        let (announcements, mut announcer) = self.announcer(&leases, &checkpoints).start();
         let alive = self.health.coming_round(format!("the agent of job {}", self.spec.job_id));
         let log = NodeLog::open(&logs, &self.node);
         let cache = self.work_folder.join("inputs");
         let mut allotment = self.allotment.clone();
-        let config = Config {
-            spec: self.spec.clone(),
-            node: self.node.clone(),
-            processes: self.process_count,
-            share: allotment.as_mut().map(Allotment::share),
-            first_process: log.first_process_number(),
-            gpus: self.gpu_count,
-            prefetch_bytes_max: self.prefetch_bytes_max,
-            grace: self.timing.grace,
-            fetches_checkpoints: checkpoints.are_remote(),
-            lease_max: self.tasks.limits().lease_max,
-        };
+        let share = allotment.as_mut().map(Allotment::share);
+        let config = self.config(share, log.first_process_number(), checkpoints.are_remote());
         let _uploads = checkpoints.keep();
         let mut executor = Executor {
             scheduler: Scheduler::new(config, now()),
             preparer: Arc::new(Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max)),
             checkpoints,
-            limits: Limits::of(&self),
+            limits: RequestLimits::of(&self),
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
             reaped: Instant::now(),
@@ -212,38 +192,7 @@ impl Agent {
         };
         executor.execute().await;
 
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let worked: Result<()> = async {
-            while !executor.scheduler.is_over(now()) {
-                alive.beat();
-                tokio::select! {
-                    // A stop precedes all other pending events, so that a stopped agent starts nothing.
-                    biased;
-                    stop = Stop::next(&mut stop) => executor.handle(Event::Stop(stop)).await,
-                    ended = &mut announcer => {
-                        ended.context("the announcer panicked")??;
-                        unreachable!("the announcer ends before its senders only with an error");
-                    }
-                    share = next_share(&mut allotment) => executor.handle(Event::Share(share)).await,
-                    _ = tick.tick() => executor.tick().await,
-                    message = inbox.recv() => {
-                        executor.receive(message.expect("the executor itself holds a sender")).await?;
-                        while let Ok(message) = inbox.try_recv() {
-                            executor.receive(message).await?;
-                        }
-                    }
-                }
-                executor.schedule().await;
-                if let Some(allotment) = &allotment
-                    && let Some(in_use) = executor.scheduler.in_use()
-                {
-                    allotment.report(in_use);
-                }
-            }
-            Ok(())
-        }
-        .await;
+        let worked = executor.work(&mut stop, &mut inbox, &mut allotment, &mut announcer, &alive).await;
         if worked.is_err() {
             // Another job may get their GPUs.
             executor.kill_all().await;
@@ -253,6 +202,35 @@ impl Agent {
         drop(executor);
         announcer.await.context("the announcer panicked")??;
         Ok(held)
+    }
+
+    fn announcer(&self, leases: &Leases, checkpoints: &Checkpoints) -> Announcer {
+        Announcer {
+            job_id: self.spec.job_id.clone(),
+            store: self.store.clone(),
+            checkpoints: checkpoints.clone(),
+            tasks: self.tasks.clone(),
+            results: self.results.clone(),
+            leases: leases.clone(),
+            patience: self.timing.patience,
+            rejected_max: REJECTED_MAX,
+            crash: self.crash,
+        }
+    }
+
+    fn config(&self, share: Option<JobShare>, first_process: u32, fetches_checkpoints: bool) -> Config {
+        Config {
+            spec: self.spec.clone(),
+            node: self.node.clone(),
+            processes: self.process_count,
+            share,
+            first_process,
+            gpus: self.gpu_count,
+            prefetch_bytes_max: self.prefetch_bytes_max,
+            grace: self.timing.grace,
+            fetches_checkpoints,
+            lease_max: self.tasks.limits().lease_max,
+        }
     }
 }
 
@@ -287,7 +265,7 @@ struct Executor {
     checkpoints: Checkpoints,
     receiving: Option<AbortOnDropHandle<()>>,
     /// `None`: the job has no limits.
-    limits: Option<Limits>,
+    limits: Option<RequestLimits>,
     /// The process in each slot of the scheduler.
     running: Vec<Option<Running>>,
     /// When ended children of the script were last reaped.
@@ -301,6 +279,46 @@ struct Executor {
 }
 
 impl Executor {
+    /// Reports events and executes actions until the agent can close.
+    async fn work(
+        &mut self,
+        stop: &mut watch::Receiver<Stop>,
+        inbox: &mut mpsc::UnboundedReceiver<Message>,
+        allotment: &mut Option<Allotment>,
+        announcer: &mut JoinHandle<Result<()>>,
+        alive: &Duty,
+    ) -> Result<()> {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !self.scheduler.is_over(now()) {
+            alive.beat();
+            tokio::select! {
+                // A stop precedes all other pending events, so that a stopped agent starts nothing.
+                biased;
+                stop = Stop::next(stop) => self.handle(Event::Stop(stop)).await,
+                ended = &mut *announcer => {
+                    ended.context("the announcer panicked")??;
+                    unreachable!("the announcer ends before its senders only with an error");
+                }
+                share = next_share(allotment) => self.handle(Event::Share(share)).await,
+                _ = tick.tick() => self.tick().await,
+                message = inbox.recv() => {
+                    self.receive(message.expect("the executor itself holds a sender")).await?;
+                    while let Ok(message) = inbox.try_recv() {
+                        self.receive(message).await?;
+                    }
+                }
+            }
+            self.schedule().await;
+            if let Some(allotment) = &*allotment
+                && let Some(in_use) = self.scheduler.in_use()
+            {
+                allotment.report(in_use);
+            }
+        }
+        Ok(())
+    }
+
     /// Reports an event, and executes the resulting actions.
     async fn handle(&mut self, event: Event) {
         self.scheduler.handle(event, now());

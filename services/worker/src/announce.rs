@@ -73,17 +73,23 @@ impl Announcements {
 
 /// Announces the outcomes of one agent.
 pub struct Announcer {
+    /// The job.
     pub job_id: String,
     /// Its store, for parts.
     pub store: JobStore,
+    /// Removed after a success.
     pub checkpoints: Checkpoints,
+    /// Where it publishes the next tries, and acknowledges.
     pub tasks: Arc<dyn Queue>,
+    /// Where it announces.
     pub results: Arc<dyn Queue>,
+    /// Nothing is announced without its lease.
     pub leases: Leases,
     /// How long calls of a queue that is unavailable are retried.
     pub patience: Duration,
     /// Rejected items that an outcome may name, at most [`REJECTED_MAX`](protocol::REJECTED_MAX). The store has longer lists.
     pub rejected_max: usize,
+    /// Crash tests.
     pub crash: Crash,
 }
 

@@ -51,7 +51,7 @@ pub struct Cache {
 
 /// What an entry holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// An unpacked snapshot: the scripts of a job, or packed reference data.
     Snapshot,
     /// A Python environment, which cannot be moved once it is created.
@@ -83,13 +83,13 @@ pub(crate) enum Turn {
 /// An entry that this process creates. Removed again if this value is dropped before [`keep`](Self::keep).
 #[derive(Debug)]
 pub(crate) struct Making {
-    kind: Kind,
+    kind: EntryKind,
     path: PathBuf,
     lock: File,
     is_kept: bool,
 }
 
-impl Kind {
+impl EntryKind {
     /// The kinds that jobs share.
     const SHARED: [Self; 3] = [Self::Snapshot, Self::Environment, Self::SideInput];
 
@@ -131,19 +131,19 @@ impl Cache {
     }
 
     /// Returns the path of an entry, which need not exist.
-    pub(crate) fn entry(&self, kind: Kind, name: &str) -> PathBuf {
+    pub(crate) fn entry(&self, kind: EntryKind, name: &str) -> PathBuf {
         self.folder.join(kind.folder()).join(name)
     }
 
     /// Returns where `make` of [`get`](Self::get) creates a folder.
-    pub(crate) fn content(&self, kind: Kind, name: &str) -> PathBuf {
+    pub(crate) fn content(&self, kind: EntryKind, name: &str) -> PathBuf {
         beside(&self.entry(kind, name), ".partial").join(CONTENT)
     }
 
     /// Returns an entry, which `make` creates at [`content`](Self::content) if it is missing. `bytes`: what that takes.
     pub(crate) async fn get(
         &self,
-        kind: Kind,
+        kind: EntryKind,
         name: &str,
         bytes: u64,
         make: impl Future<Output = Result<()>>,
@@ -174,7 +174,7 @@ impl Cache {
         }
     }
 
-    async fn turn(&self, kind: Kind, name: &str) -> Result<std::result::Result<Used, Making>> {
+    async fn turn(&self, kind: EntryKind, name: &str) -> Result<std::result::Result<Used, Making>> {
         loop {
             match self.take(kind, name)? {
                 Turn::Present(used) => return Ok(Ok(used)),
@@ -185,7 +185,7 @@ impl Cache {
     }
 
     /// Takes an entry, or the right to create it.
-    pub(crate) fn take(&self, kind: Kind, name: &str) -> Result<Turn> {
+    pub(crate) fn take(&self, kind: EntryKind, name: &str) -> Result<Turn> {
         let path = self.entry(kind, name);
         let lock_path = beside(&path, ".lock");
         let folder = self.folder.join(kind.folder());
@@ -206,7 +206,7 @@ impl Cache {
             return Ok(Turn::Taken);
         }
         let making = Making { kind, path, lock, is_kept: false };
-        if kind == Kind::Environment {
+        if kind == EntryKind::Environment {
             kill_creators(&making.path);
         }
         making.clear().with_context(|| format!("remove the rest of {}", making.path.display()))?;
@@ -220,14 +220,14 @@ impl Making {
     /// Keeps what was created. It is never checked again, so it must survive a power cut.
     pub(crate) fn keep(mut self) -> Result<()> {
         let partial = beside(&self.path, ".partial");
-        let made = if self.kind == Kind::Environment { self.path.clone() } else { partial.join(CONTENT) };
+        let made = if self.kind == EntryKind::Environment { self.path.clone() } else { partial.join(CONTENT) };
         let failed = || format!("write {}", self.path.display());
         disk::sync_file_system(&made).with_context(failed)?;
         let bytes = evict::bytes_on_disk(&made);
         put_bytes(&mut self.lock, bytes).with_context(failed)?;
         match self.kind {
-            Kind::Environment => drop(File::create(made.join(COMPLETE)).with_context(failed)?),
-            Kind::Snapshot | Kind::SideInput | Kind::Files => {
+            EntryKind::Environment => drop(File::create(made.join(COMPLETE)).with_context(failed)?),
+            EntryKind::Snapshot | EntryKind::SideInput | EntryKind::Files => {
                 std::fs::rename(&made, &self.path).with_context(failed)?
             }
         }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use protocol::{CondaFile, Environment};
 use tokio::sync::oneshot;
 
-use crate::cache::{Cache, Kind, TURN_EVERY, Turn, Used};
+use crate::cache::{Cache, EntryKind, TURN_EVERY, Turn, Used};
 use crate::conda;
 use crate::tools::Tools;
 
@@ -63,10 +63,10 @@ fn virtual_environment(
     let mut digest = blake3::Hasher::new();
     digest.update(&content).update(version.as_bytes()).update(file.extension().unwrap_or_default().as_encoded_bytes());
     let name = &digest.finalize().to_hex()[..16];
-    let folder = cache.entry(Kind::Environment, name);
+    let folder = cache.entry(EntryKind::Environment, name);
     let python = folder.join("bin/python");
     loop {
-        match cache.take(Kind::Environment, name)? {
+        match cache.take(EntryKind::Environment, name)? {
             Turn::Present(used) => return Ok((python, Some(used))),
             Turn::Taken => {
                 tools.check_not_stopped()?;

@@ -13,10 +13,10 @@ const KINDS_MAX: usize = 100;
 
 /// The lines so far.
 #[derive(Debug, Default)]
-pub struct FewLines(HashMap<String, Kind>);
+pub struct FewLines(HashMap<String, Count>);
 
 #[derive(Debug)]
-struct Kind {
+struct Count {
     written: u64,
     left_out: u64,
     last: Instant,
@@ -26,7 +26,7 @@ impl FewLines {
     /// Returns the line as it is to be written; `None`: it is left out.
     pub fn next(&mut self, kind: &str, line: &str, now: Instant) -> Option<String> {
         let name = if self.0.len() < KINDS_MAX || self.0.contains_key(kind) { kind } else { "" };
-        let kind = self.0.entry(name.to_owned()).or_insert(Kind { written: 0, left_out: 0, last: now });
+        let kind = self.0.entry(name.to_owned()).or_insert(Count { written: 0, left_out: 0, last: now });
         if kind.written >= FIRST && now - kind.last < EVERY {
             kind.left_out += 1;
             return None;

@@ -33,11 +33,9 @@
 
 mod agent;
 mod allocator;
-#[allow(missing_docs, reason = "public for the simulation alone")]
 mod announce;
 mod cache;
 mod capped_log;
-#[allow(missing_docs, reason = "public for the simulation alone")]
 mod checkpoints;
 mod conda;
 mod counts;
@@ -46,7 +44,6 @@ mod environment;
 mod few_lines;
 mod gpu;
 mod lease;
-#[allow(missing_docs, reason = "public for the simulation alone")]
 mod limit;
 mod memory_files;
 mod memory_groups;

@@ -8,27 +8,31 @@
 //! A mini-batch is in one `Stage` from its delivery until the agent announces its outcome or returns it. A Python
 //! process is in one `Life` from its start to its end.
 //!
+//! | part of the state | keeps |
+//! |---|---|
+//! | `mini_batches`, `mini_batch` | the mini-batches of the node, and the queues of those that no process has |
+//! | `processes`, `process`, `pipe` | the processes, their lives, and the mini-batches that each holds |
+//! | `starts`, `condition` | what starts have shown; when a process is worn out |
+//! | `gpus`, `trouble` | which process has which GPU, and which GPU is out of use |
+//! | `attempt` | the tries that have ended here; the record of an attempt, and whether another try follows |
+//! | `isolation`, `ranges` | the ranges of a mini-batch whose tries are spent |
+//! | `gaps`, `run_cost` | how long these ranges are |
+//! | `good`, `causes`, `rejects` | the results of those that succeed; why others fail; the items that are rejected |
+//! | `notices` | which notices are due |
+//!
 //! | file | decisions |
 //! |---|---|
 //! | `deliveries` | receiving, preparing, handing over; lost leases |
-//! | `mini_batch` | the stages of a mini-batch |
-//! | `pipe` | how many mini-batches a process holds |
-//! | `process` | the life of a process |
-//! | `answers` | reactions to frames and to the end of a process |
-//! | `attempt` | the record of an attempt, and whether another try follows |
-//! | `rejects` | the items that an attempt names as rejected |
-//! | `gaps`, `run_cost` | how long these ranges are |
-//! | `good` | the results of those that succeed |
-//! | `causes` | why others fail, and the rejects that follow |
-//! | `isolation`, `ranges` | the ranges of a mini-batch whose tries are spent |
+//! | `answers` | reactions to frames and to the end of a process; starts |
 //! | `isolate` | which mini-batches are isolated |
 //! | `copies` | second starts of slow mini-batches, and the end of the slower one |
-//! | `starts` | whether another process starts |
 //! | `fit` | how many processes the job may have while other jobs have work on the node |
+//! | `wear` | replacing processes although they work |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
-//! | `gpus` | which process has which GPU, and which GPU is out of use |
-//! | `condition`, `wear` | when a process is worn out, and replaced although it works |
+//! | `disk` | pauses while the disk is full |
 //! | `stop` | draining, finishing, killing, giving up |
+//!
+//! Each part of the state changes only through the functions of its file, which keep it consistent.
 
 mod answers;
 mod attempt;
@@ -45,8 +49,11 @@ mod gpus;
 mod isolate;
 mod isolation;
 mod mini_batch;
+mod mini_batches;
+mod notices;
 mod pipe;
 mod process;
+mod processes;
 mod ranges;
 mod rejects;
 mod run_cost;
@@ -67,25 +74,25 @@ use bytes::Bytes;
 use protocol::{
     Chance, Descriptor, ErrorReport, JobSpec, MiniBatchFrame, ProcessEvent, ResultEvent, SlotPhase, Waiting,
 };
-use rustc_hash::FxHashMap;
 
 use crate::lease::LeaseId;
 use crate::memory_files::MemoryFile;
 use crate::prepare::Preparation;
 pub use crate::stop::Stop;
 pub use attempt::Outcome;
+use attempt::Tried;
 pub(crate) use attempt::{Attempted, conclude};
-use condition::Limits;
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
 use disk::Room;
 pub use fit::{InUse, Share};
 use gpus::Gpus;
 use isolate::Isolations;
-use mini_batch::MiniBatch;
 pub use mini_batch::{deliveries_lost, lost_too_often};
+use mini_batches::MiniBatches;
+use notices::Notices;
 pub use process::ProcessId;
-use process::{Process, Slot};
-use starts::Starts;
+use processes::Processes;
+use stop::Stopping;
 
 /// A moment on both clocks; `milliseconds`: wall clock, since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,87 +262,35 @@ pub enum Announcement {
 pub struct Scheduler {
     config: Config,
     actions: VecDeque<Action>,
-    stop: Stop,
-    /// When the time for an orderly stop is over.
-    stop_deadline: Option<Instant>,
-    /// The cause, once the node starts no more processes.
-    gave_up: Option<String>,
-    /// The script takes tables of Arrow.
-    takes_arrow: bool,
-    /// The reducer knows that this node stops.
-    has_announced_stop: bool,
+    stopping: Stopping,
+    /// The queue has not answered the request for mini-batches.
     is_receiving: bool,
-    /// An attempt has ended here.
-    has_ended_one: bool,
-    mini_batches: FxHashMap<LeaseId, MiniBatch>,
-    /// Mini-batches that await preparation, are being prepared, and await a process, each in order.
-    waiting: VecDeque<LeaseId>,
-    preparing: Vec<LeaseId>,
-    ready: VecDeque<LeaseId>,
-    /// Second starts that wait for a process without work.
-    copies: Vec<LeaseId>,
-    /// Second starts that the node has received; some may be gone.
-    copies_held: Vec<LeaseId>,
-    /// When a slow preparation was last reported.
-    preparing_noticed: Option<Instant>,
-    slots: Vec<Slot>,
-    /// Processes that the job may have now.
-    allowed: usize,
-    /// The node may hold more mini-batches than its processes will soon need.
-    has_shrunk: bool,
-    next_process: u32,
-    starts: Starts,
-    limits: Limits,
+    mini_batches: MiniBatches,
+    processes: Processes,
     gpus: Gpus,
-    /// Users know that the limit of memory is too low.
-    has_told_memory: bool,
     isolations: Isolations,
     room: Room,
-    /// The tries spent on mini-batches of which another try follows, and when the last one ended.
-    tried: FxHashMap<u64, (u32, Instant)>,
-    /// When the reducer was last told that a mini-batch goes on; at first, when there was something to tell.
-    progress_told: Option<Instant>,
+    tried: Tried,
+    notices: Notices,
 }
 
 impl Scheduler {
     /// Starts the processes.
     pub fn new(config: Config, now: Moment) -> Self {
-        let gpus = Gpus::new(config.gpus, config.share.as_ref());
-        let mut allowed = config.processes as usize;
-        if let Some(share) = &config.share {
-            allowed = allowed.min(share.processes as usize);
-        }
         let mut scheduler = Self {
-            allowed,
-            has_shrunk: false,
-            slots: (0..config.processes).map(|_| Slot::default()).collect(),
-            next_process: config.first_process,
-            limits: Limits::of(&config.spec),
-            gpus,
-            has_told_memory: false,
-            config,
             actions: VecDeque::new(),
-            stop: Stop::No,
-            stop_deadline: None,
-            gave_up: None,
-            takes_arrow: false,
-            has_announced_stop: false,
+            stopping: Stopping::default(),
             is_receiving: false,
-            has_ended_one: false,
-            mini_batches: FxHashMap::default(),
-            waiting: VecDeque::new(),
-            preparing: Vec::new(),
-            ready: VecDeque::new(),
-            copies: Vec::new(),
-            copies_held: Vec::new(),
-            preparing_noticed: None,
-            starts: Starts::default(),
+            mini_batches: MiniBatches::default(),
+            processes: Processes::new(&config),
+            gpus: Gpus::new(config.gpus, config.share.as_ref()),
             isolations: Isolations::default(),
             room: Room::default(),
-            tried: FxHashMap::default(),
-            progress_told: None,
+            tried: Tried::default(),
+            notices: Notices::default(),
+            config,
         };
-        (0..allowed).for_each(|slot| scheduler.start_process(slot, now));
+        (0..scheduler.processes.allowed()).for_each(|slot| scheduler.start_process(slot, now));
         scheduler
     }
 
@@ -398,7 +353,7 @@ impl Scheduler {
 
     /// Returns the lease and the start of an unanswered hand-over.
     pub fn hand_over_of(&self, process: ProcessId, sequence: u64) -> Option<(LeaseId, Moment)> {
-        let handed = self.process(process)?.pipe.get(sequence)?;
+        let handed = self.processes.get(process)?.pipe.get(sequence)?;
         Some((handed.lease, handed.began))
     }
 
@@ -406,19 +361,6 @@ impl Scheduler {
     fn limit(&self) -> Duration {
         let spec = &self.config.spec;
         Duration::from_secs(spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds)
-    }
-
-    /// Returns the process, unless another has replaced it.
-    fn process(&self, id: ProcessId) -> Option<&Process> {
-        self.slots[id.slot].process.as_deref().filter(|process| process.id == id)
-    }
-
-    fn process_mut(&mut self, id: ProcessId) -> Option<&mut Process> {
-        self.slots[id.slot].process.as_deref_mut().filter(|process| process.id == id)
-    }
-
-    fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.slots.iter().filter_map(|slot| slot.process.as_deref())
     }
 
     fn act(&mut self, action: Action) {

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use protocol::{ItemPath, JobSpec};
 use storage::Stores;
 
-use crate::cache::{Cache, Kind, Used};
+use crate::cache::{Cache, EntryKind, Used};
 
 /// Option that the engine passes to the script; its value is never replaced.
 const OUTPUT_OPTION: &str = "--output";
@@ -36,12 +36,12 @@ pub async fn fetch_side_inputs(spec: &mut JobSpec, stores: &Stores, cache: &Cach
 
 async fn copy_of(url: &str, stores: &Stores, cache: &Cache) -> Result<(ItemPath, Used)> {
     let tree = stores.tree(url).await?;
-    let to = cache.content(Kind::SideInput, tree.digest()).join(tree.name());
+    let to = cache.content(EntryKind::SideInput, tree.digest()).join(tree.name());
     let download = async {
         tracing::info!("downloading {url}: {} bytes", tree.bytes());
         Ok(tree.download(&to).await?)
     };
-    let used = cache.get(Kind::SideInput, tree.digest(), tree.bytes(), download).await?;
+    let used = cache.get(EntryKind::SideInput, tree.digest(), tree.bytes(), download).await?;
     Ok((used.path().join(tree.name()).into(), used))
 }
 

@@ -28,10 +28,10 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The programs of one environment, which run one after the other, each in a process group of its own.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tools(Arc<Mutex<State>>);
+pub(crate) struct Tools(Arc<Mutex<RunningTool>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RunningTool {
     running: Option<Pid>,
     is_stopped: bool,
 }

@@ -17,7 +17,8 @@ const REPORT_MIN: Duration = Duration::from_millis(1);
 /// Least time between two reports of the same wait.
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 
-pub(super) struct Limits {
+/// The limits of the job, which bound what its processes request together.
+pub(super) struct RequestLimits {
     limiter: Arc<Mutex<Limiter>>,
     /// `None`: the node has the limits to itself.
     keeper: Option<Keeper>,
@@ -27,7 +28,7 @@ pub(super) struct Limits {
     asked: HashSet<ProcessId>,
 }
 
-impl Limits {
+impl RequestLimits {
     pub(super) fn of(agent: &Agent) -> Option<Self> {
         let limits = agent.spec.limits;
         if limits.is_empty() {

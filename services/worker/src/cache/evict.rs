@@ -13,7 +13,7 @@ use protocol::memory as size;
 use telemetry::metrics;
 use telemetry::metrics::CAUSE;
 
-use super::{Cache, Kind, beside, bytes_in, files, is_at, is_locked, put_bytes, remove};
+use super::{Cache, EntryKind, beside, bytes_in, files, is_at, is_locked, put_bytes, remove};
 
 const GB: u64 = 1 << 30;
 /// The default of [`Limits::bytes`]: at most this, and a part of the file system.
@@ -107,7 +107,7 @@ impl Why {
 
 /// An entry, as the decision sees it.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct Candidate {
     pub(super) bytes: u64,
     pub(super) used_at: SystemTime,
     pub(super) in_use: bool,
@@ -115,7 +115,7 @@ pub(super) struct Entry {
 
 /// Returns the entries that go, in this order, so that `wanted` bytes have room. `free`: free space of the disk.
 pub(super) fn evictions(
-    entries: &[Entry],
+    entries: &[Candidate],
     limits: Limits,
     wanted: u64,
     free: u64,
@@ -145,12 +145,12 @@ pub(super) fn evictions(
 
 /// What is in the caches.
 #[derive(Debug, Default)]
-struct Found {
-    paths: Vec<(Kind, PathBuf)>,
-    entries: Vec<Entry>,
+struct Contents {
+    paths: Vec<(EntryKind, PathBuf)>,
+    entries: Vec<Candidate>,
 }
 
-impl Found {
+impl Contents {
     fn bytes(&self) -> u64 {
         self.entries.iter().map(|entry| entry.bytes).sum()
     }
@@ -198,7 +198,7 @@ impl Cache {
         for (index, why) in evictions(&found.entries, limits, wanted, free, SystemTime::now()) {
             let ((kind, path), entry) = (&found.paths[index], &found.entries[index]);
             let removed = match kind {
-                Kind::Files => files::remove_unused(path),
+                EntryKind::Files => files::remove_unused(path),
                 _ => remove_unused(path, entry.used_at),
             };
             match removed {
@@ -216,9 +216,9 @@ impl Cache {
     }
 
     /// Looks at every entry, and removes what killed processes have left of others.
-    fn find(&self) -> Result<Found> {
-        let mut found = Found::default();
-        for kind in Kind::SHARED {
+    fn find(&self) -> Result<Contents> {
+        let mut found = Contents::default();
+        for kind in EntryKind::SHARED {
             let folder = self.folder.join(kind.folder());
             let entries: Vec<DirEntry> = std::fs::read_dir(&folder).into_iter().flatten().flatten().collect();
             let mut names: Vec<String> = entries
@@ -240,8 +240,8 @@ impl Cache {
                 }
             }
         }
-        for (path, entry) in files::find(&self.folder.join(Kind::Files.folder()), self.limits) {
-            found.paths.push((Kind::Files, path));
+        for (path, entry) in files::find(&self.folder.join(EntryKind::Files.folder()), self.limits) {
+            found.paths.push((EntryKind::Files, path));
             found.entries.push(entry);
         }
         Ok(found)
@@ -249,7 +249,7 @@ impl Cache {
 }
 
 /// Returns an entry; `None`: it is not there, or not complete. Removes what a killed process has left of it.
-fn look(kind: Kind, path: &Path) -> io::Result<Option<Entry>> {
+fn look(kind: EntryKind, path: &Path) -> io::Result<Option<Candidate>> {
     let lock_path = beside(path, ".lock");
     let mut lock = File::options().create(true).truncate(false).read(true).write(true).open(&lock_path)?;
     let in_use = !is_locked(lock.try_lock())?;
@@ -278,7 +278,7 @@ fn look(kind: Kind, path: &Path) -> io::Result<Option<Entry>> {
             bytes
         }
     };
-    Ok(Some(Entry { bytes, used_at, in_use }))
+    Ok(Some(Candidate { bytes, used_at, in_use }))
 }
 
 /// Removes an entry, unless a job uses it or has used it since `used_at`.
@@ -297,12 +297,12 @@ fn remove_unused(path: &Path, used_at: SystemTime) -> io::Result<bool> {
 }
 
 /// Returns the line of the log about an eviction.
-fn evicted(kind: Kind, path: &Path, entry: &Entry, why: Why, limits: Limits, free: u64) -> String {
+fn evicted(kind: EntryKind, path: &Path, entry: &Candidate, why: Why, limits: Limits, free: u64) -> String {
     let what = match kind {
-        Kind::Snapshot => "snapshot",
-        Kind::Environment => "environment",
-        Kind::SideInput => "copy of a side input",
-        Kind::Files => "files of a script in",
+        EntryKind::Snapshot => "snapshot",
+        EntryKind::Environment => "environment",
+        EntryKind::SideInput => "copy of a side input",
+        EntryKind::Files => "files of a script in",
     };
     let unused = SystemTime::now().duration_since(entry.used_at).unwrap_or_default().as_secs();
     let why = match why {

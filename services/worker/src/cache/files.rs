@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::evict::{Entry, Limits, bytes_on_disk};
+use super::evict::{Candidate, Limits, bytes_on_disk};
 use super::{beside, bytes_in, is_at, is_locked, put_bytes, remove};
 
 const LOCK: &str = "lock";
@@ -57,7 +57,7 @@ pub(crate) fn has_ended(folder: &Path) -> io::Result<()> {
 }
 
 /// Returns what is in the folders of jobs that no agent works on.
-pub(super) fn find(nodes: &Path, limits: Limits) -> Vec<(PathBuf, Entry)> {
+pub(super) fn find(nodes: &Path, limits: Limits) -> Vec<(PathBuf, Candidate)> {
     let now = SystemTime::now();
     let entry = |folder: PathBuf| {
         if !is_unused(&folder).ok()? {
@@ -65,13 +65,13 @@ pub(super) fn find(nodes: &Path, limits: Limits) -> Vec<(PathBuf, Entry)> {
         }
         if let Ok(mut mark) = File::open(folder.join(ENDED)) {
             let (used_at, bytes) = (mark.metadata().ok()?.modified().ok()?, bytes_in(&mut mark)?);
-            return Some((folder, Entry { bytes, used_at, in_use: false }));
+            return Some((folder, Candidate { bytes, used_at, in_use: false }));
         }
         let used_at = folder.metadata().ok()?.modified().ok()?;
         let age = now.duration_since(used_at).unwrap_or_default();
         let is_old = limits.age.is_some_and(|age_max| age > age_max);
         // Its size does not matter until then.
-        is_old.then_some((folder, Entry { bytes: 0, used_at, in_use: false }))
+        is_old.then_some((folder, Candidate { bytes: 0, used_at, in_use: false }))
     };
     folders(nodes).filter_map(entry).collect()
 }

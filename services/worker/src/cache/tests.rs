@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::evict::{Entry, Why, evictions};
+use super::evict::{Candidate, Why, evictions};
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -15,11 +15,11 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + 10_000 * HOUR
 }
 
-fn entry(bytes: u64, hours: u32, in_use: bool) -> Entry {
-    Entry { bytes, used_at: now() - hours * HOUR, in_use }
+fn entry(bytes: u64, hours: u32, in_use: bool) -> Candidate {
+    Candidate { bytes, used_at: now() - hours * HOUR, in_use }
 }
 
-fn going(entries: &[Entry], limits: Limits, wanted: u64, free: u64) -> Vec<(usize, Why)> {
+fn going(entries: &[Candidate], limits: Limits, wanted: u64, free: u64) -> Vec<(usize, Why)> {
     evictions(entries, limits, wanted, free, now())
 }
 
@@ -58,7 +58,7 @@ proptest! {
         wanted in 0..100_u64,
         free in 0..300_u64,
     ) {
-        let entries: Vec<Entry> = described.iter().map(|(bytes, hours, in_use)| entry(*bytes, *hours, *in_use)).collect();
+        let entries: Vec<Candidate> = described.iter().map(|(bytes, hours, in_use)| entry(*bytes, *hours, *in_use)).collect();
         let limits = Limits { bytes: Some(bytes_max), age: Some(40 * HOUR), free_min };
         let going = going(&entries, limits, wanted, free);
         let gone: Vec<usize> = going.iter().map(|(index, _)| *index).collect();
@@ -84,7 +84,7 @@ impl Folder {
     }
 
     /// Returns what is in the folder of a kind of entries.
-    fn names(&self, kind: Kind) -> Vec<String> {
+    fn names(&self, kind: EntryKind) -> Vec<String> {
         let entries = fs::read_dir(self.0.path().join("caches").join(kind.folder())).expect("a folder");
         let mut names: Vec<String> =
             entries.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect();
@@ -95,13 +95,13 @@ impl Folder {
 
 /// Gets an entry of a hundred kilobytes.
 async fn get(cache: &Cache, name: &str) -> Result<Used> {
-    let content = cache.content(Kind::SideInput, name);
+    let content = cache.content(EntryKind::SideInput, name);
     let make = async {
         fs::create_dir(&content)?;
         fs::write(content.join("file"), vec![1; 100_000])?;
         Ok(())
     };
-    cache.get(Kind::SideInput, name, 100_000, make).await
+    cache.get(EntryKind::SideInput, name, 100_000, make).await
 }
 
 #[tokio::test]
@@ -114,15 +114,15 @@ async fn jobs_share_an_entry_that_stays_while_one_uses_it() {
     drop(first);
     let other = get(&cache, "bb").await.expect("made although the caches are too large");
     cache.tidy().expect("readable");
-    assert_eq!(folder.names(Kind::SideInput), ["aa", "aa.lock", "bb", "bb.lock"]);
+    assert_eq!(folder.names(EntryKind::SideInput), ["aa", "aa.lock", "bb", "bb.lock"]);
     drop(second);
     cache.tidy().expect("readable");
-    assert_eq!(folder.names(Kind::SideInput), ["bb", "bb.lock"]);
+    assert_eq!(folder.names(EntryKind::SideInput), ["bb", "bb.lock"]);
     drop(other);
     cache.tidy().expect("readable");
-    assert_eq!(folder.names(Kind::SideInput), ["bb", "bb.lock"], "it fits");
+    assert_eq!(folder.names(EntryKind::SideInput), ["bb", "bb.lock"], "it fits");
     cache.empty().expect("readable");
-    assert_eq!(folder.names(Kind::SideInput), [""; 0]);
+    assert_eq!(folder.names(EntryKind::SideInput), [""; 0]);
     get(&cache, "aa").await.expect("made again");
 }
 
@@ -130,24 +130,24 @@ async fn jobs_share_an_entry_that_stays_while_one_uses_it() {
 async fn failed_or_abandoned_entry_leaves_nothing() {
     let folder = Folder::new();
     let cache = folder.cache(1 << 30);
-    let content = cache.content(Kind::Snapshot, "aa");
+    let content = cache.content(EntryKind::Snapshot, "aa");
     let half = async {
         fs::create_dir_all(&content)?;
         fs::write(content.join("file"), "half")?;
         bail!("the store does not answer")
     };
-    cache.get(Kind::Snapshot, "aa", 0, half).await.expect_err("it fails");
-    assert_eq!(folder.names(Kind::Snapshot), ["aa.lock"]);
+    cache.get(EntryKind::Snapshot, "aa", 0, half).await.expect_err("it fails");
+    assert_eq!(folder.names(EntryKind::Snapshot), ["aa.lock"]);
     // A killed process cannot clean up.
     fs::create_dir_all(&content).expect("writable");
     fs::write(content.join("file"), "half").expect("writable");
-    let environment = cache.entry(Kind::Environment, "bb");
+    let environment = cache.entry(EntryKind::Environment, "bb");
     fs::create_dir_all(environment.join("bin")).expect("writable");
-    assert!(matches!(cache.take(Kind::Environment, "bb").expect("readable"), Turn::Absent(_)));
+    assert!(matches!(cache.take(EntryKind::Environment, "bb").expect("readable"), Turn::Absent(_)));
     assert!(!environment.exists(), "an environment without its mark is not used");
     fs::create_dir_all(&environment).expect("writable");
     cache.tidy().expect("readable");
-    assert_eq!((folder.names(Kind::Snapshot), folder.names(Kind::Environment)), (vec![], vec![]));
+    assert_eq!((folder.names(EntryKind::Snapshot), folder.names(EntryKind::Environment)), (vec![], vec![]));
 }
 
 /// Another process holds the lock: as a worker that downloads, and then as a job that uses the entry.
@@ -156,7 +156,7 @@ async fn processes_of_a_machine_exclude_each_other() {
     let folder = Folder::new();
     let cache = folder.cache(0);
     drop(get(&cache, "aa").await.expect("made"));
-    let lock = cache.entry(Kind::SideInput, "aa.lock");
+    let lock = cache.entry(EntryKind::SideInput, "aa.lock");
     let hold = |how: &str| {
         let mut command = Command::new("flock");
         command.arg("--no-fork").arg(how).arg(&lock).args(["sh", "-c", "echo held; exec cat"]);
@@ -170,20 +170,20 @@ async fn processes_of_a_machine_exclude_each_other() {
     user.kill().expect("it runs");
     user.wait().expect("it ends");
     let mut maker = hold("--exclusive");
-    assert!(matches!(cache.take(Kind::SideInput, "aa").expect("readable"), Turn::Taken));
+    assert!(matches!(cache.take(EntryKind::SideInput, "aa").expect("readable"), Turn::Taken));
     cache.tidy().expect("readable");
-    assert_eq!(folder.names(Kind::SideInput), ["aa", "aa.lock"], "the caches are too large, but it is in use");
+    assert_eq!(folder.names(EntryKind::SideInput), ["aa", "aa.lock"], "the caches are too large, but it is in use");
     maker.kill().expect("it runs");
     maker.wait().expect("it ends");
     cache.tidy().expect("readable");
-    assert_eq!(folder.names(Kind::SideInput), [""; 0]);
+    assert_eq!(folder.names(EntryKind::SideInput), [""; 0]);
 }
 
 #[tokio::test]
 async fn full_disk_is_named_before_it_is_filled() {
     let folder = Folder::new();
     let cache = folder.cache(1 << 30);
-    let error = cache.get(Kind::Snapshot, "aa", 1 << 60, async { panic!("it does not begin") }).await;
+    let error = cache.get(EntryKind::Snapshot, "aa", 1 << 60, async { panic!("it does not begin") }).await;
     let text = format!("{:#}", error.expect_err("no disk is that large"));
     assert!(text.contains("1073741824 GB needed, and jobs use 0 KB of the 0 KB in its caches"), "{text}");
     assert!(text.starts_with("the disk of /") && !text.contains('\n'), "{text}");
@@ -198,7 +198,7 @@ async fn full_disk_is_named_before_it_is_filled() {
 async fn entry_of_an_earlier_version_counts_with_its_size() {
     let folder = Folder::new();
     let cache = folder.cache(50_000);
-    let path = cache.entry(Kind::Snapshot, "aa");
+    let path = cache.entry(EntryKind::Snapshot, "aa");
     fs::create_dir_all(&path).expect("writable");
     fs::write(path.join("file"), vec![1; 40_000]).expect("writable");
     cache.tidy().expect("readable");
@@ -207,5 +207,5 @@ async fn entry_of_an_earlier_version_counts_with_its_size() {
     fs::write(path.join("file"), vec![1; 90_000]).expect("writable");
     fs::write(beside(&path, ".lock"), "").expect("writable");
     cache.tidy().expect("readable");
-    assert_eq!(folder.names(Kind::Snapshot), [""; 0]);
+    assert_eq!(folder.names(EntryKind::Snapshot), [""; 0]);
 }

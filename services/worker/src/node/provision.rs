@@ -10,7 +10,7 @@ use protocol::{Environment, JobSpec, Snapshot};
 use storage::Limit;
 
 use super::Node;
-use crate::cache::{Cache, Kind, Used, is_full};
+use crate::cache::{Cache, EntryKind, Used, is_full};
 use crate::environment::interpreter;
 use crate::side_inputs;
 
@@ -120,7 +120,7 @@ impl Provisioner<'_> {
         if snapshot.digest.is_empty() || !snapshot.digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             bail!("the name of a snapshot of the job is not a digest; submit the job again");
         }
-        let into = self.cache.content(Kind::Snapshot, &snapshot.digest);
+        let into = self.cache.content(EntryKind::Snapshot, &snapshot.digest);
         let archive = into.with_file_name("archive");
         let fetch = async {
             self.node.target.snapshot(&snapshot.digest, &archive).await?;
@@ -128,7 +128,7 @@ impl Provisioner<'_> {
             let unpacked = tokio::task::spawn_blocking(move || storage::unpack(&archive, &packed, limit, &into));
             Ok(unpacked.await.context("unpacking panicked")??)
         };
-        self.cache.get(Kind::Snapshot, &snapshot.digest, snapshot.bytes, fetch).await
+        self.cache.get(EntryKind::Snapshot, &snapshot.digest, snapshot.bytes, fetch).await
     }
 }
 

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start, Wear};
 
 use super::pipe::Handed;
-use super::process::{Life, Process, Slot, Verdict};
+use super::process::{Life, Verdict};
 use super::starts::Next;
 use super::wear::level;
-use super::{Action, Findings, Moment, ProcessId, Scheduler, Stop};
+use super::{Action, Findings, Moment, ProcessId, Scheduler};
 use crate::lease::LeaseId;
 use crate::node_log::user_error_name;
 
@@ -23,16 +23,15 @@ impl Scheduler {
     // ---- frames ------------------------------------------------------------------------------------------------
 
     pub(super) fn frame(&mut self, id: ProcessId, frame: ProcessEvent, rows: Bytes, now: Moment) {
-        let Some(process) = self.process_mut(id) else { return };
+        let Some(process) = self.processes.get_mut(id) else { return };
         match frame {
             ProcessEvent::Ready { init_seconds, import_seconds, python_version, takes_arrow } => {
                 process.noticed = None;
                 process.init_ended(Life::Working);
                 let elapsed = now.instant.duration_since(process.started).as_secs_f64();
                 let start = Start { interpreter_seconds: (elapsed - init_seconds).max(0.0), import_seconds };
-                self.starts.succeeded();
+                self.processes.starts.succeeded(takes_arrow);
                 self.gpus.report_again();
-                self.takes_arrow = takes_arrow;
                 self.has_room();
                 let (node, process) = (self.config.node.clone(), id.name());
                 let Start { interpreter_seconds: interpreter, .. } = start;
@@ -55,7 +54,7 @@ impl Scheduler {
                 if let Some(handed) = process.pipe.skipped(sequence) {
                     let front = process.pipe.front();
                     self.begin(front);
-                    self.take_back(vec![handed]);
+                    self.mini_batches.take_back(&[handed], false);
                 }
             }
             ProcessEvent::RateLimited { sequence, seconds } => {
@@ -75,7 +74,7 @@ impl Scheduler {
 
     /// Extends the attempt of a process, which waited for the limits of the job, and with it the lease.
     pub(super) fn limited(&mut self, id: ProcessId, time: Duration, now: Moment) {
-        let front = self.process_mut(id).and_then(|process| process.pipe.limited(time));
+        let front = self.processes.get_mut(id).and_then(|process| process.pipe.limited(time));
         self.begin(front);
         if let Some(front) = front {
             self.goes_on(front.lease, now);
@@ -84,11 +83,9 @@ impl Scheduler {
 
     /// Tells the reducer now and then that a mini-batch makes progress, although no attempt ends.
     pub(super) fn goes_on(&mut self, lease: LeaseId, now: Moment) {
-        let Some(mini_batch) = self.mini_batches.get(&lease) else { return };
+        let Some(mini_batch) = self.mini_batches.get(lease) else { return };
         let timeout = Duration::from_secs(self.config.spec.progress_update_timeout_seconds);
-        let told = self.progress_told.get_or_insert(now.instant);
-        if now.instant.saturating_duration_since(*told) >= (timeout / PROGRESS_SHARE).max(PROGRESS_MIN) {
-            *told = now.instant;
+        if self.notices.progress(now, (timeout / PROGRESS_SHARE).max(PROGRESS_MIN)) {
             let mini_batch = mini_batch.descriptor.mini_batch;
             self.tell(ResultEvent::Working { node: self.config.node.clone(), mini_batch });
         }
@@ -96,19 +93,19 @@ impl Scheduler {
 
     /// Whether a failed run is that of a range, or is followed by runs of ranges. These tell whether the process is at fault.
     fn is_isolated(&self, id: ProcessId, ending: &Ending) -> bool {
-        let front = self.process(id).and_then(|process| process.pipe.front());
-        let mini_batch = front.and_then(|front| self.mini_batches.get(&front.lease));
-        mini_batch.is_some_and(|failed| failed.isolation.is_some() || self.isolates(id, failed, ending))
+        let front = self.processes.get(id).and_then(|process| process.pipe.front());
+        front.is_some_and(|Handed { lease, .. }| {
+            self.mini_batches.is_isolated(lease) || self.isolates(id, lease, ending)
+        })
     }
 
     fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
-        let limits = self.limits;
         let is_harmless = ending.status == AttemptStatus::Succeeded || self.is_isolated(id, &ending);
-        let Some(front) = self.process(id).map(|process| process.pipe.front()) else { return };
+        let Some(front) = self.processes.get(id).map(|process| process.pipe.front()) else { return };
         // Ranges are shorter than mini-batches, and nothing waits behind them.
-        let is_range = front.is_some_and(|front| self.isolations.has(front.lease));
+        let is_range = front.is_some_and(|front| self.mini_batches.is_isolated(front.lease));
         let seconds = (!is_range).then_some(ending.run_seconds.max(ending.process_seconds));
-        let Some(process) = self.process_mut(id) else { return };
+        let Some(process) = self.processes.get_mut(id) else { return };
         let sequence = ending.sequence;
         let Some(handed) = process.pipe.answered(sequence, seconds, now) else {
             // Answers arrive in order, unless something is wrong with the process.
@@ -116,9 +113,9 @@ impl Scheduler {
             return self.act(Action::Kill(id));
         };
         process.noticed = None;
-        process.condition.answered(is_harmless, limits);
+        process.condition.answered(is_harmless);
         let (front, has_gpu) = (process.pipe.front(), process.gpu.is_some());
-        self.starts.answered();
+        self.processes.starts.answered();
         if has_gpu && let Some(mini_batch) = self.mini_batch_of(handed) {
             match &ending.error {
                 Some(error) => self.gpu_failed(id, Some(mini_batch), error),
@@ -139,8 +136,8 @@ impl Scheduler {
         (phase, sequence, ran): (SlotPhase, u64, Option<Duration>),
         now: Moment,
     ) {
-        let is_working = self.stop == Stop::No;
-        let Some(process) = self.process_mut(id) else { return };
+        let is_working = self.stopping.is_working();
+        let Some(process) = self.processes.get_mut(id) else { return };
         let name = process.name.clone();
         let mut verdict = process.verdict(phase, sequence);
         let last_sequence = sequence;
@@ -175,14 +172,14 @@ impl Scheduler {
 
     /// Announces the end of a process, with all that is known about it.
     fn tell_end(&mut self, id: ProcessId, wear: Option<Wear>, now: Moment) {
-        let Some(process) = self.process_mut(id) else { return };
+        let Some(process) = self.processes.get_mut(id) else { return };
         let (notice, return_code) = (std::mem::take(&mut process.notice), process.code);
         let (node, process, at) = (self.config.node.clone(), id.name(), now.milliseconds);
         self.tell(ResultEvent::ProcessEnded { node, process, return_code, at, wear, notice });
     }
 
     pub(super) fn examined(&mut self, id: ProcessId, findings: Findings, now: Moment) {
-        let Some(process) = self.process_mut(id) else { return };
+        let Some(process) = self.processes.get_mut(id) else { return };
         let Life::Ended(verdict) = std::mem::replace(&mut process.life, Life::Ended(Verdict::Expected)) else { return };
         let Findings { death, early, chance, has_checkpoints } = findings;
         let handed = match &verdict {
@@ -219,7 +216,7 @@ impl Scheduler {
                 self.not_started(id, gpu, message, (chance, death.printed), now);
             }
             Verdict::DiedIdle => {
-                self.starts.died_idle(death.sentence());
+                self.processes.starts.died_idle(death.sentence());
                 self.act(Action::UserError { process: id, mini_batch: None, error: Box::new(death) });
                 self.replace(id, now);
             }
@@ -235,33 +232,27 @@ impl Scheduler {
 
     /// Empties the slot of a process that has ended, or was killed while the agent closes. Returns its GPU.
     pub(super) fn forget(&mut self, id: ProcessId) -> Option<u32> {
-        let handed = self.process_mut(id)?.pipe.take();
-        for Handed { lease, .. } in &handed {
-            // The process may have worked on it.
-            if let Some(mini_batch) = self.mini_batches.get_mut(lease) {
-                mini_batch.descriptor.was_interrupted = true;
-            }
-        }
-        self.take_back(handed);
+        let handed = self.processes.get_mut(id)?.pipe.take();
+        self.mini_batches.take_back(&handed, true);
         self.act(Action::Forget(id));
         self.empty(id.slot)
     }
 
     /// Empties a slot, and returns the GPU that its process had. Another process may take it now.
     pub(super) fn empty(&mut self, slot: usize) -> Option<u32> {
-        let gpu = std::mem::take(&mut self.slots[slot]).process?.gpu;
+        let gpu = self.processes.empty(slot)?.gpu;
         self.gpus.give_back(gpu);
         gpu
     }
 
     fn mini_batch_of(&self, handed: Handed) -> Option<u64> {
-        self.mini_batches.get(&handed.lease).map(|held| held.descriptor.mini_batch)
+        self.mini_batches.get(handed.lease).map(|held| held.descriptor.mini_batch)
     }
 
     /// Kills a process that sent an invalid frame, because all later bytes are meaningless.
     pub(super) fn connection_damaged(&mut self, id: ProcessId, phase: SlotPhase, how: &str) {
         let node = self.config.node.clone();
-        let Some(process) = self.process_mut(id).filter(|process| !process.is_killed()) else { return };
+        let Some(process) = self.processes.get_mut(id).filter(|process| !process.is_killed()) else { return };
         // The process may have finished what damaged the connection, and be idle by now.
         let phase = match (phase, process.pipe.front(), &process.life) {
             (SlotPhase::Idle, Some(_), _) => SlotPhase::Run,
@@ -293,16 +284,13 @@ impl Scheduler {
     // ---- starts ------------------------------------------------------------------------------------------------
 
     pub(super) fn start_process(&mut self, slot: usize, now: Moment) {
-        let id = ProcessId { slot, number: self.next_process };
-        self.next_process += 1;
         let gpu = self.gpus.take();
         let sees = match self.gpus.common().filter(|_| gpu.is_none()) {
             Some(_) if self.config.spec.hide_unassigned_gpus => Some(Vec::new()),
             sees => sees,
         };
-        let process = Process::starting(id, gpu, sees.clone().unwrap_or_default(), now.instant);
-        self.slots[slot] = Slot { process: Some(Box::new(process)), start_at: None };
-        self.act(Action::Start { process: id, gpu, sees });
+        let process = self.processes.start(slot, gpu, sees.clone().unwrap_or_default(), now);
+        self.act(Action::Start { process, gpu, sees });
     }
 
     /// Notes that a process, which had this GPU, has not started, with the chance of another one and what it printed.
@@ -324,45 +312,42 @@ impl Scheduler {
     fn start_failed(&mut self, id: ProcessId, chance: Chance, error: ErrorReport) {
         let (node, process) = (self.config.node.clone(), id.name());
         self.log("ERROR", format!("{process} could not start: {}", error.message));
-        self.starts.failed(&process, chance, &error);
+        self.processes.starts.failed(&process, chance, &error);
         self.tell(ResultEvent::InitFailed { node, process, error: error.into() });
     }
 
     /// Decides whether and when the next process starts in an empty slot, after one with this GPU.
     pub(super) fn plan_start(&mut self, slot: usize, gpu: Option<u32>, now: Moment) {
-        if self.stop != Stop::No || self.gave_up.is_some() {
+        if !self.stopping.may_start() {
             return self.stop_if_alone();
         }
-        if self.is_full() {
+        if self.processes.are_full() {
             return;
         }
         if self.gpus.is_missing(gpu) {
             // Without a GPU, the script would be slow, or fail.
-            let is_alone = self.slots.iter().all(|slot| slot.process.is_none() && slot.start_at.is_none());
-            if is_alone && self.gpus.are_hopeless(self.config.gpus) {
+            if self.processes.are_over() && self.gpus.are_hopeless(self.config.gpus) {
                 self.give_up(format!("no GPU is left on this node: {}", self.gpus.causes()));
             }
             return;
         }
-        match (self.may_start(), self.starts.pause()) {
+        match self.processes.next_start() {
             (Next::GiveUp(cause), _) => self.give_up(cause),
             (Next::Start, None) => self.start_process(slot, now),
             // `Wait`: the slot stays empty until another start has succeeded or failed.
             (Next::Start | Next::Wait, pause) => {
-                let start_at = Some(now.instant + pause.unwrap_or_default());
-                self.slots[slot] = Slot { process: None, start_at };
+                self.processes.start_later(slot, now.instant + pause.unwrap_or_default());
             }
         }
     }
 
     /// Starts the processes whose pause is over.
     pub(super) fn start_due(&mut self, now: Moment) {
-        for slot in 0..self.slots.len() {
-            let is_due = self.slots[slot].start_at.is_some_and(|at| at <= now.instant);
-            if !is_due || self.stop != Stop::No || self.gave_up.is_some() {
+        for slot in 0..self.processes.slots() {
+            if !self.processes.is_due(slot, now) || !self.stopping.may_start() {
                 continue;
             }
-            match self.may_start() {
+            match self.processes.next_start().0 {
                 Next::Start => self.start_process(slot, now),
                 Next::Wait => {}
                 Next::GiveUp(cause) => self.give_up(cause),
@@ -370,17 +355,12 @@ impl Scheduler {
         }
     }
 
-    fn may_start(&self) -> Next {
-        let starting = self.processes().filter(|process| matches!(process.life, Life::Starting)).count();
-        self.starts.next(self.allowed.max(1) as u32, starting)
-    }
-
     /// Finishes worn-out and surplus processes and, when the node stops, all idle ones.
     pub(super) fn finish_idle_processes(&mut self, now: Moment) {
-        let stopping = self.stop != Stop::No;
-        let has_work = self.has_unstarted();
-        for slot in 0..self.slots.len() {
-            let Some(process) = self.slots[slot].process.as_deref_mut() else { continue };
+        let stopping = !self.stopping.is_working();
+        let has_work = self.mini_batches.has_unstarted();
+        for slot in 0..self.processes.slots() {
+            let Some(process) = self.processes.in_slot_mut(slot) else { continue };
             let is_unwanted = stopping || process.is_surplus || process.is_displaced;
             if !(is_unwanted || process.is_to_be_replaced(has_work)) || !process.pipe.is_empty() {
                 continue;
@@ -406,7 +386,7 @@ impl Scheduler {
 
     /// Kills a process for which no mini-batch is to blame.
     pub(super) fn kill(&mut self, id: ProcessId) {
-        let Some(process) = self.process_mut(id) else { return };
+        let Some(process) = self.processes.get_mut(id) else { return };
         if !process.is_killed() {
             process.life = Life::Killed(Verdict::Expected);
         }

@@ -4,11 +4,38 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows, Waited};
+use rustc_hash::FxHashMap;
 
 use super::rejects::{rejected, shifted};
 use super::{Moment, ProcessId};
 use crate::lease::LeaseId;
 use crate::prepare::Prepared;
+
+/// Most failed tries whose end a node remembers until the next try. If another node makes that try, the entry stays
+/// unread.
+const TRIED_MAX: usize = 10_000;
+
+/// The tries spent on mini-batches of which another try follows, and when the last one ended here.
+#[derive(Debug, Default)]
+pub(super) struct Tried(FxHashMap<u64, (u32, Instant)>);
+
+impl Tried {
+    /// Notes that a try has ended, before the next one.
+    pub(super) fn ended(&mut self, next: &Descriptor, now: Instant) {
+        if self.0.len() < TRIED_MAX {
+            self.0.insert(next.mini_batch, (next.tries_spent, now));
+        }
+    }
+
+    /// Returns when the try before this one ended, if it was made here, and forgets it.
+    pub(super) fn take(&mut self, next: &Descriptor) -> Option<Instant> {
+        if next.copy || next.tries_spent == 0 {
+            return None;
+        }
+        let (tries_spent, ended) = self.0.remove(&next.mini_batch)?;
+        (tries_spent == next.tries_spent).then_some(ended)
+    }
+}
 
 /// A mini-batch whose attempt has ended.
 pub(crate) struct Attempted {

@@ -7,15 +7,15 @@ use super::trouble::Trouble;
 /// Failed mini-batches after which a process is replaced, because its state may be corrupt.
 pub(super) const FAILURES_MAX: u32 = 10;
 
-/// How much a process may do and occupy.
+/// How much a process may do and occupy before it is worn out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) runs: u64,
+pub(super) struct WearLimits {
+    runs: u64,
     /// Resident memory.
-    pub(super) bytes: u64,
+    bytes: u64,
 }
 
-impl Limits {
+impl WearLimits {
     pub(super) fn of(spec: &JobSpec) -> Self {
         let limit = |limit: u64| if limit == 0 { u64::MAX } else { limit };
         Self { runs: limit(spec.process_max_runs), bytes: limit(spec.process_max_memory) }
@@ -23,8 +23,9 @@ impl Limits {
 }
 
 /// What a process has done and occupies.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Condition {
+    limits: WearLimits,
     /// Mini-batches that it has answered.
     runs: u64,
     failures: u32,
@@ -38,19 +39,23 @@ pub(super) struct Condition {
 }
 
 impl Condition {
+    pub(super) fn new(limits: WearLimits) -> Self {
+        Self { limits, runs: 0, failures: 0, gpu_full: 0, bytes: 0, is_exempt: false, wear: None }
+    }
+
     /// Returns why it is worn out.
     pub(super) fn wear(&self) -> Option<&Wear> {
         self.wear.as_ref()
     }
 
-    /// Returns the number of mini-batches that it has answered.
-    pub(super) fn runs(&self) -> u64 {
-        self.runs
+    /// Returns the number of mini-batches that it may still answer.
+    pub(super) fn runs_left(&self) -> usize {
+        usize::try_from(self.limits.runs.saturating_sub(self.runs)).unwrap_or(usize::MAX)
     }
 
-    /// Returns its resident memory, as last measured.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+    /// Returns its resident memory, as last measured, and the limit.
+    pub(super) fn bytes(&self) -> [u64; 2] {
+        [self.bytes, self.limits.bytes]
     }
 
     /// Notes its resident memory.
@@ -59,12 +64,12 @@ impl Condition {
     }
 
     /// Notes an answer.
-    pub(super) fn answered(&mut self, succeeded: bool, limits: Limits) {
+    pub(super) fn answered(&mut self, succeeded: bool) {
         self.runs += 1;
         if succeeded {
             self.gpu_full = 0;
         }
-        if self.runs >= limits.runs {
+        if self.runs >= self.limits.runs {
             self.wear.get_or_insert(Wear::Runs { runs: self.runs });
         }
         if !succeeded {
@@ -90,16 +95,16 @@ impl Condition {
     }
 
     /// Notes that `init()` has returned. Returns whether the process exceeds the limit of memory already.
-    pub(super) fn started(&mut self, limits: Limits) -> bool {
-        self.is_exempt = self.bytes > limits.bytes;
+    pub(super) fn started(&mut self) -> bool {
+        self.is_exempt = self.bytes > self.limits.bytes;
         self.is_exempt
     }
 
     /// Returns whether the memory has worn it out.
-    pub(super) fn outgrows(&mut self, limits: Limits) -> bool {
-        let outgrows = self.bytes > limits.bytes && !self.is_exempt && self.wear.is_none();
+    pub(super) fn outgrows(&mut self) -> bool {
+        let outgrows = self.bytes > self.limits.bytes && !self.is_exempt && self.wear.is_none();
         if outgrows {
-            self.wear = Some(Wear::Memory { bytes: self.bytes, limit: limits.bytes, runs: self.runs });
+            self.wear = Some(Wear::Memory { bytes: self.bytes, limit: self.limits.bytes, runs: self.runs });
         }
         outgrows
     }

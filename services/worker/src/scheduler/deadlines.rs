@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::DateTime;
 use protocol::{AttemptStatus, Ending, ErrorReport, SlotPhase, Waiting};
 
-use super::mini_batch::Stage;
+use super::mini_batch::MiniBatch;
 use super::process::{Life, Process, StacksFor, Then, Verdict};
 use super::{Action, Config, Moment, ProcessId, Scheduler, Sighting};
 use crate::node_log::user_error_name;
@@ -45,7 +45,7 @@ impl Scheduler {
         }
         self.notice_slow_preparation(now);
         let waits = |process: &Process| process.pipe.front().filter(|front| front.waits_until > Some(now.instant));
-        let waiting = self.processes().find_map(waits);
+        let waiting = self.processes.iter().find_map(waits);
         if let Some(front) = waiting {
             self.goes_on(front.lease, now);
         }
@@ -55,7 +55,9 @@ impl Scheduler {
     /// Recalls the mini-batches behind slow runs, for other processes.
     fn recall_behind_slow_runs(&mut self, sightings: &[Sighting]) {
         for seen in sightings.iter().filter(|seen| seen.elapsed >= RECALL_AFTER) {
-            let Some(process) = self.process(seen.process).filter(|process| !process.is_killed()) else { continue };
+            let Some(process) = self.processes.get(seen.process).filter(|process| !process.is_killed()) else {
+                continue;
+            };
             if process.pipe.front().is_some_and(|front| front.sequence == seen.sequence) {
                 self.recall(seen.process);
             }
@@ -65,27 +67,27 @@ impl Scheduler {
     /// Recalls the unstarted mini-batches of a process. If the process has started more of them than the agent knows,
     /// it answers each hand-over separately.
     pub(super) fn recall(&mut self, process: ProcessId) {
-        let behind = self.process(process).and_then(|process| process.pipe.behind());
+        let behind = self.processes.get(process).and_then(|process| process.pipe.behind());
         if let Some(sequences) = behind {
             self.act(Action::Recall { process, sequences });
         }
     }
 
     pub(super) fn recall_answered(&mut self, process: ProcessId, in_time: bool, now: Moment) {
-        if let Some(process) = self.process_mut(process).filter(|_| in_time) {
+        if let Some(process) = self.processes.get_mut(process).filter(|_| in_time) {
             let recalled = process.pipe.recall(now);
-            self.take_back(recalled);
+            self.mini_batches.take_back(&recalled, false);
         }
     }
 
     /// Fails mini-batches whose files cannot be read in time. The others do not wait for them.
     fn fail_slow_preparations(&mut self, now: Moment) {
         let limit = self.limit();
-        let elapsed = |scheduler: &Self, lease| scheduler.preparing_for(lease, now).is_some_and(|time| time > limit);
-        let slow: Vec<_> = self.preparing.iter().copied().filter(|lease| elapsed(self, *lease)).collect();
-        for lease in slow {
-            self.preparing.retain(|preparing| *preparing != lease);
-            let Some(mini_batch) = self.mini_batches.get(&lease) else { continue };
+        let is_slow = |held: &MiniBatch| held.preparing_for(now.instant).is_some_and(|time| time > limit);
+        if !self.mini_batches.preparing().any(|(_, held)| is_slow(held)) {
+            return;
+        }
+        for (lease, mini_batch) in self.mini_batches.take(is_slow) {
             let error = ErrorReport {
                 category: "LoadTimeout".into(),
                 message: format!(
@@ -97,33 +99,23 @@ impl Scheduler {
                 ),
                 ..ErrorReport::default()
             };
-            self.fail_unrun(lease, AttemptStatus::LoadTimedOut, error, now);
+            self.fail_unrun(lease, mini_batch, AttemptStatus::LoadTimedOut, error, now);
         }
     }
 
     /// Reports a mini-batch that takes long to read or to download.
     fn notice_slow_preparation(&mut self, now: Moment) {
-        let Some(oldest) = self.preparing.first().copied() else { return };
-        let is_due = self.preparing_noticed.is_none_or(|noticed| now.instant - noticed > NOTICE_AGAIN);
-        let Some(elapsed) = self.preparing_for(oldest, now).filter(|elapsed| *elapsed >= self.notice_after() && is_due)
-        else {
+        let Some((_, mini_batch)) = self.mini_batches.preparing().next() else { return };
+        let elapsed = mini_batch.preparing_for(now.instant).unwrap_or_default();
+        if elapsed < self.notice_after() || !self.notices.slow_preparation(now, NOTICE_AGAIN) {
             return;
-        };
-        self.preparing_noticed = Some(now.instant);
-        let Some(mini_batch) = self.mini_batches.get(&oldest) else { return };
+        }
         let detail = format!("reading {}", mini_batch.descriptor.detail());
         let waiting = Waiting {
             mini_batch: Some(mini_batch.descriptor.mini_batch),
             ..wait_of_node(&self.config.node, elapsed, now.milliseconds, detail)
         };
         self.act(Action::Notice { process: None, waiting: Box::new(waiting) });
-    }
-
-    fn preparing_for(&self, lease: u64, now: Moment) -> Option<Duration> {
-        match self.mini_batches.get(&lease)?.stage {
-            Stage::Preparing { since, .. } => Some(now.instant - since),
-            _ => None,
-        }
     }
 
     /// Returns the duration after which a phase is reported.
@@ -133,7 +125,7 @@ impl Scheduler {
 
     fn watch(&mut self, seen: Sighting, now: Moment) {
         let (limit, notice_after) = (self.limit(), self.notice_after());
-        let Some(process) = self.process_mut(seen.process).filter(|process| !process.is_killed()) else { return };
+        let Some(process) = self.processes.get_mut(seen.process).filter(|process| !process.is_killed()) else { return };
         if let Some(stacks_for) = process.stacks {
             if let Some(stack) = seen.stacks {
                 process.stacks = None;
@@ -180,18 +172,18 @@ impl Scheduler {
     }
 
     fn request_stacks(&mut self, id: ProcessId, stacks_for: StacksFor) {
-        let Some(process) = self.process_mut(id) else { return };
+        let Some(process) = self.processes.get_mut(id) else { return };
         process.stacks = Some(stacks_for);
         self.act(Action::DumpStacks { process: id, patience: STACKS_TIME });
     }
 
     fn use_stacks(&mut self, id: ProcessId, stacks_for: StacksFor, stack: String, now: Moment) {
         let StacksFor { phase, sequence, then } = stacks_for;
-        let Some(process) = self.process(id) else { return };
+        let Some(process) = self.processes.get(id) else { return };
         let handed = process.pipe.get(sequence);
         match then {
             Then::Notice { elapsed } => {
-                let mini_batch = handed.and_then(|handed| self.mini_batches.get(&handed.lease));
+                let mini_batch = handed.and_then(|handed| self.mini_batches.get(handed.lease));
                 let paused_until = handed.and_then(|handed| handed.waits_until).filter(|until| *until > now.instant);
                 // The stack would name the event loop only.
                 let (stack, detail) = match paused_until {
@@ -215,7 +207,7 @@ impl Scheduler {
                 let status =
                     if phase == SlotPhase::Load { AttemptStatus::LoadTimedOut } else { AttemptStatus::RunTimedOut };
                 self.log("ERROR", line);
-                if let Some(process) = self.process_mut(id) {
+                if let Some(process) = self.processes.get_mut(id) {
                     let ending = Ending { sequence, ..Ending::failed(status, error) };
                     process.life = Life::Killed(Verdict::Failed(Box::new(ending)));
                 }

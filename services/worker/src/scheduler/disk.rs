@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use super::deadlines::wait_of_node;
-use super::{Action, Moment, ProcessId, Scheduler, Slot, Stop};
+use super::mini_batch::Stage;
+use super::{Action, Moment, ProcessId, Scheduler};
 use crate::lease::LeaseId;
 
 /// From a failure for want of room until the next try.
@@ -38,7 +39,7 @@ impl Scheduler {
     /// A mini-batch could not be prepared.
     pub(super) fn no_room_for(&mut self, lease: LeaseId, message: String, now: Moment) {
         self.pause_for_room(message, now);
-        if let Some(mini_batch) = self.mini_batches.remove(&lease) {
+        if let Some(mini_batch) = self.mini_batches.remove(lease) {
             self.give_back(lease, mini_batch.unspent());
         }
     }
@@ -46,11 +47,11 @@ impl Scheduler {
     /// A process could not start.
     pub(super) fn no_room_to_start(&mut self, process: ProcessId, message: String, now: Moment) {
         self.pause_for_room(message, now);
-        if self.stop != Stop::No || self.gave_up.is_some() {
+        if !self.stopping.may_start() {
             return self.stop_if_alone();
         }
-        if !self.is_full() {
-            self.slots[process.slot] = Slot { process: None, start_at: self.room.pause_until };
+        if let Some(until) = self.room.pause_until.filter(|_| !self.processes.are_full()) {
+            self.processes.start_later(process.slot, until);
         }
     }
 
@@ -62,17 +63,13 @@ impl Scheduler {
             self.act(Action::Notice { process: None, waiting: Box::new(waiting) });
         }
         self.room.pause_until = Some(now.instant + PAUSE);
-        if std::mem::take(&mut self.is_receiving) {
-            self.act(Action::StopReceiving);
-        }
-        let mut unprepared: Vec<LeaseId> = self.waiting.drain(..).collect();
-        if self.processes().next().is_none() {
-            unprepared.extend(self.ready.drain(..));
-        }
-        for lease in unprepared {
-            if let Some(mini_batch) = self.mini_batches.remove(&lease) {
-                self.give_back(lease, mini_batch.unspent());
-            }
-        }
+        self.stop_receiving();
+        let has_process = !self.processes.have_ended();
+        let returned = self.mini_batches.take(|mini_batch| match mini_batch.stage {
+            Stage::Waiting { .. } => true,
+            Stage::Ready(_) => !has_process,
+            _ => false,
+        });
+        self.give_back_all(returned);
     }
 }

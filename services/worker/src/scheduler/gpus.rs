@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::process::{Life, Process};
 use super::trouble::Trouble;
-use super::{InUse, ProcessId, Scheduler, Share, Stop};
+use super::{InUse, ProcessId, Scheduler, Share};
 use crate::lease::LeaseId;
 
 /// Failures in a row after which a GPU is taken out of use.
@@ -150,7 +150,7 @@ impl Gpus {
 impl Scheduler {
     /// Notes a success of a process with a GPU.
     pub(super) fn gpu_succeeded(&mut self, id: ProcessId, mini_batch: u64) {
-        let gpu = self.process(id).and_then(|process| process.gpu);
+        let gpu = self.processes.get(id).and_then(|process| process.gpu);
         // The usual case: nothing has failed.
         if let Some(gpu) = gpu.filter(|_| !self.gpus.failing.is_empty() || !self.gpus.failed.is_empty()) {
             self.gpus.succeeded(gpu, mini_batch);
@@ -162,7 +162,7 @@ impl Scheduler {
         let text = format!("{}: {}", error.category, error.message);
         let Some((gpu, trouble, is_out)) = self.gpu_trouble(id, mini_batch, &text) else { return };
         self.avoid(mini_batch, gpu);
-        let Some(process) = self.process_mut(id).filter(|process| matches!(process.life, Life::Working)) else {
+        let Some(process) = self.processes.get_mut(id).filter(|process| matches!(process.life, Life::Working)) else {
             return;
         };
         process.condition.gpu_failed(gpu, trouble, is_out);
@@ -173,21 +173,21 @@ impl Scheduler {
 
     /// Notes that a process has died, in a mini-batch or not. Its text is all that is known about it.
     pub(super) fn gpu_died(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) {
-        let Some(gpu) = self.process(id).and_then(|process| process.gpu) else { return };
+        let Some(gpu) = self.processes.get(id).and_then(|process| process.gpu) else { return };
         self.gpu_trouble(id, mini_batch, text);
         self.avoid(mini_batch, gpu);
     }
 
     /// Returns the GPU of a process if its failure says that the GPU is gone.
     pub(super) fn lost_gpu(&self, id: ProcessId, ending: &Ending) -> Option<u32> {
-        let (gpu, error) = (self.process(id)?.gpu?, ending.error.as_ref()?);
+        let (gpu, error) = (self.processes.get(id)?.gpu?, ending.error.as_ref()?);
         let texts = [&error.category, &error.message, &error.printed];
         texts.into_iter().any(|text| Trouble::of(text) == Some(Trouble::Device)).then_some(gpu)
     }
 
     /// Takes the GPU of a process out of use if the text of a failure says so often enough.
     fn gpu_trouble(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) -> Option<(u32, Trouble, bool)> {
-        let gpu = self.process(id)?.gpu?;
+        let gpu = self.processes.get(id)?.gpu?;
         let trouble = Trouble::of(text)?;
         let named = |line: &&str| Trouble::of(line).is_some();
         let cause = text.lines().find(named).unwrap_or(text).trim().trim_end_matches('.').to_owned();
@@ -197,7 +197,7 @@ impl Scheduler {
             let notice =
                 format!("GPU {gpu} of node {node} is out of use after {FAILURES_MAX} failures in a row: {cause}");
             self.log("ERROR", notice.clone());
-            if let Some(process) = self.process_mut(id) {
+            if let Some(process) = self.processes.get_mut(id) {
                 process.notice = notice;
             }
         }
@@ -216,7 +216,7 @@ impl Scheduler {
             let may_work = matches!(process.life, Life::Starting | Life::Working);
             may_work && process.gpu.is_some_and(|other| other != gpu)
         };
-        self.processes().any(has_another)
+        self.processes.iter().any(has_another)
     }
 
     /// Whether a process with this GPU leaves mini-batches that have failed on it to others.
@@ -225,9 +225,11 @@ impl Scheduler {
     }
 
     fn has_failed_on(&self, lease: LeaseId, gpu: Option<u32>) -> bool {
-        let mini_batch = self.mini_batches.get(&lease).map(|ready| ready.descriptor.mini_batch);
-        let failed = mini_batch.and_then(|mini_batch| self.gpus.failed.get(&mini_batch));
-        failed.is_some_and(|failed| Some(failed.gpu) == gpu)
+        self.failed_on(lease).is_some_and(|failed| Some(failed.gpu) == gpu)
+    }
+
+    fn failed_on(&self, lease: LeaseId) -> Option<&FailedOn> {
+        self.gpus.failed.get(&self.mini_batches.get(lease)?.descriptor.mini_batch)
     }
 
     /// Whether a process with this GPU may get a mini-batch.
@@ -235,26 +237,25 @@ impl Scheduler {
         !self.chooses_mini_batches(gpu) || !self.has_failed_on(lease, gpu)
     }
 
-    /// Removes the next mini-batches for a process from those that are ready, or the next range of one. Those that have
-    /// failed on its GPU stay for a process with another one.
-    pub(super) fn take_ready(&mut self, count: usize, gpu: Option<u32>) -> Vec<LeaseId> {
+    /// Returns the next mini-batches for a process among the first `ready` ones, or the next range of one. Those that
+    /// have failed on its GPU stay for a process with another one.
+    pub(super) fn choose(&self, count: usize, ready: usize, gpu: Option<u32>) -> Vec<LeaseId> {
         let chooses = self.chooses_mini_batches(gpu);
-        if !chooses && !self.isolations.has_any() {
-            return self.ready.drain(..count).collect();
+        if !chooses && self.mini_batches.isolated().is_empty() {
+            return self.mini_batches.ready().take(count).collect();
         }
-        let fit = self.ready.iter().copied().filter(|lease| !chooses || !self.has_failed_on(*lease, gpu));
-        let mut taken = Vec::new();
-        for lease in fit.take(count) {
-            let is_range = self.isolations.has(lease);
-            if !is_range || taken.is_empty() {
-                taken.push(lease);
+        let ready = self.mini_batches.ready().take(ready);
+        let mut chosen = Vec::new();
+        for lease in ready.filter(|lease| !chooses || !self.has_failed_on(*lease, gpu)).take(count) {
+            let is_range = self.mini_batches.is_isolated(lease);
+            if !is_range || chosen.is_empty() {
+                chosen.push(lease);
             }
             if is_range {
                 break;
             }
         }
-        self.ready.retain(|lease| !taken.contains(lease));
-        taken
+        chosen
     }
 
     /// Returns how many mini-batches wait for a process with another GPU: the others need more in the meantime.
@@ -262,11 +263,8 @@ impl Scheduler {
         if self.gpus.failed.is_empty() {
             return 0;
         }
-        let has_failed = |lease: &&LeaseId| {
-            let mini_batch = self.mini_batches.get(lease).map(|ready| ready.descriptor.mini_batch);
-            mini_batch.is_some_and(|mini_batch| self.gpus.failed.contains_key(&mini_batch))
-        };
-        self.ready.iter().filter(has_failed).count().min(2 * self.slots.len())
+        let failed = self.mini_batches.ready().filter(|lease| self.failed_on(*lease).is_some());
+        failed.count().min(2 * self.processes.slots())
     }
 
     /// Whether a mini-batch that the node has received should go to another node first: it has failed on the only GPU
@@ -275,7 +273,7 @@ impl Scheduler {
         let Some(FailedOn { gpu, is_returned: false }) = self.gpus.failed.get(&mini_batch).copied() else {
             return false;
         };
-        let is_meant = self.stop == Stop::No && !self.has_other_gpu_than(gpu);
+        let is_meant = self.stopping.is_working() && !self.has_other_gpu_than(gpu);
         if is_meant {
             self.gpus.failed.insert(mini_batch, FailedOn { gpu, is_returned: true });
         }

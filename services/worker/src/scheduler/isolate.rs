@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning};
+use protocol::{AttemptStatus, Descriptor, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning};
 
 use super::isolation::{Isolated, Isolation};
 use super::mini_batch::{MiniBatch, Stage};
 use super::pipe::Handed;
-use super::{Action, Attempted, Moment, Outcome, ProcessId, Scheduler, conclude};
+use super::{Action, Moment, Outcome, ProcessId, Scheduler};
 use crate::lease::LeaseId;
 
 /// Mini-batches in a row of which no range succeeds, after which a node isolates no more.
@@ -37,8 +37,6 @@ pub(super) struct Isolations {
     /// Attempts in a row that gave up because their items fail one by one.
     given_up: u32,
     has_told: bool,
-    /// The mini-batches that are isolated; some may be gone.
-    leases: Vec<LeaseId>,
 }
 
 impl Isolations {
@@ -49,15 +47,6 @@ impl Isolations {
     /// Whether a process should give a mini-batch up after a few failed items. The next success ends the doubt.
     pub(super) fn are_items_doubted(&self) -> bool {
         self.given_up >= HOPELESS_MAX
-    }
-
-    pub(super) fn has_any(&self) -> bool {
-        !self.leases.is_empty()
-    }
-
-    /// Whether a mini-batch is handed over in ranges.
-    pub(super) fn has(&self, lease: LeaseId) -> bool {
-        self.leases.contains(&lease)
     }
 
     /// Notes the end of an attempt whose process tries item by item. Returns whether the node should warn.
@@ -72,20 +61,20 @@ impl Isolations {
 
 impl Scheduler {
     /// Whether the failure of a mini-batch is followed by runs of its ranges.
-    pub(super) fn isolates(&self, process: ProcessId, mini_batch: &MiniBatch, ending: &Ending) -> bool {
-        self.items_to_isolate(process, mini_batch, ending)
+    pub(super) fn isolates(&self, process: ProcessId, lease: LeaseId, ending: &Ending) -> bool {
+        self.items_to_isolate(process, lease, ending)
             .is_some_and(|items| (2..=self.config.spec.isolate_items_max).contains(&items))
     }
 
     /// Whether the results that the script has handed back still count, after a mini-batch that is not divided has failed
     /// for good. `isolate: off` keeps mini-batches whole, unless `partition_keys` is the reason for it.
-    pub(super) fn takes_kept(&self, mini_batch: &MiniBatch, ending: &Ending) -> bool {
+    pub(super) fn takes_kept(&self, lease: LeaseId, ending: &Ending) -> bool {
         let spec = &self.config.spec;
         ending.has_checkpoints
             && spec.output.action == OutputAction::AppendRow
             && (spec.isolate != Isolate::Off || !spec.partition_keys.is_empty())
             && is_of_user_code(ending.status)
-            && self.is_last_try(mini_batch)
+            && self.mini_batches.get(lease).is_some_and(|mini_batch| self.is_last_try(mini_batch))
     }
 
     fn is_last_try(&self, mini_batch: &MiniBatch) -> bool {
@@ -94,15 +83,10 @@ impl Scheduler {
     }
 
     /// Returns a warning if only the size of a mini-batch prevents runs of its ranges.
-    pub(super) fn warn_of_size(
-        &mut self,
-        process: ProcessId,
-        mini_batch: &MiniBatch,
-        ending: &Ending,
-    ) -> Option<Warning> {
-        let items = self.items_to_isolate(process, mini_batch, ending)?;
+    pub(super) fn warn_of_size(&mut self, process: ProcessId, lease: LeaseId, ending: &Ending) -> Option<Warning> {
+        let items = self.items_to_isolate(process, lease, ending)?;
         let max = self.config.spec.isolate_items_max;
-        let number = mini_batch.descriptor.mini_batch;
+        let number = self.mini_batches.get(lease)?.descriptor.mini_batch;
         (items > max).then(|| {
             self.warn(format!(
                 "mini-batch {number} has {items} items, more than isolate_items_max ({max}), so all of them fail \
@@ -112,12 +96,13 @@ impl Scheduler {
     }
 
     /// Returns the number of items of a mini-batch whose failure is followed by runs of its ranges, if its size allows.
-    fn items_to_isolate(&self, process: ProcessId, mini_batch: &MiniBatch, ending: &Ending) -> Option<u64> {
+    fn items_to_isolate(&self, process: ProcessId, lease: LeaseId, ending: &Ending) -> Option<u64> {
         let (spec, status) = (&self.config.spec, ending.status);
         if spec.isolate == Isolate::Off || status == AttemptStatus::Succeeded {
             return None;
         }
-        let Stage::Handed { prepared, .. } = &mini_batch.stage else { return None };
+        let mini_batch = self.mini_batches.get(lease)?;
+        let prepared = mini_batch.prepared()?;
         let is_isolated = is_of_user_code(status)
             && !ending.items_tried
             && self.is_last_try(mini_batch)
@@ -127,93 +112,80 @@ impl Scheduler {
         is_isolated.then_some(prepared.passed)
     }
 
-    /// Begins the isolation of a mini-batch whose last try has ended, or takes the result of a range.
+    /// Begins the isolation of a mini-batch whose last try has ended, or takes the result of a range. `divides`: not only
+    /// the results count that the script has handed back.
     pub(super) fn isolate(
         &mut self,
         process: ProcessId,
         handed: Handed,
-        mini_batch: MiniBatch,
+        divides: bool,
         ending: Ending,
         rows: Bytes,
         now: Moment,
     ) {
-        let divides = self.isolates(process, &mini_batch, &ending);
-        let MiniBatch { stage, isolation, .. } = mini_batch;
-        let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
-        let number = mini_batch.descriptor.mini_batch;
-        let isolation = match isolation {
-            Some(mut isolation) => {
+        let lease = handed.lease;
+        let lost_gpu = self.lost_gpu(process, &ending);
+        let has_other_gpu = lost_gpu.is_some_and(|gpu| self.has_other_gpu_than(gpu));
+        match self.mini_batches.isolation_mut(lease) {
+            None => self.begin_isolation(process, handed, divides, ending, now),
+            Some(isolation) => {
                 isolation.handed(&handed);
                 isolation.process = process;
-                let failed = ending.status != AttemptStatus::Succeeded;
                 if !isolation.next_is_kept() {
+                    let failed = ending.status != AttemptStatus::Succeeded;
                     self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
                 }
-                match self.lost_gpu(process, &ending) {
+                if lost_gpu.is_none() {
+                    let run = FailedRun { process: process.name().into(), started_at: handed.began.milliseconds };
+                    isolation.ended(ending, rows, run, now.instant);
+                } else if !(has_other_gpu && isolation.again()) {
                     // No item is at fault, so none is rejected for it.
-                    Some(gpu) if self.has_other_gpu_than(gpu) && isolation.again() => {}
-                    Some(_) => isolation.give_up(),
-                    None => {
-                        let run = FailedRun { process: process.name().into(), started_at: handed.began.milliseconds };
-                        isolation.ended(ending, rows, run, now.instant);
-                    }
+                    isolation.give_up();
                 }
-                isolation
             }
-            None => {
-                let until = now.instant + Duration::from_secs(self.config.spec.isolation_seconds_max());
-                let moments = [handed.began, now];
-                let first =
-                    mini_batch.descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
-                let items = first..first.saturating_add(prepared.passed);
-                let (mut isolation, how) = match divides {
-                    true => {
-                        let isolation =
-                            Isolation::new(items, self.config.spec.isolate, ending, process, moments, until);
-                        (isolation, format!("running its {} items in ranges", prepared.passed))
-                    }
-                    false => (
-                        Isolation::of_kept(items, ending, process, moments, until),
-                        "taking the results that it has handed back".to_owned(),
-                    ),
-                };
-                self.log("INFO", format!("mini-batch {number} has spent its tries, {how}"));
-                isolation.waited = handed.waits();
-                self.isolations.leases.push(handed.lease);
-                Box::new(isolation)
-            }
-        };
-        let is_given_up = self.isolations.are_over() && isolation.is_vain() && !isolation.next_is_kept();
-        let goes_on = isolation.next().is_some() && !is_given_up;
-        let (stage, isolation) = (Stage::Ready(prepared), Some(isolation));
-        self.mini_batches.insert(handed.lease, MiniBatch { stage, isolation, ..mini_batch });
-        self.goes_on(handed.lease, now);
-        if goes_on {
-            self.act(Action::Wait { lease: handed.lease });
-            self.ready.push_front(handed.lease);
-        } else {
-            self.end_isolation(handed.lease, Some(process), now);
         }
+        let Some(MiniBatch { isolation: Some(isolation), .. }) = self.mini_batches.get(lease) else { return };
+        let is_given_up = self.isolations.are_over() && isolation.is_vain() && !isolation.next_is_kept();
+        let has_next = isolation.next().is_some() && !is_given_up;
+        self.goes_on(lease, now);
+        if has_next {
+            self.act(Action::Wait { lease });
+            self.mini_batches.wait_again(lease);
+        } else if let Some(mini_batch) = self.mini_batches.remove(lease) {
+            self.end_isolation(lease, mini_batch, Some(process), now);
+        }
+    }
+
+    fn begin_isolation(&mut self, process: ProcessId, handed: Handed, divides: bool, ending: Ending, now: Moment) {
+        let Some(mini_batch) = self.mini_batches.get(handed.lease) else { return };
+        let Descriptor { mini_batch: number, replays, .. } = mini_batch.descriptor;
+        let passed = mini_batch.prepared().map_or(0, |prepared| prepared.passed);
+        let first = replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
+        let items = first..first.saturating_add(passed);
+        let (division, how) = match divides {
+            true => (self.config.spec.isolate, format!("running its {passed} items in ranges")),
+            false => (Isolate::Off, "taking the results that it has handed back".to_owned()),
+        };
+        let until = now.instant + Duration::from_secs(self.config.spec.isolation_seconds_max());
+        let mut isolation = Isolation::new(items, division, ending, process, [handed.began, now], until);
+        isolation.waited = handed.waits();
+        self.mini_batches.isolate(handed.lease, isolation);
+        self.log("INFO", format!("mini-batch {number} has spent its tries, {how}"));
     }
 
     /// Hands ranges to the processes that have run others of the same mini-batch, and so have its items at hand.
     pub(super) fn hand_over_ranges(&mut self, now: Moment) {
-        let held = &self.mini_batches;
-        self.isolations.leases.retain(|lease| held.get(lease).is_some_and(|held| held.isolation.is_some()));
-        for position in 0..self.isolations.leases.len() {
-            let lease = self.isolations.leases[position];
+        for position in 0..self.mini_batches.isolated().len() {
+            let lease = self.mini_batches.isolated()[position];
             let Some(MiniBatch { stage: Stage::Ready(_), isolation: Some(isolation), .. }) =
-                self.mini_batches.get(&lease)
+                self.mini_batches.get(lease)
             else {
                 continue;
             };
-            let process = isolation.process;
-            let is_free = self.process(process).is_some_and(|process| {
-                process.is_idle() && process.wanted(self.limits) > 0 && self.may_run(lease, process.gpu)
-            });
-            if is_free {
-                self.ready.retain(|ready| *ready != lease);
-                self.hand_over_to(process.slot, vec![lease], now);
+            let id = isolation.process;
+            let process = self.processes.get(id);
+            if process.is_some_and(|process| process.is_free() && self.may_run(lease, process.gpu)) {
+                self.hand_over_to(id.slot, &[lease], now);
             }
         }
     }
@@ -233,33 +205,28 @@ impl Scheduler {
     }
 
     /// Ends the isolation of a mini-batch that might not end before the longest lease that the queue allows.
-    pub(super) fn cut_isolation(&mut self, lease: LeaseId, now: Moment) {
-        let isolation = self.mini_batches.get_mut(&lease).and_then(|mini_batch| mini_batch.isolation.as_mut());
-        if let Some(isolation) = isolation {
+    pub(super) fn cut_isolation(&mut self, lease: LeaseId, mut mini_batch: MiniBatch, now: Moment) {
+        if let Some(isolation) = &mut mini_batch.isolation {
             isolation.abandon("the queue does not let a node keep a mini-batch any longer");
-            self.end_isolation(lease, None, now);
+            self.end_isolation(lease, mini_batch, None, now);
         }
     }
 
-    /// Announces an isolated mini-batch, which is in no pipe.
-    fn end_isolation(&mut self, lease: LeaseId, process: Option<ProcessId>, now: Moment) {
-        let Some(mini_batch) = self.mini_batches.remove(&lease) else { return };
-        let MiniBatch { descriptor, deliveries_lost, received, preparation, stage, isolation } = mini_batch;
-        let Some(isolation) = isolation else { return };
-        let Stage::Ready(mut prepared) = stage else { unreachable!("it waits for a process, or waited last") };
-        let table = prepared.take_table();
-        let (began, waited, only_kept) = (isolation.began, isolation.waited, isolation.only_kept);
+    /// Announces an isolated mini-batch, which has left the node.
+    fn end_isolation(&mut self, lease: LeaseId, mut mini_batch: MiniBatch, process: Option<ProcessId>, now: Moment) {
+        let Some(isolation) = mini_batch.isolation.take() else { return };
+        let (began, waited, only_kept) = (isolation.began, isolation.waited, isolation.only_kept());
         let by_position = matches!(self.config.spec.output.format, OutputFormat::Text | OutputFormat::Csv);
-        let isolated = isolation.finish(|item| descriptor.item_detail(item), by_position, now);
-        let (saved, passed, number) = (isolated.has_succeeded(), prepared.passed, descriptor.mini_batch);
+        let isolated = isolation.finish(|item| mini_batch.descriptor.item_detail(item), by_position, now);
+        let saved = isolated.has_succeeded();
         let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } = isolated;
-        let name = process.and_then(|process| self.process(process)).map_or("", |process| process.name.as_str());
-        let worker = [self.config.node.as_str(), name];
+        let mut attempted = mini_batch.attempted(began, waited, now);
+        let (table, passed) = (attempted.prepared.take_table(), attempted.prepared.passed);
+        attempted.prepared = attempted.prepared.given(self.processes.starts.takes_arrow());
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
-        let prepared = prepared.given(self.takes_arrow);
-        let attempted = Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited };
-        let (mut attempt, next_try) = conclude(attempted, worker, ending, self.config.spec.run_max_try, ended);
+        let (mut attempt, next_try) = self.conclude_by(process, attempted, ending, ended);
+        let number = attempt.mini_batch;
         attempt.warnings_total += more_warnings;
         (attempt.rejected, attempt.pieces, attempt.extra_runs) = (rejected, pieces, extra_runs);
         self.reuse_table(table, &mut attempt.rejected);
@@ -272,7 +239,7 @@ impl Scheduler {
             false => format!("mini-batch {number}: none of its ranges succeeded in {extra_runs} extra runs"),
         };
         self.log(if saved { "INFO" } else { "WARNING" }, message);
-        if !saved && let Some(process) = process.and_then(|process| self.process_mut(process)) {
+        if !saved && let Some(process) = process.and_then(|process| self.processes.get_mut(process)) {
             process.condition.failed();
         }
         if !only_kept {
@@ -287,10 +254,6 @@ impl Scheduler {
             attempt.warnings.push(warning);
             attempt.warnings_total += 1;
         }
-        let outcome = Box::new(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
-        self.announce_outcome(outcome);
-        if saved {
-            self.drop_copies_of(number);
-        }
+        self.announce_outcome(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
     }
 }

@@ -27,7 +27,7 @@ use super::causes::{Cause, Failed, is_of_an_item, rejected};
 use super::gaps::Gaps;
 use super::good::Good;
 use super::pipe::Handed;
-use super::ranges::{Pending, Place, Suspects};
+use super::ranges::{Pending, RangeKind, Suspects};
 use super::rejects::shorten_error;
 use super::run_cost::RunCost;
 use super::{Moment, ProcessId};
@@ -43,8 +43,6 @@ const WARNINGS_MAX: usize = 10;
 /// A mini-batch that is being isolated.
 pub(super) struct Isolation {
     division: Isolate,
-    /// Whether it divides nothing, because only what the script has handed back may still count.
-    pub(super) only_kept: bool,
     /// How its last try ended, and when.
     whole: Ending,
     pub(super) began: Moment,
@@ -102,8 +100,8 @@ impl Isolated {
 }
 
 impl Isolation {
-    /// Divides a mini-batch of at least two items, which are these of its argument. `whole`: how its last try ended,
-    /// which this process began at `began`.
+    /// Divides a mini-batch of at least two items, which are these of its argument. `division`: if off, only those results
+    /// count that the script has handed back. `whole`: how its last try ended, which this process began at `began`.
     pub(super) fn new(
         items: Range<u64>,
         division: Isolate,
@@ -112,45 +110,10 @@ impl Isolation {
         [began, ended]: [Moment; 2],
         until: Instant,
     ) -> Self {
-        let mut isolation = Self::begin(&items, division, whole, process, [began, ended], until);
-        let cause = isolation.cause_of_whole();
-        let suspect = isolation.whole.suspect.filter(|_| division == Isolate::Items);
-        isolation.divide(items, &cause, suspect);
-        isolation
-    }
-
-    /// Takes only those results of a mini-batch that the script has handed back, because it is not divided.
-    pub(super) fn of_kept(
-        items: Range<u64>,
-        whole: Ending,
-        process: ProcessId,
-        moments: [Moment; 2],
-        until: Instant,
-    ) -> Self {
-        let mut isolation = Self::begin(&items, Isolate::Off, whole, process, moments, until);
-        isolation.only_kept = true;
-        isolation.whole.warnings.clone().into_iter().for_each(|warning| isolation.warn(warning));
-        let cause = isolation.cause_of_whole();
-        isolation.pending.push(Pending::kept(items, cause));
-        isolation
-    }
-
-    fn cause_of_whole(&self) -> Arc<Cause> {
-        let run = FailedRun { process: self.process.name().into(), started_at: self.began.milliseconds };
-        Cause::of(&self.whole, run)
-    }
-
-    fn begin(
-        items: &Range<u64>,
-        division: Isolate,
-        whole: Ending,
-        process: ProcessId,
-        [began, ended]: [Moment; 2],
-        until: Instant,
-    ) -> Self {
-        Self {
+        let cause = Cause::of(&whole, FailedRun { process: process.name().into(), started_at: began.milliseconds });
+        let (suspect, warnings) = (whole.suspect.filter(|_| division == Isolate::Items), whole.warnings.clone());
+        let mut isolation = Self {
             division,
-            only_kept: false,
             began,
             ended,
             process,
@@ -160,7 +123,7 @@ impl Isolation {
             again: None,
             good: Good::default(),
             rejected: BTreeMap::new(),
-            gaps: Gaps::of(items),
+            gaps: Gaps::of(&items),
             run_cost: RunCost::default(),
             range_began: None,
             suspects: Suspects::Untested,
@@ -173,7 +136,19 @@ impl Isolation {
             warnings: Vec::new(),
             warnings_total: 0,
             whole,
+        };
+        if isolation.only_kept() {
+            warnings.into_iter().for_each(|warning| isolation.warn(warning));
+            isolation.pending.push(Pending::kept(items, cause));
+        } else {
+            isolation.divide(items, &cause, suspect);
         }
+        isolation
+    }
+
+    /// Whether it divides nothing, because only what the script has handed back may still count.
+    pub(super) fn only_kept(&self) -> bool {
+        self.division == Isolate::Off
     }
 
     /// Returns the items to run next; `None`: the isolation is over.
@@ -184,7 +159,7 @@ impl Isolation {
 
     /// Whether only those results of the next range count that the script has handed back: `run` is not called.
     pub(super) fn next_is_kept(&self) -> bool {
-        self.position().is_some_and(|position| self.pending[position].place == Place::Kept)
+        self.position().is_some_and(|position| self.pending[position].kind == RangeKind::Kept)
     }
 
     /// Takes the start of the range to run next, which has ended, and the time that it has waited for a service, or for
@@ -202,22 +177,22 @@ impl Isolation {
     /// Takes the result of the range that was to be run next, and which run that was.
     pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, run: FailedRun, now: Instant) {
         let Some(position) = self.position() else { return };
-        let Pending { items, place, cause: kept, .. } = self.pending.remove(position);
+        let Pending { items, kind, cause: kept, .. } = self.pending.remove(position);
         self.probe = None;
-        self.runs = self.runs.saturating_add(u32::from(place != Place::Kept));
+        self.runs = self.runs.saturating_add(u32::from(kind != RangeKind::Kept));
         self.load_seconds += known(ending.load_seconds);
         self.run_seconds += ending.run_seconds;
         self.process_seconds += ending.process_seconds;
-        if place != Place::Kept {
+        if kind != RangeKind::Kept {
             self.measure(&items, &ending, now);
         }
         if ending.status == AttemptStatus::Succeeded {
-            if place == Place::Suspect {
+            if kind == RangeKind::Suspect {
                 self.suspects = Suspects::Wrong;
             }
-            let kept = (place == Place::Kept).then_some(kept);
+            let kept = (kind == RangeKind::Kept).then_some(kept);
             self.succeeded(&items, ending, rows, &run, kept);
-        } else if place == Place::Kept {
+        } else if kind == RangeKind::Kept {
             self.reject(items, kept);
         } else {
             let cause = Cause::of(&ending, run);
@@ -226,7 +201,7 @@ impl Isolation {
                 self.items_failed += 1;
                 self.gaps.found(items.start);
             }
-            if place == Place::Suspect && self.suspects != Suspects::Wrong {
+            if kind == RangeKind::Suspect && self.suspects != Suspects::Wrong {
                 self.suspects = Suspects::Right;
             }
             if count > 1 && self.division == Isolate::Items {
@@ -261,9 +236,9 @@ impl Isolation {
     fn divide_next(&mut self) {
         while self.probe.is_none() && self.division == Isolate::Items {
             self.join_next();
-            let Some(next) = self.pending.last().filter(|next| next.place != Place::Kept) else { return };
+            let Some(next) = self.pending.last().filter(|next| next.kind != RangeKind::Kept) else { return };
             let (start, count) = (next.items.start, next.count());
-            let is_doubtful = next.place != Place::Before || self.suspects == Suspects::Wrong;
+            let is_doubtful = next.kind != RangeKind::BeforeSuspect || self.suspects == Suspects::Wrong;
             let length = self.length(start).filter(|length| *length < count && is_doubtful);
             let is_bad = next.is_last_part && next.cause.is_of_an_item() && !self.is_explained(next);
             if count < 2 || (length.is_none() && !is_bad) {
@@ -285,7 +260,7 @@ impl Isolation {
     fn join_next(&mut self) {
         while let [.., behind, next] = &self.pending[..]
             && next.items.end == behind.items.start
-            && [next, behind].into_iter().all(|range| range.place == Place::Anywhere && self.is_explained(range))
+            && [next, behind].into_iter().all(|range| range.kind == RangeKind::Ordinary && self.is_explained(range))
             && self.length(next.items.start).is_some_and(|length| next.count() < length)
         {
             let start = next.items.start;
@@ -318,7 +293,7 @@ impl Isolation {
         if self.good.ranges > 0 || self.items_failed < FIRST_ITEMS {
             return;
         }
-        let positions = (0..self.pending.len()).filter(|position| self.pending[*position].place != Place::Kept);
+        let positions = (0..self.pending.len()).filter(|position| self.pending[*position].kind != RangeKind::Kept);
         let Some(position) = positions.max_by_key(|position| self.pending[*position].count()) else { return };
         let Pending { items: Range { start, end }, part_of, cause, .. } = self.pending.remove(position);
         let middle = start + (end - start) / 2;
@@ -375,13 +350,13 @@ impl Isolation {
         let [before, after] = [start..suspect, suspect + 1..end];
         let is_last = after.is_empty();
         self.pend([(before, is_last), (after, !is_last)], &items, cause);
-        if let Some(Pending { items, place, .. }) = self.pending.last_mut()
+        if let Some(Pending { items, kind, .. }) = self.pending.last_mut()
             && items.start < suspect
         {
-            *place = Place::Before;
+            *kind = RangeKind::BeforeSuspect;
         }
         self.pending
-            .push(Pending { place: Place::Suspect, ..Pending::part(suspect..suspect + 1, false, &items, cause) });
+            .push(Pending { kind: RangeKind::Suspect, ..Pending::part(suspect..suspect + 1, false, &items, cause) });
     }
 
     /// Adds parts of a range in the order in which they are to run, each with whether it is the last one.
@@ -414,8 +389,8 @@ impl Isolation {
         let message = format!("{left} items were rejected without a run of their own, because {reason}");
         self.warn(Warning { message });
         self.probe = None;
-        let rest = self.pending.drain(..).map(|Pending { items, cause, place, .. }| {
-            let cause = if place == Place::Kept { cause } else { cause.of_a_whole(reason) };
+        let rest = self.pending.drain(..).map(|Pending { items, cause, kind, .. }| {
+            let cause = if kind == RangeKind::Kept { cause } else { cause.of_a_whole(reason) };
             (items.start, Failed { items, cause })
         });
         self.rejected.extend(rest);

@@ -1,11 +1,14 @@
 //! A mini-batch that this node holds, and its stage.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use protocol::{Descriptor, ErrorReport};
+use protocol::{Descriptor, ErrorReport, MiniBatchFrame, Waited};
 
 use super::isolation::Isolation;
 use super::process::ProcessId;
+use super::{Attempted, Moment};
 use crate::prepare::Prepared;
 
 /// A mini-batch under a lease of this node.
@@ -26,6 +29,8 @@ pub(super) struct MiniBatch {
 pub(super) enum Stage {
     /// It waits for memory, of which it is expected to occupy this much.
     Waiting { bytes: u64 },
+    /// It is a copy, and waits for a process without work.
+    Postponed { bytes: u64 },
     /// The agent prepares it.
     Preparing { bytes: u64, since: Instant },
     /// It waits for a process.
@@ -35,10 +40,16 @@ pub(super) enum Stage {
 }
 
 impl MiniBatch {
+    /// Returns a mini-batch that has just been received. A copy is postponed.
+    pub(super) fn received(descriptor: Descriptor, deliveries_lost: u32, received: Instant, bytes: u64) -> Self {
+        let stage = if descriptor.copy { Stage::Postponed { bytes } } else { Stage::Waiting { bytes } };
+        Self { descriptor, deliveries_lost, received, preparation: Duration::ZERO, stage, isolation: None }
+    }
+
     /// Returns the memory that it occupies or will occupy.
     pub(super) fn bytes(&self) -> u64 {
         match &self.stage {
-            Stage::Waiting { .. } => 0,
+            Stage::Waiting { .. } | Stage::Postponed { .. } => 0,
             Stage::Preparing { bytes, .. } => *bytes,
             Stage::Ready(prepared) | Stage::Handed { prepared, .. } => prepared.bytes,
         }
@@ -54,6 +65,67 @@ impl MiniBatch {
     pub(super) fn unspent(self) -> Descriptor {
         let was_interrupted = self.descriptor.was_interrupted || self.isolation.is_some();
         Descriptor { deliveries_lost: self.deliveries_lost, was_interrupted, ..self.descriptor }
+    }
+
+    /// Returns how long its preparation has taken so far.
+    pub(super) fn preparing_for(&self, now: Instant) -> Option<Duration> {
+        match self.stage {
+            Stage::Preparing { since, .. } => Some(now.duration_since(since)),
+            _ => None,
+        }
+    }
+
+    /// Returns what is prepared of it.
+    pub(super) fn prepared(&self) -> Option<&Prepared> {
+        match &self.stage {
+            Stage::Ready(prepared) | Stage::Handed { prepared, .. } => Some(prepared),
+            _ => None,
+        }
+    }
+
+    /// Returns its attempt, which ends now. Its preparation may have failed, or have taken too long.
+    pub(super) fn attempted(self, began: Moment, waited: Waited, now: Moment) -> Attempted {
+        let preparation = self.preparing_for(now.instant).unwrap_or(self.preparation);
+        let Self { descriptor, deliveries_lost, received, stage, .. } = self;
+        let prepared = match stage {
+            Stage::Ready(prepared) | Stage::Handed { prepared, .. } => *prepared,
+            _ => Prepared::unreadable(&descriptor),
+        };
+        Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited }
+    }
+
+    /// Moves it into a pipe. Returns the frame for the process, and the memory file of its table. From the try
+    /// `named_from` on, its answer may name failed items.
+    pub(super) fn hand_over(
+        &mut self,
+        process: ProcessId,
+        sequence: u64,
+        named_from: Option<u32>,
+        doubted: bool,
+    ) -> (MiniBatchFrame, Option<Arc<OwnedFd>>) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Waiting { bytes: 0 });
+        let Stage::Ready(prepared) = stage else { unreachable!("it is ready") };
+        let try_number = self.descriptor.tries_spent.saturating_add(1);
+        let frame = MiniBatchFrame {
+            sequence,
+            mini_batch: self.descriptor.mini_batch,
+            try_number,
+            items: match &self.isolation {
+                Some(isolation) => isolation.next().map(|items| (items.start, items.end)),
+                None => self.descriptor.replays.and_then(|replays| replays.rows),
+            },
+            only_kept: self.isolation.as_ref().is_some_and(|isolation| isolation.next_is_kept()),
+            resumes: self.resumes(),
+            names_failed_items: named_from.is_some_and(|first| try_number >= first),
+            doubted,
+            replays: self.descriptor.replays.map(|replays| (replays.mini_batch, replays.item)),
+            key: self.descriptor.key().to_vec(),
+            rows_before: self.descriptor.rows_before(),
+            payload: prepared.payload.clone(),
+        };
+        let file = prepared.file.as_ref().map(|file| file.file.clone());
+        self.stage = Stage::Handed { process, sequence, prepared, is_lease_lost: false };
+        (frame, file)
     }
 }
 

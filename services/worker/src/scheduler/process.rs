@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use protocol::{AttemptStatus, Ending, SlotPhase};
 
-use super::condition::Condition;
+use super::condition::{Condition, WearLimits};
 use super::pipe::Pipe;
 
 /// Names one process of a node: the slot, which its successor takes over, and the number among all processes that the
@@ -19,14 +19,6 @@ impl ProcessId {
     pub fn name(self) -> String {
         format!("process{:03}", self.number)
     }
-}
-
-#[derive(Default)]
-pub(super) struct Slot {
-    /// A process whose resources are not released.
-    pub(super) process: Option<Box<Process>>,
-    /// When the next process starts in an empty slot; `None`: never.
-    pub(super) start_at: Option<Instant>,
 }
 
 pub(super) struct Process {
@@ -98,13 +90,19 @@ pub(super) enum Then {
 }
 
 impl Process {
-    pub(super) fn starting(id: ProcessId, gpu: Option<u32>, sees: Vec<u32>, started: Instant) -> Self {
+    pub(super) fn starting(
+        id: ProcessId,
+        gpu: Option<u32>,
+        sees: Vec<u32>,
+        limits: WearLimits,
+        started: Instant,
+    ) -> Self {
         Self {
             id,
             name: id.name(),
             life: Life::Starting,
             pipe: Pipe::default(),
-            condition: Condition::default(),
+            condition: Condition::new(limits),
             is_surplus: false,
             gpu,
             sees,

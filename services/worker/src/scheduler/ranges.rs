@@ -13,18 +13,18 @@ pub(super) struct Pending {
     pub(super) is_last_part: bool,
     /// The failure of that range.
     pub(super) cause: Arc<Cause>,
-    pub(super) place: Place,
+    pub(super) kind: RangeKind,
 }
 
 impl Pending {
     /// A part of a range that has failed with this cause.
     pub(super) fn part(items: Range<u64>, is_last_part: bool, part_of: &Range<u64>, cause: &Arc<Cause>) -> Self {
-        Self { items, part_of: part_of.clone(), is_last_part, cause: cause.clone(), place: Place::Anywhere }
+        Self { items, part_of: part_of.clone(), is_last_part, cause: cause.clone(), kind: RangeKind::Ordinary }
     }
 
     /// A range that has failed with this cause, and of which the script has handed results back.
     pub(super) fn kept(items: Range<u64>, cause: Arc<Cause>) -> Self {
-        Self { place: Place::Kept, ..Self::part(items.clone(), false, &items, &cause) }
+        Self { kind: RangeKind::Kept, ..Self::part(items.clone(), false, &items, &cause) }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -32,15 +32,15 @@ impl Pending {
     }
 }
 
-/// Where a range lies, as far as the exception of the range that it is a part of says so.
+/// What is known of a range, mostly from the exception of the range that it is a part of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    Anywhere,
+pub(super) enum RangeKind {
+    Ordinary,
     /// The item on which the process was working.
     Suspect,
     /// Before that item.
-    Before,
-    /// Nowhere else: the range has failed, and only what the script has handed back of it may still count.
+    BeforeSuspect,
+    /// It has failed, and only what the script has handed back of it may still count.
     Kept,
 }
 

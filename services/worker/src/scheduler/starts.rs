@@ -28,6 +28,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     has_succeeded: bool,
+    takes_arrow: bool,
     failed: u32,
     /// The last failure, for comparison and for people.
     kind: String,
@@ -52,10 +53,15 @@ pub(super) enum Next {
 }
 
 impl Starts {
-    /// Notes that `init()` of a process has returned.
-    pub(super) fn succeeded(&mut self) {
+    /// Notes that `init()` of a process has returned, and whether the script takes tables of Arrow.
+    pub(super) fn succeeded(&mut self, takes_arrow: bool) {
         let (idle_deaths, last_death) = (self.idle_deaths, std::mem::take(&mut self.last_death));
-        *self = Self { has_succeeded: true, idle_deaths, last_death, ..Self::default() };
+        *self = Self { has_succeeded: true, takes_arrow, idle_deaths, last_death, ..Self::default() };
+    }
+
+    /// Whether the script takes tables of Arrow.
+    pub(super) fn takes_arrow(&self) -> bool {
+        self.takes_arrow
     }
 
     pub(super) fn failed(&mut self, process: &str, chance: Chance, error: &ErrorReport) {
@@ -166,7 +172,7 @@ mod tests {
     #[test]
     fn equal_failures_after_a_success_are_retried() {
         let mut starts = after(&[(Chance::Perhaps, "KeyError: x.")]);
-        starts.succeeded();
+        starts.succeeded(false);
         for _ in 0..2 {
             fail(&mut starts, Chance::Perhaps, "KeyError: x.");
         }
@@ -188,10 +194,10 @@ mod tests {
     #[test]
     fn idle_deaths_give_up_unless_a_mini_batch_is_answered() {
         let mut starts = Starts::default();
-        starts.succeeded();
+        starts.succeeded(false);
         for _ in 0..5 {
             starts.died_idle("it crashed.".into());
-            starts.succeeded();
+            starts.succeeded(false);
         }
         assert_eq!(starts.next(2, 0), Next::Start);
         starts.died_idle("it crashed.".into());

@@ -1,23 +1,59 @@
 //! The end of an agent: it returns unstarted mini-batches immediately, and waits a while for running ones.
 
+use std::time::Instant;
+
 use protocol::{Descriptor, ResultEvent};
 
 use super::deadlines::SHUTDOWN_TIME;
 use super::mini_batch::{MiniBatch, Stage};
-use super::process::{Life, Process};
-use super::{Action, Announcement, Moment, ProcessId, Scheduler, Stop};
+use super::process::Life;
+use super::{Action, Announcement, Moment, Scheduler, Stop};
 use crate::lease::LeaseId;
+
+/// Whether the agent works, and why it stops.
+#[derive(Debug, Default)]
+pub(super) struct Stopping {
+    stop: Stop,
+    /// When the time for an orderly stop is over; `None`: the node works, or has no process left.
+    deadline: Option<Instant>,
+    /// The cause, once the node starts no more processes.
+    gave_up: Option<String>,
+    /// The reducer knows that this node stops, because it has given up.
+    is_announced: bool,
+}
+
+impl Stopping {
+    /// Whether the agent is not asked to stop.
+    pub(super) fn is_working(&self) -> bool {
+        self.stop == Stop::No
+    }
+
+    /// Whether processes may still start.
+    pub(super) fn may_start(&self) -> bool {
+        self.is_working() && self.gave_up.is_none()
+    }
+
+    /// Whether running mini-batches may end.
+    fn is_orderly(&self) -> bool {
+        matches!(self.stop, Stop::Finish | Stop::Drain)
+    }
+
+    /// Drains a node that has given up. Returns the cause, unless it stops already.
+    fn drain(&mut self) -> Option<String> {
+        let cause = self.gave_up.clone().filter(|_| self.is_working())?;
+        (self.stop, self.is_announced) = (Stop::Drain, true);
+        Some(cause)
+    }
+}
 
 impl Scheduler {
     pub(super) fn stop(&mut self, stop: Stop, now: Moment) {
-        if !self.stop.raise(stop) {
+        if !self.stopping.stop.raise(stop) {
             return;
         }
-        if std::mem::take(&mut self.is_receiving) {
-            self.act(Action::StopReceiving);
-        }
+        self.stop_receiving();
         let patience = if stop == Stop::Finish { SHUTDOWN_TIME } else { self.config.grace };
-        self.stop_deadline = Some(now.instant + patience);
+        self.stopping.deadline = Some(now.instant + patience);
         let sentence = match stop {
             Stop::No => "working",
             Stop::Finish => "the job is done",
@@ -26,8 +62,8 @@ impl Scheduler {
         };
         self.log("INFO", sentence.to_owned());
         match stop {
-            Stop::Kill => self.processes_where(|_| true).into_iter().for_each(|process| self.kill(process)),
-            Stop::Drain => self.processes_where(|_| true).into_iter().for_each(|process| self.recall(process)),
+            Stop::Kill => self.processes.ids(|_| true).into_iter().for_each(|process| self.kill(process)),
+            Stop::Drain => self.processes.ids(|_| true).into_iter().for_each(|process| self.recall(process)),
             Stop::Finish if self.config.spec.speculation => self.kill_slower(),
             Stop::No | Stop::Finish => {}
         }
@@ -35,21 +71,23 @@ impl Scheduler {
 
     /// Returns whether the agent can close.
     pub fn is_over(&self, now: Moment) -> bool {
-        match self.stop {
-            Stop::No => false,
-            Stop::Kill => true,
-            Stop::Finish | Stop::Drain => {
-                let too_late = self.stop_deadline.is_some_and(|deadline| now.instant > deadline);
-                too_late || self.processes().next().is_none()
-            }
+        let too_late = self.stopping.deadline.is_some_and(|deadline| now.instant > deadline);
+        self.stopping.stop == Stop::Kill || (self.stopping.is_orderly() && (too_late || self.processes.have_ended()))
+    }
+
+    /// Cancels the request for mini-batches.
+    pub(super) fn stop_receiving(&mut self) {
+        if std::mem::take(&mut self.is_receiving) {
+            self.act(Action::StopReceiving);
         }
     }
 
     /// Returns unstarted mini-batches while the agent stops, so that other nodes can run them immediately. Recalled
     /// ones follow when the process has answered.
     pub(super) fn return_waiting(&mut self) {
-        if matches!(self.stop, Stop::Finish | Stop::Drain) {
-            self.take_waiting().into_iter().for_each(|(lease, descriptor)| self.give_back(lease, descriptor));
+        if self.stopping.is_orderly() {
+            let unstarted = self.mini_batches.take(|_| true);
+            self.give_back_all(unstarted);
         }
     }
 
@@ -62,70 +100,52 @@ impl Scheduler {
             let waits = matches!(mini_batch.stage, Stage::Waiting { .. } | Stage::Ready(_));
             waits && age + limit > lease_max && age > lease_max / 4
         };
-        let queues = [&mut self.waiting, &mut self.ready];
-        let mut old = Vec::new();
-        for queue in queues {
-            old.extend(queue.iter().filter(|lease| self.mini_batches.get(lease).is_some_and(is_old)));
-            queue.retain(|lease| !old.contains(lease));
-        }
-        for lease in old {
-            if self.mini_batches.get(&lease).is_some_and(|mini_batch| mini_batch.isolation.is_some()) {
-                self.cut_isolation(lease, now);
-            } else if let Some(mini_batch) = self.mini_batches.remove(&lease) {
-                self.give_back(lease, mini_batch.unspent());
+        for (lease, mini_batch) in self.mini_batches.take(is_old) {
+            match mini_batch.isolation {
+                Some(_) => self.cut_isolation(lease, mini_batch, now),
+                None => self.give_back(lease, mini_batch.unspent()),
             }
         }
+    }
+
+    pub(super) fn give_back_all(&mut self, mini_batches: Vec<(LeaseId, MiniBatch)>) {
+        mini_batches.into_iter().for_each(|(lease, mini_batch)| self.give_back(lease, mini_batch.unspent()));
     }
 
     pub(super) fn give_back(&mut self, lease: LeaseId, descriptor: Descriptor) {
         self.act(Action::Announce(Announcement::Return { lease, descriptor: Box::new(descriptor) }));
     }
 
-    /// Removes and returns the mini-batches that are not in a pipe.
-    fn take_waiting(&mut self) -> Vec<(LeaseId, Descriptor)> {
-        let leases = self.waiting.drain(..).chain(self.preparing.drain(..)).chain(self.ready.drain(..));
-        let leases = leases.chain(self.copies.drain(..));
-        leases.filter_map(|lease| Some((lease, self.mini_batches.remove(&lease)?.unspent()))).collect()
-    }
-
     /// Kills the remaining processes, and returns the mini-batches that the node still holds.
     pub fn close(&mut self) -> Vec<(LeaseId, Descriptor)> {
-        if std::mem::take(&mut self.is_receiving) {
-            self.act(Action::StopReceiving);
-        }
-        for process in self.processes_where(|_| true) {
+        self.stop_receiving();
+        for process in self.processes.ids(|_| true) {
             self.kill(process);
             self.forget(process);
         }
-        let held = self.take_waiting();
-        if !self.has_announced_stop {
-            let cause = self.gave_up.clone();
+        let held = self.mini_batches.take(|_| true);
+        if !self.stopping.is_announced {
+            let cause = self.stopping.gave_up.clone();
             self.tell(ResultEvent::NodeStopped { node: self.config.node.clone(), cause });
         }
         self.log("INFO", format!("stopped; returning {} mini-batches", held.len()));
-        held
-    }
-
-    pub(super) fn processes_where(&self, is_meant: impl Fn(&Process) -> bool) -> Vec<ProcessId> {
-        self.processes().filter(|process| is_meant(process)).map(|process| process.id).collect()
+        held.into_iter().map(|(lease, mini_batch)| (lease, mini_batch.unspent())).collect()
     }
 
     /// Stops starting processes, and kills those that are in `init()`.
     pub(super) fn give_up(&mut self, cause: String) {
         self.log("ERROR", cause.clone());
-        self.gave_up = Some(cause);
-        self.processes_where(|process| matches!(process.life, Life::Starting | Life::InitFailed))
-            .into_iter()
-            .for_each(|process| self.kill(process));
+        self.stopping.gave_up = Some(cause);
+        let starting = self.processes.ids(|process| matches!(process.life, Life::Starting | Life::InitFailed));
+        starting.into_iter().for_each(|process| self.kill(process));
         self.stop_if_alone();
     }
 
     /// Drains a node that has given up, once its last process has ended.
     pub(super) fn stop_if_alone(&mut self) {
-        let Some(cause) = self.gave_up.clone() else { return };
-        if self.stop == Stop::No && self.processes().next().is_none() {
-            self.stop = Stop::Drain;
-            self.has_announced_stop = true;
+        if self.processes.have_ended()
+            && let Some(cause) = self.stopping.drain()
+        {
             self.tell(ResultEvent::NodeStopped { node: self.config.node.clone(), cause: Some(cause) });
         }
     }

@@ -20,6 +20,7 @@ use protocol::{
     ProcessEvent, SlotPhase, Work,
 };
 
+use super::process::Process;
 use super::*;
 use crate::prepare::Prepared;
 
@@ -89,24 +90,24 @@ pub(crate) fn descriptor(mini_batch: u64, work: Work) -> Descriptor {
     Descriptor::new("job", mini_batch, work)
 }
 
-fn delivered(number: u64) -> Delivered {
+pub(super) fn delivered(number: u64) -> Delivered {
     Delivered { lease: number, descriptor: descriptor(number, Work::Rank), receive_count: 1, bytes: 0 }
 }
 
 /// Returns a table, which must be read.
-fn table(number: u64, bytes: u64) -> Delivered {
+pub(super) fn table(number: u64, bytes: u64) -> Delivered {
     let block = Block { path: "/t.csv".into(), version: None, range: BlockRange::WholeText, path_columns: vec![] };
     let descriptor = descriptor(number, Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] });
     Delivered { bytes, ..Delivered { descriptor, ..delivered(number) } }
 }
 
-fn read(number: u64, bytes: u64) -> Event {
+pub(super) fn read(number: u64, bytes: u64) -> Event {
     let Delivered { lease, descriptor, .. } = table(number, bytes);
     let prepared = Prepared { bytes, ..Prepared::new(Payload::Rank, 3) };
     Event::Prepared { lease, descriptor: descriptor.into(), preparation: Preparation::Ready(prepared.into()) }
 }
 
-fn id(number: u32) -> ProcessId {
+pub(super) fn id(number: u32) -> ProcessId {
     ProcessId { slot: number as usize % 2, number }
 }
 
@@ -205,7 +206,9 @@ impl Node {
     /// Reports an event, and returns the resulting actions.
     fn after(&mut self, event: Event) -> String {
         self.scheduler.handle(event, self.now);
+        self.scheduler.mini_batches.check();
         self.scheduler.schedule(self.now);
+        self.scheduler.mini_batches.check();
         self.actions()
     }
 
@@ -239,7 +242,7 @@ impl Node {
             let (phase, sequence, elapsed) = self.doing[process.id.slot];
             Sighting { process: process.id, phase, sequence, elapsed, frame_incomplete_for: None, stacks: None }
         };
-        self.scheduler.processes().map(see).collect()
+        self.scheduler.processes.iter().map(see).collect()
     }
 
     fn pass(&mut self, time: Duration) {

@@ -6,7 +6,6 @@
 
 use protocol::{Wear, memory};
 
-use super::condition::Limits;
 use super::process::{Life, Process};
 use super::{ProcessId, Scheduler};
 
@@ -23,27 +22,22 @@ impl Process {
     }
 
     /// Returns the number of mini-batches to hand over now.
-    pub(super) fn wanted(&self, limits: Limits) -> usize {
-        self.pipe.wanted().min(self.runs_left(limits).saturating_sub(self.pipe.len()))
+    pub(super) fn wanted(&self) -> usize {
+        self.pipe.wanted().min(self.condition.runs_left().saturating_sub(self.pipe.len()))
     }
 
     /// Returns the number of mini-batches that the process should hold.
-    pub(super) fn depth(&self, limits: Limits) -> usize {
-        self.pipe.depth().min(self.runs_left(limits)).max(1)
-    }
-
-    fn runs_left(&self, limits: Limits) -> usize {
-        usize::try_from(limits.runs.saturating_sub(self.condition.runs())).unwrap_or(usize::MAX)
+    pub(super) fn depth(&self) -> usize {
+        self.pipe.depth().min(self.condition.runs_left()).max(1)
     }
 }
 
 impl Scheduler {
     /// Notes the resident memory of a process, before the frames that it has sent.
     pub(super) fn measured(&mut self, id: ProcessId, bytes: u64) {
-        let limits = self.limits;
-        let Some(process) = self.process_mut(id) else { return };
+        let Some(process) = self.processes.get_mut(id) else { return };
         process.condition.measured(bytes);
-        if matches!(process.life, Life::Working) && process.condition.outgrows(limits) {
+        if matches!(process.life, Life::Working) && process.condition.outgrows() {
             self.recall(id);
         }
     }
@@ -51,16 +45,15 @@ impl Scheduler {
     /// Notes that `init()` of a process has returned. If even this process exceeds the limit of memory, replacing it
     /// would not end: returns what to tell users, once for a node.
     pub(super) fn fresh(&mut self, id: ProcessId) -> String {
-        let limits = self.limits;
-        let Some(process) = self.process_mut(id) else { return String::new() };
-        if !process.condition.started(limits) || std::mem::replace(&mut self.has_told_memory, true) {
+        let Some(process) = self.processes.get_mut(id) else { return String::new() };
+        if !process.condition.started() || !self.notices.low_memory_limit() {
             return String::new();
         }
-        let occupied = self.process(id).map_or(0, |process| process.condition.bytes());
+        let [occupied, limit] = process.condition.bytes();
         let notice = format!(
             "process_max_memory is {}, and {} occupies {} after init() already: a new process would be no smaller, so \
              node {} does not replace such processes; raise process_max_memory",
-            memory(limits.bytes),
+            memory(limit),
             id.name(),
             memory(occupied),
             self.config.node

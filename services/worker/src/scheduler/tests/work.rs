@@ -39,7 +39,8 @@ fn waits_and_preparations_are_measured() {
         node.pass(seconds(1));
         let attempt = node.attempt(if number == 0 { raised(0, 2) } else { done(0, 3) });
         assert_eq!((attempt.try_number, attempt.phases), (tries_spent + 1, Phases::new(waited, 0.0, 0.0)));
-        node.scheduler.tried.insert(0, (1, node.now.instant));
+        let tried = Descriptor { tries_spent: 1, ..descriptor(0, Work::Rank) };
+        node.scheduler.tried.ended(&tried, node.now.instant);
     }
 }
 
