@@ -260,6 +260,7 @@ fn config(node: &Node) -> Config {
         idle_wish: capacity(node).process_count(None) as usize,
         capacity: capacity(node),
         places: capacity(node).places(),
+        places_of_newcomers: capacity(node).places_of_newcomers(),
         delay_max: node.tasks.limits().delay_max,
         groups_take_turns: node.tasks.limits().fairness == Fairness::Groups,
         notice_time: options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),

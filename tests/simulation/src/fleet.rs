@@ -32,7 +32,7 @@ use crate::store_layer::StoreLayer;
 use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
 
-pub use lanes::{Queued, run_lanes};
+pub use lanes::{Queued, run_lanes, run_places};
 pub use size::{LATENCY, Meter, Needed, Size, Sized, run_size};
 
 /// No job goes on for longer without an attempt that begins.

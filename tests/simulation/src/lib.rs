@@ -24,7 +24,7 @@
 //! | `process` | a Python process |
 //! | `gpus`, `shares` | what the jobs of a node have of its GPUs and processes |
 //! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
-//! | `fleet/lanes` | a small job beside large ones, in a task queue with lanes ([`run_lanes`]) |
+//! | `fleet/lanes` | a small job beside large ones, in a task queue with lanes ([`run_lanes`]), and on full nodes ([`run_places`]) |
 //! | `counts` | what roles ask of queues and store, for one large job on many nodes ([`run_size`]) |
 //! | `memory` | counts what roles allocate |
 //! | `queue_layer`, `store_layer` | queue and store as one role sees them |
@@ -48,7 +48,7 @@ mod weather;
 mod witness;
 
 pub use counts::Requests;
-pub use fleet::{LATENCY, Meter, Needed, Played, Queued, Size, Sized, run, run_lanes, run_size};
+pub use fleet::{LATENCY, Meter, Needed, Played, Queued, Size, Sized, run, run_lanes, run_places, run_size};
 pub use memory::CountedMemory;
 pub use weather::{Bug, Scenario};
 pub use witness::Violation;

@@ -50,13 +50,18 @@ impl Node {
         let gpus = witness.jobs().map(|job| job.job.gpus).max().unwrap_or(0);
         let idle_exit = weather.idle_exit.filter(|_| !self.has(Bug::StaysIdle));
         let capacity = Capacity { process_count: None, process_count_default: PROCESS_COUNT, gpus };
-        let places = if weather.places == 0 { capacity.places() } else { weather.places };
+        let (places, of_newcomers) = match weather.places {
+            0 => (capacity.places(), capacity.places_of_newcomers()),
+            // Half of them: there are few jobs.
+            places => (places, if gpus > 0 { 0 } else { places / 2 }),
+        };
         let config = Config {
             node: actor.name().to_owned(),
             offer: self.offer.clone(),
             idle_wish: 2,
             capacity,
             places: if self.has(Bug::IgnoresPlaces) { usize::MAX } else { places },
+            places_of_newcomers: if self.has(Bug::IgnoresNewcomers) { 0 } else { of_newcomers },
             delay_max: tasks.limits().delay_max,
             groups_take_turns: tasks.limits().fairness == Fairness::Groups,
             notice_time: weather.spot_time.saturating_sub(Duration::from_secs(20)),

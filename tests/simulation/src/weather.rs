@@ -38,6 +38,8 @@ pub enum Bug {
     IgnoresShares,
     /// Begins every job that it hears of.
     IgnoresPlaces,
+    /// Has no places for jobs that it has not worked on.
+    IgnoresNewcomers,
     /// Takes every job for one of normal priority.
     IgnoresPriorities,
     /// Takes every job for one that may have a whole node.

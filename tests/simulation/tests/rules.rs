@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use simulation::{Bug, Played, Scenario, Violation, run, run_lanes};
+use simulation::{Bug, Played, Scenario, Violation, run, run_lanes, run_places};
 use tokio::time::Instant;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
@@ -14,6 +14,8 @@ const SEEDS: u64 = 600;
 const LARGE_JOBS: [u64; 10] = [1, 2, 5, 6, 7, 8, 9, 12, 20, 50];
 /// Seeds of each.
 const SEEDS_OF_LANES: u64 = 3;
+/// Large jobs for each node that has places for twelve.
+const LARGE_JOBS_OF_A_NODE: [u64; 3] = [10, 13, 25];
 /// A bug must show within this many seeds.
 const SEEDS_FOR_A_BUG: u64 = 1_000;
 
@@ -115,6 +117,25 @@ fn small_job_begins_while_large_ones_wait() {
 #[test]
 fn finds_jobs_that_share_a_lane() {
     let broken = run_lanes(Scenario { seed: 0, bug: Some(Bug::FillsOneLane) }, 1).expect_err("the small job waits");
+    assert_eq!(broken.rule, "a small job begins within seconds while large ones wait", "{broken}");
+}
+
+/// A node works on twelve jobs at a time.
+#[test]
+fn small_job_begins_while_large_ones_wait_for_places() {
+    for large in LARGE_JOBS_OF_A_NODE {
+        for seed in 0..number("GRISTMILL_SEEDS").unwrap_or(SEEDS_OF_LANES) {
+            let queued = run_places(Scenario { seed, bug: None }, large);
+            let queued = queued.unwrap_or_else(|violation| panic!("{large} large jobs, seed {seed}: {violation}"));
+            println!("{large} large jobs for each node, seed {seed}: {queued:?}");
+        }
+    }
+}
+
+#[test]
+fn finds_newcomers_that_wait_for_places() {
+    let broken =
+        run_places(Scenario { seed: 0, bug: Some(Bug::IgnoresNewcomers) }, 25).expect_err("the small job waits");
     assert_eq!(broken.rule, "a small job begins within seconds while large ones wait", "{broken}");
 }
 

@@ -18,7 +18,7 @@ use crate::stop::Stop;
 
 /// How long a job has GPUs or a place that others wait for, from the moment that a process of it is ready, for each unit of
 /// its weight: two minutes for a job of normal priority.
-const TURN: Duration = Duration::from_secs(30);
+pub(super) const TURN: Duration = Duration::from_secs(30);
 
 /// How often a node returns the messages of a job that waits for a GPU: they are in the way of other jobs.
 const RETURN_EVERY: Duration = Duration::from_secs(2);
@@ -89,9 +89,9 @@ impl Roster {
         }
     }
 
-    /// Returns the beginning of a turn that is over.
-    pub(super) fn had_its_turn_since(visit: &Visit, now: Instant) -> Option<Instant> {
-        let turn = TURN * visit.claim?.weight;
+    /// Returns the beginning of a turn that is over. `unit`: how long it lasts for each unit of the weight.
+    pub(super) fn had_its_turn_since(visit: &Visit, unit: Duration, now: Instant) -> Option<Instant> {
+        let turn = unit * visit.claim?.weight;
         // A job that takes longer to make ready, or to run, would begin again and again.
         visit.served_since.filter(|since| visit.has_ended_one && now - *since >= turn)
     }
@@ -177,7 +177,7 @@ impl Roster {
             0 => 0,
             gpus => at_work().count().saturating_sub(gpus as usize),
         };
-        let over = at_work().filter_map(|(id, visit)| Some((Self::had_its_turn_since(visit, now)?, *id)));
+        let over = at_work().filter_map(|(id, visit)| Some((Self::had_its_turn_since(visit, TURN, now)?, *id)));
         let mut over: Vec<(Instant, VisitId)> = over.collect();
         over.sort_unstable();
         for (_, id) in over.into_iter().take(waiting) {

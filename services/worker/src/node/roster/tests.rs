@@ -21,7 +21,7 @@ fn config() -> Config {
     let capacity = Capacity { process_count: Some(4), process_count_default: 4, gpus: 0 };
     let offer = Offer { gpus: 1, ..Offer::default() };
     let periods = Periods::default();
-    let places = capacity.places();
+    let (places, places_of_newcomers) = (capacity.places(), capacity.places_of_newcomers());
     let groups_take_turns = false;
     Config {
         node: "here".into(),
@@ -29,6 +29,7 @@ fn config() -> Config {
         idle_wish: 4,
         capacity,
         places,
+        places_of_newcomers,
         delay_max,
         groups_take_turns,
         notice_time,

@@ -87,6 +87,8 @@ pub(super) struct Visit {
     pub(super) served_since: Option<Instant>,
     /// An attempt of it has ended in this visit.
     pub(super) has_ended_one: bool,
+    /// It has a place for newcomers, for a short turn.
+    pub(super) is_newcomer: bool,
     /// It has had its turn, and leaves once its runs have ended.
     pub(super) gives_way: bool,
     pub(super) wait: Wait,
@@ -306,6 +308,7 @@ impl Roster {
         visit.stage = Stage::LettingGo;
         visit.in_use.clear();
         visit.processes = 0;
+        visit.memory.worked_until = Some(now);
         let gave_up = held.is_some() && visit.stop == Stop::No;
         if gave_up {
             visit.memory.rests_until = Some(now + rest);
