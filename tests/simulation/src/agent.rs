@@ -448,6 +448,12 @@ impl Executor {
             Announcement::Drop { lease } => self.agent.witness.dropped(self.receipts.get(lease)),
             Announcement::Event(_) => {}
         }
+        let ended = match &announcement {
+            Announcement::Outcome(outcome) => Some(outcome.lease),
+            Announcement::Return { lease, .. } | Announcement::Drop { lease } => Some(*lease),
+            Announcement::Event(_) => None,
+        };
+        ended.map(|lease| self.receipts.remove(&lease));
         self.announcements.send(announcement).await;
     }
 

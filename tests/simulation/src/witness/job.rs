@@ -1,6 +1,7 @@
 //! What the witness knows of one job, and its rules.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -85,7 +86,8 @@ struct State {
     plan_chunks: HashSet<String>,
     /// The parts, with their content where it is a list of rejected items.
     parts: HashMap<String, RejectedList>,
-    segments: HashMap<String, Vec<u8>>,
+    /// Hashes of their content.
+    segments: HashMap<String, u64>,
     succeeded: HashSet<u64>,
     /// Highest try of each mini-batch in the ledger.
     tried: HashMap<u64, u32>,
@@ -111,6 +113,16 @@ const TRIES_MAX: u32 = 3;
 /// Returns the tries spent on a mini-batch, in a way that tells second starts apart.
 fn spent_of(descriptor: &Descriptor) -> u32 {
     descriptor.tries_spent + if descriptor.copy { 1000 } else { 0 }
+}
+
+impl State {
+    /// Forgets a delivery that is acknowledged, as a job with very many must: it has been checked, and only a node that breaks
+    /// rules would still use it.
+    fn forget(&mut self, receipt: &Receipt) {
+        if let Some(Held { end: Some(End::Attempt { name, .. }), .. }) = self.held.remove(receipt) {
+            self.announced.remove(&name);
+        }
+    }
 }
 
 impl JobWitness {
@@ -288,7 +300,7 @@ impl JobWitness {
     }
 
     pub fn acknowledged_tasks(&self, receipts: &[Receipt]) {
-        let state = self.state();
+        let mut state = self.state();
         for receipt in receipts {
             let Some(held) = state.held.get(receipt) else { continue };
             let Held { mini_batch, tries_spent, is_copy, at, is_handed, end, .. } = held;
@@ -312,6 +324,9 @@ impl JobWitness {
             };
             if let Some(rule) = broken {
                 self.report(rule, format!("mini-batch {mini_batch}"));
+            }
+            if self.job.run_time.is_some() {
+                state.forget(receipt);
             }
         }
     }
@@ -348,9 +363,9 @@ impl JobWitness {
     }
 
     pub fn acknowledged_results(&self, receipts: &[Receipt]) {
-        let state = self.state();
+        let mut state = self.state();
         for receipt in receipts {
-            let Some(events) = state.results.get(receipt) else { continue };
+            let Some(events) = state.results.remove(receipt) else { continue };
             let missing = events.iter().find_map(|event| match event {
                 _ if state.ended => None,
                 ResultEvent::Planned(_) if !state.planned => Some("the totals of the plan".to_owned()),
@@ -436,10 +451,12 @@ impl JobWitness {
 
     fn committed(&self, segment: &str, bytes: &[u8]) {
         let mut state = self.state();
-        if state.segments.get(segment).is_some_and(|former| former != bytes) {
+        let mut content = DefaultHasher::new();
+        bytes.hash(&mut content);
+        let former = state.segments.insert(segment.to_owned(), content.finish());
+        if former.is_some_and(|former| former != content.finish()) {
             return self.report("a segment is committed once", format!("segment {segment} was overwritten"));
         }
-        state.segments.insert(segment.to_owned(), bytes.to_vec());
         for event in events(bytes) {
             match event {
                 ResultEvent::Planned(_) => state.planned = true,
