@@ -419,7 +419,7 @@ impl Roster {
         for id in self.ids() {
             match self.visits[&id].stage {
                 Stage::Working => self.stop_agent(id, stop),
-                Stage::WaitingForGpu => self.end_wait(id),
+                Stage::Ready => self.end_wait(id),
                 Stage::LettingGo | Stage::CleaningUp | Stage::TellingEnd | Stage::LeavingSeat => {}
                 // The node itself returns the waiting messages.
                 _ => self.leave_seat(id),

@@ -99,7 +99,7 @@ impl Visit {
 
     /// Whether it will leave its place soon.
     fn is_leaving(&self) -> bool {
-        let is_new = matches!(self.stage, Stage::TakingSeat { .. } | Stage::Provisioning | Stage::WaitingForGpu);
+        let is_new = matches!(self.stage, Stage::TakingSeat { .. } | Stage::Provisioning | Stage::Ready);
         let stays = is_new || self.stage == Stage::Working;
         self.gives_way || self.stop != Stop::No || !stays
     }

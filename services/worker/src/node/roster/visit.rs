@@ -40,8 +40,8 @@ pub(super) enum Stage {
     TakingSeat { number: u32, epoch: u64 },
     /// Folders, reference data and interpreter of the job.
     Provisioning,
-    /// A GPU, which other jobs use.
-    WaitingForGpu,
+    /// Processes: other jobs use the GPUs of the node, or have what its owner may have in flight.
+    Ready,
     /// The result queue, to which it says that the wait has ended.
     TellingEnd,
     /// The result queue, for the reason why the job cannot start here, or waits.
@@ -103,7 +103,7 @@ pub(super) struct Visit {
     pub(super) stop: Stop,
 }
 
-/// The wait for a GPU.
+/// The wait for processes.
 #[derive(Default)]
 pub(super) struct Wait {
     pub(super) since: Option<Instant>,
@@ -238,7 +238,7 @@ impl Roster {
             visit.memory.failures = 0;
             visit.memory.full_since = None;
             // It begins as soon as it has a share.
-            visit.stage = Stage::WaitingForGpu;
+            visit.stage = Stage::Ready;
             let tell_at = Some(now + NOTICE_AFTER_MAX);
             visit.wait = Wait { since: Some(now), heard_at: Some(now), tell_at, ..Wait::default() };
             return;
