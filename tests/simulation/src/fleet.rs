@@ -24,7 +24,7 @@ use worker::unspent;
 use crate::actor::{Actor, Told};
 use crate::counts::{CountedQueue, Counts};
 use crate::job::{Job, LABEL, ZONES};
-use crate::node::Node;
+use crate::node::{Node, forget_worker};
 use crate::queue_layer::{QueueLayer, Side};
 use crate::rules;
 use crate::shares::Shares;
@@ -334,6 +334,7 @@ impl World {
             living.abort_all();
             while living.join_next().await.is_some() {}
             self.witness.died(actor.name());
+            tokio::spawn(forget_worker(self.memory.clone(), actor.name().to_owned()));
             sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(20))).await;
         }
     }
@@ -430,6 +431,7 @@ impl World {
             accidents: Arc::default(),
             offer: self.offer(number),
             shares: Shares::default(),
+            idle_since: Arc::default(),
         };
         node.live().await;
     }

@@ -132,13 +132,6 @@ fn small_job_begins_while_large_ones_wait_for_places() {
     }
 }
 
-#[test]
-fn finds_newcomers_that_wait_for_places() {
-    let broken =
-        run_places(Scenario { seed: 0, bug: Some(Bug::IgnoresNewcomers) }, 25).expect_err("the small job waits");
-    assert_eq!(broken.rule, "a small job begins within seconds while large ones wait", "{broken}");
-}
-
 fn found(bug: Bug, rules: &[&str]) {
     let (_, broken) = play(SEEDS_FOR_A_BUG, Some(bug));
     let (seed, violation) = broken.unwrap_or_else(|| panic!("{bug:?} was not found in {SEEDS_FOR_A_BUG} seeds"));
@@ -199,6 +192,7 @@ bugs! {
     IgnoresPriorities: "jobs with work divide a node by weight";
     IgnoresMaxShare: "a job has no more of a node than its max_share";
     IgnoresRequires: "a job runs only on nodes that it fits";
+    IgnoresOtherWorkers: "no more of an owner is in flight than its quota";
     IgnoresQuotas: "no more jobs run than quotas allow";
     TurnsTwice: "no more jobs run than quotas allow";
     HidesGpuTroubles:

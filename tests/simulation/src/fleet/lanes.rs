@@ -13,8 +13,8 @@ use crate::witness::Violation;
 const SMALL: u64 = 5;
 const LARGE_MIN: u64 = 300;
 const LARGE_MAX: u64 = 400;
-/// More of them take turns, so each lasts longer.
-const TAKING_TURNS: u64 = 1_500;
+/// Of the runs of large jobs that take turns: more jobs share the nodes for longer.
+const LONGER: Duration = Duration::from_secs(4);
 const RUN_TIME: Duration = Duration::from_secs(1);
 /// When the small job is submitted, after the last large one: every large one waits by then.
 const LATER: Duration = Duration::from_secs(8);
@@ -43,14 +43,15 @@ pub struct Queued {
 pub fn run_lanes(scenario: Scenario, large: u64) -> Result<Queued, Violation> {
     let dice = Dice::new(scenario.seed, "large and small");
     let nodes = 1 + dice.below(3);
-    let jobs = Submitted { large, mini_batches: LARGE_MIN + dice.below(LARGE_MAX - LARGE_MIN), later: LATER };
+    let mini_batches = LARGE_MIN + dice.below(LARGE_MAX - LARGE_MIN);
+    let jobs = Submitted { large, mini_batches, run_time: RUN_TIME, later: LATER };
     play(scenario, Weather { nodes, places: 64, has_delays: true, ..weather() }, jobs)
 }
 
 /// Does the same where the large jobs wait for places of the nodes, this many for each node.
 pub fn run_places(scenario: Scenario, large: u64) -> Result<Queued, Violation> {
     let nodes = 1 + Dice::new(scenario.seed, "large and small").below(3);
-    let jobs = Submitted { large: large * nodes, mini_batches: TAKING_TURNS, later: MUCH_LATER };
+    let jobs = Submitted { large: large * nodes, mini_batches: LARGE_MAX, run_time: LONGER, later: MUCH_LATER };
     play(scenario, Weather { nodes, places: 0, has_delays: false, ..weather() }, jobs)
 }
 
@@ -60,6 +61,7 @@ struct Submitted {
     large: u64,
     /// Of a large one.
     mini_batches: u64,
+    run_time: Duration,
     /// When the small one comes, after the last large one.
     later: Duration,
 }
@@ -80,15 +82,12 @@ fn weather() -> Weather {
     }
 }
 
-fn play(
-    scenario: Scenario,
-    weather: Weather,
-    Submitted { large, mini_batches, later }: Submitted,
-) -> Result<Queued, Violation> {
+fn play(scenario: Scenario, weather: Weather, jobs: Submitted) -> Result<Queued, Violation> {
+    let Submitted { large, mini_batches, run_time, later } = jobs;
     let folder = folder();
     let job = |number: u64| {
         let is_small = number == large;
-        let mut job = Job::sized(if is_small { SMALL } else { mini_batches }, RUN_TIME);
+        let mut job = if is_small { Job::sized(SMALL, RUN_TIME) } else { Job::sized(mini_batches, run_time) };
         job.number = number;
         job.begins = Duration::from_secs(number) + if is_small { later } else { Duration::ZERO };
         job

@@ -1,7 +1,6 @@
 //! What the witness knows of one job, and its rules.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use protocol::{
 use queue::{Delivery, Receipt};
 use tokio::time::Instant;
 
-use super::items::{has_all_items, parts_of};
+use super::items::{has_all_items, hash_of, parts_of};
 use super::{Violation, events};
 use crate::actor::Actor;
 use crate::job::Job;
@@ -113,16 +112,6 @@ const TRIES_MAX: u32 = 3;
 /// Returns the tries spent on a mini-batch, in a way that tells second starts apart.
 fn spent_of(descriptor: &Descriptor) -> u32 {
     descriptor.tries_spent + if descriptor.copy { 1000 } else { 0 }
-}
-
-impl State {
-    /// Forgets a delivery that is acknowledged, as a job with very many must: it has been checked, and only a node that breaks
-    /// rules would still use it.
-    fn forget(&mut self, receipt: &Receipt) {
-        if let Some(Held { end: Some(End::Attempt { name, .. }), .. }) = self.held.remove(receipt) {
-            self.announced.remove(&name);
-        }
-    }
 }
 
 impl JobWitness {
@@ -325,8 +314,11 @@ impl JobWitness {
             if let Some(rule) = broken {
                 self.report(rule, format!("mini-batch {mini_batch}"));
             }
-            if self.job.run_time.is_some() {
-                state.forget(receipt);
+            // A job of very many mini-batches keeps nothing of those that are over.
+            if self.job.run_time.is_some()
+                && let Some(Held { end: Some(End::Attempt { name, .. }), .. }) = state.held.remove(receipt)
+            {
+                state.announced.remove(&name);
             }
         }
     }
@@ -451,10 +443,8 @@ impl JobWitness {
 
     fn committed(&self, segment: &str, bytes: &[u8]) {
         let mut state = self.state();
-        let mut content = DefaultHasher::new();
-        bytes.hash(&mut content);
-        let former = state.segments.insert(segment.to_owned(), content.finish());
-        if former.is_some_and(|former| former != content.finish()) {
+        let former = state.segments.insert(segment.to_owned(), hash_of(bytes));
+        if former.is_some_and(|former| former != hash_of(bytes)) {
             return self.report("a segment is committed once", format!("segment {segment} was overwritten"));
         }
         for event in events(bytes) {
