@@ -24,7 +24,7 @@ use worker::unspent;
 use crate::actor::{Actor, Told};
 use crate::counts::{CountedQueue, Counts};
 use crate::job::{Job, LABEL, ZONES};
-use crate::node::{Node, forget_worker};
+use crate::node::{Entry, Node};
 use crate::queue_layer::{QueueLayer, Side};
 use crate::rules;
 use crate::shares::Shares;
@@ -334,7 +334,6 @@ impl World {
             living.abort_all();
             while living.join_next().await.is_some() {}
             self.witness.died(actor.name());
-            tokio::spawn(forget_worker(self.memory.clone(), actor.name().to_owned()));
             sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(20))).await;
         }
     }
@@ -433,6 +432,7 @@ impl World {
             shares: Shares::default(),
             idle_since: Arc::default(),
         };
+        let _entry = Entry { memory: self.memory.clone(), name: actor.name().to_owned() };
         node.live().await;
     }
 

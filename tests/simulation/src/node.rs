@@ -12,6 +12,7 @@ use protocol::{JobSpec, Offer, Priority, Requirements};
 use queue::{Delivery, Fairness, Queue, View};
 use storage::{TargetStore, WORKER_PERIOD};
 use telemetry::Health;
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
@@ -53,11 +54,23 @@ pub(crate) struct Node {
     pub idle_since: Arc<Mutex<Option<Instant>>>,
 }
 
-/// Removes a dead node from the list of workers once it counts no more: the store does not date its entry by virtual time.
-pub(crate) async fn forget_worker(memory: Arc<InMemory>, name: String) {
-    sleep(3 * WORKER_PERIOD).await;
-    // The node may have removed it.
-    let _ = memory.delete(&Path::from(format!("workers/{name}"))).await;
+/// The entry of a node in the list of workers. It counts for some time after a death: the store does not date it by virtual
+/// time.
+pub(crate) struct Entry {
+    pub memory: Arc<InMemory>,
+    pub name: String,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let (memory, path) = (self.memory.clone(), Path::from(format!("workers/{}", self.name)));
+        let Ok(runtime) = Handle::try_current() else { return };
+        runtime.spawn(async move {
+            sleep(3 * WORKER_PERIOD).await;
+            // The node may have removed it.
+            let _ = memory.delete(&path).await;
+        });
+    }
 }
 
 impl Node {

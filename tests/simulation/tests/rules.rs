@@ -14,8 +14,10 @@ const SEEDS: u64 = 600;
 const LARGE_JOBS: [u64; 10] = [1, 2, 5, 6, 7, 8, 9, 12, 20, 50];
 /// Seeds of each.
 const SEEDS_OF_LANES: u64 = 3;
-/// Large jobs for each node that has places for twelve.
-const LARGE_JOBS_OF_A_NODE: [u64; 3] = [10, 13, 25];
+/// Numbers of large jobs that take turns on nodes with four places each.
+const LARGE_JOBS_IN_TURNS: [u64; 3] = [5, 13, 25];
+/// A small job that has to wait for a place does so in one of these seeds.
+const SEEDS_OF_PLACES: u64 = 10;
 /// A bug must show within this many seeds.
 const SEEDS_FOR_A_BUG: u64 = 1_000;
 
@@ -120,16 +122,24 @@ fn finds_jobs_that_share_a_lane() {
     assert_eq!(broken.rule, "a small job begins within seconds while large ones wait", "{broken}");
 }
 
-/// A node works on twelve jobs at a time.
 #[test]
 fn small_job_begins_while_large_ones_wait_for_places() {
-    for large in LARGE_JOBS_OF_A_NODE {
+    for large in LARGE_JOBS_IN_TURNS {
         for seed in 0..number("GRISTMILL_SEEDS").unwrap_or(SEEDS_OF_LANES) {
             let queued = run_places(Scenario { seed, bug: None }, large);
             let queued = queued.unwrap_or_else(|violation| panic!("{large} large jobs, seed {seed}: {violation}"));
-            println!("{large} large jobs for each node, seed {seed}: {queued:?}");
+            println!("{large} large jobs in turns, seed {seed}: {queued:?}");
         }
     }
+}
+
+#[test]
+fn finds_newcomers_that_wait_for_places() {
+    // A place may become free just in time.
+    let mut played =
+        (0..SEEDS_OF_PLACES).map(|seed| run_places(Scenario { seed, bug: Some(Bug::IgnoresNewcomers) }, 25));
+    let broken = played.find_map(Result::err).expect("the small job waits");
+    assert_eq!(broken.rule, "a small job begins within seconds while large ones wait", "{broken}");
 }
 
 fn found(bug: Bug, rules: &[&str]) {

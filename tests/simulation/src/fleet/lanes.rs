@@ -48,11 +48,11 @@ pub fn run_lanes(scenario: Scenario, large: u64) -> Result<Queued, Violation> {
     play(scenario, Weather { nodes, places: 64, has_delays: true, ..weather() }, jobs)
 }
 
-/// Does the same where the large jobs wait for places of the nodes, this many for each node.
+/// Does the same where the large jobs take turns in the places of the nodes, four each.
 pub fn run_places(scenario: Scenario, large: u64) -> Result<Queued, Violation> {
     let nodes = 1 + Dice::new(scenario.seed, "large and small").below(3);
-    let jobs = Submitted { large: large * nodes, mini_batches: LARGE_MAX, run_time: LONGER, later: MUCH_LATER };
-    play(scenario, Weather { nodes, places: 0, has_delays: false, ..weather() }, jobs)
+    let jobs = Submitted { large, mini_batches: LARGE_MAX, run_time: LONGER, later: MUCH_LATER };
+    play(scenario, Weather { nodes, places: 4, has_delays: false, ..weather() }, jobs)
 }
 
 /// The jobs of a run.
