@@ -206,7 +206,8 @@ bugs! {
     IgnoresQuotas: "no more jobs run than quotas allow";
     TurnsTwice: "no more jobs run than quotas allow";
     HidesGpuTroubles:
-        "a GPU that keeps failing is taken out of use", "a mini-batch that failed on a GPU is tried elsewhere next";
+        "a GPU that keeps failing is taken out of use", "a mini-batch that failed on a GPU is tried elsewhere next",
+        "every item has a result or is rejected";
     BlamesNobodyForDeaths: "a delivery is run once";
     ForgetsSlowPreparations:
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once",
