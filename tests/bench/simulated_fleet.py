@@ -179,8 +179,8 @@ TOLD = """{nodes:,} nodes
 Partitioner, nodes and reducer run their own code in virtual time (`tests/simulation`), with two processes on each node,
 runs of {run_seconds:g} s, and requests that take 1 to 20 ms. Queues and store are simulated: requests to SQS are
 counted as the SQS backend would send them, ten messages at a time, and dollars follow from them with the list prices of
-`services/engine/src/cost.rs`. The partitioner publishes with 16 requests at a time. Logs, reports and the list of
-workers are left out, whose requests grow with time and nodes, not with mini-batches. Nothing here is extrapolated: the
+`services/engine/src/cost.rs`. The partitioner publishes with 16 requests at a time. Logs and reports are
+left out, whose requests grow with time and nodes, not with mini-batches. Nothing here is extrapolated: the
 largest job is {mini_batches:,} mini-batches, for which the simulation, which keeps every message and every object in
 memory, took {played_minutes:.0f} minutes and {played_gib:.1f} GiB; one of ten times the size would take ten times both.
 

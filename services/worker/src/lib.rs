@@ -87,7 +87,8 @@ pub mod parts {
     pub use crate::node::allotment::Allotment;
     pub use crate::node::beat::attended;
     pub use crate::node::errands::{Errands, Held};
-    pub use crate::node::executor::{Executor, Host, Trouble};
+    pub use crate::node::event_loop::EventLoop;
+    pub use crate::node::executor::Host;
     pub use crate::prepare::{Preparation, Prepared};
 }
 

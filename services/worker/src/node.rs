@@ -15,6 +15,7 @@
 //! | `roster` | decides which jobs are here, what they need, and when the node leaves them |
 //! | `shares` | divides processes and GPUs among the jobs that are here |
 //! | `allotment` | tells an agent its share, and the node which GPUs are in use |
+//! | `event_loop` | waits for whatever comes first: messages, answers, time, a request to stop |
 //! | `executor` | executes the decisions, and reports what happens |
 //! | `errands` | requests to the store and the shared queues |
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
@@ -31,6 +32,8 @@ pub(crate) mod allotment;
 pub(crate) mod beat;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod errands;
+#[allow(missing_docs, reason = "public for the simulation alone")]
+pub(crate) mod event_loop;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod executor;
 mod leftovers;
@@ -55,23 +58,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use protocol::Offer;
-use queue::{Fairness, LeaseClock, Queue};
+use queue::{Fairness, Queue};
 use storage::TargetStore;
-use telemetry::{Health, metrics};
+use telemetry::Health;
 use tokio::sync::watch;
 
 use crate::agent::Timing;
 use crate::cache::{Cache, Limits};
 use crate::memory_groups::{MemoryGroups, plan as plan_memory_groups};
 use crate::stop::Stop;
-use crate::{Crash, default_process_count, offer, pressure};
-use executor::{Executor, Trouble};
-use pause::Pauses;
+use crate::{Crash, default_process_count, offer};
+use event_loop::EventLoop;
 use protection::Protection;
 pub use protection::TaskProtection;
-use quotas::watch_parts;
-use registration::Registration;
-use roster::{Capacity, Config, Event, Periods};
+use roster::{Capacity, Config, Periods};
 pub use spot::SpotNotice;
 use work::Shared;
 
@@ -186,10 +186,10 @@ impl Node {
 
     /// Works until the caller stops it, there is no work, or the machine is taken away. Returns everything it holds
     /// to the queue. An error means that a queue cannot be used.
-    pub async fn run(self, mut stop: watch::Receiver<Stop>) -> Result<Ended> {
-        let (spot, health) = (self.options.spot_notice.clone(), self.options.health.clone());
-        let spot = async { if let Some(spot) = spot { spot.given().await } else { std::future::pending().await } };
-        let mut spot = std::pin::pin!(spot);
+    pub async fn run(self, stop: watch::Receiver<Stop>) -> Result<Ended> {
+        let spot = self.options.spot_notice.clone();
+        let spot_notice =
+            async { if let Some(spot) = spot { spot.given().await } else { std::future::pending().await } };
         let protection = Protection::start(self.options.task_protection.clone());
         let cache = Cache::new(self.work_folder.clone(), self.options.cache);
         let memory_groups = self.memory_groups();
@@ -198,57 +198,19 @@ impl Node {
         let folder = shared.folder();
         let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;
         let _tidying = shared.tidy();
-        let queues = [node.tasks.clone(), node.results.clone()];
-        let timing = node.options.timing;
-        let config = config(node);
-        let (mut parts, _watching) = watch_parts(node.target.clone(), node.name.clone()).await;
-        let registration = Registration::start(node.target.clone(), node.name.clone(), config.offer.clone());
-        let mut executor = Executor::start(shared.clone(), config, node.target.clone(), queues, timing).await;
-        let first = *stop.borrow_and_update();
-        executor.handle(Event::Stop(first)).await;
-        let first = parts.borrow_and_update().clone();
-        executor.handle(Event::Parts(first)).await;
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut memory = tokio::time::interval(MEMORY_EVERY);
-        memory.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let alive = health.coming_round("the loop of the node");
-        let mut pauses = Pauses::watch(LeaseClock::System);
-        let mut failure = Ok(());
-        while !executor.roster.is_over() {
-            alive.beat();
-            metrics().jobs_open.set(executor.roster.jobs() as i64);
-            let event = tokio::select! {
-                event = executor.next() => match event {
-                    Ok(event) => event,
-                    Err(Trouble::Panicked(error)) => return Err(error).context("a task of the node panicked"),
-                    Err(Trouble::Unreadable(messages)) => {
-                        shared.bury(messages).await;
-                        continue;
-                    }
-                    Err(Trouble::Failed(error)) => {
-                        failure = failure.and(Err(error).context("receive from the task queue"));
-                        Event::Stop(Stop::Drain)
-                    }
-                },
-                _ = tick.tick() => executor.tick(),
-                _ = memory.tick() => Event::MemoryIsShort(pressure::is_short()),
-                pause = pauses.next() => Event::Slept(pause.asleep),
-                notice = &mut spot, if !executor.roster.is_stopping() => {
-                    tracing::warn!("the cloud will reclaim this machine ({notice}): draining");
-                    Event::SpotNotice
-                }
-                Ok(()) = parts.changed() => Event::Parts(parts.borrow_and_update().clone()),
-                stop = Stop::next(&mut stop) => Event::Stop(stop),
-            };
-            executor.handle(event).await;
-        }
-        metrics().jobs_open.set(0);
-        // A reader may have been about to take some messages when it ended.
-        executor.drain().await;
-        registration.remove().await;
+        let event_loop = EventLoop {
+            host: shared.clone(),
+            config: config(node),
+            target: node.target.clone(),
+            queues: [node.tasks.clone(), node.results.clone()],
+            timing: node.options.timing,
+            tick: TICK,
+            memory_every: MEMORY_EVERY,
+            health: node.options.health.clone(),
+        };
+        let ended = event_loop.run(stop, spot_notice).await;
         shared.clear_work_folder();
-        failure.map(|()| executor.roster.ended())
+        ended
     }
 }
 
@@ -260,6 +222,7 @@ fn config(node: &Node) -> Config {
         idle_wish: capacity(node).process_count(None) as usize,
         capacity: capacity(node),
         places: capacity(node).places(),
+        places_of_newcomers: capacity(node).places_of_newcomers(),
         delay_max: node.tasks.limits().delay_max,
         groups_take_turns: node.tasks.limits().fairness == Fairness::Groups,
         notice_time: options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),

@@ -28,7 +28,7 @@ use crate::gpus::Gpus;
 use crate::process::{Life, Order, Process};
 use crate::shares::{GpusInUse, OwnShare};
 use crate::weather::Bug;
-use crate::witness::{JobWitness, descriptor};
+use crate::witness::{InFlight, JobWitness, descriptor};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const GRACE: Duration = Duration::from_secs(30);
@@ -45,6 +45,7 @@ const HOLD_UP_MAX: Duration = Duration::from_secs(13);
 pub(crate) struct Agent {
     pub actor: Actor,
     pub witness: Arc<JobWitness>,
+    pub in_flight: Arc<InFlight>,
     pub store: JobStore,
     pub tasks: Arc<View>,
     pub results: Arc<dyn Queue>,
@@ -401,7 +402,8 @@ impl Executor {
     fn start(&mut self, id: ProcessId, gpu: Option<u32>, sees: Vec<u32>) -> Option<Event> {
         let may_fail = self.accidents < ACCIDENTS_MAX;
         self.accidents += u32::from(may_fail);
-        let (actor, witness) = (self.agent.actor.clone(), self.agent.witness.clone());
+        let Agent { actor, witness, in_flight, .. } = &self.agent;
+        let (actor, witness, in_flight) = (actor.clone(), witness.clone(), in_flight.clone());
         if may_fail && actor.happens(|weather| weather.accident) {
             return Some(Event::NotStarted { process: id, message: "bad weather".into(), chance: Chance::Likely });
         }
@@ -411,7 +413,7 @@ impl Executor {
             self.agent.witness.report("no GPU is in processes of two jobs of a node at a time", name);
         }
         self.gpus.started(id, gpu);
-        self.processes.insert(id, Process::start(Life { id, actor, witness, bug, messages, gpu, may_fail }));
+        self.processes.insert(id, Process::start(Life { id, actor, witness, in_flight, bug, messages, gpu, may_fail }));
         None
     }
 
@@ -443,15 +445,15 @@ impl Executor {
             }
             Announcement::Return { .. } if self.agent.has(Bug::KeepsWhatItShouldGiveBack) => return,
             Announcement::Return { lease, descriptor } => {
-                self.agent.witness.returned(self.receipts.get(lease), descriptor);
+                self.agent.witness.returned(self.receipts.remove(lease).as_ref(), descriptor);
             }
-            Announcement::Drop { lease } => self.agent.witness.dropped(self.receipts.get(lease)),
+            Announcement::Drop { lease } => self.agent.witness.dropped(self.receipts.remove(lease).as_ref()),
             Announcement::Event(_) => {}
         }
         self.announcements.send(announcement).await;
     }
 
-    fn record(&self, outcome: &mut Outcome) {
+    fn record(&mut self, outcome: &mut Outcome) {
         // Names the attempt.
         let process = format!("{}/{}", self.agent.actor.name(), self.agent.witness.name_attempt());
         outcome.attempt.process = process.as_str().into();
@@ -464,9 +466,9 @@ impl Executor {
             process.id = process,
             "an attempt ended"
         );
-        if let Some(receipt) = self.receipts.get(&outcome.lease) {
+        if let Some(receipt) = self.receipts.remove(&outcome.lease) {
             let next = outcome.next_try.as_ref().map(|next| next.tries_spent);
-            self.agent.witness.submitted(receipt, &process, next);
+            self.agent.witness.submitted(&receipt, &process, next);
         }
     }
 

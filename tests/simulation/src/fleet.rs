@@ -24,7 +24,7 @@ use worker::unspent;
 use crate::actor::{Actor, Told};
 use crate::counts::{CountedQueue, Counts};
 use crate::job::{Job, LABEL, ZONES};
-use crate::node::Node;
+use crate::node::{Entry, Node};
 use crate::queue_layer::{QueueLayer, Side};
 use crate::rules;
 use crate::shares::Shares;
@@ -32,7 +32,7 @@ use crate::store_layer::StoreLayer;
 use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
 
-pub use lanes::{Queued, run_lanes};
+pub use lanes::{Queued, run_lanes, run_places};
 pub use size::{LATENCY, Meter, Needed, Size, Sized, run_size};
 
 /// No job goes on for longer without an attempt that begins.
@@ -430,7 +430,9 @@ impl World {
             accidents: Arc::default(),
             offer: self.offer(number),
             shares: Shares::default(),
+            idle_since: Arc::default(),
         };
+        let _entry = Entry { memory: self.memory.clone(), name: actor.name().to_owned() };
         node.live().await;
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The production code makes every decision: `Partitioner`, with the `turns` of a target that has quotas; for reducers
 //! `Service` with its `Demultiplexer`; for a node
-//! its `Demultiplexer`, its `Roster` (which jobs it serves, seats included) with executor and errands, and for each job a
-//! `Scheduler` with leases and announcer. The simulation plays the rest. Queue and store lose answers, delay, duplicate,
+//! its `EventLoop` with `Demultiplexer`, `Roster` (which jobs it serves, seats included), executor and errands, and for each
+//! job a `Scheduler` with leases and announcer. The simulation plays the rest. Queue and store lose answers, delay, duplicate,
 //! reorder and fail. Nodes, reducers and partitioners die, freeze and return; nodes are drained, and lose their machine
 //! after a notice. Python processes fail to start, run slowly, hang and die; provisioning and preparation take long or
 //! fail. Jobs begin and end while others run, and users cancel some. Time is tokio's paused clock, and the seed determines
@@ -19,12 +19,12 @@
 //! |---|---|
 //! | `fleet` | a seed: jobs, roles, and their lives |
 //! | `fleet/publish` | publishers, and the turns of jobs where there are quotas |
-//! | `node` | a node: provisions jobs and runs agents for the executor of a node |
+//! | `node` | a node: provisions jobs and runs agents for the event loop of a node |
 //! | `agent` | one job on a node: executes the actions of its scheduler |
 //! | `process` | a Python process |
 //! | `gpus`, `shares` | what the jobs of a node have of its GPUs and processes |
 //! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
-//! | `fleet/lanes` | a small job beside large ones, in a task queue with lanes ([`run_lanes`]) |
+//! | `fleet/lanes` | a small job beside large ones, in a task queue with lanes ([`run_lanes`]), and on full nodes ([`run_places`]) |
 //! | `counts` | what roles ask of queues and store, for one large job on many nodes ([`run_size`]) |
 //! | `memory` | counts what roles allocate |
 //! | `queue_layer`, `store_layer` | queue and store as one role sees them |
@@ -48,7 +48,7 @@ mod weather;
 mod witness;
 
 pub use counts::Requests;
-pub use fleet::{LATENCY, Meter, Needed, Played, Queued, Size, Sized, run, run_lanes, run_size};
+pub use fleet::{LATENCY, Meter, Needed, Played, Queued, Size, Sized, run, run_lanes, run_places, run_size};
 pub use memory::CountedMemory;
 pub use weather::{Bug, Scenario};
 pub use witness::Violation;

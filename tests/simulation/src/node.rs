@@ -1,17 +1,26 @@
-//! A simulated node: the production code's executor, with simulated provisioning and agents.
+//! A simulated node: the production code's event loop, with simulated provisioning and agents.
 
-use std::sync::Arc;
+use std::future::pending;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use object_store::ObjectStoreExt;
+use object_store::memory::InMemory;
+use object_store::path::Path;
 use protocol::{JobSpec, Offer, Priority, Requirements};
-use queue::{Fairness, Queue, View};
-use storage::TargetStore;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
-use worker::parts::{Allotment, Errands, Executor, Held, Host, Trouble, attended};
-use worker::roster::{Capacity, Config, Errand, Event, Found, Obstacle, Periods, Standing, Step, Unprovisioned};
-use worker::{Stop, Timing};
+use queue::{Delivery, Fairness, Queue, View};
+use storage::{TargetStore, WORKER_PERIOD};
+use telemetry::Health;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinError;
+use tokio::time::{Instant, sleep};
+use worker::parts::{Allotment, Errands, EventLoop, Held, Host, attended};
+use worker::roster::{
+    Capacity, Config, Errand, Event, Found, Obstacle, Periods, Roster, Standing, Step, Unprovisioned,
+};
+use worker::{Stop, StopSender, Timing};
 
 use crate::actor::{Actor, Told};
 use crate::agent::{Agent, PATIENCE};
@@ -23,6 +32,7 @@ use crate::witness::Witness;
 
 /// Longer than in production: looking around is most of the work of the simulation.
 const TICK: Duration = Duration::from_secs(4);
+const MEMORY_EVERY: Duration = Duration::from_secs(60);
 /// Each job wants two processes, so that two jobs cannot both have what they want.
 const PROCESS_COUNT: u32 = 3;
 /// Failures to provision a job in one life of a node: fewer than it reports to the job.
@@ -40,88 +50,100 @@ pub(crate) struct Node {
     pub accidents: Arc<AtomicU32>,
     pub offer: Offer,
     pub shares: Shares,
+    /// Since when it has had no job; `None`: it has one.
+    pub idle_since: Arc<Mutex<Option<Instant>>>,
+}
+
+/// The entry of a node in the list of workers. It counts for some time after a death: the store does not date it by virtual
+/// time.
+pub(crate) struct Entry {
+    pub memory: Arc<InMemory>,
+    pub name: String,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let (memory, path) = (self.memory.clone(), Path::from(format!("workers/{}", self.name)));
+        let Ok(runtime) = Handle::try_current() else { return };
+        runtime.spawn(async move {
+            sleep(3 * WORKER_PERIOD).await;
+            // The node may have removed it.
+            let _ = memory.delete(&path).await;
+        });
+    }
 }
 
 impl Node {
     /// Works until it is told to stop, or has been idle for long enough.
     pub async fn live(self) {
         let Self { actor, witness, target, tasks, results, .. } = &self;
+        witness.in_flight.node_began(actor.name());
         let weather = actor.weather();
-        let gpus = witness.jobs().map(|job| job.job.gpus).max().unwrap_or(0);
         let idle_exit = weather.idle_exit.filter(|_| !self.has(Bug::StaysIdle));
-        let capacity = Capacity { process_count: None, process_count_default: PROCESS_COUNT, gpus };
-        let places = if weather.places == 0 { capacity.places() } else { weather.places };
+        let (places, places_of_newcomers) = self.places();
         let config = Config {
             node: actor.name().to_owned(),
             offer: self.offer.clone(),
             idle_wish: 2,
-            capacity,
+            capacity: self.capacity(),
             places: if self.has(Bug::IgnoresPlaces) { usize::MAX } else { places },
+            places_of_newcomers: if self.has(Bug::IgnoresNewcomers) { 0 } else { places_of_newcomers },
             delay_max: tasks.limits().delay_max,
             groups_take_turns: tasks.limits().fairness == Fairness::Groups,
             notice_time: weather.spot_time.saturating_sub(Duration::from_secs(20)),
             periods: Periods { idle_exit, job_idle: weather.job_idle, watch: weather.pace.watch, ..Periods::default() },
         };
-        let timing = Timing { patience: PATIENCE, ..Timing::default() };
-        let queues: [Arc<dyn Queue>; 2] = [tasks.clone(), results.clone()];
-        let mut executor = Executor::start(self.clone(), config, target.clone(), queues, timing).await;
-        let mut told = std::pin::pin!(actor.told());
-        let mut has_heard = false;
-        let mut tick_at = Instant::now() + TICK;
-        let mut idle_since = Instant::now();
-        while !executor.roster.is_over() {
-            let event = tokio::select! {
-                biased;
-                told = &mut told, if !has_heard => {
-                    has_heard = true;
-                    match told {
-                        Told::Drain => Some(Event::Stop(Stop::Drain)),
-                        Told::SpotNotice if self.has(Bug::IgnoresSpotNotices) => continue,
-                        Told::SpotNotice => Some(Event::SpotNotice),
-                    }
-                }
-                event = executor.next() => match event {
-                    Ok(event) => Some(event),
-                    Err(Trouble::Panicked(error)) => {
-                        witness.report("no role panics", format!("{}: {error}", actor.name()));
-                        continue;
-                    }
-                    Err(trouble) => {
-                        witness.report("a node can read every message", format!("{trouble:?}"));
-                        continue;
-                    }
-                },
-                // However many other events there are.
-                () = sleep_until(tick_at) => {
-                    tick_at = Instant::now() + TICK;
-                    None
-                }
-            };
-            actor.alive().await;
-            // It may wait for a seat to lapse.
-            let idle_max = weather.idle_exit.map(|time| time + Periods::default().seat_lapse);
-            let should_end = event.is_none() && idle_max.is_some_and(|time| idle_since.elapsed() > time);
-            let has_looked = event.is_none();
-            let event = event.unwrap_or_else(|| executor.tick());
-            executor.handle(event).await;
-            // A job may wait for GPUs that processes of others have not left.
-            let unfair = self.shares.unfair(PROCESS_COUNT).filter(|_| has_looked && gpus == 0);
-            if let Some((rule, detail)) = unfair.filter(|_| !executor.roster.is_stopping()) {
-                witness.report(rule, detail);
+        let event_loop = EventLoop {
+            host: self.clone(),
+            config,
+            target: target.clone(),
+            queues: [tasks.clone(), results.clone()],
+            timing: Timing { patience: PATIENCE, ..Timing::default() },
+            tick: TICK,
+            memory_every: MEMORY_EVERY,
+            health: Health::default(),
+        };
+        let stop = StopSender::default();
+        let (notify, noticed) = oneshot::channel();
+        let telling = async {
+            match actor.told().await {
+                Told::Drain => stop.raise(Stop::Drain),
+                Told::SpotNotice if self.has(Bug::IgnoresSpotNotices) => {}
+                Told::SpotNotice => drop(notify.send("simulated".to_owned())),
             }
-            let at_work = self.shares.jobs();
-            if at_work > places {
-                let detail = format!("{} works on {at_work} jobs, and has {places} places", actor.name());
-                witness.report("a node works on no more jobs than it has places", detail);
+            pending::<()>().await
+        };
+        let spot_notice = async { if let Ok(notice) = noticed.await { notice } else { pending().await } };
+        let ended = tokio::select! {
+            biased;
+            () = telling => unreachable!("it waits for ever"),
+            ended = event_loop.run(stop.subscribe(), spot_notice) => ended,
+        };
+        match ended {
+            Ok(_) => {}
+            Err(error) if error.is::<JoinError>() => {
+                witness.report("no role panics", format!("{}: {error:#}", actor.name()));
             }
-            witness.visits(actor.name(), executor.roster.jobs());
-            if executor.roster.jobs() > 0 {
-                idle_since = Instant::now();
-            } else if should_end && !executor.roster.is_stopping() {
-                witness.report("an idle node ends", actor.name().to_owned());
-            }
+            Err(error) => witness.report("a node can read every message", format!("{error:#}")),
         }
-        executor.drain().await;
+    }
+
+    fn gpus(&self) -> u32 {
+        self.witness.jobs().map(|job| job.job.gpus).max().unwrap_or(0)
+    }
+
+    fn capacity(&self) -> Capacity {
+        Capacity { process_count: None, process_count_default: PROCESS_COUNT, gpus: self.gpus() }
+    }
+
+    /// Returns how many jobs the node works on at a time, and how many of these places are for newcomers.
+    fn places(&self) -> (usize, usize) {
+        let capacity = self.capacity();
+        match self.actor.weather().places {
+            0 => (capacity.places(), capacity.places_of_newcomers()),
+            // Half of them: there are few jobs.
+            places => (places, if self.gpus() > 0 { 0 } else { places / 2 }),
+        }
     }
 
     fn has(&self, bug: Bug) -> bool {
@@ -215,8 +237,9 @@ impl Host for Node {
         let claim = (witness.job.priority, (PROCESS_COUNT * percent / 100).clamp(1, PROCESSES));
         shares.begin(&job_id, claim, tasks.clone(), stop.clone(), allotment.watched());
         let beat = actor.weather().pace.beat;
-        let gpus = shares.gpus.clone();
-        let agent = Agent { actor, witness: witness.clone(), store: store.clone(), tasks, results, spec, bug, gpus };
+        let (gpus, in_flight) = (shares.gpus.clone(), self.witness.in_flight.clone());
+        let agent =
+            Agent { actor, witness: witness.clone(), in_flight, store: store.clone(), tasks, results, spec, bug, gpus };
         let held = attended(&store, &node, beat, agent.work(stop, allotment)).await;
         shares.end(&job_id);
         held.iter().flatten().for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));
@@ -224,4 +247,42 @@ impl Host for Node {
     }
 
     async fn clean_up((): ()) {}
+
+    async fn bury(&self, unreadable: Vec<(Delivery, String)>) {
+        self.witness.report("a node can read every message", format!("{unreadable:?}"));
+    }
+
+    fn memory_is_short(&self) -> bool {
+        false
+    }
+
+    async fn handles(&self) {
+        self.actor.alive().await;
+    }
+
+    fn handled(&self, roster: &Roster, has_looked: bool) {
+        let (witness, name) = (&self.witness, self.actor.name());
+        // A job may wait for GPUs that processes of others have not left.
+        let unfair = self.shares.unfair(PROCESS_COUNT).filter(|_| has_looked && self.gpus() == 0);
+        if let Some((rule, detail)) = unfair.filter(|_| !roster.is_stopping()) {
+            witness.report(rule, detail);
+        }
+        let (at_work, (places, _)) = (self.shares.jobs(), self.places());
+        if at_work > places {
+            let detail = format!("{name} works on {at_work} jobs, and has {places} places");
+            witness.report("a node works on no more jobs than it has places", detail);
+        }
+        witness.visits(name, roster.jobs());
+        // It may wait for a seat to lapse.
+        let idle_max = self.actor.weather().idle_exit.map(|time| time + Periods::default().seat_lapse);
+        let mut idle_since = self.idle_since.lock().expect("no holder panics");
+        if roster.jobs() > 0 {
+            *idle_since = None;
+            return;
+        }
+        let idle_for = idle_since.get_or_insert_with(Instant::now).elapsed();
+        if has_looked && !roster.is_stopping() && idle_max.is_some_and(|time| idle_for > time) {
+            witness.report("an idle node ends", name.to_owned());
+        }
+    }
 }

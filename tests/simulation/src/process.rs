@@ -16,7 +16,7 @@ use worker::scheduler::{ProcessId, Sighting};
 use crate::actor::Actor;
 use crate::agent::Message;
 use crate::weather::Bug;
-use crate::witness::JobWitness;
+use crate::witness::{InFlight, JobWitness};
 
 /// What a failure on a broken GPU says.
 pub(crate) const GPU_GONE: &str = "CUDA error: no CUDA-capable device is detected";
@@ -51,6 +51,7 @@ pub(crate) struct Life {
     pub id: ProcessId,
     pub actor: Actor,
     pub witness: Arc<JobWitness>,
+    pub in_flight: Arc<InFlight>,
     pub bug: Option<Bug>,
     pub messages: mpsc::UnboundedSender<Message>,
     /// The GPU that it has for itself.
@@ -168,6 +169,10 @@ impl Life {
                     _ => frame.resumes,
                 };
                 self.witness.began(receipt, frame.items, resumes, self.has_broken_gpu(), &self.actor);
+            }
+            let (_running, too_many) = self.in_flight.began(&job.owner, &self.actor);
+            if let Some(detail) = too_many {
+                self.witness.report("no more of an owner is in flight than its quota", detail);
             }
             runs += 1;
             if job.process_max_runs > 0 && runs > job.process_max_runs {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use chrono::DateTime;
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryFutureExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
@@ -79,14 +79,32 @@ impl StoreLayer {
         Ok(written)
     }
 
+    /// Lists the workers, and shows the witness who knows them now.
+    fn workers(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (listed, witness, actor) = (self.inner.list(prefix), self.witness.clone(), self.actor.clone());
+        let is_alone = self.bug == Some(Bug::IgnoresOtherWorkers);
+        let listed = async move {
+            let mut listed: Vec<ObjectMeta> = listed.try_collect().await?;
+            let names = listed.iter().filter_map(|meta| meta.location.filename().map(str::to_owned));
+            witness.in_flight.listed(actor.name(), names.collect());
+            listed.retain(|meta| !is_alone || meta.location.filename() == Some(actor.name()));
+            Ok::<_, object_store::Error>(futures::stream::iter(listed.into_iter().map(Ok)))
+        };
+        listed.try_flatten_stream().boxed()
+    }
+
     /// Whether this role has a bug that takes a failed request for a missing job.
     fn takes_failure_for_absence(&self, location: &Path) -> bool {
         let is_buggy = match self.bug {
-            Some(Bug::NodeDropsOpenJobs) => self.actor.name().starts_with("Node"),
+            Some(Bug::NodeDropsOpenJobs) => self.is_node(),
             Some(Bug::ServiceDropsOpenJobs) => self.actor.name().starts_with("Reducer"),
             _ => false,
         };
         is_buggy && in_job(location) == "spec.json"
+    }
+
+    fn is_node(&self) -> bool {
+        self.actor.name().starts_with("Node")
     }
 
     /// Whether the write would renew a seat that this role has.
@@ -159,6 +177,9 @@ impl ObjectStore for StoreLayer {
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.counts.asked(Asked::List);
+        if prefix.is_some_and(|prefix| prefix.as_ref() == "workers") {
+            return self.workers(prefix);
+        }
         let (witness, began) = (self.witness.clone(), self.began);
         let dated = move |meta: ObjectMeta| match witness.marked(meta.location.as_ref()) {
             Some(at) => ObjectMeta { last_modified: DateTime::UNIX_EPOCH + (at - began), ..meta },

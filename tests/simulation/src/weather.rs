@@ -38,6 +38,10 @@ pub enum Bug {
     IgnoresShares,
     /// Begins every job that it hears of.
     IgnoresPlaces,
+    /// Has no places for jobs that it has not worked on.
+    IgnoresNewcomers,
+    /// Takes itself for the only worker, so that it may run all that an owner may have in flight.
+    IgnoresOtherWorkers,
     /// Takes every job for one of normal priority.
     IgnoresPriorities,
     /// Takes every job for one that may have a whole node.
@@ -261,11 +265,11 @@ pub(crate) struct Weather {
 /// Returns the quotas of a seed; most have none.
 pub(crate) fn quotas_of(seed: u64) -> Quotas {
     let dice = Dice::new(seed, "quotas");
-    if !dice.happens(0.25) {
-        return Quotas::default();
-    }
-    let (max_jobs, of_owner) = [(Some(1), None), (Some(2), Some(1)), (None, Some(1))][dice.below(3) as usize];
-    let each_owner = OwnerQuota { max_jobs: of_owner, ..OwnerQuota::default() };
+    let limits = [(Some(1), None), (Some(2), Some(1)), (None, Some(1))];
+    let (max_jobs, of_owner) = if dice.happens(0.25) { limits[dice.below(3) as usize] } else { (None, None) };
+    let dice = Dice::new(seed, "in flight");
+    let max_in_flight = dice.happens(0.15).then(|| 1 + dice.below(5) as u32);
+    let each_owner = OwnerQuota { max_jobs: of_owner, max_in_flight };
     Quotas { max_jobs, each_owner, ..Quotas::default() }
 }
 

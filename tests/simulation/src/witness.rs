@@ -1,5 +1,6 @@
 //! Sees every call as it takes effect, and reports a broken rule at once. Each job has a witness of its own.
 
+mod in_flight;
 mod items;
 mod job;
 
@@ -11,6 +12,7 @@ use protocol::{Descriptor, Quotas, ResultEvent, decode_records, job_of_message};
 use queue::{Delivery, Message, Receipt};
 use tokio::time::Instant;
 
+pub(crate) use in_flight::InFlight;
 pub(crate) use job::JobWitness;
 
 /// A broken rule.
@@ -37,6 +39,7 @@ pub(crate) struct Witness {
     visits: Mutex<BTreeMap<String, usize>>,
     quotas: Quotas,
     crowd: Mutex<Crowd>,
+    pub in_flight: Arc<InFlight>,
 }
 
 /// The open jobs of the target.
@@ -51,7 +54,8 @@ struct Crowd {
 impl Witness {
     pub fn new(jobs: impl IntoIterator<Item = JobWitness>, quotas: Quotas) -> Self {
         let jobs = jobs.into_iter().map(|job| (job.job.id(), Arc::new(job))).collect();
-        Self { jobs, violation: Mutex::default(), visits: Mutex::default(), quotas, crowd: Mutex::default() }
+        let (in_flight, crowd) = (InFlight::new(quotas.clone()), Mutex::default());
+        Self { jobs, violation: Mutex::default(), visits: Mutex::default(), quotas, crowd, in_flight }
     }
 
     /// Returns the witness of a job.
@@ -82,6 +86,7 @@ impl Witness {
 
     /// A role is dead.
     pub fn died(&self, name: &str) {
+        self.in_flight.node_ended(name);
         self.visits.lock().expect("no holder panics").remove(name);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use simulation::{Bug, Played, Scenario, Violation, run, run_lanes};
+use simulation::{Bug, Played, Scenario, Violation, run, run_lanes, run_places};
 use tokio::time::Instant;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
@@ -14,6 +14,10 @@ const SEEDS: u64 = 600;
 const LARGE_JOBS: [u64; 10] = [1, 2, 5, 6, 7, 8, 9, 12, 20, 50];
 /// Seeds of each.
 const SEEDS_OF_LANES: u64 = 3;
+/// Numbers of large jobs that take turns on nodes with four places each.
+const LARGE_JOBS_IN_TURNS: [u64; 3] = [5, 13, 25];
+/// A small job that has to wait for a place does so in one of these seeds.
+const SEEDS_OF_PLACES: u64 = 10;
 /// A bug must show within this many seeds.
 const SEEDS_FOR_A_BUG: u64 = 1_000;
 
@@ -118,6 +122,26 @@ fn finds_jobs_that_share_a_lane() {
     assert_eq!(broken.rule, "a small job begins within seconds while large ones wait", "{broken}");
 }
 
+#[test]
+fn small_job_begins_while_large_ones_wait_for_places() {
+    for large in LARGE_JOBS_IN_TURNS {
+        for seed in 0..number("GRISTMILL_SEEDS").unwrap_or(SEEDS_OF_LANES) {
+            let queued = run_places(Scenario { seed, bug: None }, large);
+            let queued = queued.unwrap_or_else(|violation| panic!("{large} large jobs, seed {seed}: {violation}"));
+            println!("{large} large jobs in turns, seed {seed}: {queued:?}");
+        }
+    }
+}
+
+#[test]
+fn finds_newcomers_that_wait_for_places() {
+    // A place may become free just in time.
+    let mut played =
+        (0..SEEDS_OF_PLACES).map(|seed| run_places(Scenario { seed, bug: Some(Bug::IgnoresNewcomers) }, 25));
+    let broken = played.find_map(Result::err).expect("the small job waits");
+    assert_eq!(broken.rule, "a small job begins within seconds while large ones wait", "{broken}");
+}
+
 fn found(bug: Bug, rules: &[&str]) {
     let (_, broken) = play(SEEDS_FOR_A_BUG, Some(bug));
     let (seed, violation) = broken.unwrap_or_else(|| panic!("{bug:?} was not found in {SEEDS_FOR_A_BUG} seeds"));
@@ -178,10 +202,12 @@ bugs! {
     IgnoresPriorities: "jobs with work divide a node by weight";
     IgnoresMaxShare: "a job has no more of a node than its max_share";
     IgnoresRequires: "a job runs only on nodes that it fits";
+    IgnoresOtherWorkers: "no more of an owner is in flight than its quota";
     IgnoresQuotas: "no more jobs run than quotas allow";
     TurnsTwice: "no more jobs run than quotas allow";
     HidesGpuTroubles:
-        "a GPU that keeps failing is taken out of use", "a mini-batch that failed on a GPU is tried elsewhere next";
+        "a GPU that keeps failing is taken out of use", "a mini-batch that failed on a GPU is tried elsewhere next",
+        "every item has a result or is rejected";
     BlamesNobodyForDeaths: "a delivery is run once";
     ForgetsSlowPreparations:
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once",

@@ -20,6 +20,7 @@ use super::allotment::Allotment;
 use super::errands::{Errands, Held, let_go};
 use super::roster::{Action, Config, Errand, Event, Roster, Share, Step, Unprovisioned, VisitId};
 use crate::agent::Timing;
+use crate::pressure;
 use crate::scheduler::deliveries_lost;
 use crate::stop::{Stop, StopSender};
 
@@ -51,6 +52,21 @@ pub trait Host: Clone + Send + 'static {
     ) -> impl Future<Output = (Option<Held>, Self::Remains)> + Send;
 
     fn clean_up(remains: Self::Remains) -> impl Future<Output = ()> + Send;
+
+    /// Moves messages out of the way that no worker can read; with each the reason.
+    fn bury(&self, unreadable: Vec<(Delivery, String)>) -> impl Future<Output = ()> + Send;
+
+    fn memory_is_short(&self) -> bool {
+        pressure::is_short()
+    }
+
+    /// The node is about to handle an event.
+    fn handles(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
+    /// It has handled one. `has_looked`: it has just looked for what is due.
+    fn handled(&self, _roster: &Roster, _has_looked: bool) {}
 }
 
 enum Report<H: Host> {

@@ -50,6 +50,8 @@ pub struct Config {
     pub capacity: Capacity,
     /// Jobs that the node works on at a time.
     pub places: usize,
+    /// Of these, the places for jobs that the node has not worked on yet.
+    pub places_of_newcomers: usize,
     /// The longest delay of a message of the task queue; zero: it has no delays.
     pub delay_max: Duration,
     /// Whether a message that returns to the task queue without a delay gets the next turn of its job.
@@ -259,12 +261,24 @@ struct Memory {
     failing_gpus: BTreeSet<u32>,
     /// It was turned away, and waits.
     turned_away: Option<TurnedAway>,
+    /// When its last agent here ended; `None`: it is a newcomer.
+    worked_until: Option<Instant>,
 }
 
 impl Memory {
     fn is_empty(&self) -> bool {
-        let Self { observed, rests_until, failures, full_since, is_unfit, turn, failing_gpus, turned_away } = self;
-        let waits = rests_until.is_some() || full_since.is_some() || turned_away.is_some();
+        let Self {
+            observed,
+            rests_until,
+            failures,
+            full_since,
+            is_unfit,
+            turn,
+            failing_gpus,
+            turned_away,
+            worked_until,
+        } = self;
+        let waits = rests_until.is_some() || full_since.is_some() || turned_away.is_some() || worked_until.is_some();
         observed.is_empty() && !waits && *failures == 0 && !is_unfit && turn.is_none() && failing_gpus.is_empty()
     }
 }
@@ -405,7 +419,7 @@ impl Roster {
         for id in self.ids() {
             match self.visits[&id].stage {
                 Stage::Working => self.stop_agent(id, stop),
-                Stage::WaitingForGpu => self.end_wait(id),
+                Stage::Ready => self.end_wait(id),
                 Stage::LettingGo | Stage::CleaningUp | Stage::TellingEnd | Stage::LeavingSeat => {}
                 // The node itself returns the waiting messages.
                 _ => self.leave_seat(id),

@@ -22,6 +22,8 @@ use crate::scheduler::Share;
 /// Jobs that a node works on at a time, for each process that they divide. Most jobs of a busy target are small, so many
 /// begin at once; and the memory of a node that fits its processes mostly fits a few more interpreters for each.
 const PLACES_PER_PROCESS: u32 = 4;
+/// One of so many places is for jobs that the node has not worked on yet.
+const PLACES_PER_NEWCOMER: usize = 4;
 
 /// What a node has for all its jobs together.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +71,12 @@ impl Capacity {
     /// Returns the number of jobs that the node works on at a time.
     pub fn places(&self) -> usize {
         self.processes().saturating_mul(PLACES_PER_PROCESS) as usize
+    }
+
+    /// Returns how many of these places are for jobs that the node has not worked on yet. On a node with GPUs jobs wait for a
+    /// GPU, so a place does not help them to begin.
+    pub fn places_of_newcomers(&self) -> usize {
+        if self.gpus > 0 { 0 } else { self.places() / PLACES_PER_NEWCOMER }
     }
 
     /// Returns the number of processes that jobs divide.

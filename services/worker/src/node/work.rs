@@ -131,6 +131,22 @@ impl Host for Arc<Shared> {
         drop(claim);
         files::leave(&folder);
     }
+
+    /// Moves messages that cannot be read to the dead letters.
+    async fn bury(&self, unreadable: Vec<(Delivery, String)>) {
+        let node = &self.node;
+        for (_, reason) in &unreadable {
+            // What is wrong with each message follows.
+            let kind = reason.split([':', '?']).next().unwrap_or_default();
+            let line = self.buried.lock().expect("no holder panics").next(kind, reason, Instant::now());
+            if let Some(line) = line {
+                tracing::warn!("a message of the task queue goes to the dead letters: {line}");
+            }
+        }
+        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, unreadable).await {
+            tracing::warn!("messages stay in the task queue for now: {error:#}");
+        }
+    }
 }
 
 impl Shared {
@@ -204,22 +220,6 @@ impl Shared {
     /// Removes the folder of this node if it is empty. What user code wrote there stays.
     pub(super) fn clear_work_folder(&self) {
         leftovers::leave(&self.folder());
-    }
-
-    /// Moves messages that cannot be read to the dead letters.
-    pub(super) async fn bury(&self, unreadable: Vec<(Delivery, String)>) {
-        let node = &self.node;
-        for (_, reason) in &unreadable {
-            // What is wrong with each message follows.
-            let kind = reason.split([':', '?']).next().unwrap_or_default();
-            let line = self.buried.lock().expect("no holder panics").next(kind, reason, Instant::now());
-            if let Some(line) = line {
-                tracing::warn!("a message of the task queue goes to the dead letters: {line}");
-            }
-        }
-        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, unreadable).await {
-            tracing::warn!("messages stay in the task queue for now: {error:#}");
-        }
     }
 }
 

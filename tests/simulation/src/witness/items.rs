@@ -1,5 +1,7 @@
 //! What an announced attempt says about the items of its mini-batch, and the parts that it names.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use protocol::{Attempt, AttemptStatus, RejectedList, Rows};
 
 use crate::job::Job;
@@ -22,4 +24,11 @@ pub(super) fn has_all_items<'a>(attempt: &'a Attempt, job: &Job, list: impl FnOn
         || items == bad
             && attempt.items_rejected() == bad.len() as u64
             && attempt.succeeded + bad.len() as u64 == job.items(attempt.mini_batch)
+}
+
+/// Returns a number that stands for content.
+pub(super) fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }

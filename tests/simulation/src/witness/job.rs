@@ -11,7 +11,7 @@ use protocol::{
 use queue::{Delivery, Receipt};
 use tokio::time::Instant;
 
-use super::items::{has_all_items, parts_of};
+use super::items::{has_all_items, hash_of, parts_of};
 use super::{Violation, events};
 use crate::actor::Actor;
 use crate::job::Job;
@@ -85,7 +85,8 @@ struct State {
     plan_chunks: HashSet<String>,
     /// The parts, with their content where it is a list of rejected items.
     parts: HashMap<String, RejectedList>,
-    segments: HashMap<String, Vec<u8>>,
+    /// Hashes of their content.
+    segments: HashMap<String, u64>,
     succeeded: HashSet<u64>,
     /// Highest try of each mini-batch in the ledger.
     tried: HashMap<u64, u32>,
@@ -288,7 +289,7 @@ impl JobWitness {
     }
 
     pub fn acknowledged_tasks(&self, receipts: &[Receipt]) {
-        let state = self.state();
+        let mut state = self.state();
         for receipt in receipts {
             let Some(held) = state.held.get(receipt) else { continue };
             let Held { mini_batch, tries_spent, is_copy, at, is_handed, end, .. } = held;
@@ -312,6 +313,12 @@ impl JobWitness {
             };
             if let Some(rule) = broken {
                 self.report(rule, format!("mini-batch {mini_batch}"));
+            }
+            // A job of very many mini-batches keeps nothing of those that are over.
+            if self.job.run_time.is_some()
+                && let Some(Held { end: Some(End::Attempt { name, .. }), .. }) = state.held.remove(receipt)
+            {
+                state.announced.remove(&name);
             }
         }
     }
@@ -348,9 +355,9 @@ impl JobWitness {
     }
 
     pub fn acknowledged_results(&self, receipts: &[Receipt]) {
-        let state = self.state();
+        let mut state = self.state();
         for receipt in receipts {
-            let Some(events) = state.results.get(receipt) else { continue };
+            let Some(events) = state.results.remove(receipt) else { continue };
             let missing = events.iter().find_map(|event| match event {
                 _ if state.ended => None,
                 ResultEvent::Planned(_) if !state.planned => Some("the totals of the plan".to_owned()),
@@ -436,10 +443,10 @@ impl JobWitness {
 
     fn committed(&self, segment: &str, bytes: &[u8]) {
         let mut state = self.state();
-        if state.segments.get(segment).is_some_and(|former| former != bytes) {
+        let former = state.segments.insert(segment.to_owned(), hash_of(bytes));
+        if former.is_some_and(|former| former != hash_of(bytes)) {
             return self.report("a segment is committed once", format!("segment {segment} was overwritten"));
         }
-        state.segments.insert(segment.to_owned(), bytes.to_vec());
         for event in events(bytes) {
             match event {
                 ResultEvent::Planned(_) => state.planned = true,

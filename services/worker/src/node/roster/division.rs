@@ -18,7 +18,7 @@ use crate::stop::Stop;
 
 /// How long a job has GPUs or a place that others wait for, from the moment that a process of it is ready, for each unit of
 /// its weight: two minutes for a job of normal priority.
-const TURN: Duration = Duration::from_secs(30);
+pub(super) const TURN: Duration = Duration::from_secs(30);
 
 /// How often a node returns the messages of a job that waits for a GPU: they are in the way of other jobs.
 const RETURN_EVERY: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ impl Visit {
         let has_work = self.quiet_since.is_none_or(|since| now - since < IDLE_AFTER);
         let is_here = match self.stage {
             Stage::Working => self.stop == Stop::No && !self.gives_way,
-            stage => stage == Stage::WaitingForGpu,
+            stage => stage == Stage::Ready,
         };
         self.claim.filter(|_| is_here).map(|claim| Claim { has_work, ..claim })
     }
@@ -89,9 +89,9 @@ impl Roster {
         }
     }
 
-    /// Returns the beginning of a turn that is over.
-    pub(super) fn had_its_turn_since(visit: &Visit, now: Instant) -> Option<Instant> {
-        let turn = TURN * visit.claim?.weight;
+    /// Returns the beginning of a turn that is over. `unit`: how long it lasts for each unit of the weight.
+    pub(super) fn had_its_turn_since(visit: &Visit, unit: Duration, now: Instant) -> Option<Instant> {
+        let turn = unit * visit.claim?.weight;
         // A job that takes longer to make ready, or to run, would begin again and again.
         visit.served_since.filter(|since| visit.has_ended_one && now - *since >= turn)
     }
@@ -126,6 +126,7 @@ impl Roster {
         let occupied: BTreeSet<u32> = leaving.flat_map(|(_, visit)| visit.in_use.iter().copied()).collect();
         let shares = self.config.capacity.shares(&claims, &held, &occupied);
         for (id, share) in ids.into_iter().zip(shares) {
+            let share = self.within_part(id, share);
             self.share(id, share);
             self.begin_or_leave(id);
         }
@@ -135,6 +136,19 @@ impl Roster {
                 self.begin_or_leave(id);
             }
         }
+    }
+
+    /// Returns the share, without processes that the owner may have only once other jobs of it have fewer.
+    fn within_part(&self, id: VisitId, share: Share) -> Share {
+        let Visit { owner, share: before, .. } = &self.visits[&id];
+        let Some(part) = self.parts.of(owner) else { return share };
+        let is_other = |other: &VisitId, visit: &Visit| *other != id && visit.owner == *owner;
+        let others =
+            self.visits.iter().filter(|(other, visit)| is_other(other, visit) && visit.stage == Stage::Working);
+        let has = |visit: &Visit| visit.share.processes.max(u32::try_from(visit.processes).unwrap_or(u32::MAX));
+        let of_others = others.map(|(_, visit)| has(visit)).fold(0, u32::saturating_add);
+        let processes = share.processes.min(part.saturating_sub(of_others).max(before.processes));
+        if processes == 0 { Share::default() } else { Share { processes, ..share } }
     }
 
     fn share(&mut self, id: VisitId, share: Share) {
@@ -151,16 +165,15 @@ impl Roster {
     }
 
     fn begin_or_leave(&mut self, id: VisitId) {
-        let gpus = self.config.capacity.gpus;
         let Some(visit) = self.visits.get_mut(&id) else { return };
         match visit.stage {
-            Stage::WaitingForGpu if visit.share.processes > 0 => {
+            Stage::Ready if visit.share.processes > 0 => {
                 visit.stage = Stage::Working;
                 visit.processes = visit.share.processes as usize;
                 self.act(Action::Work(id));
             }
-            Stage::WaitingForGpu if !std::mem::replace(&mut visit.wait.is_logged, true) => {
-                self.log(id, false, format!("the job waits: {}", waits_for(gpus)));
+            Stage::Ready if !std::mem::replace(&mut visit.wait.is_logged, true) => {
+                self.log(id, false, format!("the job waits: {}", self.waits_for(id)));
             }
             Stage::Working if visit.share.processes == 0 && visit.processes == 0 && visit.in_use.is_empty() => {
                 let why = if visit.gives_way { "other jobs wait" } else { "other jobs have the GPUs of this node" };
@@ -177,7 +190,7 @@ impl Roster {
             0 => 0,
             gpus => at_work().count().saturating_sub(gpus as usize),
         };
-        let over = at_work().filter_map(|(id, visit)| Some((Self::had_its_turn_since(visit, now)?, *id)));
+        let over = at_work().filter_map(|(id, visit)| Some((Self::had_its_turn_since(visit, TURN, now)?, *id)));
         let mut over: Vec<(Instant, VisitId)> = over.collect();
         over.sort_unstable();
         for (_, id) in over.into_iter().take(waiting) {
@@ -190,8 +203,8 @@ impl Roster {
 
     /// Does what is due while a job waits for a GPU. Returns whether the wait has ended.
     pub(super) fn tick_wait(&mut self, id: VisitId, now: Instant) -> bool {
-        let (job_idle, gpus) = (self.config.periods.job_idle, self.config.capacity.gpus);
-        let Some(visit) = self.visit_in(id, Stage::WaitingForGpu) else { return false };
+        let job_idle = self.config.periods.job_idle;
+        let Some(visit) = self.visit_in(id, Stage::Ready) else { return false };
         if std::mem::take(&mut visit.again) {
             visit.wait.heard_at = Some(now);
         }
@@ -211,19 +224,20 @@ impl Roster {
             let delay = self.turned_away_delay();
             self.run(id, Errand::GiveBack { delay });
         }
-        if let Some(since) = since.filter(|_| tell_at.is_some_and(|at| at <= now))
-            && let Some(visit) = self.visits.get_mut(&id)
-        {
-            visit.wait.tell_at = Some(now + NOTICE_AGAIN);
-            visit.wait.is_told = true;
-            self.run(id, Errand::TellWait { waited: now - since, detail: waits_for(gpus) });
+        if let Some(since) = since.filter(|_| tell_at.is_some_and(|at| at <= now)) {
+            let detail = self.waits_for(id);
+            if let Some(visit) = self.visits.get_mut(&id) {
+                visit.wait.tell_at = Some(now + NOTICE_AGAIN);
+                visit.wait.is_told = true;
+            }
+            self.run(id, Errand::TellWait { waited: now - since, detail });
         }
         false
     }
 
-    /// Ends a wait for a GPU without one.
+    /// Ends a wait for processes without any.
     pub(super) fn end_wait(&mut self, id: VisitId) {
-        let Some(visit) = self.visit_in(id, Stage::WaitingForGpu) else { return };
+        let Some(visit) = self.visit_in(id, Stage::Ready) else { return };
         if visit.wait.is_told {
             visit.stage = Stage::TellingEnd;
             self.run(id, Errand::TellEnd);
@@ -231,12 +245,13 @@ impl Roster {
             self.leave_seat(id);
         }
     }
-}
 
-/// Returns what a job waits for that finds no GPU.
-fn waits_for(gpus: u32) -> String {
-    match gpus {
-        1 => "other jobs use the GPU of this node".to_owned(),
-        gpus => format!("other jobs use the {gpus} GPUs of this node"),
+    /// Returns what a job waits for that is ready and has no processes.
+    fn waits_for(&self, id: VisitId) -> String {
+        match self.config.capacity.gpus {
+            0 => self.part_in_words(id),
+            1 => "other jobs use the GPU of this node".to_owned(),
+            gpus => format!("other jobs use the {gpus} GPUs of this node"),
+        }
     }
 }

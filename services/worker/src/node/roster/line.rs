@@ -9,12 +9,18 @@
 //! A turn is longer for a job of higher priority, and in each at least one attempt ends. Then the job goes to the end of the
 //! line.
 //!
+//! Some places are for newcomers, jobs that this node has not worked on. A newcomer that finds no other place has one of
+//! these at once, for a short turn; then it waits in line like everybody else, unless another place is free. So a small job
+//! begins, and mostly ends, within seconds, while any number of large ones take turns. It costs each large job one more start
+//! of its processes.
+//!
 //! Jobs whose owner may have no more mini-batches in flight here are turned away too, but do not wait in line.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::division::TURN;
 use super::visit::{IDLE_AFTER, Stage, Visit};
 use super::{Errand, Memory, Roster, VisitId};
 use crate::scheduler::{NOTICE_AFTER_MAX, NOTICE_AGAIN};
@@ -30,6 +36,9 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// How long the node turns a job in line away without asking the store again whether it has ended.
 const LOOK_UP_AFTER: Duration = Duration::from_secs(10);
 
+/// How long a newcomer has a place for newcomers, for each unit of its weight: ten seconds for a job of normal priority.
+const FIRST_TURN: Duration = Duration::from_millis(2500);
+
 /// What a job lacks that the node turns away for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
@@ -39,10 +48,18 @@ enum Lack {
     Part,
 }
 
+/// The places of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Lasting,
+    OfNewcomers,
+}
+
 /// A job that the node has turned away.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TurnedAway {
     lack: Lack,
+    is_newcomer: bool,
     weight: u32,
     since: Instant,
     heard_at: Instant,
@@ -51,8 +68,8 @@ pub(super) struct TurnedAway {
 }
 
 impl TurnedAway {
-    fn new(lack: Lack, weight: u32, now: Instant) -> Self {
-        Self { lack, weight, since: now, heard_at: now, looked_at: now, told_at: None }
+    fn new(lack: Lack, is_newcomer: bool, weight: u32, now: Instant) -> Self {
+        Self { lack, is_newcomer, weight, since: now, heard_at: now, looked_at: now, told_at: None }
     }
 
     fn is_in_line(&self, within: Duration, now: Instant) -> bool {
@@ -76,9 +93,13 @@ impl Visit {
         self.claim.is_some() || matches!(self.stage, Stage::TakingSeat { .. })
     }
 
+    fn place(&self) -> Option<Place> {
+        self.has_place().then_some(if self.is_newcomer { Place::OfNewcomers } else { Place::Lasting })
+    }
+
     /// Whether it will leave its place soon.
     fn is_leaving(&self) -> bool {
-        let is_new = matches!(self.stage, Stage::TakingSeat { .. } | Stage::Provisioning | Stage::WaitingForGpu);
+        let is_new = matches!(self.stage, Stage::TakingSeat { .. } | Stage::Provisioning | Stage::Ready);
         let stays = is_new || self.stage == Stage::Working;
         self.gives_way || self.stop != Stop::No || !stays
     }
@@ -88,29 +109,45 @@ impl Roster {
     /// Turns a job away for which the store was asked just now, if it has to wait. Returns whether it has to.
     /// `before`: it was turned away before.
     pub(super) fn holds_off(&mut self, id: VisitId, before: Option<TurnedAway>, weight: u32, now: Instant) -> bool {
+        let is_newcomer = self.visits[&id].memory.worked_until.is_none();
         let wait = |lack| {
             let before = before.filter(|before| before.lack == lack);
-            TurnedAway { weight, heard_at: now, looked_at: now, ..before.unwrap_or(TurnedAway::new(lack, weight, now)) }
+            let wait = before.unwrap_or(TurnedAway::new(lack, is_newcomer, weight, now));
+            TurnedAway { weight, heard_at: now, looked_at: now, ..wait }
         };
         if self.is_above_part(id) {
             self.hold_off(id, wait(Lack::Part), now);
             return true;
         }
         let for_place = wait(Lack::Place);
-        let has_to_wait = self.has_to_wait(id, &for_place, now);
-        if has_to_wait {
-            self.hold_off(id, for_place, now);
+        match self.place_for(id, &for_place, now) {
+            Some(place) => {
+                if let Some(visit) = self.visits.get_mut(&id) {
+                    visit.is_newcomer = place == Place::OfNewcomers;
+                }
+                false
+            }
+            None => {
+                self.hold_off(id, for_place, now);
+                true
+            }
         }
-        has_to_wait
     }
 
-    /// Whether a job has to wait for a place, given its own wait so far.
-    fn has_to_wait(&self, id: VisitId, own: &TurnedAway, now: Instant) -> bool {
-        let free = self.free_places();
+    /// Returns the place that a job can have now, given its own wait so far. Lasting places come first.
+    fn place_for(&self, id: VisitId, own: &TurnedAway, now: Instant) -> Option<Place> {
         let others = self.visits.iter().filter(|(other, _)| **other != id).map(|(_, visit)| &visit.memory);
         let within = if self.is_busy() { HEARD_WITHIN } else { HEARD_WITHIN_IF_IDLE };
-        let ahead = self.in_line(others, within, now).filter(|other| other.rank(now) > own.rank(now)).count();
-        free <= ahead
+        let ahead = self.in_line(others, within, now).filter(|other| other.rank(now) > own.rank(now));
+        let ahead: Vec<&TurnedAway> = ahead.collect();
+        let newcomers_ahead = ahead.iter().filter(|other| other.is_newcomer).count();
+        if self.free(Place::Lasting) > ahead.len() {
+            Some(Place::Lasting)
+        } else if own.is_newcomer && self.free(Place::OfNewcomers) > newcomers_ahead {
+            Some(Place::OfNewcomers)
+        } else {
+            None
+        }
     }
 
     /// Turns a job away, and tells its reducer now and then what it waits for.
@@ -145,7 +182,7 @@ impl Roster {
     /// Turns a job away that has to wait in line still. Returns whether it has to.
     pub(super) fn turn_away_again(&mut self, id: VisitId, now: Instant) -> bool {
         let Some(before) = self.visits[&id].memory.turned_away.filter(TurnedAway::lacks_place) else { return false };
-        if now - before.looked_at >= LOOK_UP_AFTER || !self.has_to_wait(id, &before, now) {
+        if now - before.looked_at >= LOOK_UP_AFTER || self.place_for(id, &before, now).is_some() {
             return false;
         }
         if let Some(wait) = self.visits.get_mut(&id).and_then(|visit| visit.memory.turned_away.as_mut()) {
@@ -157,46 +194,66 @@ impl Roster {
 
     /// Lets jobs leave that have no work, or have had their turn, as many as wait in line without a place to come.
     pub(super) fn make_room(&mut self, now: Instant) {
+        self.end_first_turns(now);
         let here = self.visits.values().map(|visit| &visit.memory);
-        let in_line = self.in_line(here, HEARD_WITHIN, now).count();
-        let leaving = self.visits.values().filter(|visit| visit.has_place() && visit.is_leaving()).count();
-        let missing = in_line.saturating_sub(self.free_places() + leaving);
+        let in_line: Vec<&TurnedAway> = self.in_line(here, HEARD_WITHIN, now).collect();
+        let newcomers = in_line.iter().filter(|wait| wait.is_newcomer).count();
+        let for_lasting = in_line.len() - newcomers.min(self.free(Place::OfNewcomers));
+        let of_lasting = || self.visits.iter().filter(|(_, visit)| visit.place() == Some(Place::Lasting));
+        let leaving = of_lasting().filter(|(_, visit)| visit.is_leaving()).count();
+        let missing = for_lasting.saturating_sub(self.free(Place::Lasting) + leaving);
         if missing == 0 {
             return;
         }
-        let staying = self.visits.iter().filter(|(_, visit)| visit.stage == Stage::Working && !visit.is_leaving());
+        let staying = of_lasting().filter(|(_, visit)| visit.stage == Stage::Working && !visit.is_leaving());
         // Jobs without work go first, and then those whose turn has lasted longest.
         let ready = staying.filter_map(|(id, visit)| {
             let idle_since = visit.quiet_since.filter(|since| now - *since >= IDLE_AFTER);
-            let served_since = || Self::had_its_turn_since(visit, now);
+            let served_since = || Self::had_its_turn_since(visit, TURN, now);
             Some((idle_since.is_none(), idle_since.or_else(served_since)?, *id))
         });
         let mut ready: Vec<(bool, Instant, VisitId)> = ready.collect();
         ready.sort_unstable();
         for (has_work, _, id) in ready.into_iter().take(missing) {
-            match has_work {
-                false => self.leave(id, "other jobs wait for its place, and it has no work here", Stop::Finish),
-                true => self.give_way(id),
+            self.give_way(id, has_work, "the job has had its turn");
+        }
+    }
+
+    /// Frees the places of newcomers: for lasting ones while nobody waits for these, and otherwise after a short turn.
+    fn end_first_turns(&mut self, now: Instant) {
+        let working = self.visits.iter().filter(|(_, visit)| visit.stage == Stage::Working && !visit.is_leaving());
+        let newcomers: Vec<VisitId> = working.filter(|(_, visit)| visit.is_newcomer).map(|(id, _)| *id).collect();
+        for id in newcomers {
+            let here = self.visits.values().map(|visit| &visit.memory);
+            let has_lasting = self.empty(Place::Lasting) > self.in_line(here, HEARD_WITHIN, now).count();
+            let Some(visit) = self.visits.get_mut(&id) else { continue };
+            let is_idle = visit.quiet_since.is_some_and(|since| now - since >= IDLE_AFTER);
+            if has_lasting {
+                visit.is_newcomer = false;
+            } else if is_idle || Self::had_its_turn_since(visit, FIRST_TURN, now).is_some() {
+                self.give_way(id, !is_idle, "the job has had its first turn, which is short");
             }
         }
     }
 
     /// Lets the runs of a job end, and then leaves it.
-    fn give_way(&mut self, id: VisitId) {
+    fn give_way(&mut self, id: VisitId, has_work: bool, why: &str) {
+        if !has_work {
+            return self.leave(id, "other jobs wait for its place, and it has no work here", Stop::Finish);
+        }
         if let Some(visit) = self.visits.get_mut(&id) {
             visit.gives_way = true;
-            self.log(
-                id,
-                false,
-                "the job has had its turn, and makes room for others once its runs have ended".to_owned(),
-            );
+            self.log(id, false, format!("{why}, and makes room for others once its runs have ended"));
         }
     }
 
-    /// Forgets jobs that were turned away long ago.
+    /// Forgets jobs that were turned away, or worked on, long ago.
     pub(super) fn forget(&mut self, now: Instant) {
         self.memories.retain(|_, memory| {
             memory.turned_away.take_if(|wait| now - wait.heard_at >= FORGOTTEN_AFTER);
+            // A job that waits in line does not become a newcomer.
+            let waits = memory.turned_away.is_some();
+            memory.worked_until.take_if(|until| !waits && now - *until >= FORGOTTEN_AFTER);
             !memory.is_empty()
         });
     }
@@ -211,9 +268,21 @@ impl Roster {
         memories.filter_map(|memory| memory.turned_away.as_ref()).filter(move |wait| wait.is_in_line(within, now))
     }
 
-    fn free_places(&self) -> usize {
-        let taken = self.visits.values().filter(|visit| visit.has_place()).count();
-        let places = if self.memory_is_short { 1 } else { self.config.places };
+    /// Returns how many of these places a job can have now.
+    fn free(&self, place: Place) -> usize {
+        match place {
+            _ if !self.memory_is_short => self.empty(place),
+            Place::Lasting => usize::from(!self.visits.values().any(Visit::has_place)),
+            Place::OfNewcomers => 0,
+        }
+    }
+
+    fn empty(&self, place: Place) -> usize {
+        let places = match place {
+            Place::Lasting => self.config.places - self.config.places_of_newcomers,
+            Place::OfNewcomers => self.config.places_of_newcomers,
+        };
+        let taken = self.visits.values().filter(|visit| visit.place() == Some(place)).count();
         places.saturating_sub(taken)
     }
 

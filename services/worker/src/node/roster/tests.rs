@@ -2,9 +2,10 @@
 
 mod gpus;
 mod line;
+mod parts;
 mod seats;
 
-use protocol::{JobSpec, OwnerQuota, Priority, Quotas, Requirements};
+use protocol::{JobSpec, Priority, Requirements};
 
 use super::*;
 
@@ -21,7 +22,7 @@ fn config() -> Config {
     let capacity = Capacity { process_count: Some(4), process_count_default: 4, gpus: 0 };
     let offer = Offer { gpus: 1, ..Offer::default() };
     let periods = Periods::default();
-    let places = capacity.places();
+    let (places, places_of_newcomers) = (capacity.places(), capacity.places_of_newcomers());
     let groups_take_turns = false;
     Config {
         node: "here".into(),
@@ -29,6 +30,7 @@ fn config() -> Config {
         idle_wish: 4,
         capacity,
         places,
+        places_of_newcomers,
         delay_max,
         groups_take_turns,
         notice_time,
@@ -186,49 +188,6 @@ fn jobs_with_work_divide_the_processes_of_the_node() {
     assert_eq!(shares(&mut played, watched(Some(Priority::High))), [(0, 1), (1, 3)]);
     let canceled = Event::Watched { visit: second, standing: Standing::Canceled, priority: None };
     assert_eq!(shares(&mut played, canceled), [(0, 4)], "it leaves");
-}
-
-fn parts(max_in_flight: u32, workers: &[&str]) -> Event {
-    let each_owner = OwnerQuota { max_in_flight: Some(max_in_flight), ..OwnerQuota::default() };
-    let workers: Vec<String> = workers.iter().map(|name| (*name).to_owned()).collect();
-    Event::Parts(Arc::new(Parts::new(Quotas { each_owner, ..Quotas::default() }, &workers, "here")))
-}
-
-#[test]
-fn owner_has_no_more_than_its_part_of_a_node() {
-    let mut played = Played::looking_up();
-    played.looked_up(open(None));
-    let first = played.visit();
-    shares(&mut played, Event::Provisioned { visit: first, result: Ok(()) });
-    assert_eq!(shares(&mut played, parts(6, &["here", "there"])), [(0, 3)]);
-    assert_eq!(shares(&mut played, parts(3, &["a", "here"])), [(0, 1)]);
-    played.after(Event::Arrived("second".into()));
-    assert!(played.looked_up(open(None)).starts_with("GiveBack"), "the owner has its part");
-    assert_eq!(played.given_back(false), "close");
-    played.pass(8);
-    played.after(Event::Arrived("second".into()));
-    let told = "its owner may have 1 of its 3 mini-batches in flight on this node (quota of the target)";
-    assert_eq!(played.looked_up(open(None)), format!("TellWait {{ waited: 8s, detail: {told:?} }}"));
-    assert_eq!(played.done(Step::TellWait), "GiveBack { delay: 5s }");
-    assert_eq!(played.given_back(false), "close");
-    assert_eq!(shares(&mut played, parts(1, &["here"])), []);
-    played.pass(59);
-    played.after(Event::Arrived("second".into()));
-    assert!(played.looked_up(open(None)).starts_with("GiveBack"), "the reducer knows it");
-    assert_eq!(played.given_back(false), "close");
-    played.pass(1);
-    played.after(Event::Arrived("second".into()));
-    let told = "its owner has 1 of its 1 mini-batches in flight (quota of the target)";
-    assert_eq!(played.looked_up(open(None)), format!("TellWait {{ waited: 68s, detail: {told:?} }}"));
-    played.done(Step::TellWait);
-    played.given_back(false);
-    assert_eq!(shares(&mut played, parts(20, &["here"])), [(0, 4)]);
-    played.after(Event::Arrived("second".into()));
-    assert_eq!(played.looked_up(open(None)), "provision");
-    let second = played.visit();
-    assert_eq!(shares(&mut played, Event::Provisioned { visit: second, result: Ok(()) }), [(0, 2), (5, 2)]);
-    assert_eq!(played.after(parts(1, &["here"])), "stop agent: Drain", "the last job is left to other nodes");
-    assert_eq!(played.after(parts(1, &["a", "here"])), "stop agent: Drain", "nothing is left for the owner");
 }
 
 #[test]

@@ -40,8 +40,8 @@ pub(super) enum Stage {
     TakingSeat { number: u32, epoch: u64 },
     /// Folders, reference data and interpreter of the job.
     Provisioning,
-    /// A GPU, which other jobs use.
-    WaitingForGpu,
+    /// Processes: other jobs use the GPUs of the node, or have what its owner may have in flight.
+    Ready,
     /// The result queue, to which it says that the wait has ended.
     TellingEnd,
     /// The result queue, for the reason why the job cannot start here, or waits.
@@ -87,6 +87,8 @@ pub(super) struct Visit {
     pub(super) served_since: Option<Instant>,
     /// An attempt of it has ended in this visit.
     pub(super) has_ended_one: bool,
+    /// It has a place for newcomers, for a short turn.
+    pub(super) is_newcomer: bool,
     /// It has had its turn, and leaves once its runs have ended.
     pub(super) gives_way: bool,
     pub(super) wait: Wait,
@@ -101,7 +103,7 @@ pub(super) struct Visit {
     pub(super) stop: Stop,
 }
 
-/// The wait for a GPU.
+/// The wait for processes.
 #[derive(Default)]
 pub(super) struct Wait {
     pub(super) since: Option<Instant>,
@@ -236,7 +238,7 @@ impl Roster {
             visit.memory.failures = 0;
             visit.memory.full_since = None;
             // It begins as soon as it has a share.
-            visit.stage = Stage::WaitingForGpu;
+            visit.stage = Stage::Ready;
             let tell_at = Some(now + NOTICE_AFTER_MAX);
             visit.wait = Wait { since: Some(now), heard_at: Some(now), tell_at, ..Wait::default() };
             return;
@@ -306,6 +308,7 @@ impl Roster {
         visit.stage = Stage::LettingGo;
         visit.in_use.clear();
         visit.processes = 0;
+        visit.memory.worked_until = Some(now);
         let gave_up = held.is_some() && visit.stop == Stop::No;
         if gave_up {
             visit.memory.rests_until = Some(now + rest);

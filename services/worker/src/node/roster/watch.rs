@@ -19,7 +19,7 @@ impl Roster {
                 let delay = self.turned_away_delay();
                 self.run(id, Errand::GiveBack { delay });
             }
-            Stage::Provisioning | Stage::WaitingForGpu | Stage::Working => {
+            Stage::Provisioning | Stage::Ready | Stage::Working => {
                 if visit.stage == Stage::Provisioning && visit.pass_on_at.is_some_and(|at| at <= now) {
                     visit.pass_on_at = Some(now + PASS_ON_PERIOD);
                     self.run(id, Errand::PassOn);
@@ -95,8 +95,8 @@ impl Roster {
                 self.log(id, false, format!("this node does not need the job any more: {why}"));
                 self.leave_seat(id);
             }
-            Stage::WaitingForGpu => {
-                self.log(id, false, format!("the job does not wait for a GPU of this node any more: {why}"));
+            Stage::Ready => {
+                self.log(id, false, format!("the job waits no longer on this node: {why}"));
                 self.end_wait(id);
             }
             _ => {}

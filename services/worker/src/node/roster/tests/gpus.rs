@@ -28,7 +28,7 @@ fn told(played: &mut Played, event: Event) -> String {
         }
         Action::Work(VisitId(visit)) => Some(format!("{visit} begins")),
         Action::StopAgent { visit: VisitId(visit), stop } => Some(format!("{visit} stops: {stop:?}")),
-        Action::Log { message, .. } if message.starts_with("the job ") && message.contains("GPU") => Some(message),
+        Action::Log { message, .. } if message.starts_with("the job waits") => Some(message),
         Action::Run { errand: errand @ (Errand::TellWait { .. } | Errand::TellEnd), .. } => Some(format!("{errand:?}")),
         Action::Close(VisitId(visit)) => Some(format!("{visit} closes")),
         _ => None,
@@ -117,7 +117,7 @@ fn job_does_not_wait_without_messages_nor_with_the_seat_of_another_node() {
     tick(&mut played, 29);
     assert_eq!(
         tick(&mut played, 1),
-        "the job does not wait for a GPU of this node any more: no message of it has arrived for a while, TellEnd"
+        "the job waits no longer on this node: no message of it has arrived for a while, TellEnd"
     );
     let visit = played.visit();
     assert_eq!(told(&mut played, Event::Done { visit, step: Step::TellEnd }), "1 closes");

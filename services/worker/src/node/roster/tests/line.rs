@@ -4,9 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use super::*;
 
-/// A node of four processes, and so of sixteen places.
+/// A node of four processes, and so of sixteen places, four of them for newcomers.
 fn node() -> Played {
     Played::new(config())
+}
+
+fn node_with_one_place() -> Played {
+    Played::new(Config { places: 1, places_of_newcomers: 0, ..config() })
 }
 
 fn arrive(played: &mut Played, job_id: &str, priority: Priority) -> String {
@@ -114,7 +118,7 @@ fn job_in_line_is_not_overtaken_by_later_ones() {
 
 #[test]
 fn messages_of_a_job_in_line_come_back_in_its_turn_where_jobs_have_turns() {
-    let mut played = Played::new(Config { groups_take_turns: true, places: 1, ..config() });
+    let mut played = Played::new(Config { groups_take_turns: true, places: 1, places_of_newcomers: 0, ..config() });
     begin(&mut played, "job");
     assert_eq!(
         arrive(&mut played, "waits", Priority::Normal),
@@ -171,7 +175,7 @@ fn node_with_processes_to_spare_keeps_a_place_for_a_shorter_time() {
 /// As a job does whose messages are the first ones in the queue again.
 #[test]
 fn job_that_has_had_its_turn_does_not_get_its_place_back_at_once() {
-    let mut played = Played::new(Config { places: 1, ..config() });
+    let mut played = node_with_one_place();
     let first = begin(&mut played, "first");
     has(&mut played, first, 1);
     played.pass(119);
@@ -215,9 +219,95 @@ fn job_makes_room_after_its_turn_once_its_runs_have_ended() {
     begin(&mut played, "waits");
 }
 
+/// The node has worked on every large job, and more of them than it has places wait in line.
+#[test]
+fn newcomer_begins_at_once_while_large_jobs_take_turns() {
+    let (mut played, visits) = full();
+    visits.iter().for_each(|visit| drop(has(&mut played, *visit, 1)));
+    turn_away(&mut played, "large", Priority::Normal);
+    played.now += 9 * SECOND;
+    assert_eq!(shares(&mut played, Event::Tick(Vec::new())), [], "a first turn is ten seconds");
+    played.now += SECOND;
+    let told = shares(&mut played, Event::Tick(Vec::new()));
+    assert_eq!(told, [(12, 0), (13, 0), (14, 0), (15, 0)], "lasting places go to others after two minutes only");
+    for visit in &visits[12..] {
+        assert_eq!(has(&mut played, *visit, 0), "stop agent: Finish");
+        end(&mut played, *visit);
+    }
+    turn_away(&mut played, "job 12", Priority::Normal);
+    let large = begin(&mut played, "large");
+    has(&mut played, large, 1);
+    for job_id in ["job 13", "job 14", "job 15"] {
+        turn_away(&mut played, job_id, Priority::High);
+    }
+    for number in 0..3 {
+        begin(&mut played, &format!("small {number}"));
+    }
+    turn_away(&mut played, "one more", Priority::Normal);
+    played.now += 10 * SECOND;
+    assert_eq!(shares(&mut played, Event::Tick(Vec::new())), [(18, 0)], "its runs go on");
+    has(&mut played, large, 0);
+    end(&mut played, large);
+    begin(&mut played, "one more");
+}
+
+#[test]
+fn job_is_a_newcomer_once() {
+    let (mut played, visits) = full();
+    has(&mut played, visits[15], 1);
+    played.pass(10);
+    assert_eq!(has(&mut played, visits[15], 0), "stop agent: Finish");
+    end(&mut played, visits[15]);
+    turn_away(&mut played, "job 15", Priority::High);
+    let small = begin(&mut played, "small");
+    end(&mut played, small);
+    for _ in 0..70 {
+        played.pass(10);
+        if arrive(&mut played, "job 15", Priority::High).starts_with("TellWait") {
+            assert!(played.done(Step::TellWait).starts_with("GiveBack"));
+        }
+        assert_eq!(played.given_back(false), "close");
+    }
+    let small = begin(&mut played, "small");
+    end(&mut played, small);
+    played.pass(600);
+    begin(&mut played, "small");
+    end(&mut played, visits[0]);
+    begin(&mut played, "job 15");
+}
+
+#[test]
+fn newcomer_keeps_its_processes_where_another_place_is_free() {
+    let (mut played, visits) = full();
+    has(&mut played, visits[13], 1);
+    end(&mut played, visits[0]);
+    end(&mut played, visits[1]);
+    assert_eq!(shares(&mut played, Event::Tick(Vec::new())), []);
+    played.now += 60 * SECOND;
+    assert_eq!(shares(&mut played, Event::Tick(Vec::new())), [], "jobs 12 and 13 have the two places");
+    begin(&mut played, "one");
+    begin(&mut played, "two");
+    turn_away(&mut played, "three", Priority::Normal);
+}
+
+#[test]
+fn newcomer_without_work_makes_room() {
+    let (mut played, visits) = full();
+    let since = Some(played.now);
+    has(&mut played, visits[14], 1);
+    played.now += 10 * SECOND;
+    assert!(played.after(Event::Tick(vec![(visits[14], since)])).ends_with("stop agent: Finish"));
+}
+
+#[test]
+fn newcomers_wait_for_a_gpu_like_everybody_else() {
+    let capacity = Capacity { gpus: 4, ..config().capacity };
+    assert_eq!((capacity.places(), capacity.places_of_newcomers()), (16, 0));
+}
+
 #[test]
 fn turn_lasts_until_an_attempt_has_ended() {
-    let mut played = Played::new(Config { places: 1, ..config() });
+    let mut played = node_with_one_place();
     let visit = begin(&mut played, "slow");
     let in_use = |has_ended_one| InUse { number: 1, processes: 1, is_ready: true, has_ended_one, ..InUse::default() };
     played.after(Event::InUse { visit, in_use: in_use(false) });
@@ -260,7 +350,7 @@ fn no_job_begins_while_memory_is_short_unless_the_node_has_none() {
 
 #[test]
 fn jobs_that_take_seats_at_the_same_time_have_a_place_each() {
-    let mut played = Played::new(Config { places: 1, ..config() });
+    let mut played = node_with_one_place();
     for (job_id, follows) in [("first", "ReadSeat"), ("second", "GiveBack")] {
         played.after(Event::Arrived(job_id.into()));
         assert!(played.looked_up(open(Some(1))).starts_with(follows), "{job_id}");
