@@ -301,9 +301,11 @@ class Process:
             warnings += functions.notes
             functions.notes = []
         # Whole nanoseconds: they are formatted in half the time of a fraction.
+        load, run = int(load_seconds * 1e9), int(run_seconds * 1e9)
+        used = int((process_ended - process_started) * 1e9)
         header = (
-            f'{{"frame":"answered","sequence":{sequence},"returned":{returned},"load_seconds":{int(load_seconds * 1e9)}e-9,'
-            f'"run_seconds":{int(run_seconds * 1e9)}e-9,"process_seconds":{int((process_ended - process_started) * 1e9)}e-9'
+            f'{{"frame":"answered","sequence":{sequence},"returned":{returned},"load_seconds":{load}e-9,'
+            f'"run_seconds":{run}e-9,"process_seconds":{used}e-9'
         )
         if columns is not None:
             header += f',"columns":{json.dumps(columns)}'
