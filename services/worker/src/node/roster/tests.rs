@@ -297,7 +297,7 @@ fn job_that_requires_more_than_the_node_has_is_turned_away() {
 #[test]
 fn canceled_job_is_killed_and_its_mini_batches_are_dropped() {
     let mut played = Played::working(None);
-    assert_eq!(played.pass(2), "Watch { with_result: false }");
+    assert_eq!(played.pass(4), "Watch { with_result: false }");
     assert_eq!(played.watched(Standing::Canceled), "stop agent: Kill");
     assert_eq!(played.worked(3), "CheckHeld");
     assert_eq!(played.held_checked(true), "drop held");
