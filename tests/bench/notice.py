@@ -140,7 +140,8 @@ def report(reactions: list[list[str]], counted: list[list[Counter[str]]]) -> str
 another one has begun all mini-batches that it ran.
 
 {table(["", "time"], reactions)}
-Requests per minute of one worker and one reducer, while runs take so long. {LEASES}
+Requests per minute of one worker and one reducer, while runs take so long.
+{LEASES}
 
 {table(["a run", "processes", *(kind for kind, _ in SUMS)], rows)}
 {machine_table(1)}"""
@@ -160,7 +161,8 @@ def beside(reactions: list[list[str]], counted: list[list[Counter[str]]], option
 *before* ({version}). Times are medians (rounds: {options.rounds}).
 
 {table(["", "before", "now"], reactions)}
-Requests per minute of one worker and one reducer, counted for {options.seconds} s, while runs take so long. {LEASES}
+Requests per minute of one worker and one reducer, counted for {options.seconds} s, while runs take so long.
+{LEASES}
 
 {table(["a run", "processes", *heads], rows)}
 Commit {commit()}, {time.strftime("%Y-%m-%d")}."""

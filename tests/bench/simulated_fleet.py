@@ -181,8 +181,8 @@ runs of {run_seconds:g} s, and requests that take 1 to 20 ms. Queues and store a
 counted as the SQS backend would send them, ten messages at a time, and dollars follow from them with the list prices of
 `services/engine/src/cost.rs`. The partitioner publishes with 16 requests at a time. Logs and reports are
 left out, whose requests grow with time and nodes, not with mini-batches. Nothing here is extrapolated: the
-largest job is {mini_batches:,} mini-batches, for which the simulation, which keeps every message and every object in
-memory, took {played_minutes:.0f} minutes and {played_gib:.1f} GiB; one of ten times the size would take ten times both.
+largest job is {mini_batches:,} mini-batches, for which the simulation, which keeps all objects of the store in memory,
+took {played_minutes:.0f} minutes and {played_gib:.1f} GiB; one of ten times the size would take ten times both.
 
 ![Virtual time by number of mini-batches](size-fleet.svg)
 

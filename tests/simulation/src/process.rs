@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use worker::scheduler::{ProcessId, Sighting};
 
 use crate::actor::Actor;
 use crate::agent::Message;
+use crate::job::PROCESSES;
 use crate::weather::Bug;
 use crate::witness::{InFlight, JobWitness};
 
@@ -129,7 +131,7 @@ impl Life {
         enter(SlotPhase::Init, None);
         grow(job.memory);
         self.pass(dice.time(Duration::from_secs(10))).await;
-        if self.has_accident() {
+        if self.has_accident() && self.init_may_fail() {
             let error = ErrorReport { category: "Simulated".into(), ..ErrorReport::default() };
             self.send(ProcessEvent::InitFailed { error, chance: Chance::Likely }, Bytes::new());
             return self.exit(72);
@@ -302,6 +304,11 @@ impl Life {
 
     fn has_accident(&self) -> bool {
         self.may_fail && self.actor.happens(|weather| weather.accident)
+    }
+
+    /// Whether `init()` may fail once more, on any node: less often than makes the job fail.
+    fn init_may_fail(&self) -> bool {
+        self.witness.init_failures.fetch_add(1, Ordering::SeqCst) + 1 < 2 * PROCESSES
     }
 
     fn send(&self, event: ProcessEvent, rows: Bytes) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -103,6 +104,7 @@ pub(crate) struct JobWitness {
     pub job: Job,
     pub spec: JobSpec,
     pub output: PathBuf,
+    pub init_failures: AtomicU32,
     violation: Mutex<Option<Violation>>,
     state: Mutex<State>,
 }
@@ -116,7 +118,7 @@ fn spent_of(descriptor: &Descriptor) -> u32 {
 
 impl JobWitness {
     pub fn new(job: Job, spec: JobSpec, output: PathBuf) -> Self {
-        Self { job, spec, output, violation: Mutex::default(), state: Mutex::default() }
+        Self { job, spec, output, init_failures: 0.into(), violation: Mutex::default(), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
