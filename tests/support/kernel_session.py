@@ -77,6 +77,9 @@ class Session:
                 if name == "interrupt_when":
                     self.manager.interrupt_kernel()
                     return False
+                # `shutdown_kernel` interrupts it first, which a kernel may have time to handle.
+                self.manager.provisioner.process.kill()
+                self.manager.provisioner.process.wait()
                 self.stop()
                 self.start()
                 return True
