@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -123,7 +124,7 @@ impl Agent {
             node: self.actor.name().to_owned(),
             processes: self.spec.process_count_per_node.expect("the job says how many"),
             share: (!self.has(Bug::IgnoresShares)).then(|| share.last()),
-            first_process: 0,
+            first_process: self.witness.starts.processes.load(Ordering::SeqCst),
             gpus: self.witness.job.gpus,
             prefetch_bytes_max: u64::MAX,
             grace: GRACE,
@@ -400,6 +401,7 @@ impl Executor {
     }
 
     fn start(&mut self, id: ProcessId, gpu: Option<u32>, sees: Vec<u32>) -> Option<Event> {
+        self.agent.witness.starts.processes.fetch_add(1, Ordering::SeqCst);
         let may_fail = self.accidents < ACCIDENTS_MAX;
         self.accidents += u32::from(may_fail);
         let Agent { actor, witness, in_flight, .. } = &self.agent;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +29,14 @@ const SLOW: Duration = Duration::from_secs(35);
 pub(crate) enum Order {
     Run(Box<MiniBatchFrame>, Option<Receipt>),
     Finish,
+}
+
+/// The processes of a job, on all nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Starts {
+    /// The number of the next process: after those of earlier visits, which a real node finds in its log files.
+    pub processes: AtomicU32,
+    pub init_failures: AtomicU32,
 }
 
 /// A simulated process. Dropping it kills it.
@@ -308,7 +316,7 @@ impl Life {
 
     /// Whether `init()` may fail once more, on any node: less often than makes the job fail.
     fn init_may_fail(&self) -> bool {
-        self.witness.init_failures.fetch_add(1, Ordering::SeqCst) + 1 < 2 * PROCESSES
+        self.witness.starts.init_failures.fetch_add(1, Ordering::SeqCst) + 1 < 2 * PROCESSES
     }
 
     fn send(&self, event: ProcessEvent, rows: Bytes) {

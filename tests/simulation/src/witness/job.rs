@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use super::items::{has_all_items, hash_of, parts_of};
 use super::{Violation, events};
 use crate::actor::Actor;
 use crate::job::Job;
+use crate::process::Starts;
 
 /// How long a node may not know that another node has its seat: from one look of its roster to the next, and the end of
 /// its agent.
@@ -104,7 +104,7 @@ pub(crate) struct JobWitness {
     pub job: Job,
     pub spec: JobSpec,
     pub output: PathBuf,
-    pub init_failures: AtomicU32,
+    pub starts: Starts,
     violation: Mutex<Option<Violation>>,
     state: Mutex<State>,
 }
@@ -118,7 +118,7 @@ fn spent_of(descriptor: &Descriptor) -> u32 {
 
 impl JobWitness {
     pub fn new(job: Job, spec: JobSpec, output: PathBuf) -> Self {
-        Self { job, spec, output, init_failures: 0.into(), violation: Mutex::default(), state: Mutex::default() }
+        Self { job, spec, output, starts: Starts::default(), violation: Mutex::default(), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
