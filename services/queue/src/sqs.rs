@@ -170,7 +170,8 @@ impl Inner {
         let mut claimed = Claimed { inner: self.clone(), deliveries: Vec::new() };
         let deadline = deadline(request.wait);
         loop {
-            let wait = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = self.leases().wait_max(LeaseClock::System.now()).map_or(left, |max| left.min(max));
             let polled = persist(|| self.poll(first, request.visibility, wait)).await;
             claimed.deliveries = polled.map_err(|failure| self.error(failure))?;
             if !claimed.deliveries.is_empty() || Instant::now() >= deadline || !is_wanted() {
@@ -206,8 +207,7 @@ impl Inner {
     /// Sends one receive request.
     async fn poll(&self, messages_max: usize, visibility: Duration, wait: Duration) -> Result<Vec<Delivery>, Failure> {
         let visibility_seconds = seconds(visibility);
-        let wait_max = self.leases().wait_max(LeaseClock::System.now()).map_or(WAIT_MAX, |max| max.min(WAIT_MAX));
-        let wait = Duration::from_secs(seconds(wait.min(wait_max)).unsigned_abs().into());
+        let wait = Duration::from_secs(seconds(wait.min(WAIT_MAX)).unsigned_abs().into());
         let request = self.client.receive_message().queue_url(&self.url);
         let request = request
             .max_number_of_messages(i32::try_from(messages_max).expect("ten at most"))

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use simulation::{Bug, Played, Scenario, Violation, run, run_lanes, run_places};
+use simulation::{Bug, Played, Queued, Scenario, Violation, run, run_lanes, run_places};
 use tokio::time::Instant;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
@@ -106,12 +106,23 @@ fn equal_seeds_play_equally() {
 /// Up to six large jobs have a lane of their own; more of them share these, and a small job does not wait for them either.
 #[test]
 fn small_job_begins_while_large_ones_wait() {
-    for large in LARGE_JOBS {
+    beside_large_jobs(&LARGE_JOBS, run_lanes, |large, queued| {
+        assert_eq!(queued.lanes_before, large.min(6) as usize, "{large} large jobs: {queued:?}");
+    });
+}
+
+/// Plays a small job beside each number of large ones, which must not delay it.
+fn beside_large_jobs(
+    numbers: &[u64],
+    play: fn(Scenario, u64) -> Result<Queued, Violation>,
+    check: impl Fn(u64, &Queued),
+) {
+    for &large in numbers {
         for seed in 0..number("GRISTMILL_SEEDS").unwrap_or(SEEDS_OF_LANES) {
-            let queued = run_lanes(Scenario { seed, bug: None }, large);
+            let queued = play(Scenario { seed, bug: None }, large);
             let queued = queued.unwrap_or_else(|violation| panic!("{large} large jobs, seed {seed}: {violation}"));
             println!("{large} large jobs, seed {seed}: {queued:?}");
-            assert_eq!(queued.lanes_before, large.min(6) as usize, "{large} large jobs: {queued:?}");
+            check(large, &queued);
         }
     }
 }
@@ -124,13 +135,7 @@ fn finds_jobs_that_share_a_lane() {
 
 #[test]
 fn small_job_begins_while_large_ones_wait_for_places() {
-    for large in LARGE_JOBS_IN_TURNS {
-        for seed in 0..number("GRISTMILL_SEEDS").unwrap_or(SEEDS_OF_LANES) {
-            let queued = run_places(Scenario { seed, bug: None }, large);
-            let queued = queued.unwrap_or_else(|violation| panic!("{large} large jobs, seed {seed}: {violation}"));
-            println!("{large} large jobs in turns, seed {seed}: {queued:?}");
-        }
-    }
+    beside_large_jobs(&LARGE_JOBS_IN_TURNS, run_places, |_, _| {});
 }
 
 #[test]
