@@ -287,7 +287,7 @@ def test_only_gpu_target_workers_have_gpus():
 
 def test_portal_needs_its_token_and_changes_nothing(workplace):
     roles = {manifest["metadata"]["name"] for manifest in of_kind(chart("sqs"), "Deployment")}
-    assert roles == {"gristmill-worker", "gristmill-reducer"}, "without `portal.enabled` there is none"
+    assert roles == {"gristmill-worker", "gristmill-reducer"}, "no portal unless `portal.enabled` is set"
     manifests = chart("sqs", {"portal": {"enabled": True}})
     [container] = containers(named(manifests, "Deployment", "gristmill-portal"))
     assert "--read-only" in container["args"] and "--no-open" in container["args"]

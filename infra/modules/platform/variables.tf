@@ -22,7 +22,7 @@ variable "platform" {
     # Whether CloudWatch measures tasks, processor and memory of every service, at a cost. The alarm about missing workers needs it.
     container_insights = optional(bool, true)
 
-    # EC2 instances with GPUs, which run only while tasks need them; by default there are none. `instance_types` are alternatives.
+    # EC2 instances with GPUs, which run only while tasks need them. null: none. ECS takes any of `instance_types`.
     # `on_demand_floor` instances, and `on_demand_percent` of the others, are not spot.
     gpu = optional(object({
       instance_types    = list(string)

@@ -97,7 +97,7 @@ variable "target" {
       max          = optional(number, 50)
       backlog_each = optional(number, 100)
       idle_minutes = optional(number, 10)
-      # So many workers, and so much of the others, are not spot. With GPUs the platform sets both.
+      # On-demand workers, and the percentage of further workers that are on-demand; the rest are spot. With GPUs the platform sets both.
       on_demand_floor   = optional(number, 1)
       on_demand_percent = optional(number, 1)
       # Time after which the queue redelivers the mini-batches of a dead worker: by default 8.
@@ -116,7 +116,7 @@ variable "target" {
       architecture = optional(string, "X86_64")
     }), {})
 
-    # Shows the jobs in a browser; by default there is none. Only these clients can connect to it, on port 9464, by HTTP.
+    # The portal shows the jobs in a browser. null: none. Only these clients can connect to it, by HTTP on port 9464.
     portal = optional(object({
       client_security_group_ids = optional(map(string), {})
       client_cidr_blocks        = optional(list(string), [])

@@ -1,8 +1,8 @@
 //! Why the engine could not do what a caller asked for.
 //!
-//! A condition that a caller may react to is a variant of [`Error`], with the values that it needs to do so. Its text says
-//! what is the case, and [`Error::remedy`] what people can do about it. What nobody reacts to, such as a disk that fails,
-//! is [`Error::Other`].
+//! Each condition that a caller may handle is a variant of [`Error`], with the values that the caller needs. The text of an
+//! error says what happened; [`Error::remedy`] says what people can do. Failures that no caller handles, such as a broken
+//! disk, are [`Error::Other`].
 
 use std::path::PathBuf;
 

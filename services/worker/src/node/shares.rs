@@ -22,7 +22,7 @@ use crate::scheduler::Share;
 /// Jobs that a node works on at a time, for each process that they divide. Most jobs of a busy target are small, so many
 /// begin at once; and the memory of a node that fits its processes mostly fits a few more interpreters for each.
 const PLACES_PER_PROCESS: u32 = 4;
-/// One of so many places is for jobs that the node has not worked on yet.
+/// The node keeps one place for newcomers out of this many.
 const PLACES_PER_NEWCOMER: usize = 4;
 
 /// What a node has for all its jobs together.

@@ -1,6 +1,7 @@
 //! The mini-batches that this node holds. Pure.
 //!
-//! Each that no process has stands in the queue of its stage. Only this file changes a stage, and the queue with it.
+//! A mini-batch that no process holds is in the queue of its stage. Only this file changes stages, and it updates the queues
+//! with them.
 
 #[cfg(test)]
 mod tests;

@@ -219,7 +219,8 @@ impl Roster {
         }
     }
 
-    /// Frees the places of newcomers: for lasting ones while nobody waits for these, and otherwise after a short turn.
+    /// Ends first turns. A newcomer moves to a lasting place if one is free and no job waits for it; otherwise it leaves its
+    /// place after a short turn.
     fn end_first_turns(&mut self, now: Instant) {
         let working = self.visits.iter().filter(|(_, visit)| visit.stage == Stage::Working && !visit.is_leaving());
         let newcomers: Vec<VisitId> = working.filter(|(_, visit)| visit.is_newcomer).map(|(id, _)| *id).collect();
