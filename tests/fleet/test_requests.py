@@ -38,23 +38,23 @@ def job_of_files(workplace, count: int):
     return workplace.job("def run(files): return files", process_count_per_node=2)
 
 
-def counts_of_requests(sqs, components, job, when_to_work: str) -> tuple[dict, dict, dict]:
+def counts_of_requests(target, components, job, when_to_work: str) -> tuple[dict, dict, dict]:
     """Returns the result, the requests of each kind, and their sums."""
     with CountingProxy(components.aws_endpoint) as proxy:
-        sqs.write(endpoint=proxy.url)
+        target.write(endpoint=proxy.url)
 
         def work() -> None:
-            sqs.worker("--idle-exit", 3600)
-            sqs.reducer()
+            target.worker("--idle-exit", 3600)
+            target.reducer()
 
         if when_to_work == "before":
             work()
-        job_id = sqs.command("enqueue", job.file, expect=0).stdout.strip()
+        job_id = target.command("enqueue", job.file, expect=0).stdout.strip()
         if when_to_work == "after":
             work()
         name = f"jobs/{job_id}/result.json"
         # These requests of the test are not counted.
-        result = json.loads(wait_until(lambda: time.sleep(0.5) or sqs.objects(name), name, SECONDS_MAX)[name])
+        result = json.loads(wait_until(lambda: time.sleep(0.5) or target.objects(name), name, SECONDS_MAX)[name])
         return result, dict(proxy.counts), proxy.by_class()
 
 
@@ -84,3 +84,16 @@ def test_quick_mini_batches_share_messages_while_workers_work(workplace, compone
     assert sums["queue"] < 4_000, counts
     rows = Path(result["output"]).read_text().splitlines()
     assert [row.rsplit("/", 1)[-1] for row in rows] == [f"{number:05}.txt" for number in range(20_000)]
+
+
+def test_mini_batches_of_rabbitmq_are_delivered_once_and_their_checkpoints_not_looked_for(
+    workplace, components, rabbitmq
+):
+    job = job_of_files(workplace, 20_000)
+    result, counts, sums = counts_of_requests(rabbitmq, components, job, "before")
+    print(f"\nrequests of 20 000 mini-batches: {json.dumps(sums)}; in detail: {json.dumps(counts)}")
+    assert result["mini_batches"] == {"total": 20_000, "succeeded": 20_000, "failed": 0}
+    # A mini-batch that the broker delivers again, as if a node had died, may cost a look for its checkpoints.
+    overview = rabbitmq.command("logs", result["job_id"], "job_result.txt", expect=0).stdout
+    assert "Deliveries lost with their node: 0." in overview
+    assert sums["LIST"] <= BOUNDS["LIST"], counts

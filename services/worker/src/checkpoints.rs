@@ -11,7 +11,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use storage::{CheckpointPiece, JobStore};
@@ -38,7 +38,37 @@ struct Remote {
     store: JobStore,
     /// The files of which the store has the beginning, up to this length.
     stored: Mutex<HashMap<File, u64>>,
+    /// An earlier run of the job has left some.
     are_old: AtomicBool,
+    last_look: Mutex<Look>,
+}
+
+/// What the last look into the store has found.
+#[derive(Clone, Copy, Debug, Default)]
+enum Look {
+    #[default]
+    None,
+    /// No mini-batch of the job had any at this time.
+    Empty(Instant),
+    /// Some mini-batches may have some.
+    Found,
+}
+
+impl Remote {
+    /// Returns whether any mini-batch of the job may have some that were uploaded before `since`. One look serves all
+    /// mini-batches that were received before it began: after a node has died, another may receive hundreds.
+    async fn may_have_any(&self, since: Instant) -> storage::Result<bool> {
+        let mut last = self.last_look.lock().await;
+        *last = match *last {
+            Look::Found => Look::Found,
+            Look::Empty(at) if at >= since => Look::Empty(at),
+            _ => {
+                let begun = Instant::now();
+                if self.store.has_checkpoints().await? { Look::Found } else { Look::Empty(begun) }
+            }
+        };
+        Ok(matches!(*last, Look::Found))
+    }
 }
 
 /// A file of a mini-batch.
@@ -54,7 +84,12 @@ impl Checkpoints {
         match store.checkpoints_folder() {
             Some(folder) => Self { folder: folder.into(), remote: None },
             None => {
-                let remote = Remote { store: store.clone(), stored: Mutex::default(), are_old: AtomicBool::new(false) };
+                let remote = Remote {
+                    store: store.clone(),
+                    stored: Mutex::default(),
+                    are_old: AtomicBool::new(false),
+                    last_look: Mutex::default(),
+                };
                 Self { folder: work_folder.join("checkpoints").into(), remote: Some(remote.into()) }
             }
         }
@@ -68,7 +103,7 @@ impl Checkpoints {
     /// Looks whether an earlier run of the job has left any, and then makes the folder, which tells processes to look.
     pub async fn look(&self) {
         let Some(remote) = &self.remote else { return };
-        match tokio::time::timeout(STORE_TIME, remote.store.has_checkpoints()).await {
+        match tokio::time::timeout(STORE_TIME, remote.may_have_any(Instant::now())).await {
             Ok(Ok(false)) => {}
             Ok(Ok(true)) => {
                 remote.are_old.store(true, Ordering::Relaxed);
@@ -77,11 +112,6 @@ impl Checkpoints {
             Ok(Err(error)) => tracing::warn!("cannot look for results that the script has handed back: {error:#}"),
             Err(_) => {}
         }
-    }
-
-    /// Whether any mini-batch may have some in the store, although no attempt of it is known to have ended.
-    pub fn are_old(&self) -> bool {
-        self.remote.as_ref().is_some_and(|remote| remote.are_old.load(Ordering::Relaxed))
     }
 
     /// Whether those of other nodes must be fetched.
@@ -126,16 +156,24 @@ impl Checkpoints {
         }
     }
 
-    /// Fetches what other nodes have kept of a mini-batch. After an error, its items are computed again.
-    pub async fn fetch(&self, mini_batch: u64) {
+    /// Fetches what other nodes have kept of a mini-batch. `since`: when it was received, if an earlier attempt of it has
+    /// ended. Without one, only an earlier run of the job can have left any. After an error, its items are computed again.
+    pub async fn fetch(&self, mini_batch: u64, since: Option<Instant>) {
         if let Some(remote) = &self.remote
-            && let Err(error) = self.fetch_from(remote, mini_batch).await
+            && let Err(error) = self.fetch_from(remote, mini_batch, since).await
         {
             tracing::warn!("cannot fetch results that other nodes have kept of mini-batch {mini_batch}: {error:#}");
         }
     }
 
-    async fn fetch_from(&self, remote: &Remote, mini_batch: u64) -> anyhow::Result<()> {
+    async fn fetch_from(&self, remote: &Remote, mini_batch: u64, since: Option<Instant>) -> anyhow::Result<()> {
+        let may_have_any = match since {
+            Some(since) => remote.may_have_any(since).await?,
+            None => remote.are_old.load(Ordering::Relaxed),
+        };
+        if !may_have_any {
+            return Ok(());
+        }
         let mut offsets = BTreeMap::<String, Vec<u64>>::new();
         for CheckpointPiece { file, offset } in remote.store.checkpoints_of(mini_batch).await? {
             offsets.entry(file).or_default().push(offset);
@@ -249,10 +287,11 @@ mod tests {
         Checkpoints::new(&store, first.path()).upload().await;
 
         let there = Checkpoints::new(&store, second.path());
-        assert!(!there.are_old() && !there.folder().exists());
+        there.fetch(7, None).await;
+        assert!(!there.folder().exists(), "no earlier attempt is known");
         there.look().await;
-        assert!(there.are_old() && there.folder().exists());
-        there.fetch(7).await;
+        assert!(there.folder().exists());
+        there.fetch(7, None).await;
         assert_eq!(content(&there, "7/a-1").as_deref(), Some("one two three"));
         assert_eq!(content(&there, "8/a-2"), None);
         write(&there, "7/b-1", "four");
@@ -265,6 +304,23 @@ mod tests {
         assert_eq!(store.checkpoints_of(8).await.expect("readable").len(), 1);
         store.delete_checkpoints().await.expect("writable");
         assert!(store.checkpoints_of(8).await.expect("readable").is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_look_serves_all_mini_batches_that_were_received_before_it() {
+        let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
+        let [first, second] = [(); 2].map(|()| tempfile::tempdir().expect("temporary folder"));
+        let there = Checkpoints::new(&store, second.path());
+        let received = Instant::now();
+        there.fetch(7, Some(received)).await;
+
+        let here = Checkpoints::new(&store, first.path());
+        write(&here, "8/a-1", "one");
+        here.upload().await;
+        there.fetch(8, Some(received)).await;
+        assert_eq!(content(&there, "8/a-1"), None, "the store is not asked again");
+        there.fetch(8, Some(Instant::now())).await;
+        assert_eq!(content(&there, "8/a-1").as_deref(), Some("one"), "received after the look");
     }
 
     #[tokio::test]

@@ -209,8 +209,8 @@ pub enum Action {
     Receive { messages_max: usize },
     /// Cancel the request.
     StopReceiving,
-    /// Prepare a mini-batch, of which other nodes may have checkpoints to fetch.
-    Prepare { lease: LeaseId, descriptor: Box<Descriptor>, fetches: bool },
+    /// Prepare a mini-batch. `resumes_since`: when it was received, if other nodes may have checkpoints to fetch.
+    Prepare { lease: LeaseId, descriptor: Box<Descriptor>, resumes_since: Option<Instant> },
     /// Start a process, with a GPU of its own if one is free. `sees`: what it sees without one on a node that jobs
     /// share; `None`: the node is its own.
     Start { process: ProcessId, gpu: Option<u32>, sees: Option<Vec<u32>> },

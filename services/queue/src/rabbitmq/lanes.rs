@@ -200,7 +200,8 @@ pub(crate) struct Change {
 /// Each message comes from the lane of which the connection holds the fewest, for each lane as which it counts. What no
 /// lane has ready is spread over all lanes, and while nothing is ready at all each lane may send at least one message, so
 /// that the next one arrives without another look. Consumers end in lanes that would send more than their part while
-/// another lane waits.
+/// another lane waits, and in empty lanes that hold a part of the request. More than the request may be on its way from
+/// a lane with messages; that is no reason to end its consumers.
 pub(crate) fn divide(lanes: &[Lane], missing: usize, replace: bool) -> Vec<Change> {
     let ready = |lane: &Lane| lane.ready;
     let mut wanted = match lanes {
@@ -221,7 +222,8 @@ pub(crate) fn divide(lanes: &[Lane], missing: usize, replace: bool) -> Vec<Chang
         .zip(&wanted)
         .zip(is_over)
         .map(|((lane, wanted), is_over)| {
-            let cancel = lane.capacity > 0 && (replace || is_over || is_excess && lane.free > *wanted);
+            let is_idle = is_excess && lane.ready == 0 && lane.free > *wanted;
+            let cancel = lane.capacity > 0 && (replace || is_over || is_idle);
             Change { cancel, add: if cancel { *wanted } else { wanted.saturating_sub(lane.free) } }
         })
         .collect()
@@ -349,6 +351,13 @@ mod tests {
         // The second lane has been emptied, and holds what the request could have.
         let lanes = [lane(1000, 8, 0, 8), lane(0, 0, 8, 8)];
         assert_eq!(divide(&lanes, 8, false), [Change { cancel: false, add: 8 }, Change { cancel: true, add: 0 }]);
+    }
+
+    #[test]
+    fn messages_on_their_way_are_awaited() {
+        // Most of an earlier request has not arrived yet.
+        let lanes = [lane(3000, 46, 469, 515), lane(0, 0, 0, 0)];
+        assert_eq!(divide(&lanes, 25, false), [Change::default(); 2]);
     }
 
     #[test]

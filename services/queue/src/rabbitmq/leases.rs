@@ -349,10 +349,10 @@ impl Leases {
             .collect();
         let missing = if state.wanted == 0 { 0 } else { state.missing() };
         let changes = divide(&lanes, missing, state.wanted > 0 && state.is_oversized());
-        let sends = |(lane, change): (&Lane, &Change)| change.add + if change.cancel { 0 } else { lane.free };
-        let sent: usize = lanes.iter().zip(&changes).map(sends).sum();
         if missing > 0 {
-            state.listening = lanes.len() > 1 && sent > missing;
+            let sends = |(lane, change): (&Lane, &Change)| change.add + if change.cancel { 0 } else { lane.free };
+            let sent: usize = lanes.iter().zip(&changes).map(sends).sum();
+            state.listening = lanes.len() > 1 && sent > missing && ready.iter().all(|ready| *ready == 0);
         }
         (state.divided, state.arrived_since, state.is_due) = (Some(Instant::now()), false, false);
         changes
@@ -374,10 +374,10 @@ impl Leases {
         state.listening &= !state.consumers.is_empty();
     }
 
-    /// Returns whether the broker could still send messages, given how many are ready in each lane.
-    pub fn may_arrive(&self, ready: &[usize]) -> bool {
+    /// Returns whether the broker could still send messages of one of these lanes, given how many are ready in each.
+    pub fn may_arrive(&self, lanes: &BTreeSet<usize>, ready: &[usize]) -> bool {
         let state = self.state();
-        ready.iter().enumerate().any(|(lane, ready)| *ready > 0 && state.free(Some(lane)) > 0)
+        lanes.iter().any(|lane| ready[*lane] > 0 && state.free(Some(*lane)) > 0)
     }
 
     fn receipt(&self, tag: u64) -> Receipt {

@@ -55,7 +55,9 @@ pub(super) struct Subscription {
     /// Held while frames that settle are queued: the broker must get them in the planned order,
     /// because one may include all tags before it.
     order: Mutex<()>,
-    /// Held while consumers end and waiting messages return to the queue.
+    /// Held while consumers end: a settled message would let the broker send them another one.
+    ending: tokio::sync::RwLock<()>,
+    /// Held while all consumers end and waiting messages return to the queue.
     stopping: tokio::sync::Mutex<()>,
 }
 
@@ -77,7 +79,14 @@ impl Subscription {
         if let Some(timeout) = consumer_timeout {
             arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
         }
-        Self { channel, leases, arguments, order: Mutex::default(), stopping: Default::default() }
+        Self {
+            channel,
+            leases,
+            arguments,
+            order: Mutex::default(),
+            ending: Default::default(),
+            stopping: Default::default(),
+        }
     }
 
     /// Adapts the consumers to the requests until the connection ends.
@@ -120,17 +129,17 @@ impl Subscription {
             true => self.ready().await?,
             false => vec![usize::MAX],
         };
-        let mut added = Vec::new();
+        let (mut ended, mut added) = (Vec::new(), Vec::new());
         for (lane, change) in self.leases.divide(&ready).into_iter().enumerate() {
-            let is_of_lane = |member: &mut Member| member.source.lane == lane;
             let count = members.iter().filter(|member| member.source.lane == lane).count();
             if change.cancel || change.add > 0 && count >= CONSUMERS_MAX {
-                self.cancel(members.extract_if(.., is_of_lane).collect()).await?;
+                ended.extend(members.extract_if(.., |member| member.source.lane == lane));
             }
             if change.add > 0 {
                 added.push((lane, u16::try_from(change.add).unwrap_or(u16::MAX)));
             }
         }
+        self.cancel(ended).await?;
         self.add(members, added).await
     }
 
@@ -155,7 +164,13 @@ impl Subscription {
         Ok(())
     }
 
+    /// Ends consumers once the broker has nothing to send to them.
     async fn cancel(&self, members: Vec<Member>) -> lapin::Result<()> {
+        if members.is_empty() {
+            return Ok(());
+        }
+        let _ending = self.ending.write().await;
+        self.settle_down(&members.iter().map(|member| member.source.lane).collect()).await?;
         for Member { mut consumer, source } in members {
             self.leases.remove_consumer(source.consumer);
             self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await?;
@@ -170,16 +185,15 @@ impl Subscription {
 
     async fn stop(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
         let _stopping = self.stopping.lock().await;
-        self.settle_down().await?;
         self.cancel(std::mem::take(members)).await?;
         self.send_back().await
     }
 
-    /// Waits until the broker has nothing to send: the consumers are full, or the queue is empty. The broker itself
-    /// would return, and count, a message that is still on its way when its consumer ends.
-    async fn settle_down(&self) -> lapin::Result<()> {
+    /// Waits until the broker has nothing to send of these lanes: the consumers are full, or the queue is empty. The
+    /// broker itself would return, and count, a message that is still on its way when its consumer ends.
+    async fn settle_down(&self, lanes: &BTreeSet<usize>) -> lapin::Result<()> {
         let until = Instant::now() + SETTLE_MAX;
-        while self.leases.may_arrive(&self.ready().await?) && Instant::now() < until {
+        while self.leases.may_arrive(lanes, &self.ready().await?) && Instant::now() < until {
             sleep(Duration::from_millis(5)).await;
         }
         Ok(())
@@ -243,7 +257,9 @@ impl Subscription {
 
     /// Acknowledges messages. Returns the lost receipts.
     pub async fn acknowledge(&self, receipts: &[Receipt]) -> lapin::Result<Vec<Receipt>> {
+        let ending = self.ending.read().await;
         let (frames, lost) = self.queue_frames(Settle::Acknowledge, || self.leases.settle(receipts));
+        drop(ending);
         written(frames).await.map(|()| lost)
     }
 
@@ -255,7 +271,9 @@ impl Subscription {
 
     /// Releases messages; those with lost leases have been released already.
     pub async fn release(&self, receipts: &[Receipt]) -> lapin::Result<()> {
+        let ending = self.ending.read().await;
         let frames = self.queue_frames(Settle::Release, || self.leases.settle(receipts)).0;
+        drop(ending);
         written(frames).await
     }
 

@@ -148,6 +148,28 @@ async fn request_for_one_message_leaves_the_other_lanes_to_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_are_delivered_once_while_requests_grow_and_shrink() {
+    const MESSAGES: usize = 10_000;
+    let (options, _deleted) = unused_lanes();
+    send(&open(&options).await, "lone", MESSAGES).await;
+    let worker = open(&options).await;
+    let (mut held, mut settled) = (Vec::new(), 0);
+    for requested in [2, 500, 20, 300, 40].into_iter().cycle() {
+        let received = worker.receive(request(requested)).await.expect("receive");
+        let again = received.iter().filter(|delivery| delivery.receive_count > 1).count();
+        assert_eq!(again, 0, "delivered a second time, after {settled} messages");
+        // A node settles what its processes have done meanwhile: sometimes nearly all, sometimes little.
+        held.extend(received);
+        let done: Vec<Delivery> = held.drain(..held.len() - requested.min(held.len())).collect();
+        settled += done.len();
+        assert!(worker.acknowledge(&receipts(&done)).await.expect("acknowledge").is_empty());
+        if settled + held.len() == MESSAGES {
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_receive_gets_messages_of_every_lane() {
     let (options, _deleted) = unused_lanes();
     let publisher = open(&options).await;

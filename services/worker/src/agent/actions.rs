@@ -20,13 +20,11 @@ impl Executor {
         match action {
             Action::Receive { messages_max } => self.start_receiving(messages_max),
             Action::StopReceiving => self.receiving = None,
-            Action::Prepare { lease, descriptor, fetches } => {
+            Action::Prepare { lease, descriptor, resumes_since } => {
                 let (preparer, messages) = (self.preparer.clone(), self.messages.clone());
-                let checkpoints = (fetches || self.checkpoints.are_old()).then(|| self.checkpoints.clone());
+                let checkpoints = self.checkpoints.clone();
                 tokio::spawn(async move {
-                    if let Some(checkpoints) = checkpoints {
-                        checkpoints.fetch(descriptor.mini_batch).await;
-                    }
+                    checkpoints.fetch(descriptor.mini_batch, resumes_since).await;
                     let (descriptor, preparation) = preparer.prepare(*descriptor).await;
                     let _ = messages.send(Message::Prepared { lease, descriptor: descriptor.into(), preparation });
                 });

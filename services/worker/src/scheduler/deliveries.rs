@@ -74,8 +74,8 @@ impl Scheduler {
         while self.stopping.is_working()
             && let Some(next) = self.mini_batches.prepare(self.config.fetches_checkpoints, has_room, now)
         {
-            let (lease, descriptor, fetches) = next;
-            self.act(Action::Prepare { lease, descriptor, fetches });
+            let (lease, descriptor, resumes_since) = next;
+            self.act(Action::Prepare { lease, descriptor, resumes_since });
         }
     }
 

@@ -9,6 +9,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use protocol::{Descriptor, MiniBatchFrame};
 use rustc_hash::FxHashMap;
@@ -130,19 +131,21 @@ impl MiniBatches {
         }
     }
 
-    /// Begins to prepare the first one that waits, if there is room for its bytes: returns its lease, and whether other
-    /// nodes may have checkpoints of it. Those before it, which need no preparation, are ready now.
+    /// Begins to prepare the first one that waits, if there is room for its bytes: returns its lease, and when it was
+    /// received if other nodes may have checkpoints of it. Those before it, which need no preparation, are ready now.
     pub(super) fn prepare(
         &mut self,
         fetches_checkpoints: bool,
         has_room: impl FnOnce(&Self, u64) -> bool,
         now: Moment,
-    ) -> Option<(LeaseId, Box<Descriptor>, bool)> {
+    ) -> Option<(LeaseId, Box<Descriptor>, Option<Instant>)> {
         loop {
             let lease = self.waiting.front().copied()?;
             let next = self.held.get_mut(&lease)?;
-            let fetches = fetches_checkpoints && next.resumes();
-            if !fetches && let Some(prepared) = Prepared::without_reading(&next.descriptor) {
+            let resumes_since = (fetches_checkpoints && next.resumes()).then_some(next.received);
+            if resumes_since.is_none()
+                && let Some(prepared) = Prepared::without_reading(&next.descriptor)
+            {
                 next.stage = Stage::Ready(Box::new(prepared));
                 self.waiting.pop_front();
                 self.ready.push_back(lease);
@@ -156,7 +159,7 @@ impl MiniBatches {
             self.preparing.push_back(lease);
             let next = self.held.get_mut(&lease)?;
             next.stage = Stage::Preparing { bytes, since: now.instant };
-            return Some((lease, Box::new(next.descriptor.clone()), fetches));
+            return Some((lease, Box::new(next.descriptor.clone()), resumes_since));
         }
     }
 
