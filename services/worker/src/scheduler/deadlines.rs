@@ -27,6 +27,7 @@ const EXIT_TIME: Duration = Duration::from_secs(5);
 /// writer sent such a frame.
 const FRAME_TIME: Duration = Duration::from_secs(2);
 /// A long phase is reported after half of the limit, but not later than this, so that users see it within ten seconds.
+/// Where runs usually take as long, one is reported after twice the usual time.
 pub const NOTICE_AFTER_MAX: Duration = Duration::from_secs(8);
 /// Time between two reports of the same wait.
 pub const NOTICE_AGAIN: Duration = Duration::from_secs(60);
@@ -157,7 +158,8 @@ impl Scheduler {
         }
         let is_busy = matches!(phase, SlotPhase::Load | SlotPhase::Run | SlotPhase::Report);
         let is_starting = matches!(phase, SlotPhase::Init | SlotPhase::Import | SlotPhase::Starting);
-        let is_long = (is_busy || is_starting) && elapsed > notice_after;
+        let usual = process.pipe.mean().filter(|_| is_busy).unwrap_or_default();
+        let is_long = (is_busy || is_starting) && elapsed > notice_after.max((2 * usual).min(limit / 2));
         if !is_long || process.noticed.is_some_and(|noticed| now.instant - noticed <= NOTICE_AGAIN) {
             return;
         }

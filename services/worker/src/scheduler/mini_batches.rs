@@ -1,7 +1,7 @@
 //! The mini-batches that this node holds. Pure.
 //!
 //! A mini-batch that no process holds is in the queue of its stage. Only this file changes stages, and it updates the queues
-//! with them.
+//! with them. One that another node has lost comes before the others, because its items have waited longest.
 
 #[cfg(test)]
 mod tests;
@@ -114,7 +114,7 @@ impl MiniBatches {
     pub(super) fn add(&mut self, lease: LeaseId, mini_batch: MiniBatch) {
         self.copies += usize::from(mini_batch.descriptor.copy);
         if let Some(queue) = self.queue(&mini_batch.stage) {
-            queue.push_back(lease);
+            put(queue, lease, &mini_batch);
         }
         self.held.insert(lease, mini_batch);
     }
@@ -148,7 +148,7 @@ impl MiniBatches {
             {
                 next.stage = Stage::Ready(Box::new(prepared));
                 self.waiting.pop_front();
-                self.ready.push_back(lease);
+                put(&mut self.ready, lease, next);
                 continue;
             }
             let Stage::Waiting { bytes } = next.stage else { unreachable!("it waits") };
@@ -179,7 +179,7 @@ impl MiniBatches {
             Preparation::Ready(prepared) => {
                 mini_batch.stage = Stage::Ready(prepared);
                 self.preparing.retain(|preparing| *preparing != lease);
-                self.ready.push_back(lease);
+                put(&mut self.ready, lease, mini_batch);
                 Some(Ok(()))
             }
             other => Some(Err(other)),
@@ -309,5 +309,13 @@ impl MiniBatches {
             }
         }
         taken.into_iter().filter_map(|lease| Some((lease, self.forget(lease)?))).collect()
+    }
+}
+
+/// Adds a mini-batch to a queue: first if another node has lost it, or last.
+fn put(queue: &mut VecDeque<LeaseId>, lease: LeaseId, mini_batch: &MiniBatch) {
+    match mini_batch.deliveries_lost > 0 {
+        true => queue.push_front(lease),
+        false => queue.push_back(lease),
     }
 }

@@ -65,6 +65,11 @@ impl Pipe {
         self.mean_seconds.map_or(1, |mean| 1 + ((PIPE_SECONDS / mean.max(1e-9)) as usize).min(PIPE_MAX - 1))
     }
 
+    /// Returns the time that a mini-batch usually takes, with loading and reporting.
+    pub(super) fn mean(&self) -> Option<Duration> {
+        self.mean_seconds.and_then(|mean| Duration::try_from_secs_f64(mean).ok())
+    }
+
     /// Returns the number of mini-batches to hand over now: 0 while the pipe is more than half full.
     pub(super) fn wanted(&self) -> usize {
         let depth = self.depth();

@@ -20,6 +20,13 @@ fn node_requests_twice_what_its_processes_hold_and_once_at_a_time() {
 }
 
 #[test]
+fn mini_batch_that_another_node_has_lost_runs_next() {
+    let mut node = working(1, 3);
+    node.after(Event::Received(vec![delivered(3), Delivered { receive_count: 2, ..delivered(4) }, delivered(5)]));
+    assert_eq!(node.after(raised(0, 1)), "0 RunRaised, again, 0 gets 4 1 2 3 5");
+}
+
+#[test]
 fn waits_and_preparations_are_measured() {
     let seconds = Duration::from_secs;
     let mut node = starting(1);
@@ -157,6 +164,18 @@ fn timeout_requests_stacks_then_kills_and_retries() {
     assert_eq!(node.stacks(0, "File x"), "kill 0");
     assert_eq!(node.after(exited(0, SlotPhase::Run, 1)), "examine 0 in 1");
     assert_eq!(node.after(examined(0)), "0 RunTimedOut, again, forget 0, start 2");
+}
+
+#[test]
+fn run_is_slow_if_it_takes_twice_as_long_as_usual() {
+    let mut node = working(1, 3);
+    node.pass(Duration::from_secs(12));
+    let ending = Ending { sequence: 1, process_seconds: 12.0, ..Ending::empty() };
+    assert_eq!(node.after(frame(0, ProcessEvent::Answered(ending))), "0 Succeeded, 0 gets 1");
+    node.runs(0, 2);
+    assert_eq!(node.tick(Duration::from_secs(23)), "", "usual");
+    assert_eq!(node.tick(Duration::from_secs(2)), "stacks of 0");
+    assert_eq!(node.stacks(0, "File x"), "0 is in run for 25 s");
 }
 
 #[test]
