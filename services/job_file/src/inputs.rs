@@ -129,7 +129,7 @@ fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
             return Vec::new();
         }
         (None, None) => {
-            section.refuse("path", section.location, Fault::of("nothing", allowed));
+            section.refuse("path", section.location, Fault::missing(allowed));
             return Vec::new();
         }
         (Some(node), None) => ("path", node),

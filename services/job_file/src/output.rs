@@ -21,7 +21,7 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
     let is_appended = output.action == OutputAction::AppendRow;
     output.folder = top.value("output", |node| folder(node, paths)).unwrap_or_default();
     if top.get("output").is_none() && is_appended {
-        let fault = Fault::of("nothing", "a folder, or output_action: summary_only");
+        let fault = Fault::missing("a folder, or output_action: summary_only");
         top.refuse("output", top.location_of("output"), fault.saying("Please specify output parameter."));
     }
     let allowed = "a mapping of names to folders: {images: output/images}";

@@ -7,7 +7,7 @@ use crate::{Entry, Fault, Location, Node, Problems, Value, find, yaml};
 pub fn apply(entries: &mut Vec<Entry>, overrides: &[(String, String)], problems: &Problems) {
     for (key, text) in overrides {
         let value = match text.trim() {
-            "" => Err(Fault::of("nothing", "a value behind the `=`; null for the default")),
+            "" => Err(Fault::missing("a value behind the `=`; null for the default")),
             text => yaml::read_value(text),
         };
         let path = key.replace('[', ".").replace(']', "");

@@ -52,13 +52,17 @@ impl fmt::Display for Problem {
         if !self.field.is_empty() {
             write!(formatter, "{}: ", self.field)?;
         }
+        let found = if self.found == NOTHING { "missing".to_owned() } else { format!("found {}", self.found) };
         match self.message.is_empty() {
             _ if self.found.is_empty() => formatter.write_str(&self.message),
-            true => write!(formatter, "found {}; allowed: {}", self.found, self.allowed),
-            false => write!(formatter, "{} (found {}; allowed: {})", self.message, self.found, self.allowed),
+            true => write!(formatter, "{found}; allowed: {}", self.allowed),
+            false => write!(formatter, "{} ({found}; allowed: {})", self.message, self.allowed),
         }
     }
 }
+
+/// What is found where a value is missing.
+const NOTHING: &str = "nothing";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
@@ -76,6 +80,11 @@ impl Fault {
     /// Like [`Fault::new`], with a description of what was found.
     pub fn of(found: impl Into<String>, allowed: impl Into<String>) -> Self {
         Self { message: String::new(), found: found.into(), allowed: allowed.into() }
+    }
+
+    /// There is no value.
+    pub fn missing(allowed: impl Into<String>) -> Self {
+        Self::of(NOTHING, allowed)
     }
 
     /// A fault that its message describes alone.
@@ -229,7 +238,7 @@ fn describe(node: &Node) -> String {
     /// Longer texts say no more.
     const CHARACTERS_MAX: usize = 80;
     match &node.value {
-        Value::Scalar(scalar) if scalar.is_null() => "nothing".to_owned(),
+        Value::Scalar(scalar) if scalar.is_null() => NOTHING.to_owned(),
         Value::Scalar(scalar) => match scalar.text.char_indices().nth(CHARACTERS_MAX) {
             Some((end, _)) => format!("{:?}…", &scalar.text[..end]),
             None => format!("{:?}", scalar.text),

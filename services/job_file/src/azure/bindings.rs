@@ -118,7 +118,7 @@ impl Reader<'_> {
                 return Ok(Bound::Absent);
             }
             let name = input.name;
-            let fault = Fault::of("nothing", format!("a value: --input {name}=… gives it for one run"));
+            let fault = Fault::missing(format!("a value: --input {name}=… gives it for one run"));
             return Err((None, fault.saying(format!("the input {name} has no value"))));
         };
         let at = |fault: Fault| (Some(node.location), fault);

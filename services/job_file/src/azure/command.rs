@@ -43,7 +43,7 @@ impl Reader<'_> {
                 }
             }
             Some(LayerValue { node, .. }) => self.problems.add(node.location, &field, Fault::new(node, "a text")),
-            None => self.problems.add(here, &field, Fault::of("nothing", "the command that the step runs")),
+            None => self.problems.add(here, &field, Fault::missing("the command that the step runs")),
         }
         scope.put_variables(self, layers, &mut job);
         scope.put_side_inputs(self, layers.location_of(&["inputs"]), &mut job);

@@ -87,18 +87,14 @@ impl Reader<'_> {
                 Some(LayerValue { node, .. }) => job.put("entry_script", Some(node.clone())),
                 None => {
                     let location = top.location_of(&["code_configuration"]);
-                    self.problems.add(
-                        location,
-                        "code_configuration.scoring_script",
-                        Fault::of("nothing", "a Python script"),
-                    );
+                    self.problems.add(location, "code_configuration.scoring_script", Fault::missing("a Python script"));
                 }
             }
             return;
         }
         let Some(found) = top.find(&["model"]) else {
             let allowed = "code_configuration with a script, or model, a folder with MLmodel";
-            self.problems.add(here, "code_configuration", Fault::of("nothing", allowed));
+            self.problems.add(here, "code_configuration", Fault::missing(allowed));
             return;
         };
         job.put_text("entry_script", here, MLFLOW);
@@ -125,7 +121,7 @@ impl Reader<'_> {
     fn put_data(&self, here: Location, job: &mut JobFile) {
         self.check_wishes(&[INPUT], true);
         let Some(node) = self.wished(INPUT, true, &[INPUT]) else {
-            let fault = Fault::of("nothing", "--input PATH: a file, a folder, a pattern or a URL");
+            let fault = Fault::missing("--input PATH: a file, a folder, a pattern or a URL");
             return self.problems.add(here, "--input", fault.saying("a deployment gets its data when it is run"));
         };
         let located = self.locate(&node, &self.context.working_directory, NameTable::Data);

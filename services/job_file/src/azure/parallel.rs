@@ -88,7 +88,7 @@ impl Reader<'_> {
             }
         }
         if layers.find(&["task"]).is_none() {
-            let fault = Fault::of("nothing", "a mapping with type, code, entry_script, environment, …");
+            let fault = Fault::missing("a mapping with type, code, entry_script, environment, …");
             self.problems.add(layers.location_of(&["type"]), &format!("{prefix}task"), fault);
         }
         if let Some(LayerValue { node, .. }) = layers.find(&["task", "type"])
@@ -125,7 +125,7 @@ impl Reader<'_> {
             };
             job.put("entry_script", node);
         } else if layers.find(&["task"]).is_some() {
-            let fault = Fault::of("nothing", "the path of a script below code, or its name as a module");
+            let fault = Fault::missing("the path of a script below code, or its name as a module");
             self.problems.add(layers.location_of(&["task"]), &format!("{prefix}task.entry_script"), fault);
         }
         let environment =
@@ -162,7 +162,7 @@ impl Reader<'_> {
     fn main_input(&self, layers: &Layers, scope: &Scope<'_>) -> Option<String> {
         let field = format!("{}input_data", scope.prefix);
         let Some(LayerValue { node, .. }) = layers.find(&["input_data"]) else {
-            let fault = Fault::of("nothing", "the input that is divided into mini-batches: ${{inputs.NAME}}");
+            let fault = Fault::missing("the input that is divided into mini-batches: ${{inputs.NAME}}");
             self.problems.add(layers.location_of(&["inputs", "task"]), &field, fault);
             return None;
         };

@@ -62,7 +62,7 @@ fn read(
     let allowed = "a local folder with a file MLTable";
     let Some(path) = find(given, "path") else {
         let location = find(given, "format").map_or(Location::File, |format| format.location);
-        return Err(Some((location, "path".to_owned(), Fault::of("nothing", allowed))));
+        return Err(Some((location, "path".to_owned(), Fault::missing(allowed))));
     };
     let refuse = |fault: Fault| Some((path.location, "path".to_owned(), fault));
     let folder = paths.local(path).map_err(|fault| refuse(fault.saying("an MLTable is read from a local folder")))?;

@@ -17,7 +17,7 @@ fn check_line(text: &str, to: &str, found: &str, expected: &str) {
     let key = key.trim().rsplit('.').next().unwrap_or_default();
     let changed = to.trim().lines().next().unwrap_or_default();
     // An absent key is reported at the mapping that lacks it.
-    let is_absent = reported.contains("found nothing");
+    let is_absent = reported.contains("missing");
     assert!(
         is_absent || line.contains(key) || !changed.is_empty() && line.contains(changed),
         "{reported}\n{number}: {line}"
@@ -195,7 +195,7 @@ fn mistakes_of_deployments() {
         ),
         ("  path: model", "  path: nowhere", "model: /nowhere does not exist"),
         ("  path: model", "  version: 4", "model: azureml:net:4 is not known here"),
-        ("  scoring_script: entry.py\n", "", "code_configuration.scoring_script: found nothing"),
+        ("  scoring_script: entry.py\n", "", "code_configuration.scoring_script: missing"),
         ("code_configuration:\n  code: code\n  scoring_script: entry.py\n", "", "model: /model has no file MLmodel"),
     ] {
         assert!(DEPLOYMENT.contains(from), "{from}");
@@ -205,7 +205,7 @@ fn mistakes_of_deployments() {
     let found = problems(DEPLOYMENT, &Wishes::default());
     assert_eq!(
         found.trim_end(),
-        "doc.yml:2: --input: a deployment gets its data when it is run (found nothing; allowed: --input PATH: a file, a folder, a pattern or a URL)"
+        "doc.yml:2: --input: a deployment gets its data when it is run (missing; allowed: --input PATH: a file, a folder, a pattern or a URL)"
     );
     let workplace = Workplace::new();
     let found = workplace.read("name: x\n", &data).expect_err("a job file");

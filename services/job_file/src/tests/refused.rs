@@ -7,14 +7,14 @@ use super::{Workplace, lines};
 /// Changes to a valid file; then the field of the expected problem, and parts of its text with ` … ` between them.
 const REFUSED: &[(&str, &str)] = &[
     // name
-    ("name: null", "name: found nothing … 3 to 32"),
+    ("name: null", "name: missing … 3 to 32"),
     ("name: ab", "name: found \"ab\""),
     ("name: a23456789012345678901234567890123", "name: 3 to 32"),
     ("name: 1job", "name: found \"1job\""),
     ("name: job-", "name: not ending in `-`"),
     ("name: my_job", "name: found \"my_job\""),
     // script
-    ("entry_script: null", "entry_script: found nothing"),
+    ("entry_script: null", "entry_script: missing"),
     ("entry_script: nowhere.py", "entry_script: The value 'nowhere.py' specified in entry_script doesn't exist."),
     ("entry_script: ./models", "entry_script: The value './models' specified in entry_script is not a file."),
     ("entry_script: models", "entry_script: The value 'models' specified in entry_script is not a file."),
@@ -23,15 +23,15 @@ const REFUSED: &[(&str, &str)] = &[
     ("source_directory: nowhere", "source_directory: nowhere does not exist"),
     ("source_directory: labels.txt", "source_directory: is not a directory"),
     ("source_directory: s3://bucket/code", "source_directory: a local path"),
-    ("source_directory: nowhere\nentry_script: null", "entry_script: found nothing"),
+    ("source_directory: nowhere\nentry_script: null", "entry_script: missing"),
     // inputs
     ("inputs: null", "inputs: must be a list and have at least one element or rank_mini_batch_count"),
     ("inputs: []", "inputs: must be a list and have at least one element or rank_mini_batch_count"),
     ("inputs: data", "inputs: found \"data\" … a list of inputs, or a mapping"),
     ("inputs: [data]", "inputs[0]: a mapping with type and path"),
-    ("inputs: [{path: data}]", "inputs[0].type: found nothing … file, tabular"),
+    ("inputs: [{path: data}]", "inputs[0].type: missing … file, tabular"),
     ("inputs: [{type: table, path: data}]", "inputs[0].type: found \"table\" … file, tabular"),
-    ("inputs: [{type: file}]", "inputs[0].path: found nothing … a glob"),
+    ("inputs: [{type: file}]", "inputs[0].path: missing … a glob"),
     ("inputs: [{FILE, paths: [data]}]", "inputs[0].paths: one of them"),
     ("inputs: [{type: file, paths: []}]", "inputs[0].paths: an empty list"),
     ("inputs: [{type: file, paths: [data, nowhere]}]", "inputs[0].paths: nowhere does not exist"),
@@ -66,7 +66,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("inputs: [{FILE, columns: [id]}]", "inputs[0].columns: columns of an input of type tabular"),
     ("inputs: [{TABLE, columns: id}]", "inputs[0].columns: found \"id\" … a list of column"),
     ("inputs: [{TABLE, columns: []}]", "inputs[0].columns: found an empty list"),
-    ("inputs: [{TABLE, columns: [id, ~]}]", "inputs[0].columns: found nothing"),
+    ("inputs: [{TABLE, columns: [id, ~]}]", "inputs[0].columns: missing"),
     ("inputs: [{TABLE, columns: [id, '']}]", "inputs[0].columns: found \"\""),
     ("inputs: [{TABLE, columns: [[id]]}]", "inputs[0].columns: found a list"),
     ("inputs: {t: {TABLE, columns: [a, b, a]}}", "inputs.t.columns: found \"a\" a second time"),
@@ -88,7 +88,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("arguments: {a: 1}", "arguments: found a mapping"),
     ("arguments: [x]", "arguments[0]: Found invalid argument 'x', you can only use keyword argument."),
     ("arguments: [true]", "arguments[0]: Found invalid argument 'True', you can only use keyword argument."),
-    ("arguments: [--a, null]", "arguments[1]: found nothing"),
+    ("arguments: [--a, null]", "arguments[1]: missing"),
     ("arguments: [--a, [b]]", "arguments[1]: found a list"),
     (
         "arguments: [--a, '${{inputs.x}}']",
@@ -231,7 +231,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("environment: {requirements: data}", "environment.requirements: a requirements file (.txt)"),
     ("environment_variables: [A]", "environment_variables: a mapping of names to texts"),
     ("environment_variables: {'A=B': x}", "environment_variables.A=B: has no `=`"),
-    ("environment_variables: {A: null}", "environment_variables.A: found nothing … \"\" for an empty one"),
+    ("environment_variables: {A: null}", "environment_variables.A: missing … \"\" for an empty one"),
     ("environment_variables: {A: [x]}", "environment_variables.A: found a list"),
     ("environment_variables: {A: '${{inputs.nix}}'}", "environment_variables.A: ${{inputs.data}}"),
     // the rest
@@ -277,7 +277,8 @@ fn every_problem_names_field_found_and_allowed() {
         let line = said.lines().find(|line| line.contains(&format!(": {field}: ")));
         let line = line.unwrap_or_else(|| panic!("{changes}: nothing about {field} in {said:?}"));
         assert!(line.starts_with("job.yaml:"), "{line}");
-        assert!(line.contains("found ") && line.contains("; allowed: "), "{line}");
+        assert!(["found ", "missing; "].iter().any(|found| line.contains(found)), "{line}");
+        assert!(line.contains("; allowed: "), "{line}");
         for part in parts.split(" … ") {
             assert!(line.contains(part), "{changes}: {part:?} is not in {line}");
         }
@@ -357,7 +358,7 @@ fn values_of_the_command_line_are_checked() {
     for (key, value, expected) in [
         ("nam", "other", "job.yaml: --set nam: unknown key; did you mean \"name\"? (found \"nam\"; allowed: name)"),
         ("mini_batch_size", "none", "job.yaml: --set mini_batch_size: found \"none\"; allowed: a number of files"),
-        ("mini_batch_size", "", "job.yaml: --set mini_batch_size: found nothing; allowed: a value behind the `=`"),
+        ("mini_batch_size", "", "job.yaml: --set mini_batch_size: missing; allowed: a value behind the `=`"),
         ("run_max_try", "many", "job.yaml: --set run_max_try: found \"many\""),
         ("run_max_try.x", "1", "run_max_try has no keys below it"),
         ("partition_keys", "user", "job.yaml: --set partition_keys: Parameter partition_keys must be of type list."),
@@ -373,7 +374,7 @@ fn values_of_the_command_line_are_checked() {
         ("inputs.data", "data", "allowed: a key of an input: inputs.data.path"),
         ("inputs.data.path", "nowhere", "job.yaml: --set inputs[0].path: "),
         ("inputs.data.pth", "data", "did you mean \"path\"?"),
-        ("name", "null", "name: found nothing"),
+        ("name", "null", "name: missing"),
     ] {
         let said = workplace.override_problems(&[(key, value)]);
         assert!(said.contains(expected), "{key}={value}: {said}");
