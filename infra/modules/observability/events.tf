@@ -1,16 +1,7 @@
 # ECS events about tasks that it cannot place, that fail to start, or that lose their spot capacity. ECS itself forgets a
 # stopped task after an hour; this log keeps the events, and alarms count them.
 
-data "aws_caller_identity" "current" {}
-
-data "aws_partition" "current" {}
-
 locals {
-  service_arns = [
-    for name in values(var.services) :
-    "arn:${data.aws_partition.current.partition}:ecs:${data.aws_region.current.id}:${data.aws_caller_identity.current.account_id}:service/${var.cluster.name}/${name}"
-  ]
-
   # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs_service_events.html
   failures = ["SERVICE_TASK_PLACEMENT_FAILURE", "SERVICE_TASK_CONFIGURATION_FAILURE", "SERVICE_TASK_START_IMPAIRED", "SERVICE_DEPLOYMENT_FAILED"]
 
@@ -19,7 +10,7 @@ locals {
       services = {
         source      = ["aws.ecs"]
         detail-type = ["ECS Service Action", "ECS Deployment State Change"]
-        resources   = local.service_arns
+        resources   = [for name in values(var.services) : "${replace(var.cluster.arn, ":cluster/", ":service/")}/${name}"]
         detail      = { eventName = local.failures }
       }
       # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs_task_events.html
