@@ -43,7 +43,7 @@ locals {
   }
   event_metrics = {
     for name, _ in local.event_filters : name => {
-      namespace  = "Gristmill/${var.name}"
+      namespace  = "Gristmill/${var.target.name}"
       name       = name
       statistic  = "Sum"
       dimensions = {}
@@ -54,16 +54,16 @@ locals {
 resource "aws_cloudwatch_log_group" "events" {
   # checkov:skip=CKV_AWS_338: a year by default; two weeks for trials (environments/dev).
   # EventBridge writes only to log groups below /aws/events/.
-  name              = "/aws/events/gristmill/${var.name}"
-  retention_in_days = var.log_days
+  name              = "/aws/events/gristmill/${var.target.name}"
+  retention_in_days = var.target.log_days
   kms_key_id        = var.kms_key_arn
 }
 
 resource "aws_cloudwatch_event_rule" "troubles" {
   for_each = local.event_patterns
 
-  name          = "${var.name}-${each.key}"
-  description   = "Tasks of ${var.name} that could not run"
+  name          = "${var.target.name}-${each.key}"
+  description   = "Tasks of ${var.target.name} that could not run"
   event_pattern = jsonencode(each.value)
 }
 
@@ -77,7 +77,7 @@ resource "aws_cloudwatch_event_target" "troubles" {
 resource "aws_cloudwatch_log_metric_filter" "troubles" {
   for_each = local.event_filters
 
-  name           = "${var.name}-${each.key}"
+  name           = "${var.target.name}-${each.key}"
   log_group_name = aws_cloudwatch_log_group.events.name
   pattern        = "{ ${each.value} }"
 
