@@ -81,7 +81,8 @@ EVERYTHING: dict[str, Call] = {
     "offline": platform("offline", **OFFLINE),
     "offline_gpus": platform("offline-gpus", **OFFLINE, gpu=GPUS),
     "sqs": target("sqs", **ACCESS),
-    "moved": target("moved"),
+    # Terraform plans the target before AWS has created this secret.
+    "moved": target("moved", worker={"secrets": {"LATER": "${module.rabbitmq.broker.administrator}"}}),
     "large": target("large", **LARGE),
     "gpus": target("gpus", worker={"gpus": 1}),
     "rabbitmq": target("rabbitmq", **RABBITMQ),

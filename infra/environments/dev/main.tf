@@ -24,6 +24,9 @@ data "aws_subnets" "default" {
 
 locals {
   name = try(var.target.name, "gristmill-dev")
+
+  given          = { for name, value in merge({ target = var.target }, var.target) : name => keys(value) if can(keys(value)) }
+  unknown_fields = flatten([for name, fields in local.given : formatlist("${name}.%s", setsubtract(fields, lookup(module.target.fields, name, fields)))])
 }
 
 module "platform" {
@@ -61,9 +64,4 @@ module "target" {
       reducer = merge({ count = 1, cpu = 512, memory = 1024 }, try(var.target.reducer, {}))
     },
   )
-}
-
-locals {
-  given          = merge({ target = keys(var.target) }, { for name, value in var.target : name => keys(value) if can(keys(value)) })
-  unknown_fields = flatten([for name, fields in local.given : formatlist("${name}.%s", setsubtract(fields, lookup(module.target.fields, name, fields)))])
 }

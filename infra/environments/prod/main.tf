@@ -16,6 +16,9 @@ data "aws_ssm_parameter" "platform" {
 
 locals {
   platform = jsondecode(data.aws_ssm_parameter.platform.insecure_value)
+
+  given          = { for name, value in merge({ target = var.target }, var.target) : name => keys(value) if can(keys(value)) }
+  unknown_fields = flatten([for name, fields in local.given : formatlist("${name}.%s", setsubtract(fields, lookup(module.target.fields, name, fields)))])
 }
 
 module "target" {
@@ -25,9 +28,4 @@ module "target" {
   image_tag       = var.image_tag
   target          = merge({ worker = { disk_gib = 50 } }, var.target)
   broker_password = var.broker_password
-}
-
-locals {
-  given          = merge({ target = keys(var.target) }, { for name, value in var.target : name => keys(value) if can(keys(value)) })
-  unknown_fields = flatten([for name, fields in local.given : formatlist("${name}.%s", setsubtract(fields, lookup(module.target.fields, name, fields)))])
 }

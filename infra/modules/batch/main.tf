@@ -10,23 +10,16 @@ data "aws_default_tags" "current" {}
 locals {
   # Batch gives a container shares of a machine instead of a countable number of processors, so the worker needs a number.
   roles = {
-    worker = {
-      image  = var.batch.images.worker
-      policy = var.batch.policy_arns.worker
-      vcpus  = var.batch.worker.vcpus
-      memory = var.batch.worker.memory
-      gpus   = var.batch.worker.gpus
-      tmp    = 1024
+    worker = merge(var.batch.worker, {
+      tmp = 1024
       command = [
         "worker", "--idle-exit", "300", "--grace", "100", "--process-count", tostring(var.batch.worker.vcpus),
         "--spot-notice", "--spot-exit-status", "75",
       ]
       # 75: its machine was reclaimed. `Host EC2*`: Batch's reason if the machine disappeared before the container ended.
       retries = [{ on_exit_code = "75" }, { on_status_reason = "Host EC2*" }]
-    }
+    })
     reducer = {
-      image   = var.batch.images.reducer
-      policy  = var.batch.policy_arns.reducer
       vcpus   = 1
       memory  = 1920
       gpus    = 0
@@ -34,13 +27,6 @@ locals {
       command = ["reducer", "--idle-exit", "600"]
       retries = [{ on_status_reason = "Host EC2*" }]
     }
-  }
-  variables = {
-    AWS_REGION           = data.aws_region.current.id
-    GRISTMILL_LISTEN     = "127.0.0.1:0" # Several containers share the network of a machine.
-    GRISTMILL_LOG_FORMAT = "json"
-    GRISTMILL_QUEUE      = var.batch.queue
-    GRISTMILL_STORE      = var.batch.store
   }
 }
 
@@ -123,14 +109,20 @@ resource "aws_batch_job_definition" "role" {
   propagate_tags        = true
 
   container_properties = jsonencode({
-    image                  = each.value.image
+    image                  = var.batch.images[each.key]
     command                = each.value.command
     jobRoleArn             = aws_iam_role.batch[each.key].arn
     executionRoleArn       = aws_iam_role.batch["execution"].arn
-    environment            = [for name in sort(keys(local.variables)) : { name = name, value = local.variables[name] }]
     user                   = "10001"
     privileged             = false
     readonlyRootFilesystem = true
+    environment = [for name, value in {
+      AWS_REGION           = data.aws_region.current.id
+      GRISTMILL_LISTEN     = "127.0.0.1:0" # Several containers share the network of a machine.
+      GRISTMILL_LOG_FORMAT = "json"
+      GRISTMILL_QUEUE      = var.batch.queue
+      GRISTMILL_STORE      = var.batch.store
+    } : { name = name, value = value }]
 
     resourceRequirements = concat(
       [{ type = "VCPU", value = tostring(each.value.vcpus) }, { type = "MEMORY", value = tostring(each.value.memory) }],

@@ -9,7 +9,7 @@ locals {
       machines  = { service = "ec2", policy = "${local.managed_policies}/AmazonEC2ContainerServiceforEC2Role", does = "Machines" }
       execution = { service = "ecs-tasks", policy = "${local.managed_policies}/AmazonECSTaskExecutionRolePolicy", does = "Starts containers" }
     },
-    { for name, role in local.roles : name => { service = "ecs-tasks", policy = role.policy, does = "The role ${name}" } },
+    { for name, arn in var.batch.policy_arns : name => { service = "ecs-tasks", policy = arn, does = "The role ${name}" } },
   )
 }
 

@@ -1,16 +1,7 @@
 # ECS events about tasks that it cannot place, that fail to start, or that lose their spot capacity. ECS itself forgets a
 # stopped task after an hour; this log keeps the events, and alarms count them.
 
-data "aws_caller_identity" "current" {}
-
-data "aws_partition" "current" {}
-
 locals {
-  service_arns = [
-    for name in values(var.services) :
-    "arn:${data.aws_partition.current.partition}:ecs:${data.aws_region.current.id}:${data.aws_caller_identity.current.account_id}:service/${var.cluster.name}/${name}"
-  ]
-
   # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs_service_events.html
   failures = ["SERVICE_TASK_PLACEMENT_FAILURE", "SERVICE_TASK_CONFIGURATION_FAILURE", "SERVICE_TASK_START_IMPAIRED", "SERVICE_DEPLOYMENT_FAILED"]
 
@@ -19,7 +10,7 @@ locals {
       services = {
         source      = ["aws.ecs"]
         detail-type = ["ECS Service Action", "ECS Deployment State Change"]
-        resources   = local.service_arns
+        resources   = [for name in values(var.services) : "${replace(var.cluster.arn, ":cluster/", ":service/")}/${name}"]
         detail      = { eventName = local.failures }
       }
       # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs_task_events.html
@@ -52,7 +43,7 @@ locals {
   }
   event_metrics = {
     for name, _ in local.event_filters : name => {
-      namespace  = "Gristmill/${var.name}"
+      namespace  = "Gristmill/${var.target.name}"
       name       = name
       statistic  = "Sum"
       dimensions = {}
@@ -63,16 +54,16 @@ locals {
 resource "aws_cloudwatch_log_group" "events" {
   # checkov:skip=CKV_AWS_338: a year by default; two weeks for trials (environments/dev).
   # EventBridge writes only to log groups below /aws/events/.
-  name              = "/aws/events/gristmill/${var.name}"
-  retention_in_days = var.log_days
+  name              = "/aws/events/gristmill/${var.target.name}"
+  retention_in_days = var.target.log_days
   kms_key_id        = var.kms_key_arn
 }
 
 resource "aws_cloudwatch_event_rule" "troubles" {
   for_each = local.event_patterns
 
-  name          = "${var.name}-${each.key}"
-  description   = "Tasks of ${var.name} that could not run"
+  name          = "${var.target.name}-${each.key}"
+  description   = "Tasks of ${var.target.name} that could not run"
   event_pattern = jsonencode(each.value)
 }
 
@@ -86,7 +77,7 @@ resource "aws_cloudwatch_event_target" "troubles" {
 resource "aws_cloudwatch_log_metric_filter" "troubles" {
   for_each = local.event_filters
 
-  name           = "${var.name}-${each.key}"
+  name           = "${var.target.name}-${each.key}"
   log_group_name = aws_cloudwatch_log_group.events.name
   pattern        = "{ ${each.value} }"
 

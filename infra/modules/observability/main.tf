@@ -23,7 +23,7 @@ locals {
       dead-letters = merge(local.one_minute, {
         says    = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
         metrics = { letters = var.metrics.dead_letters[0] }
-        above   = var.thresholds.dead_letters
+        above   = var.target.alarm_thresholds.dead_letters
       })
       # ECS reports the processor time of a service while one of its tasks runs: without a report no reducer runs.
       reducer-down = {
@@ -40,7 +40,7 @@ locals {
         missing = "breaching"
       }
       no-progress = {
-        says       = "There is work, and no reducer has committed a result for ${var.thresholds.no_progress_minutes} minutes. Do workers start and find their image, or are the runs just long? See `gristmill status JOB`."
+        says       = "There is work, and no reducer has committed a result for ${var.target.alarm_thresholds.no_progress_minutes} minutes. Do workers start and find their image, or are the runs just long? See `gristmill status JOB`."
         expression = "IF((SUM([${join(", ", [for index, _ in var.metrics.backlog : "b${index}"])}]) > 0) AND (FILL(committed, 0) == 0), 1, 0)"
         # Work that was present all the time, not only for a moment.
         metrics = merge(
@@ -49,46 +49,46 @@ locals {
         )
         above   = 0
         period  = 300
-        looks   = ceil(var.thresholds.no_progress_minutes / 5)
+        looks   = ceil(var.target.alarm_thresholds.no_progress_minutes / 5)
         missing = "notBreaching"
       }
       placement-failed = merge(local.one_minute, {
         says    = "ECS could not place or start tasks, or a deployment failed: no capacity, a quota, a missing image or a missing secret. Log group ${aws_cloudwatch_log_group.events.name} has the reason."
         metrics = { failures = local.event_metrics.placement_failures }
-        above   = var.thresholds.placement_failures
+        above   = var.target.alarm_thresholds.placement_failures
         period  = 900
       })
       spot-reclaimed = merge(local.one_minute, {
         says    = "AWS has reclaimed spot capacity of many workers. Jobs continue later. Raise `on_demand_floor` or `on_demand_percent` if this persists."
         metrics = { reclaimed = local.event_metrics.reclaimed_tasks }
-        above   = var.thresholds.reclaimed_tasks
+        above   = var.target.alarm_thresholds.reclaimed_tasks
         period  = 3600
       })
     },
     # RabbitMQ does not report the age of messages.
     { for name, alarm in {
       oldest-task = {
-        says    = "A mini-batch has waited for ${var.thresholds.oldest_task_minutes} minutes. Are there enough workers (`worker.max`), and do they start? `gristmill status JOB` shows what the job waits for."
+        says    = "A mini-batch has waited for ${var.target.alarm_thresholds.oldest_task_minutes} minutes. Are there enough workers (`worker.max`), and do they start? `gristmill status JOB` shows what the job waits for."
         metrics = { age = one(var.metrics.oldest_task) }
-        above   = var.thresholds.oldest_task_minutes * 60
+        above   = var.target.alarm_thresholds.oldest_task_minutes * 60
       }
       oldest-result = {
-        says    = "A result has waited for ${var.thresholds.oldest_result_minutes} minutes: reducers run and do not commit it. Their log shows which job they cannot process, and why."
+        says    = "A result has waited for ${var.target.alarm_thresholds.oldest_result_minutes} minutes: reducers run and do not commit it. Their log shows which job they cannot process, and why."
         metrics = { age = one(var.metrics.oldest_result) }
-        above   = var.thresholds.oldest_result_minutes * 60
+        above   = var.target.alarm_thresholds.oldest_result_minutes * 60
       }
     } : name => merge(local.one_minute, alarm, { looks = 3 }) if length(var.metrics.oldest_task) > 0 },
     # Tasks that should run and do not, for any reason. Container Insights counts them.
     { for name, alarm in {
       workers-missing = {
-        says       = "For ${var.thresholds.missing_minutes} minutes more than ${var.thresholds.missing_percent} percent of the workers that the backlog requires have not been running: a shortage of spot capacity, a quota, or tasks that fail to start."
+        says       = "For ${var.target.alarm_thresholds.missing_minutes} minutes more than ${var.target.alarm_thresholds.missing_percent} percent of the workers that the backlog requires have not been running: a shortage of spot capacity, a quota, or tasks that fail to start."
         expression = "IF(desired > 0, 100 * (desired - running) / desired, 0)"
         metrics = {
           desired = merge(local.service_metric, { name = "DesiredTaskCount" })
           running = merge(local.service_metric, { name = "RunningTaskCount" })
         }
-        above = var.thresholds.missing_percent
-        looks = var.thresholds.missing_minutes
+        above = var.target.alarm_thresholds.missing_percent
+        looks = var.target.alarm_thresholds.missing_minutes
       }
     } : name => merge(local.one_minute, alarm) if var.has_container_insights },
   )
@@ -100,12 +100,12 @@ locals {
 }
 
 resource "aws_sns_topic" "alarms" {
-  name              = "${var.name}-alarms"
+  name              = "${var.target.name}-alarms"
   kms_master_key_id = var.kms_key_arn
 }
 
 resource "aws_sns_topic_subscription" "people" {
-  for_each = toset(var.emails)
+  for_each = toset(var.target.alarm_emails)
 
   topic_arn = aws_sns_topic.alarms.arn
   protocol  = "email"
@@ -115,8 +115,8 @@ resource "aws_sns_topic_subscription" "people" {
 resource "aws_cloudwatch_metric_alarm" "metric" {
   for_each = local.alarms
 
-  alarm_name          = "${var.name}-${each.key}"
-  alarm_description   = "${each.value.says} Runbook: ${var.runbooks}#${each.key}"
+  alarm_name          = "${var.target.name}-${each.key}"
+  alarm_description   = "${each.value.says} Runbook: ${var.target.runbooks}#${each.key}"
   comparison_operator = can(each.value.below) ? "LessThanThreshold" : "GreaterThanThreshold"
   threshold           = try(each.value.below, each.value.above)
   evaluation_periods  = each.value.looks
@@ -179,7 +179,7 @@ locals {
 }
 
 resource "aws_cloudwatch_dashboard" "target" {
-  dashboard_name = var.name
+  dashboard_name = var.target.name
 
   # CloudWatch places them one after the other.
   dashboard_body = jsonencode({

@@ -1,6 +1,12 @@
-variable "name" {
-  description = "Name of the target and its dashboard, and prefix of the alarm names."
-  type        = string
+variable "target" {
+  description = "`target` of the module `target`. Its name is also that of the dashboard, and the prefix of the alarm names."
+  type = object({
+    name             = string
+    log_days         = number
+    alarm_thresholds = map(number)
+    alarm_emails     = list(string)
+    runbooks         = string
+  })
 }
 
 variable "metrics" {
@@ -30,26 +36,6 @@ variable "services" {
 
 variable "log_group" {
   description = "Log group of all roles."
-  type        = string
-}
-
-variable "log_days" {
-  description = "Retention of task events, in days."
-  type        = number
-}
-
-variable "emails" {
-  description = "Mail addresses for alarms."
-  type        = list(string)
-}
-
-variable "thresholds" {
-  description = "`alarm_thresholds` of the target."
-  type        = map(number)
-}
-
-variable "runbooks" {
-  description = "URL of the runbooks, for the alarm descriptions."
   type        = string
 }
 

@@ -7,8 +7,6 @@ locals {
 data "aws_caller_identity" "current" {}
 
 data "aws_iam_policy_document" "key" {
-  count = local.makes_key ? 1 : 0
-
   # checkov:skip=CKV_AWS_109: this is the key's own policy; the account administers the key.
   # checkov:skip=CKV_AWS_111: the account administers the key, and has all permissions on it.
   # checkov:skip=CKV_AWS_356: in a key policy, `*` is the key itself.
@@ -68,7 +66,7 @@ resource "aws_kms_key" "this" {
   description             = "Messages, objects, images and logs of the targets of ${var.platform.name}"
   enable_key_rotation     = true
   deletion_window_in_days = 30
-  policy                  = data.aws_iam_policy_document.key[0].json
+  policy                  = data.aws_iam_policy_document.key.json
 }
 
 resource "aws_kms_alias" "this" {

@@ -34,5 +34,5 @@ output "resources" {
 
 output "fields" {
   description = "Fields of `platform` and of its objects, for callers that pass it on as `any`."
-  value       = merge({ platform = keys(var.platform) }, { for name, value in var.platform : name => keys(value) if can(keys(value)) })
+  value       = { for name, value in merge({ platform = var.platform }, var.platform) : name => keys(value) if can(keys(value)) }
 }

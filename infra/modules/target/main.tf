@@ -70,16 +70,12 @@ resource "aws_cloudwatch_log_group" "this" {
 module "observability" {
   source = "../observability"
 
-  name                   = var.target.name
+  target                 = var.target
   metrics                = local.metrics
   has_container_insights = var.platform.has_container_insights
   cluster                = var.platform.cluster
   autoscaling_group      = local.has_gpus ? var.platform.gpu.autoscaling_group : null
   services               = { workers = local.worker_name, reducer = aws_ecs_service.resident["reducer"].name }
   log_group              = aws_cloudwatch_log_group.this.name
-  log_days               = var.target.log_days
   kms_key_arn            = var.platform.kms_key_arn
-  emails                 = var.target.alarm_emails
-  thresholds             = var.target.alarm_thresholds
-  runbooks               = var.target.runbooks
 }

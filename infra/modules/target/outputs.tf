@@ -42,5 +42,5 @@ output "resources" {
 
 output "fields" {
   description = "Fields of `target` and of its objects, for callers that pass it on as `any`."
-  value       = merge({ target = keys(var.target) }, { for name, value in var.target : name => keys(value) if can(keys(value)) })
+  value       = { for name, value in merge({ target = var.target }, var.target) : name => keys(value) if can(keys(value)) }
 }

@@ -6,8 +6,10 @@
 locals {
   has_portal = var.target.portal != null
 
-  portal_container = { for name, portal in { portal = var.target.portal } : name => {
-    role = "portal"
+  portal_role = { for name, portal in { portal = var.target.portal } : name => merge(portal, {
+    role         = "portal"
+    image        = coalesce(var.target.images.portal, local.reducer_image)
+    stop_seconds = 30
     command = concat(
       ["portal", "--no-open", "--listen", "0.0.0.0:9464"],
       portal.read_only ? ["--read-only"] : [],
@@ -16,8 +18,7 @@ locals {
     )
     # The header is known before the ARN of the secret.
     secrets = portal.trust_header == null ? { GRISTMILL_PORTAL_TOKEN = portal.token_secret_arn } : {}
-    size    = merge(portal, { stop_seconds = 30 })
-  } if portal != null }
+  }) if portal != null }
 }
 
 resource "aws_iam_role_policy_attachment" "portal_acts" {

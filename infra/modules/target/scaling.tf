@@ -11,18 +11,28 @@ locals {
   # At most 20 steps from 1 to max workers, with similar ratios between them.
   levels = distinct([for step in range(20) : min(var.target.worker.max, ceil(pow(var.target.worker.max, step / 19)))])
 
-  steps = [
-    for index, level in local.levels : {
-      workers = level
-      # The first message beyond the previous step; the last step has no upper bound.
-      from = index == 0 ? 0 : local.levels[index - 1] * var.target.worker.backlog_each + 1
-      to   = index == length(local.levels) - 1 ? null : level * var.target.worker.backlog_each + 1
-    }
-  ]
-
   scaling = {
-    follow-backlog = { steps = local.steps }
-    rest           = { steps = [{ workers = var.target.worker.min, from = null, to = 0 }] }
+    follow-backlog = {
+      says       = "There is a backlog: the number of workers follows it."
+      comparison = "GreaterThanThreshold"
+      minutes    = 1
+      missing    = "notBreaching"
+      steps = [
+        for index, level in local.levels : {
+          workers = level
+          # The first message beyond the previous step; the last step has no upper bound.
+          from = index == 0 ? 0 : local.levels[index - 1] * var.target.worker.backlog_each + 1
+          to   = index == length(local.levels) - 1 ? null : level * var.target.worker.backlog_each + 1
+        }
+      ]
+    }
+    rest = {
+      says       = "There has been no backlog for ${var.target.worker.idle_minutes} minutes: the workers stop."
+      comparison = "LessThanOrEqualToThreshold"
+      minutes    = var.target.worker.idle_minutes
+      missing    = "ignore"
+      steps      = [{ workers = var.target.worker.min, from = null, to = 0 }]
+    }
   }
 }
 
@@ -61,20 +71,7 @@ resource "aws_appautoscaling_policy" "workers" {
 }
 
 resource "aws_cloudwatch_metric_alarm" "scaling" {
-  for_each = {
-    follow-backlog = {
-      says       = "There is a backlog: the number of workers follows it."
-      comparison = "GreaterThanThreshold"
-      minutes    = 1
-      missing    = "notBreaching"
-    }
-    rest = {
-      says       = "There has been no backlog for ${var.target.worker.idle_minutes} minutes: the workers stop."
-      comparison = "LessThanOrEqualToThreshold"
-      minutes    = var.target.worker.idle_minutes
-      missing    = "ignore"
-    }
-  }
+  for_each = local.scaling
 
   alarm_name          = "${local.worker_name}-${each.key}"
   alarm_description   = "${each.value.says} Part of scaling: no action needed."

@@ -3,45 +3,30 @@
 # The root file system is read-only. The two volumes exist as long as the task; the image sets their owner.
 
 locals {
-  # The CUDA image contains CUDA's libraries.
-  images = {
-    worker  = coalesce(var.target.images.worker, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${local.has_gpus ? "-cuda" : ""}")
-    reducer = coalesce(var.target.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
-    portal  = coalesce(var.target.images.portal, var.target.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
-  }
-
-  containers = merge(local.portal_container, {
-    (local.worker_key) = {
+  # The settings of each role, with what else differs from role to role.
+  roles = merge(local.portal_role, {
+    (local.worker_key) = merge(var.target.worker, {
       role    = "worker"
       command = ["worker", "--grace", tostring(var.target.worker.stop_seconds - 20)]
-      secrets = var.target.worker.secrets
+      image   = coalesce(var.target.images.worker, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${local.has_gpus ? "-cuda" : ""}")
       # By default a worker gets the share of its GPUs in an instance.
-      size = merge(var.target.worker, {
-        cpu    = coalesce(var.target.worker.cpu, local.has_gpus ? var.platform.gpu.cpu_units * var.target.worker.gpus : null, 4096)
-        memory = coalesce(var.target.worker.memory, local.has_gpus ? var.platform.gpu.memory_mib * var.target.worker.gpus : null, 16384)
-      })
-    }
-    reducer = {
-      role    = "reducer"
-      command = ["reducer"]
-      secrets = {}
-      size    = merge(var.target.reducer, { stop_seconds = 120 })
-    }
+      cpu    = coalesce(var.target.worker.cpu, local.has_gpus ? var.platform.gpu.cpu_units * var.target.worker.gpus : null, 4096)
+      memory = coalesce(var.target.worker.memory, local.has_gpus ? var.platform.gpu.memory_mib * var.target.worker.gpus : null, 16384)
+    })
+    reducer = merge(var.target.reducer, {
+      role         = "reducer"
+      command      = ["reducer"]
+      image        = local.reducer_image
+      secrets      = {}
+      stop_seconds = 120
+    })
   })
+  reducer_image = coalesce(var.target.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
 
-  tasks = { for key, container in local.containers : key => {
-    role         = container.role
-    command      = container.command
-    image        = local.images[container.role]
-    cpu          = container.size.cpu
-    memory       = container.size.memory
-    disk_gib     = try(container.size.disk_gib, null)
-    gpus         = try(container.size.gpus, 0)
-    architecture = container.size.architecture
-    stop_seconds = container.size.stop_seconds
+  tasks = { for key, role in local.roles : key => merge({ disk_gib = null, gpus = 0 }, role, {
     environment = { for name, value in merge(var.target.environment, {
       AWS_REGION              = data.aws_region.current.id
-      GRISTMILL_LEASE_SECONDS = try(container.size.lease_seconds, null)
+      GRISTMILL_LEASE_SECONDS = try(role.lease_seconds, null)
       GRISTMILL_LISTEN        = "0.0.0.0:9464"
       GRISTMILL_LOG_FORMAT    = lookup(var.target.environment, "GRISTMILL_LOG_FORMAT", "json")
       GRISTMILL_QUEUE         = local.is_sqs ? local.queue : null
@@ -49,10 +34,10 @@ locals {
     }) : name => tostring(value) if value != null }
     # The broker's address contains a password, so it is a field of the role's secret.
     secrets = merge(
-      container.secrets,
-      local.is_sqs ? {} : { GRISTMILL_QUEUE = "${module.rabbitmq[0].broker.secrets[container.role]}:address::" },
+      role.secrets,
+      local.is_sqs ? {} : { GRISTMILL_QUEUE = "${module.rabbitmq[0].broker.secrets[role.role]}:address::" },
     )
-  } }
+  }) }
 
   # Those of the role itself, and those of ECS before the container runs: fetch the image, open the log, read the secret.
   role_policies = merge([for key, task in local.tasks : {
