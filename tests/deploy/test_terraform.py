@@ -264,9 +264,10 @@ def test_reducer_has_the_size_that_was_asked_for(made: Plan, changed: Plan) -> N
 def test_portal_admits_its_clients_alone(made: Plan) -> None:
     """Without `portal` there is none; with it, nothing but the named clients connects."""
     names = {address: service["name"] for address, service in made.resources("aws_ecs_service").items()}
-    assert {name for name in names.values() if "portal" in name} == {"large-portal", "single-portal"}
-    assert made.output("sqs")["resources"]["security_group_ids"]["portal"] is None
-    for name, client in (("large", "sg-bastion"), ("single", "sg-balancer")):
+    assert {name for name in names.values() if "portal" in name} == {"large-portal", "moved-portal", "single-portal"}
+    of_sqs = made.output("sqs")["resources"]["security_group_ids"]
+    assert of_sqs["portal"] is None
+    for name, client in (("large", "sg-bastion"), ("moved", of_sqs["tasks"]), ("single", "sg-balancer")):
         group = made.output(name)["resources"]["security_group_ids"]["portal"]
         service = made.resource(f'module.{name}.aws_ecs_service.resident["portal"]')
         (network,) = service["network_configuration"]

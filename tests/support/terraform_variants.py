@@ -81,8 +81,12 @@ EVERYTHING: dict[str, Call] = {
     "offline": platform("offline", **OFFLINE),
     "offline_gpus": platform("offline-gpus", **OFFLINE, gpu=GPUS),
     "sqs": target("sqs", **ACCESS),
-    # Terraform plans the target before AWS has created this secret.
-    "moved": target("moved", worker={"secrets": {"LATER": "${module.rabbitmq.broker.administrator}"}}),
+    # Terraform plans the target before AWS has created this secret and this group.
+    "moved": target(
+        "moved",
+        worker={"secrets": {"LATER": "${module.rabbitmq.broker.administrator}"}},
+        portal={**BALANCED, "client_security_group_ids": {"later": "${module.sqs.resources.security_group_ids.tasks}"}},
+    ),
     "large": target("large", **LARGE),
     "gpus": target("gpus", worker={"gpus": 1}),
     "rabbitmq": target("rabbitmq", **RABBITMQ),

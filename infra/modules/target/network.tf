@@ -7,7 +7,7 @@ locals {
 
   clients = merge(
     { for range in var.target.scraper_cidr_blocks : "Prometheus: ${range}" => { of = "tasks", group = null, range = range } },
-    { for name, group in try(var.target.portal.client_security_group_ids, {}) : "Clients: ${name}" => { of = "portal", group = group, range = null } },
+    { for name, group in merge(var.target.portal[*].client_security_group_ids...) : "Clients: ${name}" => { of = "portal", group = group, range = null } },
     { for range in try(var.target.portal.client_cidr_blocks, []) : "Clients: ${range}" => { of = "portal", group = null, range = range } },
   )
 }
