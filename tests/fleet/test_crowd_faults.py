@@ -128,6 +128,27 @@ def test_reducers_lose_the_store_in_turns(fleet, reference, record_property):
     fleet.end(reference, record_property)
 
 
+@pytest.mark.parametrize("fleet", ["sqs", "rabbitmq"], indirect=True)
+def test_reducer_cut_off_from_the_queue_alone_comes_back(fleet, reference, record_property):
+    """It still reaches the store. The other reducer commits meanwhile, until the first one is alone at the end."""
+    proxy, far = fleet.way_to_queue()
+    # There are results while the network is cut.
+    fleet.workplace.environment["SLEEP"] = "0.04"
+    _, near = fleet.start()
+    cut_off = fleet.role("reducer", **far)
+    for _ in range(3):
+        fleet.wait_for_runs(fleet.runs() + COUNT // 20)
+        proxy.cut()
+        before = fleet.committed()
+        wait_until(lambda before=before: fleet.committed() >= before + COUNT // 20, "commits of the other reducer")
+        proxy.restore()
+    assert proxy.faults["connections broken"] and proxy.faults["connections refused"], "nothing was cut off"
+    assert cut_off.process.poll() is None, "it waits for the queue"
+    near.kill()
+    assert fleet.committed() < COUNT - 1, "nothing is left for the first one"
+    fleet.end(reference, record_property)
+
+
 NEEDS_ZONE_B = """
     import os
     from recorder import record, recorded, wait_for
