@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from harness import HOLDS, go, wait_until
+from harness import HOLDS, file_names, go, wait_until
 
 HOUR = 3600
+LEASE_SECONDS = 5
 SOURCE = Path(__file__).parent.parent / "support/other_clock.c"
 
 
@@ -54,3 +56,22 @@ def test_status_does_not_depend_on_the_clock_of_its_machine(workplace, sqlite, c
     wait_until(lambda: seen(0)["state"] == "Running" and not seen(0)["hint"], "the progress of another reducer")
     go(workplace)
     sqlite.wait_for_end(job_id)
+
+
+@pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
+def test_mini_batch_longer_than_its_lease_runs_once(workplace, target, clock):
+    """Each role has a clock of its own, and that of the queue is another one. (SQLite is for one machine.)"""
+    workplace.environment["GRISTMILL_LEASE_SECONDS"] = str(LEASE_SECONDS)
+    target.reducer(**clock(-2 * HOUR))
+    worker, _ = (target.worker("--process-count", 1, **clock(ahead)) for ahead in [HOUR, -HOUR])
+    workplace.data(12)
+    job_id = target.enqueue(workplace.job(HOLDS, speculation=False))
+    worker.wait_for_record("held", 2)
+    held = workplace.recorded("held")
+    assert len({fact["node"] for fact in held}) == 2, held
+    time.sleep(2.5 * LEASE_SECONDS)
+    assert workplace.recorded("held") == held, "neither was lost"
+    go(workplace)
+    assert target.lines(job_id) == file_names(12)
+    runs = sorted(fact["file"] for fact in workplace.recorded("run"))
+    assert runs == file_names(12), "each ran once"

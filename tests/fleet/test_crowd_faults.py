@@ -101,36 +101,6 @@ def test_good_job_goes_on_beside_poison_of_another_team(workplace, sqlite):
         assert len(lines) < LINES_MAX + POISON_SECONDS // 10, lines[:100]
 
 
-def test_deleted_task_queue_is_named_and_created_again(workplace, sqs):
-    """A worker that finds no queue ends, and says so in one line; the documented remedy loses nothing."""
-    workplace.data(40)
-    gate = workplace.folder / "gate"
-    script = """
-        import os
-        from recorder import record, wait_for
-        def run(files):
-            record("run")
-            wait_for(lambda: os.path.exists(os.environ["GATE"]))
-            return [os.path.basename(files[0])]
-    """
-    job_id = sqs.enqueue(workplace.job(script, environment_variables={"GATE": str(gate)}, speculation=False))
-    sqs.reducer()
-    worker = sqs.worker("--process-count", 2, "--grace", "2")
-    worker.wait_for_record("run", 2)
-    client = sqs.components.client("sqs")
-    client.delete_queue(QueueUrl=client.get_queue_url(QueueName=f"{sqs.prefix}-tasks")["QueueUrl"])
-    gate.touch()
-    ended = worker.wait()
-    assert ended.exit_status == 1, str(ended)
-    error = [line for line in ended.stderr.splitlines() if line.startswith("gristmill: ")]
-    assert len(error) == 1, str(ended)
-    assert f"{sqs.prefix}-tasks" in error[0] and "it does not exist in region us-east-1; create it" in error[0], error
-    sqs.command("doctor", "--create", expect=0)
-    sqs.worker("--process-count", 2)
-    sqs.command("retry", job_id, "--republish", expect=0)
-    assert sqs.lines(job_id) == file_names(40)
-
-
 class Cut:
     """The way of one role to the store, which tests cut and restore."""
 
@@ -155,6 +125,27 @@ def test_reducers_lose_the_store_in_turns(fleet, reference, record_property):
         fleet.wait_for_runs(min(fleet.runs() + COUNT // 10, COUNT - 1))
     for cut in cuts:
         cut.is_cut = False
+    fleet.end(reference, record_property)
+
+
+@pytest.mark.parametrize("fleet", ["sqs", "rabbitmq"], indirect=True)
+def test_reducer_cut_off_from_the_queue_alone_comes_back(fleet, reference, record_property):
+    """It still reaches the store. The other reducer commits meanwhile, until the first one is alone at the end."""
+    proxy, far = fleet.way_to_queue()
+    # There are results while the network is cut.
+    fleet.workplace.environment["SLEEP"] = "0.04"
+    _, near = fleet.start()
+    cut_off = fleet.role("reducer", **far)
+    for _ in range(3):
+        fleet.wait_for_runs(fleet.runs() + COUNT // 20)
+        proxy.cut()
+        before = fleet.committed()
+        wait_until(lambda before=before: fleet.committed() >= before + COUNT // 20, "commits of the other reducer")
+        proxy.restore()
+    assert proxy.faults["connections broken"] and proxy.faults["connections refused"], "nothing was cut off"
+    assert cut_off.process.poll() is None, "it waits for the queue"
+    near.kill()
+    assert fleet.committed() < COUNT - 1, "nothing is left for the first one"
     fleet.end(reference, record_property)
 
 

@@ -20,7 +20,7 @@ import pytest
 from components import Components
 from faulty_fleet import COUNT, LEASE_SECONDS, Fleet
 from harness import wait_until
-from proxy import Proxy, failing_store, sending_twice
+from proxy import failing_store, sending_twice
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -105,13 +105,7 @@ def test_rabbitmq_restart(own_fleet, own_rabbitmq, reference, record_property):
 
 @both
 def test_network_cut_between_worker_and_queue(fleet, reference, record_property):
-    if fleet.target.kind == "sqs":
-        proxy = fleet.proxy(Proxy(int(fleet.components.aws_endpoint.rpartition(":")[2])))
-        far = {"AWS_ENDPOINT_URL_SQS": f"http://127.0.0.1:{proxy.port}"}
-    else:
-        port = int(fleet.components.amqp_url.partition("@")[2].partition("/")[0].rpartition(":")[2])
-        proxy = fleet.proxy(Proxy(port))
-        far = {"GRISTMILL_QUEUE": fleet.target.settings["queue"].replace(f":{port}/", f":{proxy.port}/")}
+    proxy, far = fleet.way_to_queue()
     # There is work while the network is cut.
     fleet.workplace.environment["SLEEP"] = "0.05"
     # After the others, one of which waits at the gate.

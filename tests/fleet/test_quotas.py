@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
-
 from harness import file_names, wait_until
-
-TARGETS = ["sqlite", "sqs"]
 
 HOLDS = """
     import os
@@ -54,7 +50,6 @@ def jobs(target) -> dict[str, dict]:
     return {row["job_id"].rpartition("-")[0].rsplit("-", 2)[0]: row for row in rows}
 
 
-@pytest.mark.parametrize("target", ["sqlite", "sqs", "rabbitmq"], indirect=True)
 def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     workplace.data(4)
     quota(target, "--each-owner", "--max-jobs", 1)

@@ -111,6 +111,15 @@ class Fleet:
         self.proxies.append(AwsProxy(self.components.aws_endpoint, policy, SEED))
         self.workplace.environment[variable] = self.proxies[-1].url
 
+    def way_to_queue(self) -> tuple[Proxy, dict[str, str]]:
+        """Returns a way to the queue alone, which tests cut, and the variables of a role that has no other."""
+        if self.target.kind == "sqs":
+            proxy = self.proxy(Proxy(int(self.components.aws_endpoint.rpartition(":")[2])))
+            return proxy, {"AWS_ENDPOINT_URL_SQS": f"http://127.0.0.1:{proxy.port}"}
+        port = int(self.components.amqp_url.partition("@")[2].partition("/")[0].rpartition(":")[2])
+        proxy = self.proxy(Proxy(port))
+        return proxy, {"GRISTMILL_QUEUE": self.target.settings["queue"].replace(f":{port}/", f":{proxy.port}/")}
+
     def role(self, name: str, *arguments: str, **environment: str) -> Process:
         command = [str(self.workplace.executable), name, "--target", self.target.name, *arguments]
         config = str(self.workplace.folder / "gristmill.toml")
@@ -133,6 +142,11 @@ class Fleet:
     def runs(self) -> int:
         record = self.workplace.record_file
         return record.read_bytes().count(b"\n") if record.exists() else 0
+
+    def committed(self) -> int:
+        """Returns the number of mini-batches whose success a reducer has committed."""
+        progress = self.target.status(self.job_id)["progress"]
+        return progress["mini_batches"]["succeeded"] if progress else 0
 
     def runs_of(self, node: str) -> int:
         return sum(fact["node"] == node for fact in self.workplace.recorded("run"))

@@ -28,8 +28,12 @@ SLOW_DOWN: Answer = (
 class Proxy:
     """Listens on a separate port and forwards data, in a separate thread."""
 
+    upload_max: int | None = None
+    """Each connection stops after this number of bytes from its client."""
+
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self.upstream = port
+        self.is_full = threading.Event()
         self.faults: Counter[str] = Counter()
         self._is_cut = False
         self._writers: set[asyncio.StreamWriter] = set()
@@ -73,7 +77,7 @@ class Proxy:
             upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self.upstream)
             self._writers.add(upstream_writer)
             pumps = [
-                asyncio.ensure_future(pump(reader, upstream_writer)),
+                asyncio.ensure_future(self._upload(reader, upstream_writer)),
                 asyncio.ensure_future(pump(upstream_reader, writer)),
             ]
             done, pending = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -88,6 +92,17 @@ class Proxy:
                 if end:
                     self._writers.discard(end)
                     end.close()
+
+    async def _upload(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        left = self.upload_max
+        if left is None:
+            return await pump(source, sink)
+        while data := await source.read(CHUNK):
+            sink.write(data[:left])
+            await sink.drain()
+            left -= len(data[:left])
+            if left == 0:
+                self.is_full.set()
 
 
 async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

@@ -1,0 +1,95 @@
+"""A reducer that dies while it publishes a job whose turn has come."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness import HOLDS, file_names, go, wait_until
+from http_server import Request
+from proxy import AwsProxy, Fault, Proxy
+from targets import Target
+
+COUNT = 200
+# Some of the messages fit into these.
+BATCHES = 5
+BYTES = 40_000
+
+RUNS = """
+    import os
+    from recorder import record
+    def run(files):
+        name = os.path.basename(files[0])
+        record("second", file=name)
+        return [name]
+"""
+
+
+class StopsSending:
+    """Forwards some batches of messages to the task queue, and then answers nothing."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue, self.left = queue, BATCHES
+        self.is_full, self.is_over = threading.Event(), threading.Event()
+
+    def __call__(self, _: random.Random, request: Request) -> Fault | None:
+        if request.headers.get("X-Amz-Target") != "AmazonSQS.SendMessageBatch":
+            return None
+        if not json.loads(request.body)["QueueUrl"].endswith(self.queue):
+            return None
+        self.left -= 1
+        if self.left >= 0:
+            return None
+        self.is_full.set()
+        self.is_over.wait()
+        return Fault("batches that did not arrive", arrivals=0, answer=(503, {}, b""))
+
+
+@pytest.fixture
+def narrow_way(target: Target) -> Iterator[tuple[list[str], Callable[[], bool]]]:
+    """Flags of a role that can send only some messages, and whether it has."""
+    if target.kind == "sqs":
+        policy = StopsSending(f"{target.prefix}-tasks")
+        proxy = AwsProxy(target.components.aws_endpoint, policy, 0)
+        settings, is_full = {"endpoint": proxy.url}, policy.is_full
+    else:
+        port = int(target.components.amqp_url.partition("@")[2].partition("/")[0].rpartition(":")[2])
+        proxy = Proxy(port)
+        proxy.upload_max = BYTES
+        settings, is_full = {"queue": target.settings["queue"].replace(f":{port}/", f":{proxy.port}/")}, proxy.is_full
+    target.write(**settings)
+    config = (target.workplace.folder / "gristmill.toml").rename(target.workplace.folder / "narrow.toml")
+    target.write()
+    yield ["--config", str(config)], is_full.is_set
+    if target.kind == "sqs":
+        policy.is_over.set()
+    proxy.close()
+
+
+@pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
+def test_reducer_killed_while_it_publishes_a_job_is_replaced(workplace, target, narrow_way):
+    """Another reducer takes over after a minute, and does not publish again what has ended by then."""
+    flags, is_full = narrow_way
+    target.command("target", "quota", "--max-jobs", 1, expect=0)
+    killed = target.reducer(*flags)
+    worker = target.worker("--process-count", 2)
+    first = target.enqueue(workplace.job_of_its_own("first", 1, HOLDS))
+    worker.wait_for_record("held")
+    second = target.enqueue(workplace.job_of_its_own("second", COUNT, RUNS))
+    assert target.status(second)["state"] == "Queued", "it waits for its turn"
+    go(workplace)
+    wait_until(is_full, "a reducer that publishes the second job")
+    wait_until(lambda: workplace.recorded("second"), "the first mini-batches")
+    killed.kill()
+    target.wait_for_end(first)
+    wait_until(lambda: target.waiting("tasks") == 0, "an empty queue")
+    assert len(workplace.recorded("second")) < COUNT, "a part was published"
+    target.reducer()
+    assert target.lines(second) == file_names(COUNT)
+    runs = Counter(fact["file"] for fact in workplace.recorded("second"))
+    assert runs == dict.fromkeys(file_names(COUNT), 1), "each mini-batch ran once"
