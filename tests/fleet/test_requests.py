@@ -94,6 +94,7 @@ def test_mini_batches_of_rabbitmq_are_delivered_once_and_their_checkpoints_not_l
     print(f"\nrequests of 20 000 mini-batches: {json.dumps(sums)}; in detail: {json.dumps(counts)}")
     assert result["mini_batches"] == {"total": 20_000, "succeeded": 20_000, "failed": 0}
     # A mini-batch that the broker delivers again, as if a node had died, may cost a look for its checkpoints.
+    rabbitmq.write()
     overview = rabbitmq.command("logs", result["job_id"], "job_result.txt", expect=0).stdout
     assert "Deliveries lost with their node: 0." in overview
     assert sums["LIST"] <= BOUNDS["LIST"], counts

@@ -121,7 +121,8 @@ impl Demultiplexer {
         Arc::new(View::new(self.shared.clone(), group.to_owned()))
     }
 
-    /// Closes the view of a group. If deliveries wait there, the owner gets another [`Arrival::NewGroup`].
+    /// Closes the view of a group. If deliveries wait there, the owner gets another [`Arrival::NewGroup`]. Those that its
+    /// reader has not ended return to the queue: when their leases end, or at once if no time ends these.
     pub fn close(&self, group: &str) {
         self.shared.close(group);
     }
@@ -229,7 +230,7 @@ async fn poll(shared: Arc<Shared>, arrivals: mpsc::Sender<Arrival>) {
     }
 }
 
-/// Extends the leases of waiting deliveries, and returns those that have waited too long.
+/// Extends the leases of waiting deliveries, and returns those that have waited too long or whose reader has gone.
 async fn keep(shared: Arc<Shared>) {
     let lease = shared.options.lease;
     let period = shared.options.hold_max.map_or(lease / 4, |hold_max| hold_max.min(lease / 4));
@@ -241,6 +242,12 @@ async fn keep(shared: Arc<Shared>) {
                 Ok(()) => tracing::debug!(job.id = group, "returned {count} messages that no reader here fetched"),
                 Err(error) => tracing::warn!(job.id = group, "cannot return {count} messages: {error:#}"),
             }
+        }
+        let abandoned = shared.take_abandoned();
+        if !abandoned.is_empty()
+            && let Err(error) = persist(|| shared.queue.release(&abandoned)).await
+        {
+            tracing::warn!("cannot return {} messages: {error:#}", abandoned.len());
         }
         let extended_at = LeaseClock::System.now();
         // Halfway through a lease, give or take half a round.

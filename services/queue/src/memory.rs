@@ -26,11 +26,13 @@ pub struct MemoryOptions {
     pub old_receipt_deletes: bool,
     /// The largest body.
     pub message_bytes_max: usize,
+    /// What [`Limits::timed_lease`] says; leases end by time all the same.
+    pub timed_lease: bool,
 }
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { clock: Clock::tokio(), old_receipt_deletes: false, message_bytes_max: usize::MAX }
+        Self { clock: Clock::tokio(), old_receipt_deletes: false, message_bytes_max: usize::MAX, timed_lease: true }
     }
 }
 
@@ -280,7 +282,7 @@ impl Queue for MemoryQueue {
             message_bytes_max: self.options.message_bytes_max,
             lease_max: None,
             delay_max: Duration::MAX,
-            timed_lease: true,
+            timed_lease: self.options.timed_lease,
             bundle_max: 1,
             fairness: Fairness::None,
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use object_store::memory::InMemory;
 use protocol::{JobResult, JobSpec, Offer};
-use queue::{Bundles, Clock, Depth, MemoryLanes, MemoryOptions, MemoryQueue, Queue};
+use queue::{Bundles, Depth, MemoryLanes, MemoryOptions, MemoryQueue, Queue};
 use reducer::{CrashPoint, Options, Reducer, Service, ServiceOptions};
 use storage::TargetStore;
 use tokio::task::JoinSet;
@@ -102,9 +102,9 @@ fn folder() -> tempfile::TempDir {
 
 fn queue(weather: &Weather, lane: u32) -> Arc<MemoryQueue> {
     let options = MemoryOptions {
-        clock: Clock::tokio(),
         old_receipt_deletes: weather.old_receipt_deletes,
         message_bytes_max: weather.message_bytes_max,
+        ..MemoryOptions::default()
     };
     Arc::new(MemoryQueue::lane(options, lane))
 }

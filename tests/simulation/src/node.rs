@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use anyhow::Context;
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -227,7 +228,7 @@ impl Host for Node {
         tasks: Arc<View>,
         stop: watch::Receiver<Stop>,
         allotment: Allotment,
-    ) -> (Option<Held>, ()) {
+    ) -> (anyhow::Result<Held>, ()) {
         let Self { actor, bug, shares, .. } = self;
         let (witness, node) = (self.witness.of(&job_id).clone(), actor.name().to_owned());
         if let Some(lacks) = self.offer.lacks(&witness.spec.requires) {
@@ -243,7 +244,7 @@ impl Host for Node {
         let held = attended(&store, &node, beat, agent.work(stop, allotment)).await;
         shares.end(&job_id);
         held.iter().flatten().for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));
-        (held, ())
+        (held.context("the agent failed"), ())
     }
 
     async fn clean_up((): ()) {}

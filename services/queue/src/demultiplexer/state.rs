@@ -24,7 +24,7 @@ pub(super) struct Shared {
     pub(super) asked: Notify,
     /// Wakes the readers.
     pub(super) answered: Notify,
-    /// A look has found messages that no reader asks for.
+    /// A look has found messages that no reader asks for, or a reader has gone that held some.
     pub(super) found: Notify,
     arrivals: OnceLock<mpsc::Sender<Arrival>>,
 }
@@ -32,6 +32,8 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct State {
     groups: BTreeMap<String, Group>,
+    /// What readers held that have gone, if no time ends these leases.
+    abandoned: Vec<Receipt>,
     asks: BTreeMap<u64, Ask>,
     last_ask: u64,
     idle_wish: usize,
@@ -104,6 +106,7 @@ impl Shared {
     pub(super) fn new(queue: Arc<dyn Queue>, options: DemultiplexerOptions) -> Self {
         let state = State {
             groups: BTreeMap::new(),
+            abandoned: Vec::new(),
             asks: BTreeMap::new(),
             last_ask: 0,
             idle_wish: options.idle_wish,
@@ -227,8 +230,16 @@ impl Shared {
         let mut state = self.lock();
         let Some(group) = state.groups.get_mut(name) else { return };
         group.has_view = false;
-        group.handed.clear();
+        let held = std::mem::take(&mut group.handed);
+        if !self.queue.limits().timed_lease && !held.is_empty() {
+            state.abandoned.extend(held);
+            self.found.notify_one();
+        }
         self.without_view(name, state);
+    }
+
+    pub(super) fn take_abandoned(&self) -> Vec<Receipt> {
+        std::mem::take(&mut self.lock().abandoned)
     }
 
     pub(super) fn take_unviewed(&self, name: &str, received_before: Option<Instant>) -> Vec<Delivery> {

@@ -63,7 +63,12 @@ fn sqlite() -> Local {
 fn memory(old_receipt_deletes: bool) -> Local {
     let clock = ManualClock::new();
     let message_bytes_max = 256 << 10;
-    let options = MemoryOptions { clock: Clock::Manual(clock.clone()), old_receipt_deletes, message_bytes_max };
+    let options = MemoryOptions {
+        clock: Clock::Manual(clock.clone()),
+        old_receipt_deletes,
+        message_bytes_max,
+        ..MemoryOptions::default()
+    };
     let old_receipt = if old_receipt_deletes { OldReceipt::Deletes } else { OldReceipt::Lost };
     let capabilities = Capabilities { old_receipt, message_bytes_max: Some(message_bytes_max), ..capabilities() };
     Local { queue: Arc::new(MemoryQueue::new(options)), clock, capabilities, _folder: None, _demultiplexer: None }

@@ -41,7 +41,11 @@ struct Target {
 }
 
 fn target(options: DemultiplexerOptions) -> Target {
-    let shared = Arc::new(MemoryQueue::new(MemoryOptions::default()));
+    target_with(MemoryOptions::default(), options)
+}
+
+fn target_with(memory: MemoryOptions, options: DemultiplexerOptions) -> Target {
+    let shared = Arc::new(MemoryQueue::new(memory));
     let (demultiplexer, arrivals) = Demultiplexer::start(shared.clone(), options);
     Target { shared, demultiplexer, arrivals }
 }
@@ -181,6 +185,27 @@ async fn closed_view_with_waiting_deliveries_is_reported_as_new_group() {
     drop(view);
     assert_eq!(target.new_group().await, "a");
     assert_eq!(receive(&target.demultiplexer.view("a"), 1).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_reader_held_returns_once_its_view_is_closed_where_no_time_ends_leases() {
+    for timed_lease in [true, false] {
+        let mut target = target_with(MemoryOptions { timed_lease, ..MemoryOptions::default() }, options());
+        target.send(&["a:1", "a:2"]).await;
+        target.new_group().await;
+        let view = target.demultiplexer.view("a");
+        assert_eq!(receive(&view, 10).await.len(), 2);
+        target.demultiplexer.close("a");
+        drop(view);
+        if !timed_lease {
+            assert_eq!(target.new_group().await, "a");
+            let again = receive(&target.demultiplexer.view("a"), 10).await;
+            assert_eq!(again.iter().map(|delivery| delivery.receive_count).collect::<Vec<_>>(), [2, 2]);
+        } else {
+            sleep(Duration::from_millis(100)).await;
+            assert_eq!(target.depth().await.in_flight, 2);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -81,7 +81,7 @@ impl<H: Host> EventLoop<H> {
                         continue;
                     }
                     Err(Trouble::Failed(error)) => {
-                        failure = failure.and(Err(error).context("receive from the task queue"));
+                        failure = failure.and(Err(error.into()));
                         Event::Stop(Stop::Drain)
                     }
                 },

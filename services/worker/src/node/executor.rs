@@ -41,7 +41,7 @@ pub trait Host: Clone + Send + 'static {
         spec: JobSpec,
     ) -> impl Future<Output = Result<Self::Ready, Unprovisioned>> + Send;
 
-    /// Works on a job until its agent ends. Without mini-batches that it held: it has failed.
+    /// Works on a job until its agent ends. Returns the mini-batches that it held, or why it has failed.
     fn work(
         self,
         errands: Errands,
@@ -49,7 +49,7 @@ pub trait Host: Clone + Send + 'static {
         view: Arc<View>,
         stop: watch::Receiver<Stop>,
         allotment: Allotment,
-    ) -> impl Future<Output = (Option<Held>, Self::Remains)> + Send;
+    ) -> impl Future<Output = (anyhow::Result<Held>, Self::Remains)> + Send;
 
     fn clean_up(remains: Self::Remains) -> impl Future<Output = ()> + Send;
 
@@ -72,7 +72,7 @@ pub trait Host: Clone + Send + 'static {
 enum Report<H: Host> {
     Event(Event),
     Provisioned(VisitId, Result<H::Ready, Unprovisioned>),
-    Worked(VisitId, Option<Held>, H::Remains),
+    Worked(VisitId, anyhow::Result<Held>, H::Remains),
 }
 
 struct Resources<H: Host> {
@@ -97,6 +97,8 @@ pub struct Executor<H: Host> {
     arrivals: mpsc::Receiver<Arrival>,
     /// An arrival that was read together with earlier ones.
     next_arrival: Option<Arrival>,
+    /// Why an agent cannot use its queues, which are those of all jobs.
+    failure: Option<queue::Error>,
     tasks: JoinSet<Report<H>>,
     /// What agents say is in use.
     reports: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
@@ -108,7 +110,7 @@ pub struct Executor<H: Host> {
 pub enum Trouble {
     /// Messages that no worker can read, and why.
     Unreadable(Vec<(Delivery, String)>),
-    /// The task queue cannot be used.
+    /// A queue cannot be used.
     Failed(queue::Error),
     /// A task of the node has panicked.
     Panicked(JoinError),
@@ -133,6 +135,7 @@ impl<H: Host> Executor<H> {
             demultiplexer: Arc::new(demultiplexer),
             arrivals,
             next_arrival: None,
+            failure: None,
             tasks: JoinSet::new(),
             reports: mpsc::unbounded_channel(),
             visits: BTreeMap::new(),
@@ -143,6 +146,9 @@ impl<H: Host> Executor<H> {
 
     /// Waits for the next event. Losing this future loses nothing.
     pub async fn next(&mut self) -> Result<Event, Trouble> {
+        if let Some(error) = self.failure.take() {
+            return Err(Trouble::Failed(error));
+        }
         if let Some(arrival) = self.next_arrival.take() {
             return self.arrived(arrival);
         }
@@ -211,6 +217,7 @@ impl<H: Host> Executor<H> {
                 Event::Provisioned { visit, result }
             }
             Report::Worked(visit, held, remains) => {
+                let held = held.inspect_err(|error| self.failure = lasting(error)).ok();
                 let count = held.as_ref().map(Vec::len);
                 if let Some(resources) = self.visits.get_mut(&visit) {
                     (resources.held, resources.remains) = (held.unwrap_or_default(), Some(remains));
@@ -321,6 +328,12 @@ impl<H: Host> Executor<H> {
             resources.tasks.push(task);
         }
     }
+}
+
+/// Returns the error of a queue that no agent can use, if that is the cause.
+fn lasting(error: &anyhow::Error) -> Option<queue::Error> {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<queue::Error>());
+    causes.find(|cause| matches!(cause, queue::Error::Misconfigured { .. })).cloned()
 }
 
 /// Returns how a node splits the task queue.

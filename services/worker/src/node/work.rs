@@ -87,7 +87,7 @@ impl Host for Arc<Shared> {
         view: Arc<View>,
         stop: watch::Receiver<Stop>,
         mut allotment: Allotment,
-    ) -> (Option<Held>, Remains) {
+    ) -> (anyhow::Result<Held>, Remains) {
         protection.settled().await;
         let Node { name, options, .. } = &self.node;
         let processes = allotment.share().processes;
@@ -114,7 +114,7 @@ impl Host for Arc<Shared> {
         let held = worked.context("the agent panicked").flatten().inspect_err(|error| {
             tracing::warn!(job.id = job_id, "the agent failed, the queue redelivers its work: {error:#}");
         });
-        (held.ok(), Remains { logs, folder, claim: claim.ok(), _used: used, _protection: protection })
+        (held, Remains { logs, folder, claim: claim.ok(), _used: used, _protection: protection })
     }
 
     /// Uploads the last logs, and removes the folders of the job.

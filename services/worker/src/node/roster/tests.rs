@@ -318,6 +318,20 @@ fn agent_without_processes_leaves_the_job_to_others_for_a_while() {
 }
 
 #[test]
+fn job_whose_agent_failed_is_not_begun_again_at_once() {
+    let mut played = Played::working(None);
+    let visit = played.visit();
+    assert_eq!(played.after(Event::Worked { visit, held: None }), "clean up");
+    played.done(Step::CleanUp);
+    played.arrive();
+    assert_eq!(played.looked_up(open(None)), "GiveBack { delay: 5s }");
+    played.given_back(false);
+    played.pass(6);
+    played.arrive();
+    assert_eq!(played.looked_up(open(None)), "provision");
+}
+
+#[test]
 fn provisioning_that_cannot_succeed_is_reported_to_the_job() {
     let mut played = Played::looking_up();
     played.looked_up(open(None));

@@ -27,6 +27,8 @@ const TURNED_AWAY_HOLD: Duration = Duration::from_secs(2);
 const IN_TURN_PAUSE: Duration = Duration::from_millis(100);
 /// Messages to receive at once, for a moment, while messages of a job are dropped: usually there are many.
 const DROP_WISH: usize = 256;
+/// How long the node leaves a job to others after its agent has failed. Others may succeed, and what failed may pass.
+const FAILED_REST: Duration = Duration::from_secs(5);
 /// Failures in a row to reach what the job needs, after which the node reports them to the job.
 const FAILURES_MAX: u32 = 3;
 
@@ -309,6 +311,9 @@ impl Roster {
         visit.in_use.clear();
         visit.processes = 0;
         visit.memory.worked_until = Some(now);
+        if held.is_none() {
+            visit.memory.rests_until = Some(now + FAILED_REST);
+        }
         let gave_up = held.is_some() && visit.stop == Stop::No;
         if gave_up {
             visit.memory.rests_until = Some(now + rest);
