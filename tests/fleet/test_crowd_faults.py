@@ -143,7 +143,7 @@ def test_reducer_cut_off_from_the_queue_alone_comes_back(fleet, reference, recor
         wait_until(lambda before=before: fleet.committed() >= before + COUNT // 20, "commits of the other reducer")
         proxy.restore()
     assert proxy.faults["connections broken"] and proxy.faults["connections refused"], "nothing was cut off"
-    assert cut_off.process.poll() is None, "it waits for the queue"
+    assert cut_off.process.poll() is None, "the reducer keeps running without its queue"
     near.kill()
     assert fleet.committed() < COUNT - 1, "nothing is left for the first one"
     fleet.end(reference, record_property)

@@ -12,7 +12,7 @@ from harness import HOLDS, file_names, go, wait_until
 TARGETS = ["sqs", "rabbitmq"]
 COUNT = 40
 SECONDS = 60
-"""Within these, a role ends that has no queue."""
+"""A role whose queue was deleted ends within this time."""
 
 REMEDIES = {
     "sqs": "it does not exist in region us-east-1; create it",
@@ -49,7 +49,7 @@ def queue_of_tasks(target) -> str:
 
 
 def ends_and_names(running, name: str, remedy: str) -> None:
-    """The role fails, and its last word is one line that names the queue and the remedy."""
+    """The role fails, and prints one line that names the queue and the remedy."""
     ended = running.wait(SECONDS)
     assert ended.exit_status == 1, str(ended)
     error = [line for line in ended.stderr.splitlines() if line.startswith("gristmill: ")]
@@ -80,7 +80,7 @@ def test_deleted_task_queue_is_named_and_created_again(workplace, target):
 
 
 def test_deleted_lane_of_other_jobs_needs_only_another_worker(workplace, rabbitmq):
-    """A worker that uses a lane no more ends, too: jobs whose messages were there wait for a person."""
+    """A worker also ends when somebody deletes a lane that its job does not use: it may hold messages of others."""
     rabbitmq.reducer()
     job_id, worker = begin(workplace, rabbitmq)
     other = next(name for name in rabbitmq.lanes("tasks") if name != queue_of_tasks(rabbitmq))
@@ -92,7 +92,7 @@ def test_deleted_lane_of_other_jobs_needs_only_another_worker(workplace, rabbitm
 
 
 def test_deleted_result_queue_is_named_and_created_again(workplace, target):
-    """The worker may not compute the same mini-batches again and again, whose outcomes nobody can get."""
+    """The worker must not compute mini-batches repeatedly when no reducer can receive their outcomes."""
     reducer = target.reducer()
     job_id, worker = begin(workplace, target)
     delete(target, name := f"{target.prefix}-results")
@@ -113,11 +113,7 @@ def test_outcomes_of_a_deleted_queue_are_computed_again(workplace, target):
     # Both processes are held now.
     kept = {fact["file"] for fact in workplace.recorded("run")}
 
-    def committed() -> int:
-        progress = target.status(job_id)["progress"]
-        return progress["mini_batches"]["succeeded"] if progress else 0
-
-    wait_until(lambda: committed() == len(kept), f"{len(kept)} committed mini-batches")
+    wait_until(lambda: target.committed(job_id) == len(kept), f"{len(kept)} committed mini-batches")
     reducer.send(signal.SIGTERM)
     assert reducer.wait().exit_status == 0
     go(workplace)

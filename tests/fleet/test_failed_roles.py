@@ -1,4 +1,4 @@
-"""A role that cannot go on with a job, and can later: it gets the messages again that it held."""
+"""A role that fails at a job and recovers receives again the messages that it held."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPT = """
 
 
 class Rejects:
-    """Lets a role do everything except to store objects in one folder of a job, as long as the test says so."""
+    """Rejects objects in one folder of a job until the test allows them."""
 
     def __init__(self, folder: str) -> None:
         self.folder, self.is_shut = folder, True
@@ -57,7 +57,7 @@ def test_worker_gets_the_mini_batches_again_that_it_held(workplace, target):
         policy.is_shut = False
         rows = [line.split()[0] for line in target.lines(job_id)]
         assert rows == file_names(COUNT)
-        assert worker.process.poll() is None, "the same worker"
+        assert worker.process.poll() is None, "the worker has not restarted"
 
 
 @pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
@@ -74,4 +74,4 @@ def test_reducer_gets_the_outcomes_again_that_it_held(workplace, target):
         assert proxy.faults["objects that were rejected"]
         policy.is_shut = False
         assert target.lines(job_id) == ["row"] * COUNT
-        assert reducer.process.poll() is None, "the same reducer"
+        assert reducer.process.poll() is None, "the reducer has not restarted"

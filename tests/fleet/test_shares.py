@@ -66,7 +66,7 @@ def test_jobs_with_work_divide_a_worker(workplace, sqlite):
 def test_job_behind_long_runs_begins(workplace, target):
     """A worker whose processes are busy for long, with more work than it needs, still learns of another job.
 
-    The emulator of SQS prefers no job, so the worker looks at each message of the large job before.
+    LocalStack has no fair queues, so the worker sees each message of the large job first.
     """
     count = 6 if target.kind == "sqs" else 40
     workplace.data(count)

@@ -58,7 +58,7 @@ def narrow_way(target: Target) -> Iterator[tuple[list[str], Callable[[], bool]]]
         proxy = AwsProxy(target.components.aws_endpoint, policy, 0)
         settings, is_full = {"endpoint": proxy.url}, policy.is_full
     else:
-        port = int(target.components.amqp_url.partition("@")[2].partition("/")[0].rpartition(":")[2])
+        port = target.components.amqp_port
         proxy = Proxy(port)
         proxy.upload_max = BYTES
         settings, is_full = {"queue": target.settings["queue"].replace(f":{port}/", f":{proxy.port}/")}, proxy.is_full

@@ -28,7 +28,7 @@ SCRIPT = """
 
 
 class HoldsListing:
-    """Answers a request for a page after the first one only once the test says so."""
+    """Delays every page after the first one until the test allows it."""
 
     def __init__(self) -> None:
         self.is_asked, self.may_go_on = threading.Event(), threading.Event()
@@ -68,7 +68,7 @@ def test_mini_batches_run_and_are_committed_before_the_inputs_are_listed(workpla
             assert not wait_until(progress, "all mini-batches of the first chunk")["planned"]
             assert not target.objects(f"jobs/{job_id}/plan/complete.json")
             assert len(workplace.recorded("run")) == CHUNK
-            assert enqueuing.process.poll() is None, "it still lists"
+            assert enqueuing.process.poll() is None, "the command still lists the inputs"
             assert target.status(job_id)["result"] is None
         finally:
             listing.may_go_on.set()

@@ -44,6 +44,10 @@ class Components:
         self.moto_endpoint = self._given("GRISTMILL_TEST_MOTO_ENDPOINT")
         self._management = self._given("GRISTMILL_TEST_AMQP_MANAGEMENT")
 
+    @property
+    def amqp_port(self) -> int:
+        return int(self.amqp_url.partition("@")[2].partition("/")[0].rpartition(":")[2])
+
     def _given(self, name: str) -> str:
         value = self.environment.get(name)
         if not value:

@@ -112,11 +112,11 @@ class Fleet:
         self.workplace.environment[variable] = self.proxies[-1].url
 
     def way_to_queue(self) -> tuple[Proxy, dict[str, str]]:
-        """Returns a way to the queue alone, which tests cut, and the variables of a role that has no other."""
+        """Returns a connection to the queue that tests can cut, and the variables of a role that uses it."""
         if self.target.kind == "sqs":
             proxy = self.proxy(Proxy(int(self.components.aws_endpoint.rpartition(":")[2])))
             return proxy, {"AWS_ENDPOINT_URL_SQS": f"http://127.0.0.1:{proxy.port}"}
-        port = int(self.components.amqp_url.partition("@")[2].partition("/")[0].rpartition(":")[2])
+        port = self.components.amqp_port
         proxy = self.proxy(Proxy(port))
         return proxy, {"GRISTMILL_QUEUE": self.target.settings["queue"].replace(f":{port}/", f":{proxy.port}/")}
 
@@ -144,9 +144,7 @@ class Fleet:
         return record.read_bytes().count(b"\n") if record.exists() else 0
 
     def committed(self) -> int:
-        """Returns the number of mini-batches whose success a reducer has committed."""
-        progress = self.target.status(self.job_id)["progress"]
-        return progress["mini_batches"]["succeeded"] if progress else 0
+        return self.target.committed(self.job_id)
 
     def runs_of(self, node: str) -> int:
         return sum(fact["node"] == node for fact in self.workplace.recorded("run"))

@@ -29,7 +29,7 @@ class Proxy:
     """Listens on a separate port and forwards data, in a separate thread."""
 
     upload_max: int | None = None
-    """Each connection stops after this number of bytes from its client."""
+    """Each connection discards what its client sends after this number of bytes."""
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self.upstream = port

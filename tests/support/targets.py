@@ -103,6 +103,11 @@ class Target:
         assert result["state"] == state, result
         return result
 
+    def committed(self, job_id: str) -> int:
+        """Returns the number of mini-batches whose success a reducer has committed."""
+        progress = self.status(job_id)["progress"]
+        return progress["mini_batches"]["succeeded"] if progress else 0
+
     def output(self, result: dict[str, Any]) -> bytes:
         return Path(result["output"]).read_bytes()
 

@@ -122,7 +122,7 @@ impl Demultiplexer {
     }
 
     /// Closes the view of a group. If deliveries wait there, the owner gets another [`Arrival::NewGroup`]. Those that its
-    /// reader has not ended return to the queue: when their leases end, or at once if no time ends these.
+    /// reader still holds return to the queue: when their leases expire, or at once where leases do not expire.
     pub fn close(&self, group: &str) {
         self.shared.close(group);
     }
@@ -230,7 +230,7 @@ async fn poll(shared: Arc<Shared>, arrivals: mpsc::Sender<Arrival>) {
     }
 }
 
-/// Extends the leases of waiting deliveries, and returns those that have waited too long or whose reader has gone.
+/// Extends the leases of waiting deliveries, and returns those that have waited too long or whose reader has ended.
 async fn keep(shared: Arc<Shared>) {
     let lease = shared.options.lease;
     let period = shared.options.hold_max.map_or(lease / 4, |hold_max| hold_max.min(lease / 4));

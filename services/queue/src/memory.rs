@@ -26,7 +26,7 @@ pub struct MemoryOptions {
     pub old_receipt_deletes: bool,
     /// The largest body.
     pub message_bytes_max: usize,
-    /// What [`Limits::timed_lease`] says; leases end by time all the same.
+    /// The value of [`Limits::timed_lease`]. Leases expire in either case.
     pub timed_lease: bool,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Shared {
     pub(super) asked: Notify,
     /// Wakes the readers.
     pub(super) answered: Notify,
-    /// A look has found messages that no reader asks for, or a reader has gone that held some.
+    /// A look has found messages that no reader asks for, or a reader has ended while it held some.
     pub(super) found: Notify,
     arrivals: OnceLock<mpsc::Sender<Arrival>>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct State {
     groups: BTreeMap<String, Group>,
-    /// What readers held that have gone, if no time ends these leases.
+    /// Messages that ended readers still held, where leases do not expire.
     abandoned: Vec<Receipt>,
     asks: BTreeMap<u64, Ask>,
     last_ask: u64,

@@ -188,7 +188,7 @@ async fn closed_view_with_waiting_deliveries_is_reported_as_new_group() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_reader_held_returns_once_its_view_is_closed_where_no_time_ends_leases() {
+async fn closing_a_view_releases_what_its_reader_held_where_leases_do_not_expire() {
     for timed_lease in [true, false] {
         let mut target = target_with(MemoryOptions { timed_lease, ..MemoryOptions::default() }, options());
         target.send(&["a:1", "a:2"]).await;

@@ -97,7 +97,7 @@ pub struct Executor<H: Host> {
     arrivals: mpsc::Receiver<Arrival>,
     /// An arrival that was read together with earlier ones.
     next_arrival: Option<Arrival>,
-    /// Why an agent cannot use its queues, which are those of all jobs.
+    /// Why an agent cannot use a queue. All jobs share the queues, so the node ends.
     failure: Option<queue::Error>,
     tasks: JoinSet<Report<H>>,
     /// What agents say is in use.

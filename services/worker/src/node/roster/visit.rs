@@ -27,7 +27,8 @@ const TURNED_AWAY_HOLD: Duration = Duration::from_secs(2);
 const IN_TURN_PAUSE: Duration = Duration::from_millis(100);
 /// Messages to receive at once, for a moment, while messages of a job are dropped: usually there are many.
 const DROP_WISH: usize = 256;
-/// How long the node leaves a job to others after its agent has failed. Others may succeed, and what failed may pass.
+/// How long the node leaves a job to others after its agent has failed: the cause may be temporary, or this node's
+/// alone.
 const FAILED_REST: Duration = Duration::from_secs(5);
 /// Failures in a row to reach what the job needs, after which the node reports them to the job.
 const FAILURES_MAX: u32 = 3;
