@@ -282,6 +282,7 @@ impl Reducer {
                     if let Some(exit) = self.look_around().await? {
                         break exit;
                     }
+                    progress.reset_at(self.next_look());
                 }
                 _ = report.tick() => {
                     self.report().await?;
@@ -334,6 +335,13 @@ impl Reducer {
 
     pub(crate) fn request(&self, wait: Duration) -> Receive {
         Receive { messages_max: MESSAGES_MAX, visibility: self.options.visibility, wait }
+    }
+
+    /// Returns when to look around again: after an interval, and before workers count as absent.
+    fn next_look(&self) -> Instant {
+        let now = Instant::now();
+        let next = now + self.options.progress_interval;
+        Some(self.judge.presence.silent_at()).filter(|silent_at| *silent_at > now).map_or(next, |at| at.min(next))
     }
 
     /// Performs the periodic checks and updates.

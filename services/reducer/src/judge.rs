@@ -86,7 +86,7 @@ impl Judge {
             limits: Limits::new(spec, options),
             collects_rows: spec.output.action == OutputAction::AppendRow,
             began,
-            presence: Presence::new(options.silence, began),
+            presence: Presence::new(options.silence, options.progress_interval, began),
             waits: Waits::default(),
             progressed: None,
             in_init_since: None,
@@ -99,6 +99,7 @@ impl Judge {
         if is_new && news.is_from_worker {
             self.presence.heard(now);
         }
+        self.presence.set_nodes(tally.nodes().nodes_seen());
         let attended = self.presence.attended();
         if news.has_progressed || news.has_arrived && self.progressed.is_some() {
             // Before this, no process could make progress.

@@ -25,7 +25,8 @@ pub struct Options {
     pub report_interval: Duration,
     /// Interval of `progress.json` and of checks for a request to cancel; with peers, also of checks for their commits.
     pub progress_interval: Duration,
-    /// Time without a sign of life after which a worker counts as absent. Workers give one every four seconds.
+    /// Time without a sign of life after which the worker of a job counts as absent; of several workers, all do after
+    /// `progress_interval` more. Workers give a sign every four seconds.
     pub silence: Duration,
     /// Minimum interval between commits while messages arrive.
     pub commit_interval: Duration,
@@ -84,7 +85,7 @@ impl Options {
             writer: format!("{}-{:x}", std::process::id(), milliseconds_since_epoch()),
             peers: Peers::Many,
             progress_interval: Duration::from_secs(4),
-            silence: Duration::from_secs(10),
+            silence: Duration::from_secs(6),
             commit_interval: Duration::from_millis(200),
             store_patience: Duration::from_secs(120),
             receive_wait: Duration::from_secs(20),

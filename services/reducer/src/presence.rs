@@ -36,6 +36,10 @@ impl Moment {
 #[derive(Debug)]
 pub(crate) struct Presence {
     silence: Duration,
+    /// What is added to `silence` while several nodes work.
+    silence_of_several: Duration,
+    /// Number of nodes that have worked on the job.
+    nodes: usize,
     /// Time of the last sign; before the first sign, the start of listening.
     heard: Instant,
     /// The last sign on the wall clock; `None` before the first.
@@ -46,16 +50,22 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Starts to listen. No worker counts as absent before `silence` has passed.
-    pub fn new(silence: Duration, now: Moment) -> Self {
-        Self { silence, heard: now.instant, heard_at: None, beat: None, attended: Duration::ZERO }
+    /// Starts to listen. No worker counts as absent before `silence` has passed, and of several nodes none before
+    /// `silence_of_several` more: one of them gives the signs for all, and another notices its end a period later.
+    pub fn new(silence: Duration, silence_of_several: Duration, now: Moment) -> Self {
+        let (heard, attended) = (now.instant, Duration::ZERO);
+        Self { silence, silence_of_several, nodes: 0, heard, heard_at: None, beat: None, attended }
+    }
+
+    /// Sets the number of nodes that have worked on the job.
+    pub fn set_nodes(&mut self, nodes: usize) {
+        self.nodes = nodes;
     }
 
     /// Records a sign of a worker.
     pub fn heard(&mut self, now: Moment) {
-        let gap = now.instant - self.heard;
-        if gap <= self.silence {
-            self.attended += gap;
+        if !self.is_silent(now) {
+            self.attended += now.instant - self.heard;
         }
         self.heard = now.instant;
         self.heard_at = Some(now.epoch_milliseconds);
@@ -85,9 +95,15 @@ impl Presence {
         self.has_heard() && now.instant - self.heard < period
     }
 
+    /// Returns when all workers count as absent, unless one gives a sign before.
+    pub fn silent_at(&self) -> Instant {
+        let more = if self.nodes > 1 { self.silence_of_several } else { Duration::ZERO };
+        self.heard + self.silence + more
+    }
+
     /// Whether all workers count as absent.
     pub fn is_silent(&self, now: Moment) -> bool {
-        now.instant - self.heard > self.silence
+        now.instant >= self.silent_at()
     }
 
     /// Returns the wall clock of the last sign if all workers count as absent; `None` if none has ever given a sign.
@@ -106,6 +122,7 @@ mod tests {
     use super::*;
 
     const SILENCE: Duration = Duration::from_secs(5);
+    const MORE: Duration = Duration::from_secs(4);
 
     fn beat(at: u64) -> Option<Beat> {
         Some(Beat { node: "a".into(), count: at, at })
@@ -119,7 +136,7 @@ mod tests {
     #[test]
     fn time_without_workers_does_not_count() {
         let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, now);
+        let mut presence = Presence::new(SILENCE, MORE, now);
         for _ in 0..10 {
             presence.heard(seconds(&mut now, 3));
         }
@@ -135,9 +152,19 @@ mod tests {
     }
 
     #[test]
+    fn of_several_nodes_one_may_notice_late_that_another_has_ended() {
+        let mut now = Moment::now();
+        let mut presence = Presence::new(SILENCE, MORE, now);
+        presence.set_nodes(2);
+        presence.heard(now);
+        assert!(!presence.is_silent(seconds(&mut now, 8)));
+        assert!(presence.is_silent(seconds(&mut now, 1)));
+    }
+
+    #[test]
     fn only_a_changed_beat_is_a_sign_of_life() {
         let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, now);
+        let mut presence = Presence::new(SILENCE, MORE, now);
         presence.looked(beat(7), now);
         presence.looked(beat(7), seconds(&mut now, 6));
         assert_eq!(presence.silent_since(now), Some(7), "a worker was present before");
@@ -150,7 +177,7 @@ mod tests {
     #[test]
     fn worker_that_is_first_seen_late_is_not_absent() {
         let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, now);
+        let mut presence = Presence::new(SILENCE, MORE, now);
         presence.looked(beat(7), seconds(&mut now, 6));
         assert_eq!(presence.silent_since(now), None, "the worker may have given it just now");
         presence.looked(beat(7), seconds(&mut now, 6));
@@ -160,7 +187,7 @@ mod tests {
     #[test]
     fn job_without_a_first_worker_has_no_last_sign() {
         let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, now);
+        let mut presence = Presence::new(SILENCE, MORE, now);
         presence.looked(None, now);
         presence.looked(None, seconds(&mut now, 60));
         assert_eq!((presence.is_silent(now), presence.silent_since(now)), (true, None));

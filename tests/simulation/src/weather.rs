@@ -182,7 +182,7 @@ impl Pace {
         beat: Duration::from_secs(4),
         progress: Duration::from_secs(4),
         look: Duration::from_secs(5),
-        silence: Duration::from_secs(10),
+        silence: Duration::from_secs(6),
     };
 }
 

@@ -352,6 +352,42 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     assert!(result.cause.expect("failed").starts_with("No progress update in 1 second."));
 }
 
+/// Whatever the phase of the looks of the reducer to the signs of life, and of the kill to both.
+#[tokio::test(start_paused = true)]
+async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
+    const PERIOD: Duration = Duration::from_secs(4);
+    for (first_look, lives) in (0..8).flat_map(|look| (0..8).map(move |lives| (look, lives))) {
+        let mut job = Job::new();
+        job.store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
+        job.options = Options { reports: false, ..Options::shared() };
+        let beating = async {
+            for at in 0.. {
+                job.store.put_beat(&storage::Beat { node: "a".into(), count: at, at }).await.expect("writable");
+                // A request takes its time.
+                tokio::time::sleep(PERIOD + Duration::from_millis(150)).await;
+            }
+        };
+        let lives = Duration::from_secs(60) + lives * PERIOD / 8;
+        let worker = async { tokio::time::timeout(lives, beating).await.expect_err("it never ends") };
+        let run = async {
+            tokio::time::sleep(first_look * PERIOD / 8).await;
+            job.send_event(crate::fixtures::started("a", "process000")).await;
+            job.open().await.run(CancellationToken::new()).await
+        };
+        let looking = async {
+            worker.await;
+            let written = async || job.store.progress().await.expect("readable").expect("written").silent_since;
+            assert_eq!(written().await, None, "a worker that lives is not absent ({first_look}, {lives:?})");
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            assert!(written().await.is_some(), "ten seconds after the kill ({first_look}, {lives:?})");
+        };
+        tokio::select! {
+            result = run => panic!("the job goes on: {result:?}"),
+            () = looking => {}
+        }
+    }
+}
+
 /// A queue may deliver a mini-batch of a slow script many times, and each attempt takes its time.
 #[tokio::test]
 async fn repeated_attempts_are_progress() {
