@@ -90,12 +90,13 @@ def test_log_tree_is_complete(workplace):
     places = [
         [int(number) for number in line.split()] for line in ended.log("sys/printed/0/process000.txt").splitlines()
     ]
-    assert [mini_batch for _, mini_batch, *_ in places] == [0, 1, 2, 3, 4, 5, 5], "a line for each attempt"
+    tried = [(mini_batch, try_number) for _, mini_batch, try_number, *_ in places]
+    assert tried == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (5, 2)], "a line for each attempt"
     assert [time for time, *_ in places] == sorted(time for time, *_ in places)
     files_of_streams = [
         (ended.logs / f"user/{name}/0/process000.{name}.txt").read_text() for name in ("stdout", "stderr")
     ]
-    for (_, _, *ranges), name in zip(places, names, strict=True):
+    for (_, _, _, *ranges), name in zip(places, names, strict=True):
         out, err = (text[ranges[2 * at] : ranges[2 * at + 1]] for at, text in enumerate(files_of_streams))
         assert f"print {name}\n" in out and err == f"stderr {name}\n"
         assert not any(other in out for other in names if other != name)

@@ -1,8 +1,8 @@
 //! What one attempt printed: its part of the log files of its process.
 //!
 //! A process adds a line to `sys/printed/<node>/<process>.txt` for each attempt that has printed something: the time in
-//! milliseconds, the mini-batch, and where the attempt's part of each stream begins and ends. Lines are in the order of
-//! time, so a few reads find those of an attempt.
+//! milliseconds, the mini-batch, the try, and where the attempt's part of each stream begins and ends. Lines are in the
+//! order of time, so a few reads find those of an attempt. The try tells two quick attempts of a mini-batch apart.
 
 use std::ops::Range;
 
@@ -51,7 +51,7 @@ async fn printed(store: &JobStore, attempt: &Attempt, logs: &[LogFile]) -> Resul
     let own: Vec<Line> = lines
         .skip_while(|line| line.time < began)
         .take_while(|line| line.time <= ended)
-        .filter(|line| line.mini_batch == attempt.mini_batch)
+        .filter(|line| line.mini_batch == attempt.mini_batch && line.try_number == u64::from(attempt.try_number))
         .collect();
     let streams = ["stdout", "stderr"].into_iter().enumerate();
     Ok(streams
@@ -102,6 +102,7 @@ fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
 struct Line {
     time: u64,
     mini_batch: u64,
+    try_number: u64,
     ranges: [Range<u64>; 2],
 }
 
@@ -111,8 +112,8 @@ impl Line {
         let line = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
         let mut numbers = line.split(' ').map(str::parse::<u64>);
         let mut next = || numbers.next()?.ok();
-        let (time, mini_batch) = (next()?, next()?);
-        Some(Self { time, mini_batch, ranges: [next()?..next()?, next()?..next()?] })
+        let (time, mini_batch, try_number) = (next()?, next()?, next()?);
+        Some(Self { time, mini_batch, try_number, ranges: [next()?..next()?, next()?..next()?] })
     }
 }
 
@@ -127,9 +128,9 @@ mod tests {
 
     use super::*;
 
-    fn attempt(mini_batch: u64, started_at: u64, milliseconds: u64) -> Attempt {
+    fn attempt(mini_batch: u64, try_number: u64, started_at: u64, milliseconds: u64) -> Attempt {
         let json = serde_json::json!({
-            "mini_batch": mini_batch, "try_number": 1, "deliveries_lost": 0, "node": "0", "process": "process000",
+            "mini_batch": mini_batch, "try_number": try_number, "deliveries_lost": 0, "node": "0", "process": "process000",
             "status": AttemptStatus::Succeeded, "is_final": true, "total": 1, "succeeded": 1, "rows": {"kind": "none"},
             "started_at": started_at, "elapsed_seconds": milliseconds as f64 / 1000.0, "process_seconds": 0.0,
             "run_seconds": 0.0, "phases": Phases::default(), "detail": "",
@@ -142,11 +143,13 @@ mod tests {
 
         /// Every attempt of a process finds exactly what it printed, however many there are.
         #[test]
-        fn attempt_finds_its_own_output(runs in prop::collection::vec((0..4_u64, 1..50_u64, 0..90_u64, 0..9_u64), 1..4000)) {
+        fn attempt_finds_its_own_output(runs in prop::collection::vec((0..4_u64, 0..50_u64, 0..90_u64, 0..9_u64), 1..4000)) {
             let (mut time, mut places, mut out, mut err) = (1_000_000, String::new(), 0, 0);
-            let mut attempts = Vec::new();
+            let (mut attempts, mut tries) = (Vec::new(), [0; 4]);
             for (mini_batch, milliseconds, stdout, stderr) in runs {
-                let attempt = attempt(mini_batch, time, milliseconds);
+                tries[mini_batch as usize] += 1;
+                let try_number = tries[mini_batch as usize];
+                let attempt = attempt(mini_batch, try_number, time, milliseconds);
                 time += milliseconds;
                 let expected = [("stdout", out..out + stdout), ("stderr", err..err + stderr)];
                 (out, err) = (out + stdout, err + stderr);
@@ -154,9 +157,8 @@ mod tests {
                     let [(_, stdout), (_, stderr)] = &expected;
                     let Range { start: a, end: b } = stdout;
                     let Range { start: c, end: d } = stderr;
-                    places += &format!("{time} {mini_batch} {a} {b} {c} {d}\n");
+                    places += &format!("{time} {mini_batch} {try_number} {a} {b} {c} {d}\n");
                 }
-                time += 3;
                 attempts.push((attempt, expected));
             }
             let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -190,13 +192,13 @@ mod tests {
     #[tokio::test]
     async fn output_that_is_not_in_the_store_is_left_out() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
-        let places = Bytes::from_static(b"1000 7 10 20 0 0\n1001 7 20 30 0 0\n1002 7 90 99 0 5\n1003 7 9");
+        let places = Bytes::from_static(b"1000 7 1 10 20 0 0\n1001 7 1 20 30 0 0\n1002 7 1 90 99 0 5\n1003 7 1 9");
         store.put_log("sys/printed/0/process000.txt", places).await.expect("in memory");
         store.put_log("user/stdout/0/process000.stdout.txt", vec![b'x'; 50].into()).await.expect("in memory");
         let logs = store.logs().await.expect("in memory");
-        let found = printed(&store, &attempt(7, 1000, 3), &logs).await.expect("in memory");
+        let found = printed(&store, &attempt(7, 1, 1000, 3), &logs).await.expect("in memory");
         let path = "user/stdout/0/process000.stdout.txt".to_owned();
         assert_eq!(found, [Printed { path, range: 10..30 }], "ranges of one attempt are one part");
-        assert_eq!(printed(&store, &attempt(8, 1000, 3), &logs).await.expect("in memory"), []);
+        assert_eq!(printed(&store, &attempt(8, 1, 1000, 3), &logs).await.expect("in memory"), []);
     }
 }

@@ -156,7 +156,7 @@ impl Logs {
         let (from, to) = (logs.bytes, logs.bytes + line.len() as u64);
         logs.bytes = to;
         let ended = attempt.started_at + (attempt.elapsed_seconds * 1000.0) as u64;
-        writeln!(logs.places, "{ended} {} {from} {to} 0 0", attempt.mini_batch)?;
+        writeln!(logs.places, "{ended} {} {} {from} {to} 0 0", attempt.mini_batch, attempt.try_number)?;
         if let Some(error) = &attempt.error {
             writeln!(logs.errors, "{} run() of mini-batch {}: {}", time(ended), attempt.mini_batch, error.message)?;
             writeln!(logs.errors, "{}", error.traceback)?;

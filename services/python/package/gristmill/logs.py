@@ -116,8 +116,8 @@ class UserStreams:
 
     ``attempt`` is the hand-over that the process works on, 0 before the first. The first write of each attempt notes
     in the status page where the output of the attempt begins. The end of an attempt that has written adds a line to
-    ``sys/printed/<node>/<process>.txt``: the time in milliseconds since the epoch, the mini-batch, and where its part
-    of the file of each stream begins and ends, in bytes. The lines are in the order of time.
+    ``sys/printed/<node>/<process>.txt``: the time in milliseconds since the epoch, the mini-batch, the try, and where
+    its part of the file of each stream begins and ends, in bytes. The lines are in the order of time.
     """
 
     def __init__(self, logs, node, process, bytes_max, status):
@@ -166,7 +166,7 @@ class UserStreams:
         self.attempt = attempt
         self._has_written = False
 
-    def end(self, mini_batch):
+    def end(self, mini_batch, try_number):
         """Flushes both streams, and notes which part of them the attempt has written."""
         self.flush()
         if self._has_written:
@@ -174,7 +174,7 @@ class UserStreams:
             try:
                 if self._places is None:
                     self._places = CappedFile(self._places_path, self._bytes_max)
-                places = [time.time_ns() // 1_000_000, mini_batch]
+                places = [time.time_ns() // 1_000_000, mini_batch, try_number]
                 for index, name in enumerate(STREAMS):
                     beginning = self._status.printed_from(index, self.attempt)
                     places += [0, 0] if beginning is None else [beginning, os.stat(self._paths[name]).st_size]

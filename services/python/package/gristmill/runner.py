@@ -294,7 +294,7 @@ class Process:
             process_ended = time.process_time()
             self._fail(mini_batch, error, [load_seconds, run_seconds, process_ended - process_started], about)
             return process_ended
-        self._streams.end(mini_batch["mini_batch"])
+        self._streams.end(mini_batch["mini_batch"], mini_batch["try_number"])
         process_ended = time.process_time()
         if functions.notes:
             # Once in each process.
@@ -435,7 +435,7 @@ class Process:
 
     def _send_failed(self, mini_batch, status, report, seconds, about=None):
         load_seconds, run_seconds, process_seconds = seconds
-        self._streams.end(mini_batch["mini_batch"])
+        self._streams.end(mini_batch["mini_batch"], mini_batch["try_number"])
         self._channel.send_event(
             {
                 "frame": "answered",
