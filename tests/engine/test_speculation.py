@@ -36,7 +36,6 @@ def test_second_start_ends_the_job(workplace, job):
     assert ended.lines == file_names(FILES)
     assert ended.mini_batches == (FILES, FILES, 0)
     assert ended.result["copies"] == {"started": 1, "won": 1}
-    assert ended.result["elapsed_seconds"] < 40
     assert "1 second start, 1 won" in ended.log("job_result.txt")
     assert f"{SLOW}) takes far longer than others" in ended.log("sys/master_role.txt")
     assert [len(workplace.recorded(which)) for which in ("first", "second")] == [1, 1]

@@ -27,7 +27,6 @@ def run_beside_a_slow_worker(workplace, target, disturb=lambda slow: None, sleep
     expected = "".join(f"{number:03}.txt\n" for number in range(FILES))
     assert target.output(result).decode() == expected
     assert (result["mini_batches"]["succeeded"], result["mini_batches"]["failed"]) == (FILES, 0)
-    assert result["elapsed_seconds"] < 50, result
     return slow, result
 
 
