@@ -283,7 +283,7 @@ fn cause(wear: &str) -> &'static str {
         "runs" => "after process_max_runs",
         "memory" => "above process_max_memory",
         "failures" => "after many failures",
-        "gpu" => "after a failure of their GPU",
+        "gpu" => "after a GPU failure",
         _ => "for another reason",
     }
 }

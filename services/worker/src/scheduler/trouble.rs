@@ -25,6 +25,9 @@ const TROUBLES: [(Trouble, &[&str]); 3] = [
             "cudnn_status_alloc_failed",
             "resource_exhausted: out of memory",
             "cupy.cuda.memory.outofmemoryerror",
+            "outofmemoryerror: out of memory allocating",
+            "by allocator gpu_",
+            "failed to allocate memory for requested buffer",
         ],
     ),
     (
@@ -84,6 +87,12 @@ mod tests {
             ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Some(Trouble::Memory)),
             ("RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be …", Some(Trouble::Memory)),
             ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate", Some(Trouble::Memory)),
+            (
+                "OutOfMemoryError: Out of memory allocating 4,398,046,511,104 bytes (allocated so far: 0)",
+                Some(Trouble::Memory),
+            ),
+            ("ResourceExhaustedError: OOM when allocating tensor on … by allocator GPU_0_bfc", Some(Trouble::Memory)),
+            ("RuntimeException: Failed to allocate memory for requested buffer of size 4096", Some(Trouble::Memory)),
             ("RuntimeError: CUDA error: device-side assert triggered", Some(Trouble::Context)),
             ("RuntimeError: CUDA error: an illegal memory access was encountered", Some(Trouble::Context)),
             ("CUDARuntimeError: cudaErrorLaunchFailure: unspecified launch failure", Some(Trouble::Context)),
