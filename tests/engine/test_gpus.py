@@ -66,6 +66,24 @@ def test_each_process_sees_the_gpu_that_it_is_assigned(workplace, gpus, settings
     assert sorted((fact["gpu"] for fact in workplace.recorded("init")), key=str) == seen
 
 
+def test_gpus_are_those_that_the_environment_names(workplace):
+    """As on a machine that others use too, or under Slurm."""
+    workplace.data(6)
+    script = """
+        import os
+        from recorder import record, recorded, wait_for
+        def run(files, context):
+            facts = {"gpu": os.environ["CUDA_VISIBLE_DEVICES"], "count": os.environ["AZ_BATCHAI_GPU_COUNT_FOUND"]}
+            record("run", process=context.process_name, **facts)
+            wait_for(lambda: len({fact["process"] for fact in recorded("run")}) == 3)
+            return files
+    """
+    job = workplace.job(script, process_count_per_node=3)
+    job.run(AZ_BATCHAI_GPU_COUNT_FOUND="8", CUDA_VISIBLE_DEVICES="5,2")
+    seen = {fact["process"]: (fact["gpu"], fact["count"]) for fact in workplace.recorded("run")}
+    assert sorted(seen.values()) == [("2", "2"), ("5", "2"), ("5,2", "2")], "the third has none of its own"
+
+
 LOSES_GPU = """
     import os
     from recorder import record, recorded, wait_for
@@ -93,7 +111,7 @@ def test_gpu_that_keeps_failing_is_taken_out_of_use(workplace):
     assert len(failed) == len(set(failed)) == 3, "each mini-batch is tried elsewhere next"
     gone = "GPU 1 of node 0 is out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable device"
     replaced, notice = ended.result["notes"]
-    assert replaced == "3 processes were replaced: 3 after a failure of their GPU"
+    assert replaced == "3 processes were replaced: 3 after a GPU failure"
     assert notice.startswith(gone)
     assert gone in ended.log("sys/node/0/_main.txt")
     assert f"Note: {gone}" in ended.log("job_result.txt")

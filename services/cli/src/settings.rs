@@ -61,6 +61,8 @@ impl Settings {
             lease_step: number("GRISTMILL_LEASE_SECONDS")
                 .map(|seconds| Duration::from_secs(seconds.max(LEASE_SECONDS_MIN))),
             gpu_count: number("AZ_BATCHAI_GPU_COUNT_FOUND").and_then(|count| u32::try_from(count).ok()),
+            // An empty value hides them all.
+            visible_gpus: var("CUDA_VISIBLE_DEVICES").ok(),
             model_directory: path("AZUREML_MODEL_DIR"),
             sqs_endpoint: text("AWS_ENDPOINT_URL_SQS").or_else(|| text("AWS_ENDPOINT_URL")),
             ..engine::Settings::new(std::path::absolute(&home).unwrap_or(home))

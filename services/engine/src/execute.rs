@@ -18,7 +18,7 @@ use storage::{JobStore, disk};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use worker::{Agent, Stop, StopSender, Used};
+use worker::{Agent, Stop, StopSender, Used, VisibleGpus};
 
 use crate::ended::has_completed;
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job};
@@ -54,7 +54,7 @@ struct Opened {
     results: Arc<SqliteQueue>,
     reducer: Reducer,
     unfinished: Unfinished,
-    gpu_count: u32,
+    gpus: VisibleGpus,
     process_count: u32,
 }
 
@@ -109,9 +109,9 @@ impl Execution<'_> {
         // This process holds the lock of the job, so every earlier consumer has ended.
         results.release_all().await.context("take over the result queue")?;
 
-        let gpu_count = self.settings.gpu_count.unwrap_or_else(worker::count_by_driver);
+        let gpus = self.settings.gpus();
         let process_count =
-            self.spec.process_count_per_node.unwrap_or_else(|| worker::default_process_count(gpu_count));
+            self.spec.process_count_per_node.unwrap_or_else(|| worker::default_process_count(gpus.count()));
         let options = reducer::Options {
             process_count_per_node: Some(process_count),
             tasks: Some(tasks.clone()),
@@ -139,7 +139,7 @@ impl Execution<'_> {
         if !self.resumed {
             events.send(Event::Job(self.spec.job_id.clone()));
         }
-        Ok(Opened { tasks, results, reducer, unfinished, gpu_count, process_count })
+        Ok(Opened { tasks, results, reducer, unfinished, gpus, process_count })
     }
 
     /// Starts partitioner, reducer and agents, and stops them in the order that loses nothing. Fails if they cannot start;
@@ -233,7 +233,7 @@ impl Execution<'_> {
             process_count: opened.process_count,
             allotment: None,
             memory_group: None,
-            gpu_count: opened.gpu_count,
+            gpus: opened.gpus.clone(),
             python: PathBuf::new(),
             package: self.settings.package(folder)?,
             work_folder: folder.join("nodes"),

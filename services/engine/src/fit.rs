@@ -29,7 +29,7 @@ impl Engine {
         if requires.is_empty() {
             return;
         }
-        let gpus = self.settings().gpu_count.unwrap_or_else(worker::count_by_driver);
+        let gpus = self.settings().gpus().count();
         if let Some(lacks) = worker::offer(gpus, BTreeMap::new()).lacks(&requires) {
             let message = format!(
                 "this machine does not meet it: {lacks}; the job runs here anyway, because `requires` selects the \

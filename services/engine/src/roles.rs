@@ -140,7 +140,7 @@ impl Engine {
             results: queues.results.clone(),
             dead_letters: queues.dead_letters.clone(),
             name,
-            gpu_count: settings.gpu_count.unwrap_or_else(worker::count_by_driver),
+            gpus: settings.gpus(),
             python: python.unwrap_or_else(|| "python3".into()),
             package: settings.package(&folders.private)?,
             work_folder: folders.shared.clone(),

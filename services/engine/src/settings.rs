@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use job_file::ModelFolders;
+use worker::VisibleGpus;
 
 use crate::{Fixable, Remedy};
 
@@ -32,8 +33,10 @@ pub struct Settings {
     pub prefetch_bytes_max: u64,
     /// Time after which a compute target redelivers the mini-batches of a dead worker.
     pub lease_step: Option<Duration>,
-    /// Number of GPUs; `None`: the driver's answer.
+    /// Number of GPUs of the machine; `None`: the driver's answer.
     pub gpu_count: Option<u32>,
+    /// Those of them that jobs may use, as CUDA writes them; `None`: all.
+    pub visible_gpus: Option<String>,
     /// Folder of models that are not registered.
     pub model_directory: Option<PathBuf>,
     /// Endpoint of SQS, if it is not that of AWS.
@@ -44,6 +47,11 @@ pub struct Settings {
 pub const PREFETCH_BYTES: u64 = 64 * 1024 * 1024;
 
 impl Settings {
+    /// Returns the GPUs of this machine that jobs may use.
+    pub(crate) fn gpus(&self) -> VisibleGpus {
+        VisibleGpus::new(self.gpu_count, self.visible_gpus.as_deref())
+    }
+
     /// Settings for jobs below `home`, with defaults for everything else.
     pub fn new(home: PathBuf) -> Self {
         Self { home, working_directory: PathBuf::from("/"), prefetch_bytes_max: PREFETCH_BYTES, ..Self::default() }

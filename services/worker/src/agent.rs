@@ -37,7 +37,7 @@ use crate::python_process::Report;
 use crate::scheduler::{
     Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare, Stop, wait_of_node,
 };
-use crate::{Crash, monitor};
+use crate::{Crash, VisibleGpus, monitor};
 use limits::RequestLimits;
 use processes::Running;
 
@@ -111,7 +111,7 @@ pub struct Agent {
     /// What the job may have of a node that jobs share; `None`: all of it.
     pub allotment: Option<Allotment>,
     /// GPUs of this machine.
-    pub gpu_count: u32,
+    pub gpus: VisibleGpus,
     /// Interpreter.
     pub python: PathBuf,
     /// Folder that holds the Python packages `gristmill` and `azureml_user`.
@@ -160,7 +160,7 @@ impl Agent {
             let _ = lost.send(Message::LeaseLost(lease));
         });
         let interval = Duration::from_secs(self.spec.resource_monitor_interval_seconds);
-        let _monitor = monitor::start(logs.join("perf").join(&self.node), interval);
+        let _monitor = monitor::start(logs.join("perf").join(&self.node), interval, self.gpus.clone());
         let checkpoints = Checkpoints::new(&self.store, &self.work_folder);
         checkpoints.look().await;
         let (announcements, mut announcer) = self.announcer(&leases, &checkpoints).start();
@@ -225,7 +225,7 @@ impl Agent {
             processes: self.process_count,
             share,
             first_process,
-            gpus: self.gpu_count,
+            gpus: self.gpus.count(),
             prefetch_bytes_max: self.prefetch_bytes_max,
             grace: self.timing.grace,
             fetches_checkpoints,
@@ -368,7 +368,7 @@ impl Executor {
     }
 
     fn end_time(&self) -> Duration {
-        if self.agent.gpu_count > 0 { END_TIME_WITH_GPUS } else { END_TIME }
+        if self.agent.gpus.count() > 0 { END_TIME_WITH_GPUS } else { END_TIME }
     }
 
     /// Returns the process, unless it is forgotten.

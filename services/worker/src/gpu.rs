@@ -2,8 +2,43 @@
 
 use nvml_wrapper::Nvml;
 
-/// Returns the number of GPUs that the driver reports; 0 without a driver.
-pub fn count_by_driver() -> u32 {
+/// The GPUs that this process may use. Everywhere else they have numbers from 0, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VisibleGpus(Vec<String>);
+
+impl VisibleGpus {
+    /// `count`: GPUs of the machine; `None`: as many as the driver reports. `visible`: `CUDA_VISIBLE_DEVICES` of this
+    /// process, which names some of them; as for CUDA, a name that is not valid hides all that follow.
+    pub fn new(count: Option<u32>, visible: Option<&str>) -> Self {
+        let count = count.unwrap_or_else(count_by_driver);
+        let Some(visible) = visible.filter(|_| count > 0) else {
+            return Self((0..count).map(|number| number.to_string()).collect());
+        };
+        let is_valid = |name: &&str| {
+            name.parse().is_ok_and(|number: u32| number < count) || name.starts_with("GPU-") || name.starts_with("MIG-")
+        };
+        let mut names: Vec<String> = Vec::new();
+        for name in visible.split(',').map(str::trim).take_while(is_valid) {
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+        Self(names)
+    }
+
+    /// Returns how many there are.
+    pub fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// Returns the value of `CUDA_VISIBLE_DEVICES` for a process that sees these of them.
+    pub(crate) fn names(&self, numbers: &[u32]) -> String {
+        let names: Vec<&str> = numbers.iter().filter_map(|number| Some(&**self.0.get(*number as usize)?)).collect();
+        names.join(",")
+    }
+}
+
+fn count_by_driver() -> u32 {
     Nvml::init().and_then(|nvml| nvml.device_count()).unwrap_or(0)
 }
 
@@ -18,20 +53,23 @@ pub(crate) struct GpuUsage {
     pub memory_used_bytes: u64,
 }
 
-/// The GPUs of this machine.
-pub(crate) struct Gpus(Nvml);
+/// The driver, and the GPUs to ask it about.
+pub(crate) struct Gpus(Nvml, VisibleGpus);
 
 impl Gpus {
     /// Connects to the driver. `None`: there is no driver, or no GPU.
-    pub(crate) fn found() -> Option<Self> {
-        let nvml = Nvml::init().ok()?;
-        (nvml.device_count().ok()? > 0).then_some(Self(nvml))
+    pub(crate) fn found(visible: VisibleGpus) -> Option<Self> {
+        if visible.count() == 0 {
+            return None;
+        }
+        Some(Self(Nvml::init().ok()?, visible))
     }
 
     /// Returns what each GPU does, without those that do not answer.
     pub(crate) fn usage(&self) -> Vec<GpuUsage> {
-        let usage = |number| {
-            let device = self.0.device_by_index(number).ok()?;
+        let usage = |(number, name): (u32, &String)| {
+            let device = name.parse().map_or_else(|_| self.0.device_by_uuid(&**name), |at| self.0.device_by_index(at));
+            let device = device.ok()?;
             let memory = device.memory_info().ok()?;
             Some(GpuUsage {
                 number,
@@ -41,7 +79,7 @@ impl Gpus {
                 memory_used_bytes: memory.used,
             })
         };
-        (0..self.0.device_count().unwrap_or(0)).filter_map(usage).collect()
+        (0..).zip(&self.1.0).filter_map(usage).collect()
     }
 }
 
@@ -66,6 +104,22 @@ pub(crate) fn cores() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_are_those_that_the_environment_names() {
+        let visible = |count, visible| VisibleGpus::new(Some(count), visible).0;
+        assert_eq!(visible(3, None), ["0", "1", "2"]);
+        assert_eq!(visible(8, Some("5, 2")), ["5", "2"]);
+        assert_eq!(visible(8, Some("5,9,2")), ["5"], "an invalid name hides all that follow");
+        assert_eq!(visible(8, Some("3,-1,2")), ["3"]);
+        assert_eq!(visible(2, Some("MIG-a,GPU-b")), ["MIG-a", "GPU-b"]);
+        assert_eq!(visible(2, Some("1,1,0")), ["1", "0"]);
+        for none in [Some(""), Some("-1"), Some("NoDevFiles")] {
+            assert_eq!(visible(4, none), [""; 0], "{none:?}");
+        }
+        assert_eq!(visible(0, Some("0,1")), [""; 0], "a machine without GPUs");
+        assert_eq!(VisibleGpus::new(Some(8), Some("5,2,7")).names(&[0, 2]), "5,7");
+    }
 
     #[test]
     fn machine_with_gpus_runs_one_process_by_default() {

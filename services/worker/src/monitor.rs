@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use sysinfo::{Disks, Networks, ProcessRefreshKind, ProcessesToUpdate, System};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::gpu::{GpuUsage, Gpus};
+use crate::gpu::{GpuUsage, Gpus, VisibleGpus};
 use crate::node_log::append_to;
 
 /// Longest time before the first sample, so that short jobs have one.
@@ -26,7 +26,7 @@ const GPU_COLUMNS: &str = "Utc Time,Gpu,Name,Gpu Percent,Memory Total (MB),Memor
 const DISK_COLUMNS: &str = "Utc Time,Mount Point,Total (MB),Used (MB),Available (MB),Used Percent";
 
 /// Samples every `interval` until the guard is dropped. `None` for an interval of 0.
-pub fn start(folder: PathBuf, interval: Duration) -> Option<AbortOnDropHandle<()>> {
+pub fn start(folder: PathBuf, interval: Duration, gpus: VisibleGpus) -> Option<AbortOnDropHandle<()>> {
     if interval.is_zero() {
         return None;
     }
@@ -36,9 +36,9 @@ pub fn start(folder: PathBuf, interval: Duration) -> Option<AbortOnDropHandle<()
         loop {
             tokio::time::sleep(pause).await;
             pause = interval;
-            let folder = folder.clone();
+            let (folder, gpus) = (folder.clone(), gpus.clone());
             let taken = tokio::task::spawn_blocking(move || {
-                let mut sampler = sampler.map_or_else(Sampler::new, Ok)?;
+                let mut sampler = sampler.map_or_else(|| Sampler::new(gpus), Ok)?;
                 sampler.sample(&folder).map(|()| sampler)
             })
             .await;
@@ -61,11 +61,11 @@ struct Sampler {
 }
 
 impl Sampler {
-    fn new() -> Result<Self> {
+    fn new(gpus: VisibleGpus) -> Result<Self> {
         // Processor usage is the difference between two readings; this is the first.
         let mut system = System::new()?;
         system.refresh_cpu_usage();
-        Ok(Self { system, gpus: Gpus::found() })
+        Ok(Self { system, gpus: Gpus::found(gpus) })
     }
 
     fn sample(&mut self, folder: &Path) -> Result<()> {
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn sample_adds_a_complete_row_to_every_file() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        Sampler::new().and_then(|mut sampler| sampler.sample(folder.path())).expect("readable");
+        Sampler::new(VisibleGpus::default()).and_then(|mut sampler| sampler.sample(folder.path())).expect("readable");
         for name in ["node_resource_usage.csv", "processes_resource_usage.csv", "node_disk_usage.csv"] {
             let text = std::fs::read_to_string(folder.path().join(name)).expect("written");
             let widths: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();

@@ -67,7 +67,7 @@ use crate::agent::Timing;
 use crate::cache::{Cache, Limits};
 use crate::memory_groups::{MemoryGroups, plan as plan_memory_groups};
 use crate::stop::Stop;
-use crate::{Crash, default_process_count, offer};
+use crate::{Crash, VisibleGpus, default_process_count, offer};
 use event_loop::EventLoop;
 use protection::Protection;
 pub use protection::TaskProtection;
@@ -94,7 +94,7 @@ pub struct Node {
     /// Node id, unique among nodes: the name of the machine and random characters.
     pub name: String,
     /// GPUs of this machine.
-    pub gpu_count: u32,
+    pub gpus: VisibleGpus,
     /// Interpreter for jobs that name none, and for making environments.
     pub python: PathBuf,
     /// Folder that holds the Python packages `gristmill` and `azureml_user`.
@@ -167,7 +167,7 @@ pub enum Ended {
 impl Node {
     /// Returns what this node offers to jobs.
     pub fn offer(&self) -> Offer {
-        offer(self.gpu_count, self.options.labels.clone())
+        offer(self.gpus.count(), self.options.labels.clone())
     }
 
     /// Creates the control group of jobs; `None`: the memory of jobs is not limited.
@@ -233,8 +233,8 @@ fn config(node: &Node) -> Config {
 fn capacity(node: &Node) -> Capacity {
     Capacity {
         process_count: node.options.process_count,
-        process_count_default: default_process_count(node.gpu_count),
-        gpus: node.gpu_count,
+        process_count_default: default_process_count(node.gpus.count()),
+        gpus: node.gpus.count(),
     }
 }
 

@@ -76,7 +76,7 @@ impl Engine {
         check_memory(processes, report);
         check_memory_groups(report);
         check_clock(report);
-        match settings.gpu_count.unwrap_or_else(worker::count_by_driver) {
+        match settings.gpus().count() {
             0 => report.ok("processors", format!("{processes} cores, no GPU: {processes} Python processes by default")),
             gpus => report.ok("processors", format!("{processes} cores, {gpus} GPUs: 1 Python process by default")),
         }

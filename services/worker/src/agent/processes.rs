@@ -133,8 +133,9 @@ impl Executor {
         if !spec.model.is_empty() {
             variables.push((MODEL.into(), self.model_folder().into()));
         }
-        if self.agent.gpu_count > 0 {
-            variables.push(("AZ_BATCHAI_GPU_COUNT_FOUND".into(), self.agent.gpu_count.to_string().into()));
+        let gpus = &self.agent.gpus;
+        if gpus.count() > 0 {
+            variables.push(("AZ_BATCHAI_GPU_COUNT_FOUND".into(), gpus.count().to_string().into()));
         }
         // Where `Run.get_context().input_datasets` finds them.
         let side_inputs = spec.side_inputs.iter();
@@ -142,11 +143,11 @@ impl Executor {
             .extend(side_inputs.map(|(name, path)| (format!("AZURE_ML_INPUT_{name}").into(), path.as_path().into())));
         variables.extend(spec.environment_variables.iter().map(|(name, value)| (name.into(), value.into())));
         let visible = match (gpu, sees) {
-            (Some(index), _) => Some(index.to_string()),
-            (None, Some(gpus)) => Some(gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+            (Some(number), _) => Some(gpus.names(&[number])),
+            (None, Some(numbers)) => Some(gpus.names(&numbers)),
             (None, None) => spec.hide_unassigned_gpus.then(String::new),
         };
-        if let Some(visible) = visible.filter(|_| self.agent.gpu_count > 0) {
+        if let Some(visible) = visible.filter(|_| gpus.count() > 0) {
             variables.push(("CUDA_VISIBLE_DEVICES".into(), visible.into()));
         }
         variables

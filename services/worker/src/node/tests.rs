@@ -91,7 +91,7 @@ impl Target {
             results: self.results.clone(),
             dead_letters: self.dead_letters.clone(),
             name: name.into(),
-            gpu_count: 0,
+            gpus: crate::VisibleGpus::default(),
             python: std::env::var_os("GRISTMILL_PYTHON").unwrap_or_else(|| "python3".into()).into(),
             package,
             work_folder: self.folder.path().join("work"),

@@ -161,7 +161,7 @@ impl Shared {
             node: node.name.clone(),
             process_count: capacity(node).process_count(spec.process_count_per_node),
             allotment: Some(allotment),
-            gpu_count: node.gpu_count,
+            gpus: node.gpus.clone(),
             python,
             package: node.package.clone(),
             work_folder: self.folder().join(&spec.job_id),
