@@ -23,7 +23,7 @@ def caches(workplace, kind):
     return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.exists() else []
 
 
-def job(workplace, number, waits="no"):
+def job(workplace, number, waits="no", **settings):
     """A job with a script of its own, and a megabyte of reference data behind a URL."""
     folder = workplace.folder / f"reference{number}"
     workplace.write({f"reference{number}/labels.txt": "x" * (1 << 20)})
@@ -35,6 +35,7 @@ def job(workplace, number, waits="no"):
         output=f"output/{name}",
         side_inputs={"reference": f"file://{folder}"},
         environment_variables={"FOLDER": f"file://{folder}", "WAITS": waits},
+        **settings,
     )
 
 
@@ -62,9 +63,12 @@ def test_old_entries_are_evicted(workplace, sqlite):
     workplace.data(1)
     sqlite.reducer()
     sqlite.worker("--cache-age", "3s")
-    sqlite.wait_for_end(sqlite.enqueue(job(workplace, 0)))
-    assert caches(workplace, "side-inputs") and caches(workplace, "snapshots")
-    wait_until(lambda: not caches(workplace, "side-inputs") + caches(workplace, "snapshots"), "the evictions")
+    package = write_wheel(workplace.folder, "tiny_package", "VALUE = 1")
+    workplace.write({"requirements.txt": f"{package}\n"})
+    sqlite.wait_for_end(sqlite.enqueue(job(workplace, 0, environment="requirements.txt")))
+    kinds = ("side-inputs", "snapshots", "environments")
+    assert all(caches(workplace, kind) for kind in kinds)
+    wait_until(lambda: not any(caches(workplace, kind) for kind in kinds), "the evictions")
 
 
 LEAVES_FILES = """

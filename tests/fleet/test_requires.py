@@ -12,13 +12,14 @@ SCRIPT = """
     import os
     from recorder import record
     def run(files):
-        record("run", zone=os.environ["ZONE"])
+        record("run", zone=os.environ["ZONE"], gpu=os.environ.get("CUDA_VISIBLE_DEVICES"))
         return [os.path.basename(files[0])]
 """
 
 
-def worker(target, zone: str):
-    return target.worker("--process-count", 1, "--label", f"zone={zone}", "--node", f"node-{zone}", ZONE=zone)
+def worker(target, zone: str, gpus: int = 0):
+    settings = {"ZONE": zone, "AZ_BATCHAI_GPU_COUNT_FOUND": str(gpus)}
+    return target.worker("--process-count", 1, "--label", f"zone={zone}", "--node", f"node-{zone}", **settings)
 
 
 def test_job_runs_only_on_nodes_that_it_fits(workplace, target):
@@ -32,6 +33,15 @@ def test_job_runs_only_on_nodes_that_it_fits(workplace, target):
     result = target.wait_for_end(enqueued.stdout.strip())
     assert result["mini_batches"] == {"total": 8, "succeeded": 8, "failed": 0}
     assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
+
+
+def test_job_runs_only_where_there_are_enough_gpus(workplace, sqlite):
+    workplace.data(8)
+    sqlite.reducer()
+    for zone, gpus in (("a", 0), ("b", 1), ("c", 2)):
+        worker(sqlite, zone, gpus)
+    sqlite.wait_for_end(sqlite.enqueue(workplace.job(SCRIPT, requires={"gpus": 2})))
+    assert {(fact["zone"], fact["gpu"]) for fact in workplace.recorded("run")} == {("c", "0")}
 
 
 def test_job_that_no_worker_takes_says_so_and_waits_for_one_that_does(workplace, sqlite):

@@ -137,7 +137,7 @@ def test_job_has_its_part_beside_another(workplace, target, settings, processes)
     assert len(workplace.recorded("quick began")) == 20
 
 
-def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
+def test_priority_of_a_running_job_can_be_changed(workplace, target):
     """The worker gives the job another process, and takes none from a run of the other one."""
     raised = """
         import os
@@ -149,21 +149,21 @@ def test_priority_of_a_running_job_can_be_changed(workplace, sqlite):
             return ["row"]
     """
 
-    waiting = sqlite.enqueue(workplace.job_of_its_own("waits", 8, HOLDS))
-    sqlite.reducer()
-    worker = sqlite.worker("--process-count", 4)
+    waiting = target.enqueue(workplace.job_of_its_own("waits", 8, HOLDS))
+    target.reducer()
+    worker = target.worker("--process-count", 4)
     worker.wait_for_record("held")
-    job_id = sqlite.enqueue(workplace.job_of_its_own("raised", 12, raised))
-    assert sqlite.status(job_id)["priority"] == "normal"
-    changed = sqlite.command("priority", "raised", "high", expect=0).stdout
+    job_id = target.enqueue(workplace.job_of_its_own("raised", 12, raised))
+    assert target.status(job_id)["priority"] == "normal"
+    changed = target.command("priority", "raised", "high", expect=0).stdout
     assert changed.startswith(f"job {job_id} now has priority high instead of normal;"), changed
-    assert sqlite.status(job_id)["priority"] == "high"
-    sqlite.wait_for_end(job_id)
+    assert target.status(job_id)["priority"] == "high"
+    target.wait_for_end(job_id)
     assert len(workplace.recorded("raised began")) == 12, "no mini-batch ran twice"
-    refused = sqlite.command("priority", job_id, "low", expect=1)
+    refused = target.command("priority", job_id, "low", expect=1)
     assert f"job {job_id} has ended (completed), so its priority cannot be changed" in refused.stderr
     go(workplace)
-    sqlite.wait_for_end(waiting)
+    target.wait_for_end(waiting)
     assert len(workplace.recorded("held")) == 8, "no run was interrupted"
 
 
