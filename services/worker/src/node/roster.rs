@@ -76,12 +76,15 @@ pub struct Periods {
     pub seat_lapse: Duration,
     /// How long the node leaves a job to others after it could not provision the job, or start a process.
     pub rest: Duration,
+    /// How long the node holds the messages of a job that waits for a place, which may be free at any moment. Once
+    /// returned, they may be behind all others.
+    pub hold: Duration,
 }
 
 impl Default for Periods {
     fn default() -> Self {
-        let [watch, seat, job_idle, seat_lapse, rest] = [4, 20, 30, 60, 60].map(Duration::from_secs);
-        Self { idle_exit: None, job_idle, watch, seat, seat_lapse, rest }
+        let [watch, seat, job_idle, seat_lapse, rest, hold] = [4, 20, 30, 60, 60, 5].map(Duration::from_secs);
+        Self { idle_exit: None, job_idle, watch, seat, seat_lapse, rest, hold }
     }
 }
 
@@ -441,6 +444,7 @@ impl Roster {
         self.forget(now);
         if !self.is_stopping() {
             self.make_room(now);
+            self.fill_places(now);
         }
         let busy_until = self.visits.values().filter_map(|visit| visit.busy_until(now)).max();
         let memories = self.memories.values().chain(self.visits.values().map(|visit| &visit.memory));

@@ -16,6 +16,7 @@
 //!
 //! Jobs whose owner may have no more mini-batches in flight here are turned away too, but do not wait in line.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -38,6 +39,9 @@ const LOOK_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// How long a newcomer has a place for newcomers, for each unit of its weight: ten seconds for a job of normal priority.
 const FIRST_TURN: Duration = Duration::from_millis(2500);
+
+/// Time until the next look whether a job without work has ended, while others wait for its place.
+const LOOK_AT_QUIET: Duration = Duration::from_secs(1);
 
 /// What a job lacks that the node turns away for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +196,34 @@ impl Roster {
         true
     }
 
+    /// Gives places that are free to jobs in line whose messages are here still, the longest wait first.
+    pub(super) fn fill_places(&mut self, now: Instant) {
+        let held = self.visits.iter().filter(|(_, visit)| matches!(visit.stage, Stage::TurningAway { at: Some(_) }));
+        let in_line =
+            held.filter_map(|(id, visit)| Some((*id, visit.memory.turned_away.filter(TurnedAway::lacks_place)?)));
+        let mut in_line: Vec<(VisitId, TurnedAway)> = in_line.collect();
+        in_line.sort_by_key(|(id, wait)| (Reverse(wait.rank(now)), *id));
+        let free = self.free(Place::Lasting) + self.free(Place::OfNewcomers);
+        for (id, wait) in in_line.into_iter().take(free) {
+            if self.place_for(id, &wait, now).is_some()
+                && let Some(visit) = self.visits.get_mut(&id)
+            {
+                // It may have ended meanwhile.
+                visit.stage = Stage::LookingUp;
+                self.run(id, Errand::LookUp);
+            }
+        }
+    }
+
+    /// Looks soon whether the jobs have ended that have no work, while others wait for their places.
+    fn look_at_quiet_ones(&mut self, now: Instant) {
+        for visit in
+            self.visits.values_mut().filter(|visit| visit.stage == Stage::Working && visit.quiet_since.is_some())
+        {
+            visit.look_at = visit.look_at.map(|at| at.min(now + LOOK_AT_QUIET));
+        }
+    }
+
     /// Lets jobs leave that have no work, or have had their turn, as many as wait in line without a place to come.
     pub(super) fn make_room(&mut self, now: Instant) {
         self.end_first_turns(now);
@@ -217,6 +249,7 @@ impl Roster {
         for (has_work, _, id) in ready.into_iter().take(missing) {
             self.give_way(id, has_work, "the job has had its turn");
         }
+        self.look_at_quiet_ones(now);
     }
 
     /// Ends first turns. A newcomer moves to a lasting place if one is free and no job waits for it; otherwise it leaves its

@@ -121,6 +121,11 @@ pub(super) struct Wait {
 }
 
 impl Visit {
+    /// Whether the job waits for a place of this node.
+    pub(super) fn waits_in_line(&self) -> bool {
+        self.memory.turned_away.is_some_and(|wait| wait.lacks_place())
+    }
+
     /// Returns until when there was work, if there was any.
     pub(super) fn busy_until(&self, now: Instant) -> Option<Instant> {
         match self.stage {
@@ -265,9 +270,12 @@ impl Roster {
     pub(super) fn turn_away(&mut self, id: VisitId, now: Instant) {
         let (delay, is_in_turn) = (self.turned_away_delay(), self.returns_in_turn(id));
         let Some(visit) = self.visits.get_mut(&id) else { return };
-        let at = (delay.is_zero() && !is_in_turn).then(|| now + TURNED_AWAY_HOLD);
-        visit.stage = Stage::TurningAway { at };
-        if at.is_none() {
+        let hold = match visit.waits_in_line() {
+            true if !self.config.periods.hold.is_zero() => Some(self.config.periods.hold),
+            _ => (delay.is_zero() && !is_in_turn).then_some(TURNED_AWAY_HOLD),
+        };
+        visit.stage = Stage::TurningAway { at: hold.map(|hold| now + hold) };
+        if hold.is_none() {
             self.run(id, Errand::GiveBack { delay: if is_in_turn { Duration::ZERO } else { delay } });
         }
     }
@@ -275,8 +283,7 @@ impl Roster {
     /// Whether the messages of a job come back in its turn, so that the node hears of it while it waits for a place. After a
     /// delay, they would follow all messages that have not been delivered yet.
     fn returns_in_turn(&self, id: VisitId) -> bool {
-        let waits_in_line = |visit: &Visit| visit.memory.turned_away.is_some_and(|wait| wait.lacks_place());
-        self.config.groups_take_turns && self.visits.get(&id).is_some_and(waits_in_line)
+        self.config.groups_take_turns && self.visits.get(&id).is_some_and(Visit::waits_in_line)
     }
 
     pub(super) fn turned_away_delay(&self) -> Duration {
@@ -285,7 +292,7 @@ impl Roster {
 
     pub(super) fn given_back(&mut self, id: VisitId, is_quiet: bool) {
         let Some(visit) = self.visit_in(id, Stage::TurningAway { at: None }) else { return };
-        let waits_in_line = visit.memory.turned_away.is_some_and(|wait| wait.lacks_place());
+        let waits_in_line = visit.waits_in_line();
         let delay = self.turned_away_delay();
         if self.returns_in_turn(id) {
             self.act(Action::Pause(IN_TURN_PAUSE));

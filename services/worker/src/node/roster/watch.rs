@@ -1,5 +1,7 @@
 //! What is due while a job is provisioned or worked on: looks at the job, renewals of its seat, and the reasons to leave.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::visit::{IDLE_AFTER, PASS_ON_PERIOD, Stage, Visit};
@@ -16,7 +18,8 @@ impl Roster {
         match visit.stage {
             Stage::TurningAway { at: Some(at) } if at <= now => {
                 visit.stage = Stage::TurningAway { at: None };
-                let delay = self.turned_away_delay();
+                // The queue has no delays, or the node has held them for as long.
+                let delay = Duration::ZERO;
                 self.run(id, Errand::GiveBack { delay });
             }
             Stage::Provisioning | Stage::Ready | Stage::Working => {

@@ -128,6 +128,61 @@ fn messages_of_a_job_in_line_come_back_in_its_turn_where_jobs_have_turns() {
     assert_eq!(played.given_back(true), "pause 0 s, close", "for a moment");
 }
 
+/// A node with one place that holds the messages of jobs in line for five seconds.
+fn node_that_holds() -> Played {
+    Played::new(Config { places: 1, places_of_newcomers: 0, periods: Periods::default(), ..config() })
+}
+
+#[test]
+fn free_place_goes_to_the_longest_wait_whose_messages_are_held() {
+    let mut played = node_that_holds();
+    let first = begin(&mut played, "first");
+    assert_eq!(arrive(&mut played, "waits", Priority::Normal), "");
+    let waits = played.visit();
+    played.pass(2);
+    assert_eq!(arrive(&mut played, "later", Priority::Normal), "");
+    played.pass(2);
+    end(&mut played, first);
+    assert_eq!(played.after(Event::Tick(Vec::new())), "LookUp", "one place, one look");
+    let looked_up = Event::LookedUp { visit: waits, looked_at: played.now, found: open(None) };
+    assert_eq!(played.after(looked_up), "provision");
+    played.pass(2);
+    assert!(played.roster.visits.values().any(|visit| visit.job_id == "later"), "held since two seconds later");
+    assert_eq!(played.pass(1), "GiveBack { delay: 0ns }", "other nodes have waited for long enough");
+    assert_eq!(played.given_back(true), "close");
+}
+
+#[test]
+fn job_that_has_ended_while_it_was_held_leaves_the_place_to_the_next() {
+    let mut played = node_that_holds();
+    let first = begin(&mut played, "first");
+    assert_eq!(arrive(&mut played, "gone", Priority::Normal), "");
+    let gone = played.visit();
+    assert_eq!(arrive(&mut played, "waits", Priority::Normal), "");
+    end(&mut played, first);
+    assert_eq!(played.after(Event::Tick(Vec::new())), "LookUp");
+    let found = Ok(Found::Over("it has ended"));
+    assert_eq!(played.after(Event::LookedUp { visit: gone, looked_at: played.now, found }), "drop");
+    assert_eq!(played.after(Event::Tick(Vec::new())), "LookUp", "of the other one");
+}
+
+#[test]
+fn node_looks_soon_whether_a_quiet_job_has_ended_while_others_wait() {
+    let mut played = node_that_holds();
+    let first = begin(&mut played, "first");
+    let quiet = |played: &mut Played| {
+        let since = Some(played.now);
+        played.after(Event::Tick(vec![(first, since)]))
+    };
+    assert_eq!(quiet(&mut played), "");
+    played.now += SECOND;
+    assert_eq!(quiet(&mut played), "", "nobody waits: the next look is after four seconds");
+    assert_eq!(arrive(&mut played, "waits", Priority::Normal), "");
+    assert_eq!(quiet(&mut played), "");
+    played.now += SECOND;
+    assert_eq!(quiet(&mut played), "Watch { with_result: true }");
+}
+
 #[test]
 fn job_of_higher_priority_waits_for_a_shorter_time() {
     let (mut played, visits) = full();
