@@ -268,6 +268,7 @@ impl Reducer {
         let mut failure = self.failure.subscribe();
         let mut progress = ticks(self.options.progress_interval);
         let mut report = ticks(self.options.report_interval);
+        let mut knows_run_times = self.knows_run_times();
         let exit = loop {
             self.note_alive();
             if let Some(end) = self.verdict(false) {
@@ -293,6 +294,13 @@ impl Reducer {
                 reading = incoming.recv() => {
                     let messages = received(reading.context("receiving results stopped")??).await?;
                     self.commit_with_waiting(messages, &mut incoming).await?;
+                    // The partitioner waits for them: quick mini-batches travel together.
+                    if !std::mem::replace(&mut knows_run_times, self.knows_run_times())
+                        && knows_run_times
+                        && self.tally.planned().is_none()
+                    {
+                        progress.reset_immediately();
+                    }
                 }
             }
         };
@@ -335,6 +343,11 @@ impl Reducer {
 
     pub(crate) fn request(&self, wait: Duration) -> Receive {
         Receive { messages_max: MESSAGES_MAX, visibility: self.options.visibility, wait }
+    }
+
+    /// Whether the progress says how long runs take.
+    fn knows_run_times(&self) -> bool {
+        self.speculation.run_times.most().is_some()
     }
 
     /// Returns when to look around again: after an interval, and before workers count as absent.

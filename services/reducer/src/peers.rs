@@ -162,10 +162,11 @@ impl Reducer {
         Ok(())
     }
 
-    /// Looks for commits and for the result of other reducers while this one has nothing to commit.
+    /// Looks for commits of other reducers while this one has nothing to commit, and for the result of a job whose end is
+    /// among them: the end is committed before the result is written.
     pub(crate) async fn look_for_peers(&mut self) -> anyhow::Result<Option<JobResult>> {
         let is_quiet = self.committed.is_none_or(|committed| committed.elapsed() >= self.options.progress_interval);
-        if self.peers == Peers::Alone || !is_quiet || self.catch_up().await? {
+        if self.peers == Peers::Alone || !is_quiet || self.catch_up().await? || self.tally.ended_as().is_none() {
             return Ok(None);
         }
         Ok(self.store.result().await.unwrap_or_else(|error| {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -90,11 +90,12 @@ async fn late_copy_of_a_report_is_replaced_by_a_complete_one() {
     assert!(job.overview().contains("The job ended: Completed."));
 }
 
-/// The folder of a job in which the first write of one file is slow.
+/// The folder of a job in which the first write of one file is slow. Counts the reads of this file.
 #[derive(Debug)]
 struct LateStore {
     folder: LocalFileSystem,
     late: &'static str,
+    reads: AtomicUsize,
     is_first: AtomicBool,
     has_begun: Notify,
     may_end: Notify,
@@ -103,7 +104,14 @@ struct LateStore {
 impl LateStore {
     fn below(folder: &Path, late: &'static str) -> Self {
         let folder = LocalFileSystem::new_with_prefix(folder).expect("a folder");
-        Self { folder, late, is_first: true.into(), has_begun: Notify::new(), may_end: Notify::new() }
+        Self {
+            folder,
+            late,
+            reads: AtomicUsize::default(),
+            is_first: true.into(),
+            has_begun: Notify::new(),
+            may_end: Notify::new(),
+        }
     }
 }
 
@@ -132,6 +140,9 @@ impl ObjectStore for LateStore {
     }
 
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> StoreResult<GetResult> {
+        if path.as_ref().ends_with(self.late) {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+        }
         self.folder.get_opts(path, options).await
     }
 
@@ -312,6 +323,22 @@ async fn reducer_of_a_job_without_workers_gives_signs_of_life() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!run.is_finished());
+}
+
+#[tokio::test]
+async fn reducer_that_knows_of_no_end_does_not_look_for_the_result() {
+    let mut job = Job::new();
+    job.options = Options { progress_interval: Duration::from_millis(10), ..Options::shared() };
+    let store = Arc::new(LateStore::below(&job.folder.path().join("job"), "result.json"));
+    job.store = JobStore::new(store.clone(), ObjectPath::default());
+    let reducer = job.open().await;
+    let mut progress = reducer.progress();
+    let run = AbortOnDropHandle::new(tokio::spawn(reducer.run(CancellationToken::new())));
+    for _ in 0..20 {
+        progress.changed().await.expect("it looks around");
+    }
+    assert!(!run.is_finished());
+    assert_eq!(store.reads.load(Ordering::SeqCst), 1, "when it began");
 }
 
 #[tokio::test]
