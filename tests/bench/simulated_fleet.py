@@ -192,9 +192,9 @@ took {played_minutes:.0f} minutes and {played_gib:.1f} GiB; one of ten times the
 Limits that AWS publishes: 120 000 messages of a standard queue in flight, 256 KiB a message, nearly any number of
 requests to a standard queue, 3 500 PUT and 5 500 GET a second for each prefix of S3, and each job is a prefix. The
 busiest second of the nodes is the first one, in which each reads the job: {gets_of_a_node:.1f} GET. So
-{nodes_at_the_limit:,} nodes that begin the same job in the same second reach the limit. S3 answers some of them with 503 then, and they ask
-again after a pause. A reducer reads all segments when it writes the output; this takes no virtual time here, so a job
-with more segments than first requests shows them as its most GET in a second.
+{nodes_at_the_limit:,} nodes that begin the same job in the same second reach the limit. S3 answers some of them with
+503 then, and they ask again after a pause. A reducer reads all segments when it writes the output; this takes no
+virtual time here, so a job with more segments than first requests shows them as its most GET in a second.
 
 *RabbitMQ: messages* and *bytes* are those of the same job where each descriptor has a message of its own, without AMQP
 frames. A message may have 16 MiB, the default of RabbitMQ's `max_message_size`.
