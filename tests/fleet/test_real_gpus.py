@@ -129,9 +129,7 @@ def test_process_that_has_lost_its_gpu_is_replaced_at_once(workplace, library):
     job = workplace.job(fails(library, BREAKS[library], 1), process_count_per_node=None, run_max_try=3)
     ended = job.run(NUMBA_CUDA_LOG_LEVEL="CRITICAL")
     assert (ended.mini_batches, ended.lines) == ((6, 6, 0), file_names(6)), ended.log("user/error.txt")
-    assert ended.result["notes"] == ["1 process was replaced: 1 after a GPU failure"], ended.log(
-        "user/error.txt"
-    )
+    assert ended.result["notes"] == ["1 process was replaced: 1 after a GPU failure"], ended.log("user/error.txt")
     processes = [fact["pid"] for fact in workplace.recorded("run")]
     assert [len(list(runs)) for _, runs in itertools.groupby(processes)] == [1, 6]
 
