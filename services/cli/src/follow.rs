@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use engine::targets::Target;
-use engine::{Event, Events, Followed, LOOK_EVERY, Published, Retry, Submission, follow};
+use engine::{Event, Events, Followed, Published, Retry, Submission, follow};
 use reducer::counted;
 use serde_json::json;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::outcome::report;
@@ -93,7 +94,7 @@ impl Wish {
 
     async fn follow(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
         let job_id = submission.job_id();
-        let followed = follow(&submission.jobs(), job_id, LOOK_EVERY, &self.stopped, &events).await;
+        let followed = follow(&submission.jobs(), job_id, &Notify::new(), &self.stopped, &events).await;
         show.finish(events).await;
         match followed? {
             Followed::Ended(result) => Ok(report(&result, self.json, &target.reference())),

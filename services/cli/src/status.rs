@@ -4,9 +4,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::Result;
-use engine::{Followed, Jobs, LOOK_EVERY, State, Status, follow};
+use engine::{Followed, Jobs, State, Status, follow};
 use protocol::{Counts, Progress};
 use reducer::{counted, kept};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -87,7 +88,7 @@ async fn wait(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
         Some(result) => Exit::of(result.state),
         None => {
             let (events, show) = Show::start();
-            let followed = follow(jobs, look.job_id(), LOOK_EVERY, &stopped, &events).await;
+            let followed = follow(jobs, look.job_id(), &Notify::new(), &stopped, &events).await;
             show.finish(events).await;
             look.again(jobs).await?;
             match followed? {

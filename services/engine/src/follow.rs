@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use protocol::{JobResult, Progress};
 use reducer::Reducer;
 use storage::JobStore;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Events, Jobs, Notice, Pulse, Result};
 
 /// Between two looks at a job in a store, where every look has a price.
-pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// The command fails if the store does not answer for this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,11 +29,11 @@ pub enum Followed {
     Interrupted,
 }
 
-/// Reports the progress of a job, and what it waits for, until the job has ended; looks at it every `period`.
+/// Reports the progress of a job, and what it waits for, until the job has ended. Looks at once when `sooner` is notified.
 pub async fn follow(
     jobs: &Jobs,
     job_id: &str,
-    period: Duration,
+    sooner: &Notify,
     stopped: &CancellationToken,
     events: &Events,
 ) -> Result<Followed> {
@@ -86,7 +86,8 @@ pub async fn follow(
             Err(error) => tracing::debug!("cannot read the state of the job, trying again: {error:#}"),
         }
         tokio::select! {
-            () = tokio::time::sleep(period) => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = sooner.notified() => {}
             () = stopped.cancelled() => return Ok(Followed::Stopped),
         }
     }

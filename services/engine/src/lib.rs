@@ -100,7 +100,7 @@ pub use decisions::{Decisions, TextDecisions};
 pub use error::{Change, Error, Matches, Result};
 pub use event::{Event, Events, NewJobReason, Notice, UrlUse, events};
 pub use execute::StopRequest;
-pub use follow::{Followed, LOOK_EVERY, follow};
+pub use follow::{Followed, follow};
 pub use home::Home;
 pub use job_file::{AzureNames, arguments_of};
 pub use job_id::{name_of, newest_first, started_at};

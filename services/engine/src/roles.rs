@@ -17,8 +17,6 @@ use worker::{CacheLimits, Node, NodeOptions, Stop, StopSender};
 
 use crate::{Engine, Event, Events, Fixable, Followed, Lock, Queues, StopRequest, Target, follow};
 
-/// Between two looks at a job whose roles are in this process.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The longest name of a node. Names become names of folders, with additions.
 pub const NAME_LENGTH_MAX: usize = 64;
 
@@ -47,6 +45,7 @@ impl Engine {
         let name = new_node_name();
         let stop_reducer = CancellationToken::new();
         let service = self.service(&name, submission.store.clone(), &queues);
+        let ended = service.options.ended.clone();
         let mut reducing = AbortOnDropHandle::new(tokio::spawn(service.run(stop_reducer.clone())));
         let _turns = self.turns(submission.store.clone(), &queues);
         let stop = StopSender::default();
@@ -61,7 +60,7 @@ impl Engine {
         let publishing = submission.clone();
         let mut publishing = AbortOnDropHandle::new(tokio::spawn(async move { publishing.publish().await }));
 
-        let mut following = pin!(follow(&jobs, &job_id, LOOK_EVERY, kill, events));
+        let mut following = pin!(follow(&jobs, &job_id, &ended, kill, events));
         let (mut is_published, mut is_canceled) = (false, false);
         let followed = loop {
             tokio::select! {

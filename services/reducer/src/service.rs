@@ -15,7 +15,7 @@ use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Que
 use storage::{JobStore, TargetStore, TurnState};
 use telemetry::metrics::STATE;
 use telemetry::{Duty, Health, metrics};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,8 @@ pub struct ServiceOptions {
     pub idle_exit: Option<Duration>,
     /// Where the service shows that it makes progress.
     pub health: Health,
+    /// Notified when a job has ended.
+    pub ended: Arc<Notify>,
 }
 
 impl Default for ServiceOptions {
@@ -59,6 +61,7 @@ impl Default for ServiceOptions {
             trouble_interval: Duration::from_secs(20),
             idle_exit: None,
             health: Health::default(),
+            ended: Arc::default(),
         }
     }
 }
@@ -256,6 +259,7 @@ impl Running {
                 self.jobs.remove(&job_id);
                 self.refused.remove(&job_id);
                 self.demultiplexer.close(&job_id);
+                self.service.options.ended.notify_one();
             }
             Ok(Outcome::Left) => drop(self.jobs.remove(&job_id)),
             Ok(Outcome::Absent { looked_at, why }) => {

@@ -117,6 +117,19 @@ impl Target {
 }
 
 #[tokio::test]
+async fn end_of_a_job_is_known_to_the_process_at_once() {
+    let target = Target::new().await;
+    target.enqueue("job").await;
+    let (stop, serving) = target.serve();
+    target.send_rows("job", 0).await;
+    target.planned("job", 1).await;
+    target.options.ended.notified().await;
+    assert!(target.store.job("job").result().await.expect("readable").is_some());
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
+}
+
+#[tokio::test]
 async fn many_jobs_share_a_queue_and_each_ends_with_its_rows() {
     let target = Target::new().await;
     let ids: Vec<String> = (0..5).map(|number| format!("job-{number}")).collect();

@@ -83,7 +83,7 @@ pub struct Periods {
 
 impl Default for Periods {
     fn default() -> Self {
-        let [watch, seat, job_idle, seat_lapse, rest, hold] = [4, 20, 30, 60, 60, 5].map(Duration::from_secs);
+        let [watch, seat, job_idle, seat_lapse, rest, hold] = [4, 20, 30, 60, 60, 8].map(Duration::from_secs);
         Self { idle_exit: None, job_idle, watch, seat, seat_lapse, rest, hold }
     }
 }

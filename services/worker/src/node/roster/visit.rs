@@ -170,7 +170,11 @@ impl Roster {
                 // Messages that came after the look-up belong to a job that may have been opened again.
                 self.run(id, Errand::Drop { received_before: looked_at });
             }
-            Err(Unanswered) => self.turn_away(id, now),
+            Err(Unanswered) => {
+                // Whatever it waited for: the store is not asked again at once.
+                visit.memory.turned_away = None;
+                self.turn_away(id, now);
+            }
         }
     }
 

@@ -128,7 +128,7 @@ fn messages_of_a_job_in_line_come_back_in_its_turn_where_jobs_have_turns() {
     assert_eq!(played.given_back(true), "pause 0 s, close", "for a moment");
 }
 
-/// A node with one place that holds the messages of jobs in line for five seconds.
+/// A node with one place that holds the messages of jobs in line for eight seconds.
 fn node_that_holds() -> Played {
     Played::new(Config { places: 1, places_of_newcomers: 0, periods: Periods::default(), ..config() })
 }
@@ -146,7 +146,7 @@ fn free_place_goes_to_the_longest_wait_whose_messages_are_held() {
     assert_eq!(played.after(Event::Tick(Vec::new())), "LookUp", "one place, one look");
     let looked_up = Event::LookedUp { visit: waits, looked_at: played.now, found: open(None) };
     assert_eq!(played.after(looked_up), "provision");
-    played.pass(2);
+    played.pass(5);
     assert!(played.roster.visits.values().any(|visit| visit.job_id == "later"), "held since two seconds later");
     assert_eq!(played.pass(1), "GiveBack { delay: 0ns }", "other nodes have waited for long enough");
     assert_eq!(played.given_back(true), "close");
@@ -164,6 +164,16 @@ fn job_that_has_ended_while_it_was_held_leaves_the_place_to_the_next() {
     let found = Ok(Found::Over("it has ended"));
     assert_eq!(played.after(Event::LookedUp { visit: gone, looked_at: played.now, found }), "drop");
     assert_eq!(played.after(Event::Tick(Vec::new())), "LookUp", "of the other one");
+}
+
+#[test]
+fn job_is_held_no_longer_if_the_store_is_silent() {
+    let mut played = node_that_holds();
+    let first = begin(&mut played, "first");
+    assert_eq!(arrive(&mut played, "waits", Priority::Normal), "");
+    end(&mut played, first);
+    assert_eq!(played.after(Event::Tick(Vec::new())), "LookUp");
+    assert_eq!(played.looked_up(Err(Unanswered)), "GiveBack { delay: 5s }");
 }
 
 #[test]
