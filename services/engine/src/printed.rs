@@ -17,9 +17,12 @@ const READ_BYTES: u64 = 64 << 10;
 const LINE_BYTES: u64 = 256;
 /// The lines of an attempt are expected within this many bytes. It has more than one if the engine ran its mini-batch in
 /// ranges.
-const LINES_BYTES_MAX: u64 = 1 << 20;
+const LINES_BYTES_MAX: u64 = 2 << 20;
 /// Times are rounded to milliseconds.
 const ROUNDING_MS: u64 = 2;
+/// A process begins the next of several mini-batches before its agent knows that the last one has ended: an attempt may
+/// have printed this long before its start.
+const LAG_MS: u64 = 2000;
 
 /// The part of a log file that one attempt wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +46,9 @@ async fn printed(store: &JobStore, attempt: &Attempt, logs: &[LogFile]) -> Resul
     let size = |path: &str| logs.iter().find(|file| file.path == path).map(|file| file.bytes);
     let path = format!("sys/printed/{node}/{process}.txt");
     let Some(bytes) = size(&path).filter(|_| !process.is_empty()) else { return Ok(vec![]) };
-    let began = attempt.started_at;
-    let ended = began.saturating_add((attempt.elapsed_seconds.max(0.0) * 1000.0) as u64).saturating_add(ROUNDING_MS);
+    let began = attempt.started_at.saturating_sub(LAG_MS);
+    let elapsed = (attempt.elapsed_seconds.max(0.0) * 1000.0) as u64;
+    let ended = attempt.started_at.saturating_add(elapsed).saturating_add(ROUNDING_MS);
     let first = first_line(store, &path, bytes, began).await?;
     let text = store.log_range(&path, first..bytes.min(first + LINES_BYTES_MAX)).await?;
     let lines = text.split_inclusive(|byte| *byte == b'\n').filter_map(Line::parse);
@@ -143,13 +147,15 @@ mod tests {
 
         /// Every attempt of a process finds exactly what it printed, however many there are.
         #[test]
-        fn attempt_finds_its_own_output(runs in prop::collection::vec((0..4_u64, 0..50_u64, 0..90_u64, 0..9_u64), 1..4000)) {
+        fn attempt_finds_its_own_output(
+            runs in prop::collection::vec((0..4_u64, 0..50_u64, 0..90_u64, 0..9_u64, 0..LAG_MS), 1..4000),
+        ) {
             let (mut time, mut places, mut out, mut err) = (1_000_000, String::new(), 0, 0);
             let (mut attempts, mut tries) = (Vec::new(), [0; 4]);
-            for (mini_batch, milliseconds, stdout, stderr) in runs {
+            for (mini_batch, milliseconds, stdout, stderr, lag) in runs {
                 tries[mini_batch as usize] += 1;
                 let try_number = tries[mini_batch as usize];
-                let attempt = attempt(mini_batch, try_number, time, milliseconds);
+                let attempt = attempt(mini_batch, try_number, time + lag, milliseconds);
                 time += milliseconds;
                 let expected = [("stdout", out..out + stdout), ("stderr", err..err + stderr)];
                 (out, err) = (out + stdout, err + stderr);
