@@ -40,7 +40,7 @@ const LOOK_UP_AFTER: Duration = Duration::from_secs(10);
 /// How long a newcomer has a place for newcomers, for each unit of its weight: ten seconds for a job of normal priority.
 const FIRST_TURN: Duration = Duration::from_millis(2500);
 
-/// Time until the next look whether a job without work has ended, while others wait for its place.
+/// Time between two looks whether a job without work has ended, while others wait for its place.
 const LOOK_AT_QUIET: Duration = Duration::from_secs(1);
 
 /// What a job lacks that the node turns away for now.
@@ -215,7 +215,7 @@ impl Roster {
         }
     }
 
-    /// Looks soon whether the jobs have ended that have no work, while others wait for their places.
+    /// Looks within a second whether jobs without work have ended, because others wait for their places.
     fn look_at_quiet_ones(&mut self, now: Instant) {
         for visit in
             self.visits.values_mut().filter(|visit| visit.stage == Stage::Working && visit.quiet_since.is_some())

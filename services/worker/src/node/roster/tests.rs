@@ -21,7 +21,7 @@ fn config() -> Config {
     let (delay_max, notice_time) = (900 * SECOND, 100 * SECOND);
     let capacity = Capacity { process_count: Some(4), process_count_default: 4, gpus: 0 };
     let offer = Offer { gpus: 1, ..Offer::default() };
-    // Messages that are not for the node return at once. Some tests hold them for longer.
+    // Messages of a job in line return at the next tick. Some tests hold them for longer.
     let periods = Periods { hold: Duration::ZERO, ..Periods::default() };
     let (places, places_of_newcomers) = (capacity.places(), capacity.places_of_newcomers());
     let groups_take_turns = false;

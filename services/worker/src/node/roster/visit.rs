@@ -171,7 +171,7 @@ impl Roster {
                 self.run(id, Errand::Drop { received_before: looked_at });
             }
             Err(Unanswered) => {
-                // Whatever it waited for: the store is not asked again at once.
+                // The job leaves the line, so that the node does not ask a silent store again at once.
                 visit.memory.turned_away = None;
                 self.turn_away(id, now);
             }
@@ -272,22 +272,16 @@ impl Roster {
 
     /// Leaves the waiting messages to other nodes, and does not ask for them again at once.
     pub(super) fn turn_away(&mut self, id: VisitId, now: Instant) {
-        let (delay, is_in_turn) = (self.turned_away_delay(), self.returns_in_turn(id));
+        let delay = self.turned_away_delay();
         let Some(visit) = self.visits.get_mut(&id) else { return };
         let hold = match visit.waits_in_line() {
-            true if !self.config.periods.hold.is_zero() => Some(self.config.periods.hold),
-            _ => (delay.is_zero() && !is_in_turn).then_some(TURNED_AWAY_HOLD),
+            true => Some(self.config.periods.hold),
+            false => delay.is_zero().then_some(TURNED_AWAY_HOLD),
         };
         visit.stage = Stage::TurningAway { at: hold.map(|hold| now + hold) };
         if hold.is_none() {
-            self.run(id, Errand::GiveBack { delay: if is_in_turn { Duration::ZERO } else { delay } });
+            self.run(id, Errand::GiveBack { delay });
         }
-    }
-
-    /// Whether the messages of a job come back in its turn, so that the node hears of it while it waits for a place. After a
-    /// delay, they would follow all messages that have not been delivered yet.
-    fn returns_in_turn(&self, id: VisitId) -> bool {
-        self.config.groups_take_turns && self.visits.get(&id).is_some_and(Visit::waits_in_line)
     }
 
     pub(super) fn turned_away_delay(&self) -> Duration {
@@ -298,7 +292,7 @@ impl Roster {
         let Some(visit) = self.visit_in(id, Stage::TurningAway { at: None }) else { return };
         let waits_in_line = visit.waits_in_line();
         let delay = self.turned_away_delay();
-        if self.returns_in_turn(id) {
+        if waits_in_line && self.config.groups_take_turns {
             self.act(Action::Pause(IN_TURN_PAUSE));
         } else if is_quiet && !waits_in_line {
             // An idle node would be the first to ask for them once they are visible again. One without a place may get one

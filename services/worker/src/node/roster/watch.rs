@@ -18,7 +18,7 @@ impl Roster {
         match visit.stage {
             Stage::TurningAway { at: Some(at) } if at <= now => {
                 visit.stage = Stage::TurningAway { at: None };
-                // The queue has no delays, or the node has held them for as long.
+                // The queue has no delays, or the node has already held the messages for longer than a delay.
                 let delay = Duration::ZERO;
                 self.run(id, Errand::GiveBack { delay });
             }

@@ -15,10 +15,11 @@ fn node_with_one_place() -> Played {
 
 fn arrive(played: &mut Played, job_id: &str, priority: Priority) -> String {
     let begun = played.after(Event::Arrived(job_id.to_owned()));
-    match begun.strip_prefix(&format!("open {job_id}, ")) {
-        Some("LookUp") => played.looked_up(Ok(Found::Open(Box::new(JobSpec { priority, ..JobSpec::example() })))),
+    let follows = begun.strip_prefix(&format!("open {job_id}")).expect("a visit begins").trim_start_matches(", ");
+    match follows {
+        "LookUp" => played.looked_up(Ok(Found::Open(Box::new(JobSpec { priority, ..JobSpec::example() })))),
         // The node knows of it.
-        _ => begun.rsplit_once(", G").map(|(_, delay)| format!("G{delay}")).unwrap_or(begun),
+        _ => follows.to_owned(),
     }
 }
 
@@ -30,9 +31,17 @@ fn begin(played: &mut Played, job_id: &str) -> VisitId {
     visit
 }
 
+/// The node has held the messages of a job in line for long enough.
+fn returned(played: &mut Played) -> String {
+    let visit = played.visit();
+    played.roster.tick_visit(visit, played.now);
+    played.actions()
+}
+
 /// Lets a job arrive that has none.
 fn turn_away(played: &mut Played, job_id: &str, priority: Priority) {
-    assert_eq!(arrive(played, job_id, priority), "GiveBack { delay: 5s }", "{job_id}");
+    assert_eq!(arrive(played, job_id, priority), "", "{job_id}");
+    assert_eq!(returned(played), "GiveBack { delay: 0ns }", "{job_id}");
     assert_eq!(played.given_back(false), "close");
 }
 
@@ -84,6 +93,7 @@ fn three_hundred_jobs_begin_on_a_node_of_four_processes_a_few_at_a_time() {
             if actions.starts_with("TellWait") {
                 played.done(Step::TellWait);
             }
+            assert_eq!(returned(&mut played), "GiveBack { delay: 0ns }");
             assert_eq!(played.given_back(false), "close");
         }
         assert!(at_work.len() <= 16, "{at_work:?}");
@@ -111,7 +121,8 @@ fn job_in_line_is_not_overtaken_by_later_ones() {
     end(&mut played, visits[0]);
     turn_away(&mut played, "new", Priority::Normal);
     let again = played.after(Event::Arrived("later".into()));
-    assert_eq!(again, "open later, GiveBack { delay: 5s }", "nothing needs to be looked up");
+    assert_eq!(again, "open later", "nothing needs to be looked up");
+    assert_eq!(returned(&mut played), "GiveBack { delay: 0ns }");
     assert_eq!(played.given_back(true), "close", "the node asks for more, as it may have a place at any moment");
     assert_eq!(arrive(&mut played, "waits", Priority::Normal), "provision");
 }
@@ -120,11 +131,8 @@ fn job_in_line_is_not_overtaken_by_later_ones() {
 fn messages_of_a_job_in_line_come_back_in_its_turn_where_jobs_have_turns() {
     let mut played = Played::new(Config { groups_take_turns: true, places: 1, places_of_newcomers: 0, ..config() });
     begin(&mut played, "job");
-    assert_eq!(
-        arrive(&mut played, "waits", Priority::Normal),
-        "GiveBack { delay: 0ns }",
-        "a delay would cost its turn"
-    );
+    assert_eq!(arrive(&mut played, "waits", Priority::Normal), "");
+    assert_eq!(returned(&mut played), "GiveBack { delay: 0ns }", "a delay would cost its turn");
     assert_eq!(played.given_back(true), "pause 0 s, close", "for a moment");
 }
 
@@ -329,8 +337,9 @@ fn job_is_a_newcomer_once() {
     for _ in 0..70 {
         played.pass(10);
         if arrive(&mut played, "job 15", Priority::High).starts_with("TellWait") {
-            assert!(played.done(Step::TellWait).starts_with("GiveBack"));
+            assert_eq!(played.done(Step::TellWait), "");
         }
+        assert_eq!(returned(&mut played), "GiveBack { delay: 0ns }");
         assert_eq!(played.given_back(false), "close");
     }
     let small = begin(&mut played, "small");
@@ -393,7 +402,8 @@ fn no_job_begins_while_memory_is_short_unless_the_node_has_none() {
     let detail = "this node works on another job, and its memory is short";
     let told = arrive(&mut played, "second", Priority::Normal);
     assert_eq!(told, format!("TellWait {{ waited: 11s, detail: {detail:?} }}"), "its reducer knows");
-    assert_eq!(played.done(Step::TellWait), "GiveBack { delay: 5s }");
+    assert_eq!(played.done(Step::TellWait), "");
+    assert_eq!(returned(&mut played), "GiveBack { delay: 0ns }");
     played.given_back(false);
     has(&mut played, first, 1);
     played.pass(30);
@@ -401,6 +411,7 @@ fn no_job_begins_while_memory_is_short_unless_the_node_has_none() {
     played.pass(89);
     assert!(arrive(&mut played, "second", Priority::Normal).starts_with("TellWait"), "every minute");
     played.done(Step::TellWait);
+    returned(&mut played);
     played.given_back(false);
     let told = shares(&mut played, Event::Tick(Vec::new()));
     assert_eq!(told, [], "jobs take turns");
@@ -416,10 +427,11 @@ fn no_job_begins_while_memory_is_short_unless_the_node_has_none() {
 #[test]
 fn jobs_that_take_seats_at_the_same_time_have_a_place_each() {
     let mut played = node_with_one_place();
-    for (job_id, follows) in [("first", "ReadSeat"), ("second", "GiveBack")] {
-        played.after(Event::Arrived(job_id.into()));
-        assert!(played.looked_up(open(Some(1))).starts_with(follows), "{job_id}");
-    }
+    played.after(Event::Arrived("first".into()));
+    assert!(played.looked_up(open(Some(1))).starts_with("ReadSeat"));
+    played.after(Event::Arrived("second".into()));
+    assert_eq!(played.looked_up(open(Some(1))), "");
+    assert_eq!(returned(&mut played), "GiveBack { delay: 0ns }");
 }
 
 #[test]
@@ -427,7 +439,8 @@ fn job_whose_seats_are_taken_loses_its_place_in_line() {
     let (mut played, visits) = full();
     let seated = || open(Some(1));
     played.after(Event::Arrived("seated".into()));
-    assert!(played.looked_up(seated()).starts_with("GiveBack"));
+    assert_eq!(played.looked_up(seated()), "");
+    assert_eq!(returned(&mut played), "GiveBack { delay: 0ns }");
     played.given_back(false);
     played.pass(5);
     turn_away(&mut played, "waits", Priority::Normal);
