@@ -106,32 +106,26 @@ FAILS = """
 """
 
 
-def fails(library: str, failure: str, failures: int) -> str:
+def replaces_after(workplace, library: str, failure: str, failures: int) -> None:
+    """Runs a job whose first runs fail so. The first process has these runs, and its replacement all others."""
     module = {"jax": "jax.numpy", "numba": "numba.cuda"}.get(library, library)
-    return FAILS.format(module=module, failure=" ".join(failure.split()), failures=failures)
+    script = FAILS.format(module=module, failure=" ".join(failure.split()), failures=failures)
+    workplace.data(6)
+    ended = workplace.job(script, process_count_per_node=None, run_max_try=3).run(NUMBA_CUDA_LOG_LEVEL="CRITICAL")
+    assert (ended.mini_batches, ended.lines) == ((6, 6, 0), file_names(6)), ended.log("user/error.txt")
+    assert ended.result["notes"] == ["1 process was replaced: 1 after a GPU failure"], ended.log("user/error.txt")
+    processes = [fact["pid"] for fact in workplace.recorded("run")]
+    assert [len(list(runs)) for _, runs in itertools.groupby(processes)] == [failures, 6]
 
 
 @pytest.mark.parametrize("library", [pytest.param(library, marks=needs(library)) for library in FILLS])
 def test_process_whose_gpu_is_full_twice_is_replaced(workplace, library):
-    workplace.data(6)
-    job = workplace.job(fails(library, FILLS[library], 2), process_count_per_node=None, run_max_try=3)
-    ended = job.run(NUMBA_CUDA_LOG_LEVEL="CRITICAL")
-    assert (ended.mini_batches, ended.lines) == ((6, 6, 0), file_names(6)), ended.log("user/error.txt")
-    replaced = "1 process was replaced: 1 after a GPU failure"
-    assert ended.result["notes"] == [replaced], ended.log("user/error.txt")
-    processes = [fact["pid"] for fact in workplace.recorded("run")]
-    assert [len(list(runs)) for _, runs in itertools.groupby(processes)] == [2, 6]
+    replaces_after(workplace, library, FILLS[library], 2)
 
 
 @pytest.mark.parametrize("library", [pytest.param(library, marks=needs(library)) for library in BREAKS])
 def test_process_that_has_lost_its_gpu_is_replaced_at_once(workplace, library):
-    workplace.data(6)
-    job = workplace.job(fails(library, BREAKS[library], 1), process_count_per_node=None, run_max_try=3)
-    ended = job.run(NUMBA_CUDA_LOG_LEVEL="CRITICAL")
-    assert (ended.mini_batches, ended.lines) == ((6, 6, 0), file_names(6)), ended.log("user/error.txt")
-    assert ended.result["notes"] == ["1 process was replaced: 1 after a GPU failure"], ended.log("user/error.txt")
-    processes = [fact["pid"] for fact in workplace.recorded("run")]
-    assert [len(list(runs)) for _, runs in itertools.groupby(processes)] == [1, 6]
+    replaces_after(workplace, library, BREAKS[library], 1)
 
 
 @needs("torch")

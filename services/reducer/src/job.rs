@@ -294,7 +294,7 @@ impl Reducer {
                 reading = incoming.recv() => {
                     let messages = received(reading.context("receiving results stopped")??).await?;
                     self.commit_with_waiting(messages, &mut incoming).await?;
-                    // The partitioner waits for them: quick mini-batches travel together.
+                    // Once the progress says how long runs take, the partitioner sends quick mini-batches together.
                     if !std::mem::replace(&mut knows_run_times, self.knows_run_times())
                         && knows_run_times
                         && self.tally.planned().is_none()

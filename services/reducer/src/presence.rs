@@ -50,8 +50,8 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Starts to listen. No worker counts as absent before `silence` has passed, and of several nodes none before
-    /// `silence_of_several` more: one of them gives the signs for all, and another notices its end a period later.
+    /// Starts to listen. A worker counts as absent after `silence`. Several nodes count as absent `silence_of_several`
+    /// later: one gives the signs for all, and when it dies, the others notice up to two periods after its last sign.
     pub fn new(silence: Duration, silence_of_several: Duration, now: Moment) -> Self {
         let (heard, attended) = (now.instant, Duration::ZERO);
         Self { silence, silence_of_several, nodes: 0, heard, heard_at: None, beat: None, attended }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_nodes_one_may_notice_late_that_another_has_ended() {
+    fn several_nodes_count_as_absent_later_than_one() {
         let mut now = Moment::now();
         let mut presence = Presence::new(SILENCE, MORE, now);
         presence.set_nodes(2);

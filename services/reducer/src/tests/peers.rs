@@ -379,7 +379,7 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     assert!(result.cause.expect("failed").starts_with("No progress update in 1 second."));
 }
 
-/// Whatever the phase of the looks of the reducer to the signs of life, and of the kill to both.
+/// For every phase between the worker's signs of life, the reducer's looks and the kill.
 #[tokio::test(start_paused = true)]
 async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
     const PERIOD: Duration = Duration::from_secs(4);
