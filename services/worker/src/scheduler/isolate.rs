@@ -216,7 +216,7 @@ impl Scheduler {
     fn end_isolation(&mut self, lease: LeaseId, mut mini_batch: MiniBatch, process: Option<ProcessId>, now: Moment) {
         let Some(isolation) = mini_batch.isolation.take() else { return };
         let (began, waited, only_kept) = (isolation.began, isolation.waited, isolation.only_kept());
-        let by_position = matches!(self.config.spec.output.format, OutputFormat::Text | OutputFormat::Csv);
+        let by_position = self.config.spec.output.format == OutputFormat::Text;
         let isolated = isolation.finish(|item| mini_batch.descriptor.item_detail(item), by_position, now);
         let saved = isolated.has_succeeded();
         let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } = isolated;
