@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Decimal256Array, DurationMicrosecondArray,
-    DurationNanosecondArray, Float32Array, Float64Array, Int64Array, LargeListArray, ListArray, NullArray, StringArray,
-    StructArray, Time64MicrosecondArray, TimestampMicrosecondArray, TimestampNanosecondArray, UInt64Array, UnionArray,
+    DurationNanosecondArray, Float32Array, Float64Array, Int64Array, LargeListArray, ListArray, MapArray, NullArray,
+    StringArray, StructArray, Time64MicrosecondArray, TimestampMicrosecondArray, TimestampNanosecondArray, UInt64Array,
+    UnionArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{Field, Fields, UnionFields, i256};
+use arrow::datatypes::{DataType, Field, Fields, UnionFields, i256};
 use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -83,6 +84,8 @@ enum Kind {
         nanoseconds: bool,
     },
     List,
+    /// Lists of pairs whose first part is a text, which is how pandas and Arrow show maps.
+    Map,
     /// One-dimensional arrays of NumPy of this type.
     Numbers(u8, usize),
     Record,
@@ -287,6 +290,7 @@ impl<'py> Builder<'py> {
             }
             Class::Record | Class::List if depth >= DEPTH_MAX => Kind::Json,
             Class::Record => Kind::Record,
+            Class::List if is_map(value) => Kind::Map,
             Class::List => Kind::List,
             Class::NumpyArray => {
                 let array = value.cast::<PyUntypedArray>()?;
@@ -476,6 +480,25 @@ impl<'py> Builder<'py> {
                 let is_large = i32::try_from(items.array.len()).is_err();
                 list(lengths, field, items.array, validity(cells), is_large)?
             }
+            Kind::Map => {
+                let (mut lengths, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
+                for cell in cells {
+                    let before = keys.len();
+                    for pair in cell.iter().flat_map(|list| list.cast::<PyList>().into_iter().flatten()) {
+                        let pair = pair.cast::<PyTuple>()?;
+                        keys.push(text_of(&pair.get_item(0)?)?);
+                        values.push(Some(pair.get_item(1)?));
+                    }
+                    lengths.push(keys.len() - before);
+                }
+                let values = self.column_at(values, depth + 1)?;
+                let fields = Fields::from(vec![Field::new("key", DataType::Utf8, false), values.field("value")]);
+                let parts: Vec<ArrayRef> = vec![Arc::new(StringArray::from(keys)), values.array];
+                let entries = StructArray::try_new(fields.clone(), parts, None).map_err(failed)?;
+                let field = Arc::new(Field::new("entries", DataType::Struct(fields), false));
+                let offsets = OffsetBuffer::<i32>::from_lengths(lengths);
+                Arc::new(MapArray::try_new(field, offsets, entries, validity(cells), false).map_err(failed)?)
+            }
             Kind::Numbers(kind, size) => {
                 let lengths: Vec<usize> = cells
                     .iter()
@@ -626,6 +649,15 @@ fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
             Ok(String::from_utf8_lossy(bytes.cast::<PyBytes>()?.as_bytes()).into_owned())
         }
     }
+}
+
+/// Returns whether a value is a list of pairs whose first part is a text.
+fn is_map(value: &Bound<'_, PyAny>) -> bool {
+    let is_pair = |item: Bound<'_, PyAny>| {
+        let Ok(pair) = item.cast_exact::<PyTuple>() else { return false };
+        pair.len() == 2 && pair.get_item(0).is_ok_and(|key| key.is_instance_of::<PyString>())
+    };
+    value.cast::<PyList>().is_ok_and(|list| !list.is_empty() && list.iter().all(is_pair))
 }
 
 fn validity(cells: &[Cell<'_>]) -> Option<NullBuffer> {

@@ -119,13 +119,11 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
         DataType::Map(entries, _) => {
             let map = array.as_map();
             let DataType::Struct(parts) = entries.data_type() else { return Ok(Box::new(Missing)) };
-            let is_named = matches!(parts[0].data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
             Box::new(Map {
                 nulls: map.nulls().cloned(),
                 offsets: map.offsets().iter().map(|offset| *offset as usize).collect(),
                 keys: cells(map.keys(), &parts[0], &parts[0])?,
                 values: cells(map.values(), &parts[1], &parts[1])?,
-                is_named,
             })
         }
         DataType::Union(fields, _) => {
@@ -610,13 +608,12 @@ pub(super) fn push_object<'a>(parts: impl Iterator<Item = (&'a [u8], &'a dyn Cel
     into.push(b'}');
 }
 
-/// Maps, in JSON: an object if the keys are texts, else a list of pairs.
+/// Maps, in JSON: lists of pairs, which keep the order of the keys, and keys of any type.
 struct Map {
     nulls: Option<NullBuffer>,
     offsets: Vec<usize>,
     keys: Box<dyn Cells>,
     values: Box<dyn Cells>,
-    is_named: bool,
 }
 
 impl Cells for Map {
@@ -629,22 +626,15 @@ impl Cells for Map {
     }
 
     fn json(&self, row: usize, into: &mut Vec<u8>) {
-        into.push(if self.is_named { b'{' } else { b'[' });
+        into.push(b'[');
         for entry in self.offsets[row]..self.offsets[row + 1] {
-            if entry > self.offsets[row] {
-                into.extend_from_slice(b", ");
-            }
-            if !self.is_named {
-                into.push(b'[');
-            }
+            into.extend_from_slice(if entry > self.offsets[row] { b", [" } else { b"[" });
             push_json(&*self.keys, entry, into);
-            into.extend_from_slice(if self.is_named { b": " } else { b", " });
+            into.extend_from_slice(b", ");
             push_json(&*self.values, entry, into);
-            if !self.is_named {
-                into.push(b']');
-            }
+            into.push(b']');
         }
-        into.push(if self.is_named { b'}' } else { b']' });
+        into.push(b']');
     }
 }
 

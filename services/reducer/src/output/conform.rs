@@ -5,8 +5,9 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, GenericListArray, GenericStringBuilder, MapArray,
-    OffsetSizeTrait, StructArray, new_null_array,
+    OffsetSizeTrait, StructArray, new_empty_array, new_null_array,
 };
+use arrow::buffer::OffsetBuffer;
 use arrow::compute::{CastOptions, cast_with_options, interleave, nullif};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
 use arrow::util::display::FormatOptions;
@@ -72,6 +73,20 @@ pub(super) fn conform(array: &ArrayRef, from: &Field, to: &Field) -> anyhow::Res
         (DataType::FixedSizeList(item, _), DataType::List(_) | DataType::LargeList(_)) => {
             let lists = cast_with_options(&array, &DataType::List(item.clone()), &EXACT)?;
             conform(&lists, from, to)?
+        }
+        (
+            DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..),
+            DataType::Map(entries, is_sorted),
+        ) => {
+            // Only lists without items are among maps.
+            let DataType::Struct(fields) = entries.data_type() else { bail!("a map without entries") };
+            let pairs = StructArray::try_new(
+                fields.clone(),
+                fields.iter().map(|part| new_empty_array(part.data_type())).collect(),
+                None,
+            )?;
+            let offsets = OffsetBuffer::new_zeroed(array.len());
+            Arc::new(MapArray::try_new(entries.clone(), offsets, pairs, array.nulls().cloned(), *is_sorted)?)
         }
         (DataType::Map(..), DataType::Map(entries, is_sorted)) => {
             let map = array.as_map();

@@ -209,7 +209,11 @@ impl Observed {
     pub fn field(&self, name: &str, path: &str, conflicts: &mut Conflicts) -> Field {
         // A column without values may have any type.
         let has_values = self.kinds.iter().any(|seen| seen.values > 0);
-        let kinds: Vec<&Seen> = self.kinds.iter().filter(|seen| !has_values || seen.values > 0).collect();
+        let mut kinds: Vec<&Seen> = self.kinds.iter().filter(|seen| !has_values || seen.values > 0).collect();
+        if kinds.iter().any(|seen| matches!(seen.kind, Kind::Map { .. })) {
+            // Lists without items are maps without pairs.
+            kinds.retain(|seen| !matches!(&seen.kind, Kind::List { item, .. } if item.kinds.is_empty()));
+        }
         let data_type = match &*kinds {
             [] => Some(DataType::Utf8),
             [only] => match only.kind.field(name, path, conflicts) {
@@ -248,7 +252,8 @@ fn extension(name: &str) -> HashMap<String, String> {
     HashMap::from([(EXTENSION_NAME.to_owned(), name.to_owned())])
 }
 
-fn json_field(name: &str) -> Field {
+/// Returns the field of a column of texts that are JSON.
+pub(super) fn json_field(name: &str) -> Field {
     Field::new(name, DataType::Utf8, true).with_metadata(extension(JSON_EXTENSION))
 }
 

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use arrow::ipc::reader::StreamReader;
-use protocol::{ColumnKind, OutputFormat, PANDAS_METADATA, ROW_SHAPE, ResultColumn, RowShape};
+use protocol::{
+    ColumnKind, EXTENSION_NAME, JSON_EXTENSION, OutputFormat, PANDAS_METADATA, ROW_SHAPE, ResultColumn, RowShape,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::observed::{Conflict, Conflicts, Observed, Place};
+use super::observed::{Conflict, Conflicts, Observed, Place, json_field};
 use super::pandas::Frames;
 use super::{InOrder, csv_file, json_lines, parquet, rows_of};
 use crate::words::counted;
@@ -149,7 +151,11 @@ impl Table {
             observe(rows, &known, &open, &mut columns, &mut categories)?;
         }
         let mut conflicts = Conflicts { are_json: format == OutputFormat::Jsonl, ..Conflicts::default() };
-        let field = |(name, column): (&String, &Observed)| column.field(name, name, &mut conflicts);
+        let field = |(name, column): (&String, &Observed)| {
+            let field = column.field(name, name, &mut conflicts);
+            // A part of a value cannot be told from the JSON around it.
+            if conflicts.are_json && has_json_part(field.data_type()) { json_field(name) } else { field }
+        };
         let mut fields: Vec<Field> = names.iter().zip(&columns).map(field).collect();
         for (position, ResultColumn { name, kind, .. }) in declared.iter().enumerate() {
             let found = fields.iter().position(|field| field.name() == name).map(|found| fields.remove(found));
@@ -241,6 +247,20 @@ fn category_names(arrays: &[ArrayRef]) -> Option<String> {
         }
     }
     serde_json::to_string(&names).ok()
+}
+
+/// Returns whether a part of the values is JSON.
+fn has_json_part(data_type: &DataType) -> bool {
+    let is_json = |field: &FieldRef| {
+        field.metadata().get(EXTENSION_NAME).is_some_and(|name| name == JSON_EXTENSION)
+            || has_json_part(field.data_type())
+    };
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => is_json(item),
+        DataType::Map(entries, _) => has_json_part(entries.data_type()),
+        DataType::Struct(fields) => fields.iter().any(is_json),
+        _ => false,
+    }
 }
 
 /// Returns the field of a declared column, whose values have the type of `found`.

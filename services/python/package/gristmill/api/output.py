@@ -60,15 +60,34 @@ def read_batches(path: str) -> Iterator[pyarrow.RecordBatch]:
 
 
 def to_pandas(table: pyarrow.Table, path: str) -> pandas.DataFrame:
-    """Returns the table of an output as a DataFrame. Values of JSON lines that have no common type are Python's."""
+    """Returns the table of an output as a DataFrame. Nested values are Python's, and so are values of JSON lines that have
+    no common type."""
+    import pyarrow
+
     frame: pandas.DataFrame = table.to_pandas()
-    if path.endswith(".jsonl"):
-        for position, field in enumerate(table.schema):
-            if _is_json(field) and field.name in frame.columns:
-                texts = _storage(table.column(position)).to_pylist()
-                values = [None if text is None else json.loads(text) for text in texts]
-                frame[field.name] = _objects(values, frame.index)
+    for position, field in enumerate(table.schema):
+        if field.name not in frame.columns:
+            continue  # It is in the index, or pandas gave it another label.
+        if path.endswith(".jsonl") and _is_json(field):
+            texts = _storage(table.column(position)).to_pylist()
+            frame[field.name] = _objects([None if text is None else json.loads(text) for text in texts], frame.index)
+        elif pyarrow.types.is_nested(field.type) and _pandas_changes(table.column(position).combine_chunks()):
+            frame[field.name] = _objects(table.column(position).to_pylist(), frame.index)
     return frame
+
+
+def _pandas_changes(array: pyarrow.Array) -> bool:
+    """Returns whether pandas would make floating-point numbers of nested integers, because some are missing."""
+    import pyarrow
+
+    types = pyarrow.types
+    if types.is_struct(array.type):
+        return any(_pandas_changes(array.field(position)) for position in range(array.type.num_fields))
+    if types.is_map(array.type):
+        return _pandas_changes(array.items)
+    if types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
+        return _pandas_changes(array.flatten())
+    return bool(types.is_integer(array.type) and array.null_count)
 
 
 def _objects(values: list[Any], index: Any) -> Any:
@@ -238,7 +257,7 @@ def _of_json(values: list[Any], field: pyarrow.Field) -> pyarrow.Array:
         ]
         return pyarrow.StructArray.from_arrays(columns, fields=parts, mask=mask)
     if types.is_map(kind):
-        pairs = [list(value.items()) if isinstance(value, dict) else value or [] for value in values]
+        pairs = [value or [] for value in values]
         keys = _of_json([key for each in pairs for key, _ in each], pyarrow.field("key", kind.key_type))
         items = _of_json([item for each in pairs for _, item in each], kind.item_field)
         offsets = _offsets([len(each) for each in pairs], values)
