@@ -183,8 +183,9 @@ def _of_texts(texts: pyarrow.Array, field: pyarrow.Field) -> pyarrow.Array:
     kind = _storage_type(field.type)
     if _is_json(field) or pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
         return _as_extension(texts.cast(kind), field)
-    # In a file with one column, a missing value is in quotes.
-    texts = pyarrow.compute.if_else(pyarrow.compute.equal(texts, ""), pyarrow.scalar(None, pyarrow.string()), texts)
+    if not (pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)):
+        # In a file with one column, a missing value is in quotes.
+        texts = pyarrow.compute.if_else(pyarrow.compute.equal(texts, ""), pyarrow.scalar(None, pyarrow.string()), texts)
     if pyarrow.types.is_dictionary(kind):
         values = _of_texts(texts, pyarrow.field(field.name, kind.value_type))
         return values.dictionary_encode().cast(kind)
@@ -313,7 +314,18 @@ def _of_words(words: list[str | None], kind: pyarrow.DataType, field: pyarrow.Fi
         return pyarrow.array([None if word is None else _instant(word, kind) for word in words], pyarrow.int64()).cast(
             pyarrow.timestamp("ms" if types.is_date64(kind) else "s" if types.is_date(kind) else kind.unit)
         ).cast(kind if not types.is_timestamp(kind) else pyarrow.timestamp(kind.unit, kind.tz), safe=False)
+    if types.is_time(kind):
+        return pyarrow.array([None if word is None else _time_of_day(word, kind.unit) for word in words], pyarrow.int64()).cast(
+            pyarrow.int32() if types.is_time32(kind) else pyarrow.int64()
+        ).cast(kind)
     return pyarrow.array(words, pyarrow.string()).cast(kind)
+
+
+def _time_of_day(word: str, unit: str) -> int:
+    hours, minutes, seconds = word.split(":")
+    whole, _, fraction = seconds.partition(".")
+    total = (int(hours) * 60 + int(minutes)) * 60 + int(whole)
+    return total * PER_SECOND[unit] + int(fraction.ljust(9, "0")) * PER_SECOND[unit] // 10**9
 
 
 def _ticks(word: str, unit: str) -> int:
@@ -398,10 +410,12 @@ def _with_categories(table: pyarrow.Table) -> pyarrow.Table:
     }
     for position, field in enumerate(table.schema):
         names = (field.metadata or {}).get(CATEGORIES)
-        if names is None or not pyarrow.types.is_dictionary(field.type):
+        if names is None:
             continue
-        categories = pyarrow.array(json.loads(names), field.type.value_type)
-        values = table.column(position).cast(field.type.value_type).combine_chunks()
+        # Arrow reads only categories of texts from a Parquet file as categories.
+        kind = field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type
+        categories = pyarrow.array(json.loads(names), kind)
+        values = table.column(position).cast(kind).combine_chunks()
         indices = pyarrow.compute.index_in(values, value_set=categories)
         column = pyarrow.DictionaryArray.from_arrays(indices, categories, ordered=field.name in ordered)
         table = table.set_column(position, field.name, column)
