@@ -108,6 +108,7 @@ impl Agent {
             results: self.results.clone(),
             leases: leases.clone(),
             patience: PATIENCE,
+            preparer: None,
             // Mini-batches have few items, and longer lists than a message holds belong in the store.
             rejected_max: 1,
             crash: |_| {},
