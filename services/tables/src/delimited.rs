@@ -1,6 +1,7 @@
 //! Parses delimited text into columns.
 
 use crate::column::{Builder, Column};
+use crate::decode::RowLines;
 use crate::problems::{Origin, Problem, Problems};
 use crate::split::{Rows, Splitter, unquote};
 
@@ -22,6 +23,8 @@ pub(crate) struct Table {
     pub rows: usize,
     /// Problems in the rows.
     pub problems: Problems,
+    /// The lines of the rows, if they are wanted.
+    pub lines: Option<RowLines>,
 }
 
 impl Table {
@@ -74,6 +77,9 @@ impl Table {
                         }
                     }
                 }
+            }
+            if let Some(lines) = &mut self.lines {
+                rows.cells(0).for_each(|(start, _)| lines.add(text, start));
             }
             self.rows += rows.count;
             if rows.unterminated {

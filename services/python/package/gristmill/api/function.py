@@ -31,8 +31,10 @@ from gristmill.function_job import load
 job = load(__file__)
 init, run, shutdown = job.init, job.run, job.shutdown
 __gristmill_arrow__ = {takes_arrow}
+__gristmill_pandas__ = {takes_pandas}
 '''
-"""``takes_arrow``: whether ``run`` gets tables as ``pyarrow.Table``, without a copy. A job's check reads it here."""
+"""``takes_arrow``: whether ``run`` gets tables as ``pyarrow.Table``, without a copy. A job's check reads it here.
+``takes_pandas``: whether it gets Parquet files as pandas reads them."""
 TAKES_ARROW = ("pyarrow", "polars", "items")
 CODE = (
     *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
@@ -153,7 +155,9 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
     beside = folder.with_name(f".{digest}.{os.getpid()}.{threading.get_ident()}")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    (beside / "entry.py").write_text(ENTRY.format(takes_arrow=argument in TAKES_ARROW))
+    (beside / "entry.py").write_text(
+        ENTRY.format(takes_arrow=argument in TAKES_ARROW, takes_pandas=argument == "pandas")
+    )
     (beside / "function.pkl").write_bytes(pickled)
     (beside / "function.json").write_text(json.dumps(about, indent=2))
     # The interpreter of a worker need not have it. Its compiled form saves 10 ms of each start.
