@@ -419,3 +419,13 @@ def test_whole_numbers_beside_missing_ones_are_exact(tmp_path):
     pq.write_table(pa.table({"id": [2**53 + 1, None], "small": [1, None]}), path)
     [frame] = received(str(path), tmp_path)
     assert frame["id"].tolist() == [2**53 + 1, pd.NA] and frame.dtypes.tolist() == ["Int64", "float64"]
+
+
+def test_pickles_in_a_file_of_somebody_else_are_not_read(tmp_path):
+    frame = pd.DataFrame({"x": [1, 2], "object": [{1}, {2}]}, index=[5, 7])
+    received(frame, tmp_path)
+    [written] = (tmp_path / "home" / "functions" / "inputs").iterdir()
+    foreign = tmp_path / "foreign.parquet"
+    foreign.write_bytes(written.read_bytes())
+    [read, *_] = received(str(foreign), tmp_path)
+    assert list(read.columns) == ["x", "object", "__index_level_0__"] and isinstance(read["object"].iloc[0], bytes)

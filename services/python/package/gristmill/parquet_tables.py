@@ -55,17 +55,19 @@ def arrow_table(table, rows=None):
     return table.replace_schema_metadata(kept or None)
 
 
-def pandas_frame(table, rows=None):
+def pandas_frame(table, rows=None, is_of_memory=False):
     """Returns a table of the agent, or some of its rows, as ``pandas.read_parquet`` reads its file.
 
     :param rows: a slice with both ends, or a list.
+    :param is_of_memory: the file is a DataFrame that ``gristmill.run`` has written. Only then are its pickles read,
+        because those in a file of somebody else might do anything.
     """
     _know_types_of_pandas()
     places = [tuple(map(int, place.split())) for place in table.schema.metadata[PLACES].split(b",")]
     rows_of_file = _rows_of_file(places, slice(0, table.num_rows) if rows is None else rows)
     table = declared_table(table, rows)
     metadata = table.schema.metadata or {}
-    if FRAME in metadata:
+    if is_of_memory and FRAME in metadata:
         return frame_of_table(table, metadata[FRAME], rows_of_file)
     frame = _to_pandas(table)
     index = json.loads(metadata.get(b"pandas", b"{}")).get("index_columns", [])

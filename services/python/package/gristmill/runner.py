@@ -192,7 +192,7 @@ class Process:
                 "init_seconds": time.perf_counter() - started,
                 "import_seconds": imported - started,
                 "python_version": ".".join(map(str, sys.version_info[:3])),
-                "takes_arrow": functions.wants_arrow or functions.wants_pandas,
+                "takes_arrow": functions.wants_arrow or functions.wants_pandas is not None,
             }
         )
         return functions
@@ -368,7 +368,10 @@ class Process:
 
             require_pyarrow(sys.executable)
             self._shared = SharedTable(descriptor, payload["bytes"])
-            return (arrow_table if functions.wants_arrow else pandas_frame)(self._shared.read(), rows)
+            table = self._shared.read()
+            if functions.wants_arrow:
+                return arrow_table(table, rows)
+            return pandas_frame(table, rows, functions.wants_pandas == "memory")
         from gristmill.tables import frame_of
 
         frame = frame_of(mini_batch, descriptor)

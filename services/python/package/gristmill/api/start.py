@@ -325,6 +325,8 @@ def _document(
         _check_argument(what, wanted, inputs)
         argument = (wanted or given.library_of(inputs)) if given.is_table(inputs) else "items"
         taker = None if is_script or argument == "items" else argument
+        if argument == "pandas" and given.library_of(inputs) == "pandas":
+            argument = "frame"
         document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size, taker)}]
     if is_script:
         script = Path(absolute(what))
