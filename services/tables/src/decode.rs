@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, UInt64Type};
+use arrow::datatypes::{Field, Schema};
 use parquet::arrow::encode_arrow_schema;
 use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, UnreadRecord, Warning, WarningKind};
 
@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 use crate::headers::{has_header, has_own_header};
 use crate::infer::{column_names, header_of};
 use crate::problems::{LineNumbers, Origin, Problem, Problems};
-use crate::row_groups::{RowGroupReader, joined, parquet_row_groups};
+use crate::row_groups::{RowGroupReader, joined, parquet_row_groups, rounded_by_pandas};
+use crate::row_lines::RowLines;
 use crate::source::{Identity, Text, TextFile};
 use crate::split::{Rows, first_row, splitter};
 use crate::stream::{TextStream, Windows, record_ends};
@@ -346,31 +347,6 @@ impl Decoder {
     }
 }
 
-/// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which pandas
-/// makes of whole numbers with missing values.
-fn rounded_by_pandas(column: &ArrayRef, rounded: impl FnMut(usize, i128, f64)) {
-    fn of<T: ArrowPrimitiveType>(column: &ArrayRef, mut rounded: impl FnMut(usize, i128, f64))
-    where
-        T::Native: Into<i128>,
-    {
-        /// Each whole number up to this one is a `float64`.
-        const EXACT_MAX: u128 = 1 << f64::MANTISSA_DIGITS;
-        for (row, value) in column.as_primitive::<T>().iter().enumerate() {
-            let Some(value) = value.map(Into::into).filter(|value| value.unsigned_abs() > EXACT_MAX) else { continue };
-            let float = value as f64;
-            if float as i128 != value {
-                rounded(row, value, float);
-            }
-        }
-    }
-    match column.data_type() {
-        _ if column.null_count() == 0 => {}
-        DataType::Int64 => of::<Int64Type>(column, rounded),
-        DataType::UInt64 => of::<UInt64Type>(column, rounded),
-        _ => {}
-    }
-}
-
 /// Returns where a row of a mini-batch of row groups is.
 fn place_of(mut row: usize, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> String {
     for (block, &rows) in blocks.iter().zip(rows_of_blocks) {
@@ -396,31 +372,6 @@ fn row_of_file(mut row: u64, blocks: &[LocalBlock]) -> Result<Option<String>> {
         row -= rows;
     }
     Ok(None)
-}
-
-/// The lines of the rows of text tables.
-#[derive(Default)]
-pub(crate) struct RowLines {
-    /// Line of the beginning of each row, from 1, where it is known.
-    of_rows: Vec<Option<u64>>,
-    /// Lines that begin before position `at` of the current text.
-    before: Option<u64>,
-    at: usize,
-}
-
-impl RowLines {
-    /// Begins a text.
-    fn begin(&mut self, lines_before: Option<u64>) {
-        (self.before, self.at) = (lines_before, 0);
-    }
-
-    /// Adds the row that starts at a position in the text, behind those of the rows before it.
-    pub fn add(&mut self, text: &[u8], start: usize) {
-        let between = text.get(self.at..start).unwrap_or_default();
-        self.before = self.before.map(|before| before + memchr::memchr_iter(b'\n', between).count() as u64);
-        self.at = start.max(self.at);
-        self.of_rows.push(self.before.map(|before| before + 1));
-    }
 }
 
 /// Returns the positions in `names` of the columns in `listed`, in the order of the list; all positions without a list,

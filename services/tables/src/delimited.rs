@@ -1,8 +1,8 @@
 //! Parses delimited text into columns.
 
 use crate::column::{Builder, Column};
-use crate::decode::RowLines;
 use crate::problems::{Origin, Problem, Problems};
+use crate::row_lines::RowLines;
 use crate::split::{Rows, Splitter, unquote};
 
 /// The columns of one mini-batch under construction.

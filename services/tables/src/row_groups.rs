@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type};
 use arrow::ipc::convert::try_schema_from_ipc_buffer;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -400,5 +400,30 @@ fn plain_type(data_type: &DataType) -> DataType {
         DataType::Utf8 | DataType::Utf8View => DataType::LargeUtf8,
         DataType::BinaryView => DataType::LargeBinary,
         other => other.clone(),
+    }
+}
+
+/// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which pandas
+/// makes of whole numbers with missing values.
+pub(crate) fn rounded_by_pandas(column: &ArrayRef, rounded: impl FnMut(usize, i128, f64)) {
+    fn of<T: ArrowPrimitiveType>(column: &ArrayRef, mut rounded: impl FnMut(usize, i128, f64))
+    where
+        T::Native: Into<i128>,
+    {
+        /// Each whole number up to this one is a `float64`.
+        const EXACT_MAX: u128 = 1 << f64::MANTISSA_DIGITS;
+        for (row, value) in column.as_primitive::<T>().iter().enumerate() {
+            let Some(value) = value.map(Into::into).filter(|value| value.unsigned_abs() > EXACT_MAX) else { continue };
+            let float = value as f64;
+            if float as i128 != value {
+                rounded(row, value, float);
+            }
+        }
+    }
+    match column.data_type() {
+        _ if column.null_count() == 0 => {}
+        DataType::Int64 => of::<Int64Type>(column, rounded),
+        DataType::UInt64 => of::<UInt64Type>(column, rounded),
+        _ => {}
     }
 }
