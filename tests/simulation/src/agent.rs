@@ -109,8 +109,7 @@ impl Agent {
             leases: leases.clone(),
             patience: PATIENCE,
             preparer: None,
-            // Mini-batches have few items, and longer lists than a message holds belong in the store.
-            rejected_max: 1,
+            rejected_max: 1, // Mini-batches have few items, and longer lists belong in the store.
             crash: |_| {},
         }
         .start();
