@@ -5,18 +5,20 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, UInt64Type};
+use arrow::datatypes::{Field, Schema};
+use parquet::arrow::encode_arrow_schema;
 use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, UnreadRecord, Warning, WarningKind};
 
-use crate::column::{Column, Finished, Texts};
+use crate::column::{Builder, Column, Finished, Texts};
 use crate::delimited::Table;
 use crate::error::{Error, Result};
 use crate::headers::{has_header, has_own_header};
 use crate::infer::{column_names, header_of};
 use crate::problems::{LineNumbers, Origin, Problem, Problems};
-use crate::row_groups::{RowGroupReader, joined};
+use crate::row_groups::{RowGroupReader, joined, parquet_row_groups, rounded_by_pandas};
+use crate::row_lines::RowLines;
 use crate::source::{Identity, Text, TextFile};
 use crate::split::{Rows, first_row, splitter};
 use crate::stream::{TextStream, Windows, record_ends};
@@ -117,7 +119,38 @@ impl Decoder {
         if request.options.format.is_text() { self.decode_text(request) } else { self.decode_parquet(request) }
     }
 
+    /// Returns the place of some rows of a mini-batch for people, such as `data.csv, line 7`; `None` where that takes a part
+    /// of a file that is not at hand. Decodes the mini-batch.
+    pub fn row_places(&mut self, request: &DecodeRequest, rows: &[u64]) -> Result<Vec<Option<String>>> {
+        let blocks = request.blocks;
+        if !request.options.format.is_text() {
+            return rows.iter().map(|&row| row_of_file(row, blocks)).collect();
+        }
+        let (table, rows_of_blocks) = self.table(request, Some(RowLines::default()))?;
+        let failed = table.problems.failed_rows(table.rows);
+        let is_row = |row: &usize| failed.as_ref().is_none_or(|failed| !failed[*row]);
+        let kept: Vec<usize> = (0..table.rows).filter(is_row).collect();
+        let lines = table.lines.map(|lines| lines.of_rows).unwrap_or_default();
+        let place = |&row: &u64| {
+            let row = *kept.get(usize::try_from(row).ok()?)?;
+            let line = (*lines.get(row)?)?;
+            let mut end = 0;
+            let block = rows_of_blocks.iter().position(|rows| {
+                end += rows;
+                row < end
+            })?;
+            Some(format!("{}, line {line}", blocks[block].block.path.display()))
+        };
+        Ok(rows.iter().map(place).collect())
+    }
+
     fn decode_text(&mut self, request: &DecodeRequest) -> Result<Decoded> {
+        let (table, rows_of_blocks) = self.table(request, None)?;
+        finish(table, request, &rows_of_blocks)
+    }
+
+    /// Returns the rows of text tables, and their numbers by block.
+    fn table(&mut self, request: &DecodeRequest, lines: Option<RowLines>) -> Result<(Table, Vec<usize>)> {
         let schema = request.schema.ok_or_else(|| Error::Options("text tables need a schema".to_owned()))?;
         let path_columns = request.blocks.first().map_or(0, |block| block.block.path_columns.len());
         let own = &schema.columns[..schema.columns.len().saturating_sub(path_columns)];
@@ -133,6 +166,7 @@ impl Decoder {
             is_selection: !request.options.columns.is_empty(),
             rows: 0,
             problems: Problems::new(request.options.on_type_mismatch),
+            lines,
         };
         let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
         for block in request.blocks {
@@ -140,7 +174,7 @@ impl Decoder {
             self.append_block(block, request.options, &mut table)?;
             rows_of_blocks.push(table.rows - before);
         }
-        finish(table, request, &rows_of_blocks)
+        Ok((table, rows_of_blocks))
     }
 
     fn append_block(&mut self, block: &LocalBlock, options: &TableOptions, table: &mut Table) -> Result<()> {
@@ -234,6 +268,9 @@ impl Decoder {
         table: &mut Table,
     ) {
         let mut origin = Origin { file, text: &self.text, lines: &mut self.lines };
+        if let Some(lines) = &mut table.lines {
+            lines.begin(origin.lines_before());
+        }
         if options.format == TableFormat::Jsonl {
             table.append_jsonl(&mut origin);
             return;
@@ -263,13 +300,17 @@ impl Decoder {
     fn decode_parquet(&mut self, request: &DecodeRequest) -> Result<Decoded> {
         let mut batches = Vec::with_capacity(request.blocks.len());
         let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
+        let (mut declared, mut places) = (None, Vec::with_capacity(request.blocks.len()));
         for block in request.blocks {
             let name = block.block.path.display();
             let BlockRange::RowGroup { row_group, offset, rows } = block.block.range else {
                 return Err(wrong_range(&name, "a Parquet file has no lines"));
             };
             let (piece, is_alone) = ((row_group, offset, rows), request.blocks.len() == 1);
-            let batch = self.row_groups.read(block.path, &name, piece, request.options, is_alone)?;
+            let group = self.row_groups.read(block.path, &name, piece, request.options, is_alone)?;
+            let batch = group.batch;
+            declared.get_or_insert(group.declared);
+            places.push(format!("{} {}", group.first_row, batch.num_rows()));
             rows_of_blocks.push(batch.num_rows());
             batches.push(batch);
         }
@@ -287,7 +328,12 @@ impl Decoder {
         let (warnings, warnings_total, warning_kinds) = problems.finish(request.options);
         let fields = own.fields().iter().map(|field| field.as_ref().clone()).collect();
         let rows = batch.num_rows();
-        let batch = assemble(fields, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
+        let mut batch = assemble(fields, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
+        let metadata = batch.schema_metadata_mut();
+        if let Some(declared) = declared {
+            metadata.insert(DECLARED.to_owned(), encode_arrow_schema(&declared));
+        }
+        metadata.insert(PLACES.to_owned(), places.join(","));
         Ok(Decoded {
             batch,
             rows: rows as u64,
@@ -298,31 +344,6 @@ impl Decoder {
             warning_kinds,
             warns_of_pandas: true,
         })
-    }
-}
-
-/// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which pandas
-/// makes of whole numbers with missing values.
-fn rounded_by_pandas(column: &ArrayRef, rounded: impl FnMut(usize, i128, f64)) {
-    fn of<T: ArrowPrimitiveType>(column: &ArrayRef, mut rounded: impl FnMut(usize, i128, f64))
-    where
-        T::Native: Into<i128>,
-    {
-        /// Each whole number up to this one is a `float64`.
-        const EXACT_MAX: u128 = 1 << f64::MANTISSA_DIGITS;
-        for (row, value) in column.as_primitive::<T>().iter().enumerate() {
-            let Some(value) = value.map(Into::into).filter(|value| value.unsigned_abs() > EXACT_MAX) else { continue };
-            let float = value as f64;
-            if float as i128 != value {
-                rounded(row, value, float);
-            }
-        }
-    }
-    match column.data_type() {
-        _ if column.null_count() == 0 => {}
-        DataType::Int64 => of::<Int64Type>(column, rounded),
-        DataType::UInt64 => of::<UInt64Type>(column, rounded),
-        _ => {}
     }
 }
 
@@ -338,6 +359,19 @@ fn place_of(mut row: usize, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> 
         row -= rows.min(row);
     }
     String::new()
+}
+
+/// Returns the place of a row of a mini-batch of row groups in its file. Reads the footers of files.
+fn row_of_file(mut row: u64, blocks: &[LocalBlock]) -> Result<Option<String>> {
+    for LocalBlock { block, path, .. } in blocks {
+        let BlockRange::RowGroup { row_group, offset, rows } = block.range else { return Ok(None) };
+        if row < rows {
+            let before: u64 = parquet_row_groups(path)?.iter().take(row_group as usize).sum();
+            return Ok(Some(format!("{}, row {}, counted from 0", block.path.display(), before + offset + row)));
+        }
+        row -= rows;
+    }
+    Ok(None)
 }
 
 /// Returns the positions in `names` of the columns in `listed`, in the order of the list; all positions without a list,
@@ -390,8 +424,18 @@ fn finish(table: Table, request: &DecodeRequest, rows_of_blocks: &[usize]) -> Re
     Ok(Decoded { batch, rows, failed_records, unread, warnings, warnings_total, warning_kinds, warns_of_pandas: false })
 }
 
+/// Metadata of the batch of a Parquet file: the schema that its file declares, encoded as in the file.
+pub(crate) const DECLARED: &str = "ARROW:schema";
+
+/// Metadata of the batch of a Parquet file: `first count` for each of its blocks, separated by commas: the number of the
+/// first row in its file, from 0, and the number of rows.
+const PLACES: &str = "gristmill.places";
+
 /// Arrow's name for text that is JSON.
 const JSON: &str = "arrow.json";
+
+/// What Hive and Spark write in a path in place of a missing value.
+const MISSING_IN_PATH: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Returns the batch of the columns in the files and those from their paths.
 fn assemble(
@@ -407,7 +451,10 @@ fn assemble(
         for (block, &rows) in blocks.iter().zip(rows_of_blocks) {
             let value = block.block.path_columns.get(index).map_or("", |(_, value)| value);
             for _ in 0..rows {
-                values.take_text(value.as_bytes());
+                match value {
+                    MISSING_IN_PATH => values.take_missing(),
+                    value => values.take_text(value.as_bytes()),
+                }
             }
         }
         let Finished { array, .. } = values.finish()?;

@@ -2,6 +2,7 @@
 
 use crate::column::{Builder, Column};
 use crate::problems::{Origin, Problem, Problems};
+use crate::row_lines::RowLines;
 use crate::split::{Rows, Splitter, unquote};
 
 /// The columns of one mini-batch under construction.
@@ -22,6 +23,8 @@ pub(crate) struct Table {
     pub rows: usize,
     /// Problems in the rows.
     pub problems: Problems,
+    /// The lines of the rows, if they are wanted.
+    pub lines: Option<RowLines>,
 }
 
 impl Table {
@@ -74,6 +77,9 @@ impl Table {
                         }
                     }
                 }
+            }
+            if let Some(lines) = &mut self.lines {
+                rows.cells(0).for_each(|(start, _)| lines.add(text, start));
             }
             self.rows += rows.count;
             if rows.unterminated {

@@ -349,6 +349,9 @@ impl Table {
                 let (origin, row) = ((&mut *origin, position), Some(self.rows));
                 self.problems.defect(Problem::UnknownKey, origin, row, Some(key.as_str()), defect);
             }
+            if let Some(lines) = &mut self.lines {
+                lines.add(text, position);
+            }
             self.rows += 1;
         }
         self.names = names;

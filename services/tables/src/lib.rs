@@ -34,6 +34,7 @@ mod jsonl;
 mod peek;
 mod problems;
 mod row_groups;
+mod row_lines;
 mod row_texts;
 mod scalar;
 mod sketch;

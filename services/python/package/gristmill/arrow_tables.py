@@ -1,4 +1,4 @@
-"""Tables for functions that take Arrow: mapped from the agent's memory file, not copied.
+"""Tables for functions that take Arrow, or what Arrow reads: mapped from the agent's memory file, not copied.
 
 The agent overwrites a file once its mini-batch is answered. So before the answer, the process gives up the mapping;
 what still refers to it, such as a table that the function keeps, gets pages of its own first.
@@ -10,7 +10,7 @@ PAGE = mmap.PAGESIZE
 
 
 class MissingPyarrow(Exception):
-    """The function takes Arrow tables or objects, and this interpreter cannot read them."""
+    """The function takes Arrow tables, objects or Parquet files, and this interpreter cannot read them."""
 
 
 class SharedTable:
@@ -22,16 +22,10 @@ class SharedTable:
         self._length = length
 
     def read(self):
-        """Returns a ``pyarrow.Table`` whose columns lie in the mapping, except for texts that the agent sent as
-        dictionaries: these are made into plain ones."""
+        """Returns a ``pyarrow.Table`` whose columns lie in the mapping."""
         import pyarrow
 
-        table = pyarrow.ipc.open_stream(pyarrow.py_buffer(self._memory)).read_all()
-        for position, field in enumerate(table.schema):
-            if pyarrow.types.is_dictionary(field.type):
-                plain = field.with_type(field.type.value_type)
-                table = table.set_column(position, plain, table.column(position).cast(plain.type))
-        return table
+        return pyarrow.ipc.open_stream(pyarrow.py_buffer(self._memory)).read_all()
 
     def release(self):
         """Makes the file free for its next table. Pages that something still refers to become private copies."""
@@ -49,6 +43,6 @@ def require_pyarrow(executable):
 
     if importlib.util.find_spec("pyarrow") is None:
         raise MissingPyarrow(
-            f"the function takes Arrow tables or objects, and {executable} has no pyarrow: "
+            f"the function takes Arrow tables, objects or Parquet files, and {executable} has no pyarrow: "
             f"run {executable} -m pip install pyarrow"
         )

@@ -76,6 +76,7 @@ def _polars(table):
 
 _ARGUMENTS = {
     "pandas": lambda frame: frame,
+    "frame": lambda frame: frame,
     "pyarrow": lambda table: table,
     "polars": _polars,
     "list": list,

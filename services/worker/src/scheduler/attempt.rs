@@ -75,6 +75,14 @@ pub struct Outcome {
     pub next_try: Option<Descriptor>,
     /// Whether the mini-batch has checkpoints, which are superfluous once a success is announced.
     pub has_checkpoints: bool,
+    /// The mini-batch, if rows of a table are rejected: the announcer names their places in files.
+    pub of_rows: Option<Box<Descriptor>>,
+}
+
+/// Returns the mini-batch if it has rows, which an attempt that ended like this may have rejected.
+pub(super) fn of_rows(descriptor: &Descriptor, ending: &Ending) -> Option<Box<Descriptor>> {
+    let rejects_any = ending.status != AttemptStatus::Succeeded || !ending.failed_items.is_empty();
+    (rejects_any && matches!(descriptor.work, protocol::Work::Rows { .. })).then(|| Box::new(descriptor.clone()))
 }
 
 /// Returns the attempt as it is announced, and the descriptor of the next try if another follows. The process is empty

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Descriptor, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning};
+use protocol::{
+    AttemptStatus, Descriptor, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning, Work,
+};
 
 use super::isolation::{Isolated, Isolation};
 use super::mini_batch::{MiniBatch, Stage};
@@ -225,6 +227,8 @@ impl Scheduler {
         attempted.prepared = attempted.prepared.given(self.processes.starts.takes_arrow());
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
+        let of_rows = matches!(attempted.descriptor.work, Work::Rows { .. });
+        let of_rows = of_rows.then(|| Box::new(attempted.descriptor.clone()));
         let (mut attempt, next_try) = self.conclude_by(process, attempted, ending, ended);
         let number = attempt.mini_batch;
         attempt.warnings_total += more_warnings;
@@ -254,6 +258,6 @@ impl Scheduler {
             attempt.warnings.push(warning);
             attempt.warnings_total += 1;
         }
-        self.announce_outcome(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
+        self.announce_outcome(Outcome { lease, process, attempt, rows, next_try, has_checkpoints, of_rows });
     }
 }
