@@ -9,9 +9,10 @@ import json
 
 from gristmill import _native
 from gristmill.delimited import column_names
+from gristmill.json_lines import JsonLines, json_default, json_line, python_value
 from gristmill.missing import is_missing
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, is_frame
-from gristmill.rows import JsonLines, arrow_of, json_default, json_line, python_value
+from gristmill.rows import arrow_of
 
 BINARY = (bytes, bytearray, memoryview)
 
