@@ -28,7 +28,8 @@ class RowChecks:
         self._is_text = output_format == "text"
         types = {} if self._is_text else {column["name"]: column["type"] for column in columns or ()}
         self._strings = [name for name, kind in types.items() if kind == "string"]
-        self._numbers = [name for name, kind in types.items() if kind == "number"]
+        # JSON lines have a form for a number of any size.
+        self._numbers = [name for name, kind in types.items() if kind == "number" and output_format != "jsonl"]
 
     def sift(self, result, items):
         """Returns the result without the rows that do not fit, and ``(item, reason)`` of those, in order.
