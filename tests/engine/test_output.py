@@ -128,11 +128,13 @@ def test_full_output_disk_fails_the_job_by_name(workplace):
 def test_output_that_could_not_be_written_is_written_in_another_format(workplace):
     """No mini-batch runs again: the rows are tables until a file is written."""
     workplace.data(4)
-    workplace.write({"output/rows.parquet/in the way": ""})
     script = """
+        import os
         from recorder import record
         def run(files):
             record("ran")
+            # A folder is in the way of the file.
+            os.makedirs(os.environ["AZUREML_BI_OUTPUT_PATH"] + "/rows.parquet/in the way", exist_ok=True)
             return [{"file": file[-7:], "id": 2**60 + 1} for file in files]
     """
     job = workplace.job(script, append_row_file_name="rows.parquet", output_format="native", mini_batch_size=1)
