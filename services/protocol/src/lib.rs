@@ -10,6 +10,7 @@ mod crash;
 mod dead_letter;
 mod descriptor;
 mod event;
+pub mod fields;
 mod frame;
 mod item_path;
 mod limits;
@@ -65,7 +66,9 @@ pub use spec::{
     BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,
     JobSpec, MODEL, MiniBatchSize, Output, OutputAction, OutputFormat, Snapshot, Snapshots,
 };
-pub use table::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema};
+pub use table::{
+    ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules,
+};
 pub use trace::TraceParent;
 pub use waited::Waited;
 pub use wear::{WEARS, Wear, memory};

@@ -3,22 +3,26 @@
 //! A builder takes a value from the text of a cell. It always appends exactly one value, no matter what the cell
 //! contains, and reports whether the value differs from the cell.
 //!
-//! Missing numbers and times are special values (NaN, the smallest 64-bit number), as in pandas,
-//! so that its arrays are plain copies.
+//! A missing value is null, and has the value of pandas below its null (NaN, the smallest 64-bit number), so that the
+//! arrays of pandas are plain copies.
 
 use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, BooleanBufferBuilder, Float64Array, Int64Array, LargeStringArray, NullArray,
-    NullBufferBuilder, TimestampNanosecondArray,
+    NullBufferBuilder, TimestampNanosecondArray, UInt64Array,
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
-use protocol::{ColumnType, TableFormat, TableOptions};
+use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TypeRules};
 
-use crate::datetime::{DayOrder, parse_datetime};
+use crate::datetime::{DayOrder, parse_instant};
 use crate::error::Result;
+use crate::missing::is_missing;
 use crate::problems::{Became, Misfit, Problem};
-use crate::scalar::{parse_boolean, parse_float, parse_integer, quick_decimal, short_decimal, short_digits, trim};
+use crate::scalar::{
+    parse_boolean, parse_float, parse_integer, parse_truth, parse_unsigned, quick_decimal, short_decimal, short_digits,
+    trim,
+};
 
 /// The value of `NaT` in `datetime64[ns]`.
 const NOT_A_TIME: i64 = i64::MIN;
@@ -31,6 +35,8 @@ pub(crate) trait Builder {
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit>;
     /// Appends a missing value.
     fn take_missing(&mut self);
+    /// Returns the problem of a cell that has no value of this type; `None`: a cell of any text has one.
+    fn problem(&self) -> Option<Problem>;
     /// Reserves room for more values.
     fn reserve(&mut self, values: usize, bytes: usize);
 }
@@ -43,6 +49,7 @@ fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), Misfit> {
 /// One column under construction.
 pub(crate) enum Column {
     Integer(Integers),
+    Unsigned(Unsigned),
     Float(Floats),
     Boolean(Booleans),
     DateTime(DateTimes),
@@ -65,20 +72,35 @@ impl From<ArrayRef> for Finished {
 }
 
 impl Column {
-    /// Creates a column named `name` of the inferred type, or of its type in the options.
-    pub fn new(name: &str, column_type: ColumnType, options: &TableOptions) -> Self {
-        let is_given = options.column_types.contains_key(name);
-        let keeps_json = match column_type {
+    /// Creates a column of its type in the schema.
+    pub fn new(column: &TableColumn, options: &TableOptions) -> Self {
+        let is_given = options.column_types.contains_key(&column.name);
+        let has_words = options.has_missing_words();
+        let keeps_json = match column.column_type {
             ColumnType::Json => true,
             _ => options.format == TableFormat::Jsonl && options.infer_column_types && !is_given,
         };
-        let texts = || Texts { keeps_json, ..Texts::new(options.empty_as_string) };
-        match column_type {
+        let texts = || Texts { keeps_json, has_words, ..Texts::new(options.empty_as_string) };
+        let times = |order| DateTimes {
+            values: Vec::new(),
+            order,
+            has_missing: false,
+            offsets: match options.types {
+                TypeRules::Original => Offsets::Dropped,
+                TypeRules::Pandas if column.has_offset => Offsets::Required,
+                TypeRules::Pandas => Offsets::Refused,
+            },
+        };
+        match column.column_type {
             ColumnType::Integer => Self::Integer(Integers { is_given, ..Integers::default() }),
-            ColumnType::Float => Self::Float(Floats { is_given, ..Floats::default() }),
-            ColumnType::Boolean => Self::Boolean(Booleans::default()),
-            ColumnType::DateTimeMonthFirst => Self::DateTime(DateTimes::new(DayOrder::MonthFirst)),
-            ColumnType::DateTimeDayFirst => Self::DateTime(DateTimes::new(DayOrder::DayFirst)),
+            ColumnType::Unsigned => Self::Unsigned(Unsigned::default()),
+            ColumnType::Float => Self::Float(Floats { is_given, has_words, ..Floats::default() }),
+            ColumnType::Boolean => {
+                let parse = if options.types == TypeRules::Pandas { parse_truth } else { parse_boolean };
+                Self::Boolean(Booleans { parse, ..Booleans::default() })
+            }
+            ColumnType::DateTimeMonthFirst => Self::DateTime(times(DayOrder::MonthFirst)),
+            ColumnType::DateTimeDayFirst => Self::DateTime(times(DayOrder::DayFirst)),
             ColumnType::Text | ColumnType::Json => Self::Text(texts()),
             ColumnType::Blank => Self::Blank(texts()),
         }
@@ -88,6 +110,7 @@ impl Column {
     pub fn builder(&mut self) -> &mut dyn Builder {
         match self {
             Self::Integer(values) => values,
+            Self::Unsigned(values) => values,
             Self::Float(values) => values,
             Self::Boolean(values) => values,
             Self::DateTime(values) => values,
@@ -96,17 +119,25 @@ impl Column {
     }
 
     /// Returns the finished column. `failed` marks rows that will be removed; they do not affect its type. `rounded` is
-    /// called for each whole number that changes because the column has missing values.
+    /// called for each whole number that changes because the column holds a number beyond 64 bits.
     pub fn finish(self, failed: Option<&[bool]>, rounded: impl FnMut(usize, i64, f64)) -> Result<Finished> {
         let array: ArrayRef = match self {
             Self::Integer(values) => values.finish(failed, rounded),
-            Self::Float(values) => Arc::new(Float64Array::new(ScalarBuffer::from(values.values), None)),
+            Self::Unsigned(mut values) => {
+                Arc::new(UInt64Array::new(ScalarBuffer::from(values.values), values.valid.finish()))
+            }
+            Self::Float(values) => {
+                let valid = without(&values.missing, values.values.len());
+                Arc::new(Float64Array::new(ScalarBuffer::from(values.values), valid))
+            }
             Self::Boolean(mut values) => Arc::new(BooleanArray::new(values.values.finish(), values.valid.finish())),
             Self::DateTime(values) => {
                 let valid = values
                     .has_missing
                     .then(|| NullBuffer::from_iter(values.values.iter().map(|&value| value != NOT_A_TIME)));
-                Arc::new(TimestampNanosecondArray::new(ScalarBuffer::from(values.values), valid))
+                let zone = (values.offsets == Offsets::Required).then(|| UTC.into());
+                let array = TimestampNanosecondArray::new(ScalarBuffer::from(values.values), valid);
+                Arc::new(array.with_timezone_opt::<Arc<str>>(zone))
             }
             Self::Blank(values) if values.missing == values.offsets.len() - 1 => {
                 Arc::new(NullArray::new(values.missing))
@@ -117,11 +148,22 @@ impl Column {
     }
 }
 
-/// `int64`, or `float64` if a value is missing or is not a whole number.
+/// Returns the null buffer of a column of which these rows are missing, in any order; `None` if none is.
+fn without(missing: &[usize], rows: usize) -> Option<NullBuffer> {
+    if missing.is_empty() {
+        return None;
+    }
+    let mut valid = BooleanBufferBuilder::new(rows);
+    valid.append_n(rows, true);
+    missing.iter().for_each(|&row| valid.set_bit(row, false));
+    Some(NullBuffer::new(valid.finish()))
+}
+
+/// `int64`, or `float64` if a value is beyond 64 bits.
 #[derive(Default)]
 pub(crate) struct Integers {
     values: Vec<i64>,
-    /// Rows without a value in `values`.
+    /// Rows without a value in `values`; NaN is missing.
     others: Vec<(usize, f64)>,
     /// The options make the values numbers, so that leading zeros have no meaning.
     is_given: bool,
@@ -151,8 +193,10 @@ impl Integers {
 
     fn finish(mut self, failed: Option<&[bool]>, mut rounded: impl FnMut(usize, i64, f64)) -> ArrayRef {
         self.others.retain(|&(row, _)| !failed.is_some_and(|failed| failed[row]));
-        if self.others.is_empty() {
-            return Arc::new(Int64Array::new(ScalarBuffer::from(self.values), None));
+        let missing: Vec<usize> = self.others.iter().filter(|(_, value)| value.is_nan()).map(|(row, _)| *row).collect();
+        let valid = without(&missing, self.values.len());
+        if missing.len() == self.others.len() {
+            return Arc::new(Int64Array::new(ScalarBuffer::from(self.values), valid));
         }
         let mut floats: Vec<f64> = Vec::with_capacity(self.values.len());
         for (row, &value) in self.values.iter().enumerate() {
@@ -165,7 +209,7 @@ impl Integers {
         for (row, value) in self.others {
             floats[row] = value;
         }
-        Arc::new(Float64Array::new(ScalarBuffer::from(floats), None))
+        Arc::new(Float64Array::new(ScalarBuffer::from(floats), valid))
     }
 }
 
@@ -221,6 +265,53 @@ impl Builder for Integers {
         self.take_other(f64::NAN);
     }
 
+    fn problem(&self) -> Option<Problem> {
+        Some(Problem::NoInteger)
+    }
+
+    fn reserve(&mut self, values: usize, _bytes: usize) {
+        self.values.reserve(values);
+    }
+}
+
+/// `uint64`.
+pub(crate) struct Unsigned {
+    values: Vec<u64>,
+    valid: NullBufferBuilder,
+}
+
+impl Default for Unsigned {
+    fn default() -> Self {
+        Self { values: Vec::new(), valid: NullBufferBuilder::new(0) }
+    }
+}
+
+impl Builder for Unsigned {
+    fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
+        let Some(value) = text.get(start..end).and_then(parse_unsigned) else { return false };
+        self.values.push(value);
+        self.valid.append_non_null();
+        true
+    }
+
+    fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
+        let cell = trim(cell);
+        if self.take_quickly(cell, 0, cell.len()) {
+            return Ok(());
+        }
+        self.take_missing();
+        missing(cell, Problem::NoUnsigned)
+    }
+
+    fn take_missing(&mut self) {
+        self.values.push(0);
+        self.valid.append_null();
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        Some(Problem::NoUnsigned)
+    }
+
     fn reserve(&mut self, values: usize, _bytes: usize) {
         self.values.reserve(values);
     }
@@ -230,6 +321,9 @@ impl Builder for Integers {
 #[derive(Default)]
 pub(crate) struct Floats {
     values: Vec<f64>,
+    missing: Vec<usize>,
+    /// Only the words for a missing value are NaN.
+    has_words: bool,
     /// The options make the values numbers.
     is_given: bool,
 }
@@ -253,7 +347,7 @@ impl Builder for Floats {
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
         let cell = trim(cell);
-        let Some(value) = parse_float(cell) else {
+        let Some(value) = parse_float(cell).filter(|value| !(self.has_words && value.is_nan())) else {
             self.take_missing();
             return missing(cell, Problem::NoNumber);
         };
@@ -269,7 +363,12 @@ impl Builder for Floats {
     }
 
     fn take_missing(&mut self) {
+        self.missing.push(self.values.len());
         self.values.push(f64::NAN);
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        Some(Problem::NoNumber)
     }
 
     fn reserve(&mut self, values: usize, _bytes: usize) {
@@ -292,18 +391,19 @@ fn is_rounded(cell: &[u8], value: f64) -> bool {
 pub(crate) struct Booleans {
     values: BooleanBufferBuilder,
     valid: NullBufferBuilder,
+    parse: fn(&[u8]) -> Option<bool>,
 }
 
 impl Default for Booleans {
     fn default() -> Self {
-        Self { values: BooleanBufferBuilder::new(0), valid: NullBufferBuilder::new(0) }
+        Self { values: BooleanBufferBuilder::new(0), valid: NullBufferBuilder::new(0), parse: parse_boolean }
     }
 }
 
 impl Builder for Booleans {
     #[inline]
     fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
-        let Some(value) = text.get(start..end).and_then(parse_boolean) else { return false };
+        let Some(value) = text.get(start..end).and_then(self.parse) else { return false };
         self.values.append(value);
         self.valid.append_non_null();
         true
@@ -311,7 +411,7 @@ impl Builder for Booleans {
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
         let cell = trim(cell);
-        match parse_boolean(cell) {
+        match (self.parse)(cell) {
             Some(value) => {
                 self.values.append(value);
                 self.valid.append_non_null();
@@ -329,38 +429,75 @@ impl Builder for Booleans {
         self.valid.append_null();
     }
 
+    fn problem(&self) -> Option<Problem> {
+        Some(Problem::NoTruthValue)
+    }
+
     fn reserve(&mut self, values: usize, _bytes: usize) {
         self.values.reserve(values);
     }
 }
 
-/// `datetime64[ns]`.
+/// The zone of times with an offset.
+const UTC: &str = "UTC";
+
+/// What happens to the offsets of times.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Offsets {
+    /// Applied and dropped: UTC without a zone.
+    Dropped,
+    /// Each time has one: UTC with its zone.
+    Required,
+    /// No time has one.
+    Refused,
+}
+
+/// `datetime64[ns]`, or `datetime64[ns, UTC]`.
 pub(crate) struct DateTimes {
     values: Vec<i64>,
     order: DayOrder,
     has_missing: bool,
+    offsets: Offsets,
 }
 
 impl DateTimes {
-    fn new(order: DayOrder) -> Self {
-        Self { values: Vec::new(), order, has_missing: false }
+    /// Appends a time, and says what is wrong with it; `None`: the cell is no time of this column.
+    #[inline]
+    fn take_time(&mut self, cell: &[u8], is_quick: bool) -> Option<std::result::Result<(), Problem>> {
+        let instant = parse_instant(cell, self.order)?;
+        let checked = match (self.offsets, instant.offset) {
+            (Offsets::Dropped, Some(seconds)) if seconds != 0 => Err(Problem::OffsetDropped),
+            (Offsets::Required, None) => Err(Problem::NoOffset),
+            (Offsets::Refused, Some(_)) => Err(Problem::UnexpectedOffset),
+            _ => Ok(()),
+        };
+        if is_quick && checked.is_err() {
+            return None;
+        }
+        match checked {
+            Ok(()) | Err(Problem::OffsetDropped) => self.values.push(instant.nanoseconds),
+            Err(_) => self.take_missing(),
+        }
+        Some(checked)
     }
 }
 
 impl Builder for DateTimes {
     #[inline]
     fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
-        let Some(value) = text.get(start..end).and_then(|cell| parse_datetime(cell, self.order)) else { return false };
-        self.values.push(value);
-        true
+        text.get(start..end).and_then(|cell| self.take_time(cell, true)).is_some()
     }
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
         let cell = trim(cell);
-        match parse_datetime(cell, self.order) {
-            Some(value) => {
-                self.values.push(value);
-                Ok(())
+        match self.take_time(cell, false) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(problem)) => {
+                let became = match problem {
+                    Problem::OffsetDropped => Became::Time(self.values.last().copied().unwrap_or_default()),
+                    _ => Became::Missing,
+                };
+                Err(Misfit { problem, became })
             }
             None => {
                 self.take_missing();
@@ -372,6 +509,10 @@ impl Builder for DateTimes {
     fn take_missing(&mut self) {
         self.values.push(NOT_A_TIME);
         self.has_missing = true;
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        Some(Problem::NoTime)
     }
 
     fn reserve(&mut self, values: usize, _bytes: usize) {
@@ -386,6 +527,8 @@ pub(crate) struct Texts {
     valid: NullBufferBuilder,
     missing: usize,
     empty_as_string: bool,
+    /// The words for a missing value are one.
+    has_words: bool,
     /// JSON values other than strings keep their kind.
     pub keeps_json: bool,
     /// Rows with a JSON value, ascending.
@@ -400,6 +543,7 @@ impl Texts {
             valid: NullBufferBuilder::new(0),
             missing: 0,
             empty_as_string,
+            has_words: false,
             keeps_json: false,
             json: Vec::new(),
         }
@@ -453,6 +597,7 @@ impl Builder for Texts {
     fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
         match text.get(start..end) {
             None | Some([] | [b'"', ..]) => false,
+            Some(cell) if self.has_words && is_missing(cell) => false,
             Some(cell) => {
                 self.take_text(cell);
                 true
@@ -473,6 +618,10 @@ impl Builder for Texts {
         self.offsets.push(self.bytes.len() as i64);
         self.valid.append_null();
         self.missing += 1;
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        None
     }
 
     fn reserve(&mut self, values: usize, bytes: usize) {

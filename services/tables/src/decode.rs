@@ -8,14 +8,16 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, UInt64Type};
-use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, UnreadRecord, Warning, WarningKind};
+use protocol::{
+    Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules, UnreadRecord, fields,
+};
 
 use crate::column::{Column, Finished, Texts};
 use crate::delimited::Table;
 use crate::error::{Error, Result};
 use crate::headers::{has_header, has_own_header};
 use crate::infer::{column_names, header_of};
-use crate::problems::{LineNumbers, Origin, Problem, Problems};
+use crate::problems::{LineNumbers, Origin, Problem, Problems, Warnings};
 use crate::row_groups::{RowGroupReader, joined};
 use crate::source::{Identity, Text, TextFile};
 use crate::split::{Rows, first_row, splitter};
@@ -41,6 +43,8 @@ pub struct DecodeRequest<'a> {
     pub options: &'a TableOptions,
     /// All columns of text tables, those from the path last. Ignored for Parquet.
     pub schema: Option<&'a TableSchema>,
+    /// Adds the lines of JSON lines, see [`protocol::fields::LINES`].
+    pub with_lines: bool,
 }
 
 /// The rows of a mini-batch.
@@ -55,14 +59,10 @@ pub struct Decoded {
     pub failed_records: u64,
     /// What is wrong with these records.
     pub unread: Vec<UnreadRecord>,
-    /// The first [`crate::WARNINGS_MAX`] warnings.
-    pub warnings: Vec<Warning>,
-    /// Number of all warnings.
-    pub warnings_total: u64,
-    /// All warnings by kind, for a summary.
-    pub warning_kinds: Vec<WarningKind>,
-    /// The warnings are about values that only pandas changes: a script that takes Arrow gets those of the file.
-    pub warns_of_pandas: bool,
+    /// What users should know about these rows.
+    pub warnings: Warnings,
+    /// The same about values that only pandas changes: a script that takes Arrow gets those of the file.
+    pub warnings_of_pandas: Warnings,
 }
 
 /// Size of the pieces in which lines are read and decoded, so that the text to parse is still in the processor's
@@ -123,16 +123,18 @@ impl Decoder {
         let own = &schema.columns[..schema.columns.len().saturating_sub(path_columns)];
         let names: Vec<String> = own.iter().map(|column| column.name.clone()).collect();
         let selected = selection(&names, &request.options.columns)?;
-        let new_column = |&index: &usize| Column::new(&own[index].name, own[index].column_type, request.options);
+        let new_column = |&index: &usize| Column::new(&own[index], request.options);
         let mut table = Table {
             width: names.len(),
             places: selected.iter().map(|&index| Some(index)).collect(),
             columns: selected.iter().map(new_column).collect(),
             names,
             selected,
+            has_words: request.options.has_missing_words(),
             is_selection: !request.options.columns.is_empty(),
             rows: 0,
             problems: Problems::new(request.options.on_type_mismatch),
+            lines: (request.with_lines && request.options.format == TableFormat::Jsonl).then(|| Texts::new(true)),
         };
         let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
         for block in request.blocks {
@@ -140,7 +142,7 @@ impl Decoder {
             self.append_block(block, request.options, &mut table)?;
             rows_of_blocks.push(table.rows - before);
         }
-        finish(table, request, &rows_of_blocks)
+        finish(table, own, request, &rows_of_blocks)
     }
 
     fn append_block(&mut self, block: &LocalBlock, options: &TableOptions, table: &mut Table) -> Result<()> {
@@ -157,6 +159,7 @@ impl Decoder {
             }
             BlockRange::Lines { first, last } => {
                 let last = last.min(file.bytes);
+                let first = first.max(file.first_line);
                 let mut from = first;
                 while from <= last {
                     let to = last.min(from.saturating_add(self.window_bytes - 1));
@@ -204,6 +207,7 @@ impl Decoder {
                 stream.skip_to(start)?;
                 stream
             }
+            _ if start == 0 => TextStream::open_table(file, options)?,
             _ => TextStream::open(file, start)?,
         };
         let window_bytes = usize::try_from(self.window_bytes).unwrap_or(usize::MAX);
@@ -277,14 +281,12 @@ impl Decoder {
         let own = first.schema();
         let name = request.blocks[0].block.path.display();
         let batch = joined(&own, batches, &name)?;
-        let mut problems = Problems::new(request.options.on_type_mismatch);
+        let mut rounded = Problems::new(request.options.on_type_mismatch);
         for (field, column) in own.fields().iter().zip(batch.columns()) {
-            let place = |row| place_of(row, request.blocks, &rows_of_blocks);
-            rounded_by_pandas(column, |row, value, rounded| {
-                problems.rounded(|| place(row), field.name(), value, rounded);
+            rounded_by_pandas(column, false, |row, value, float| {
+                rounded.rounded(|| place_of(row, request.blocks, &rows_of_blocks), field.name(), value, float);
             });
         }
-        let (warnings, warnings_total, warning_kinds) = problems.finish(request.options);
         let fields = own.fields().iter().map(|field| field.as_ref().clone()).collect();
         let rows = batch.num_rows();
         let batch = assemble(fields, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
@@ -293,17 +295,15 @@ impl Decoder {
             rows: rows as u64,
             failed_records: 0,
             unread: Vec::new(),
-            warnings,
-            warnings_total,
-            warning_kinds,
-            warns_of_pandas: true,
+            warnings: Warnings::default(),
+            warnings_of_pandas: rounded.finish(request.options),
         })
     }
 }
 
 /// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which pandas
-/// makes of whole numbers with missing values.
-fn rounded_by_pandas(column: &ArrayRef, rounded: impl FnMut(usize, i128, f64)) {
+/// makes of whole numbers with missing values, here or, if `is_float`, elsewhere.
+fn rounded_by_pandas(column: &ArrayRef, is_float: bool, rounded: impl FnMut(usize, i128, f64)) {
     fn of<T: ArrowPrimitiveType>(column: &ArrayRef, mut rounded: impl FnMut(usize, i128, f64))
     where
         T::Native: Into<i128>,
@@ -319,7 +319,7 @@ fn rounded_by_pandas(column: &ArrayRef, rounded: impl FnMut(usize, i128, f64)) {
         }
     }
     match column.data_type() {
-        _ if column.null_count() == 0 => {}
+        _ if column.null_count() == 0 && !is_float => {}
         DataType::Int64 => of::<Int64Type>(column, rounded),
         DataType::UInt64 => of::<UInt64Type>(column, rounded),
         _ => {}
@@ -364,30 +364,66 @@ fn wrong_range(name: &str, message: &str) -> Error {
     Error::Plan { path: name.to_owned(), message: message.to_owned() }
 }
 
-fn finish(table: Table, request: &DecodeRequest, rows_of_blocks: &[usize]) -> Result<Decoded> {
-    let Table { names, selected, columns, rows, mut problems, .. } = table;
+fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_blocks: &[usize]) -> Result<Decoded> {
+    let Table { selected, columns, rows, mut problems, lines, is_selection, .. } = table;
+    let options = request.options;
     let failed = problems.failed_rows(rows);
-    let mut fields = Vec::with_capacity(columns.len());
-    let mut arrays = Vec::with_capacity(columns.len());
+    let mut of_pandas = Problems::new(options.on_type_mismatch);
+    let mut columns_done = Vec::with_capacity(columns.len());
     for (&index, column) in selected.iter().zip(columns) {
-        let name = &names[index];
+        let TableColumn { name, has_missing, .. } = &own[index];
         let place = |row| format!("row {row} of a mini-batch");
         let rounded = |row, value: i64, rounded| problems.rounded(|| place(row), name, value.into(), rounded);
         let Finished { array, is_json } = column.finish(failed.as_deref(), rounded)?;
-        let field = Field::new(name, array.data_type().clone(), true);
-        let kind = ("ARROW:extension:name".to_owned(), JSON.to_owned());
-        fields.push(if is_json { field.with_metadata(HashMap::from([kind])) } else { field });
-        arrays.push(array);
+        rounded_by_pandas(&array, *has_missing, |row, value, float| {
+            of_pandas.rounded(|| place(row), name, value, float);
+        });
+        if let Some((count, value)) = codes(&own[index], options, &array) {
+            let first = request.blocks.first().map(|block| block.block.path.display()).unwrap_or_default();
+            problems.codes(count, &first, name, value);
+        }
+        let mut metadata = HashMap::new();
+        if is_json {
+            metadata.insert("ARROW:extension:name".to_owned(), JSON.to_owned());
+        } else if let Some(word) = word_for_pandas(&own[index], options, array.data_type()) {
+            metadata.insert(fields::PANDAS.to_owned(), word.to_owned());
+        }
+        columns_done.push((Field::new(name, array.data_type().clone(), true).with_metadata(metadata), array));
     }
+    if let Some(lines) = lines {
+        let array = lines.finish()?.array;
+        let selection = if is_selection { fields::SELECTED } else { "" };
+        let metadata = HashMap::from([(fields::LINES.to_owned(), selection.to_owned())]);
+        columns_done.push((Field::new("", array.data_type().clone(), true).with_metadata(metadata), array));
+    }
+    let (fields, arrays) = columns_done.into_iter().unzip();
     let mut batch = assemble(fields, arrays, request.blocks, rows_of_blocks, rows)?;
     if let Some(failed) = failed {
         batch = filter_record_batch(&batch, &BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))))?;
     }
     let failed_records = (rows - batch.num_rows()) as u64 + problems.unread_records;
     let unread = problems.take_unread(failed_records);
-    let (warnings, warnings_total, warning_kinds) = problems.finish(request.options);
+    let (warnings, warnings_of_pandas) = (problems.finish(options), of_pandas.finish(options));
     let rows = batch.num_rows() as u64;
-    Ok(Decoded { batch, rows, failed_records, unread, warnings, warnings_total, warning_kinds, warns_of_pandas: false })
+    Ok(Decoded { batch, rows, failed_records, unread, warnings, warnings_of_pandas })
+}
+
+/// Returns how many values of a column the original's rules take for truth values although they look like codes, and one
+/// of them.
+fn codes<'a>(column: &'a TableColumn, options: &TableOptions, array: &ArrayRef) -> Option<(u64, &'a [u8])> {
+    let code = column.code.as_ref().filter(|_| !options.column_types.contains_key(&column.name))?;
+    let values = (array.len() - array.null_count()) as u64;
+    (values > 0).then_some((values, code.as_bytes()))
+}
+
+/// Returns what pandas must know about a column besides its type.
+fn word_for_pandas(column: &TableColumn, options: &TableOptions, data_type: &DataType) -> Option<&'static str> {
+    match data_type {
+        _ if options.types == TypeRules::Original => None,
+        DataType::Int64 | DataType::UInt64 if column.has_missing => Some(fields::FLOAT),
+        DataType::LargeUtf8 | DataType::Boolean if options.format.is_delimited() => Some(fields::NAN),
+        _ => None,
+    }
 }
 
 /// Arrow's name for text that is JSON.
@@ -436,7 +472,12 @@ mod tests {
         let block = Block { path: ItemPath::from(path.as_path()), version: None, range, path_columns: vec![] };
         let blocks = [LocalBlock { block: &block, path: &path, has_holes: false }];
         let mut decoder = Decoder::default();
-        let decoded = decoder.decode(&DecodeRequest { blocks: &blocks, options: &options, schema: schema.as_ref() });
+        let decoded = decoder.decode(&DecodeRequest {
+            blocks: &blocks,
+            options: &options,
+            schema: schema.as_ref(),
+            with_lines: false,
+        });
         assert_eq!(decoded.expect("readable").rows, lines as u64);
         assert!(decoder.text.bytes.capacity() < 4 * WINDOW_BYTES as usize);
     }

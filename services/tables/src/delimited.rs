@@ -1,7 +1,9 @@
 //! Parses delimited text into columns.
 
-use crate::column::{Builder, Column};
-use crate::problems::{Origin, Problem, Problems};
+use crate::column::{Builder, Column, Texts};
+use crate::missing::is_missing;
+use crate::problems::{Became, Misfit, Origin, Problem, Problems};
+use crate::scalar::trim;
 use crate::split::{Rows, Splitter, unquote};
 
 /// The columns of one mini-batch under construction.
@@ -14,6 +16,8 @@ pub(crate) struct Table {
     pub width: usize,
     /// Positions in a row of the current file of the columns to read; `None`: it has no such column.
     pub places: Vec<Option<usize>>,
+    /// Whether the words that pandas takes for a missing value are one, and white space is not.
+    pub has_words: bool,
     /// Whether the job lists its columns, so that all others are irrelevant.
     pub is_selection: bool,
     /// The columns to read, in the order of `selected`.
@@ -22,6 +26,8 @@ pub(crate) struct Table {
     pub rows: usize,
     /// Problems in the rows.
     pub problems: Problems,
+    /// The lines of the rows, if they are wanted.
+    pub lines: Option<Texts>,
 }
 
 impl Table {
@@ -59,11 +65,13 @@ impl Table {
                     (0..rows.count).for_each(|_| column.builder().take_missing());
                     continue;
                 };
+                let (has_words, first_row) = (self.has_words, self.rows);
                 let mut cells =
-                    Cells { text, rows, index: cell, first_row: self.rows, origin, problems: &mut self.problems };
+                    Cells { text, rows, index: cell, has_words, first_row, origin, problems: &mut self.problems };
                 let name = &self.names[index];
                 match column {
                     Column::Integer(values) => cells.take(values, name),
+                    Column::Unsigned(values) => cells.take(values, name),
                     Column::Float(values) => cells.take(values, name),
                     Column::Boolean(values) => cells.take(values, name),
                     Column::DateTime(values) => cells.take(values, name),
@@ -116,6 +124,7 @@ struct Cells<'a, 'p> {
     text: &'a [u8],
     rows: &'a Rows,
     index: usize,
+    has_words: bool,
     first_row: usize,
     origin: &'a mut Origin<'p>,
     problems: &'a mut Problems,
@@ -133,7 +142,19 @@ impl Cells<'_, '_> {
                 continue;
             }
             let cell = unquote(&self.text[start..end], &mut scratch);
-            if let Err(misfit) = values.take(cell) {
+            if self.has_words && is_missing(cell) && !(cell.is_empty() && values.problem().is_none()) {
+                values.take_missing();
+                continue;
+            }
+            let is_blank = || !cell.is_empty() && trim(cell).is_empty();
+            let taken = match values.problem().filter(|_| self.has_words && is_blank()) {
+                Some(problem) => {
+                    values.take_missing();
+                    Err(Misfit { problem, became: Became::Missing })
+                }
+                None => values.take(cell),
+            };
+            if let Err(misfit) = taken {
                 self.problems.misfit(self.origin, start, self.first_row + row, name, cell, misfit);
             }
         }

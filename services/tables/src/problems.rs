@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use arrow::temporal_conversions::timestamp_ns_to_datetime;
 use protocol::{
-    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, UNREAD_MAX, UnreadRecord, WARNING_KINDS_MAX,
-    Warning, WarningKind,
+    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, TypeRules, UNREAD_MAX, UnreadRecord,
+    WARNING_KINDS_MAX, Warning, WarningKind,
 };
 
 use crate::WINDOW_ROWS;
+use crate::datetime::{DayOrder, is_datetime};
 use crate::scalar::{parse_float, parse_integer, trim};
 use crate::source::{Text, TextFile};
 
@@ -80,14 +82,20 @@ impl Origin<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     NoInteger,
+    NoUnsigned,
     Fraction,
     BeyondInteger,
     NoNumber,
     NoTruthValue,
     NoTime,
+    NoOffset,
+    UnexpectedOffset,
+    OffsetDropped,
+    CodesAsTruth,
     LeadingZeros,
     Rounded,
     InvalidBytes,
+    HalfPair,
     FewCells,
     ManyCells,
     BrokenQuote,
@@ -103,14 +111,22 @@ impl Problem {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::NoInteger => ("not a whole number", "read as missing"),
+            Self::NoUnsigned => ("not a whole number from 0 to 2^64 - 1", "read as missing"),
             Self::Fraction => ("not a whole number", "fraction dropped"),
             Self::BeyondInteger => ("beyond int64", "read as float64"),
             Self::NoNumber => ("not a number", "read as missing"),
             Self::NoTruthValue => ("not a truth value", "read as missing"),
             Self::NoTime => ("not a date or time", "read as missing"),
+            Self::NoOffset => ("a time without an offset among times with one", "read as missing"),
+            Self::UnexpectedOffset => ("a time with an offset among times without one", "read as missing"),
+            Self::OffsetDropped => ("times with an offset", "converted to UTC and the offset dropped"),
+            Self::CodesAsTruth => {
+                ("only 0 and 1, Y and N or T and F in the rows that decide its type", "read as truth values")
+            }
             Self::LeadingZeros => ("leading zeros", "dropped"),
             Self::Rounded => ("more digits than float64 holds", "rounded"),
             Self::InvalidBytes => ("bytes that are not valid in the encoding", "replaced by U+FFFD"),
+            Self::HalfPair => ("half of a surrogate pair", "replaced by U+FFFD"),
             Self::FewCells => ("rows with fewer cells than there are columns", "the others are missing"),
             Self::ManyCells => ("rows with more cells than there are columns", "the others were dropped"),
             Self::BrokenQuote => ("lines that end within quotes", "the row was cut there"),
@@ -124,12 +140,39 @@ impl Problem {
         }
     }
 
-    /// Returns whether the record fails if the job requires that for records that do not fit.
+    /// Returns whether the record fails if the job requires that for records that do not fit. One whose text has an
+    /// answer everywhere else does not.
     fn can_fail(self) -> bool {
-        !matches!(
-            self,
-            Self::LeadingZeros | Self::Rounded | Self::InvalidBytes | Self::BrokenHeader | Self::OtherHeader
-        )
+        match self {
+            Self::NoInteger
+            | Self::NoUnsigned
+            | Self::Fraction
+            | Self::BeyondInteger
+            | Self::NoNumber
+            | Self::NoTruthValue
+            | Self::NoTime
+            | Self::NoOffset
+            | Self::UnexpectedOffset
+            | Self::ManyCells
+            | Self::BrokenQuote
+            | Self::OpenQuote
+            | Self::NoObject => true,
+            Self::OffsetDropped
+            | Self::CodesAsTruth
+            | Self::LeadingZeros
+            | Self::Rounded
+            | Self::InvalidBytes
+            | Self::HalfPair
+            | Self::FewCells
+            | Self::BrokenHeader
+            | Self::OtherHeader
+            | Self::UnknownKey => false,
+        }
+    }
+
+    /// Returns whether the value is in the column, changed.
+    fn keeps_value(self) -> bool {
+        matches!(self, Self::LeadingZeros | Self::Rounded | Self::OffsetDropped)
     }
 
     /// Returns the name of the type that the value does not have.
@@ -138,6 +181,9 @@ impl Problem {
             Self::NoNumber => "number",
             Self::NoTruthValue => "truth value",
             Self::NoTime => "date or time",
+            Self::NoOffset => "time with an offset",
+            Self::UnexpectedOffset => "time without an offset",
+            Self::NoUnsigned => "integer from 0 to 2^64 - 1",
             _ => "integer",
         }
     }
@@ -150,10 +196,22 @@ impl Problem {
             Self::NoInteger | Self::Fraction | Self::NoTruthValue if parse_float(value).is_some() => {
                 Some(ColumnType::Float)
             }
-            Self::NoInteger | Self::Fraction | Self::BeyondInteger | Self::NoNumber | Self::NoTruthValue => {
-                Some(ColumnType::Text)
-            }
-            Self::NoTime | Self::LeadingZeros | Self::Rounded => Some(ColumnType::Text),
+            // Such a value proves that the others were read with day and month exchanged.
+            Self::NoTime if is_datetime(value, DayOrder::DayFirst) => Some(ColumnType::DateTimeDayFirst),
+            Self::CodesAsTruth if parse_integer(value).is_some() => Some(ColumnType::Integer),
+            Self::NoInteger
+            | Self::NoUnsigned
+            | Self::Fraction
+            | Self::BeyondInteger
+            | Self::NoNumber
+            | Self::NoTruthValue
+            | Self::NoTime
+            | Self::NoOffset
+            | Self::UnexpectedOffset
+            | Self::OffsetDropped
+            | Self::CodesAsTruth
+            | Self::LeadingZeros
+            | Self::Rounded => Some(ColumnType::Text),
             _ => None,
         }
     }
@@ -166,6 +224,12 @@ struct Counted {
     count: u64,
     first: String,
     column_type: Option<ColumnType>,
+}
+
+impl Counted {
+    fn is(&self, problem: Problem, column: Option<&str>) -> bool {
+        self.problem == problem && self.column.as_deref() == column
+    }
 }
 
 /// The problems of the records of one mini-batch.
@@ -224,7 +288,7 @@ impl Problems {
 
     /// Returns whether a record that does not fit fails.
     fn fails(&self, problem: Problem) -> bool {
-        self.policy == MismatchPolicy::Error && problem.can_fail()
+        self.policy == MismatchPolicy::Reject && problem.can_fail()
     }
 
     /// Counts a problem, and adds its text if it is among the first or the first of its kind. `message` gets the place.
@@ -237,8 +301,7 @@ impl Problems {
     ) {
         self.total += 1;
         let column_type = value.and_then(|value| problem.type_for(value));
-        let is_same = |known: &Counted| known.problem == problem && known.column.as_deref() == column;
-        let is_new = match self.kinds.iter().position(is_same) {
+        let is_new = match self.kinds.iter().position(|known| known.is(problem, column)) {
             Some(index) => {
                 let known = &mut self.kinds[index];
                 known.count += 1;
@@ -288,7 +351,7 @@ impl Problems {
             let (what, outcome) = problem.words();
             let value = quoted(value);
             match problem {
-                Problem::LeadingZeros | Problem::Rounded => {
+                _ if problem.keeps_value() => {
                     format!("{place}, column \"{column}\": {value} is read as {became}; {what}: {outcome}")
                 }
                 _ if fails => {
@@ -298,6 +361,22 @@ impl Problems {
             }
         };
         self.add(problem, (Some(column), Some(value)), || origin.describe(position), message);
+    }
+
+    /// Adds the values of a column that the original takes for truth values, of which this is one.
+    pub fn codes(&mut self, count: u64, place: &str, column: &str, value: &[u8]) {
+        let message = |place: &str| {
+            format!(
+                "{place}, column \"{column}\": {} is read as a truth value, because the rows that decide the type hold \
+                 no other text than such codes",
+                quoted(value)
+            )
+        };
+        self.add(Problem::CodesAsTruth, (Some(column), Some(value)), || place.to_owned(), message);
+        if let Some(known) = self.kinds.iter_mut().find(|known| known.is(Problem::CodesAsTruth, Some(column))) {
+            known.count += count - 1;
+        }
+        self.total += count - 1;
     }
 
     /// Adds a whole number that changes because its column has missing values.
@@ -350,6 +429,17 @@ impl Problems {
         self.add(Problem::InvalidBytes, (Some(column), Some(value)), || origin.describe(position), message);
     }
 
+    /// Adds half of a surrogate pair in a text, which contains U+FFFD instead.
+    pub fn half_pair(&mut self, origin: &mut Origin, position: usize, column: &str, value: &[u8]) {
+        let message = |place: &str| {
+            format!(
+                "{place}, column \"{column}\": half of a surrogate pair was replaced by U+FFFD in {}",
+                quoted(value)
+            )
+        };
+        self.add(Problem::HalfPair, (Some(column), Some(value)), || origin.describe(position), message);
+    }
+
     /// Returns one flag per row, `true` for failed rows; `None` if none failed.
     pub fn failed_rows(&self, rows: usize) -> Option<Vec<bool>> {
         if self.failed_rows.is_empty() {
@@ -362,9 +452,9 @@ impl Problems {
         Some(failed)
     }
 
-    /// Returns the first warnings, their total number, and their kinds.
-    pub fn finish(self, options: &TableOptions) -> (Vec<Warning>, u64, Vec<WarningKind>) {
-        let fails = self.policy == MismatchPolicy::Error;
+    /// Returns the warnings.
+    pub fn finish(self, options: &TableOptions) -> Warnings {
+        let fails = self.policy == MismatchPolicy::Reject;
         let kinds = self.kinds.into_iter().map(|mut counted| {
             let (what, outcome) = counted.problem.words();
             if options.format == TableFormat::Jsonl && counted.column_type == Some(ColumnType::Text) {
@@ -376,7 +466,29 @@ impl Problems {
             let Counted { column, count, first, column_type, .. } = counted;
             WarningKind { column, problem: format!("{what}, {outcome}"), count, first, remedy, column_type }
         });
-        (self.warnings, self.total, kinds.collect())
+        Warnings { first: self.warnings, total: self.total, kinds: kinds.collect() }
+    }
+}
+
+/// What users should know about the rows of a mini-batch.
+#[derive(Clone, Debug, Default)]
+pub struct Warnings {
+    /// The first [`WARNINGS_MAX`].
+    pub first: Vec<Warning>,
+    /// Number of all.
+    pub total: u64,
+    /// All by kind, for a summary.
+    pub kinds: Vec<WarningKind>,
+}
+
+impl Warnings {
+    /// Adds the warnings of `more`.
+    pub fn extend(&mut self, more: Self) {
+        self.first.extend(more.first);
+        self.first.truncate(WARNINGS_MAX);
+        self.total += more.total;
+        self.kinds.extend(more.kinds);
+        self.kinds.truncate(WARNING_KINDS_MAX);
     }
 }
 
@@ -385,12 +497,25 @@ fn remedy(counted: &Counted, options: &TableOptions) -> String {
     let column = counted.column.as_deref().unwrap_or_default();
     if let Some(column_type) = counted.column_type {
         let setting = format!("columns: {{{}: {}}}", yaml_key(column), column_type.name());
-        return match options.column_types.get(column) {
-            Some(given) => format!("`columns` makes it {}: correct the values, or set {setting}", given.name()),
-            None if matches!(counted.problem, Problem::LeadingZeros | Problem::Rounded) => {
-                format!("to keep them, set {setting}")
+        return match (counted.problem, options.column_types.get(column)) {
+            (Problem::OffsetDropped, _) if options.format.is_delimited() => {
+                format!(
+                    "to keep them, set {setting}, or types: pandas with columns: {{{}: timestamp}}",
+                    yaml_key(column)
+                )
             }
-            None => format!("its type comes from the first {WINDOW_ROWS} rows: set {setting}"),
+            (Problem::CodesAsTruth, _) => format!("to keep them, set types: pandas, or {setting}"),
+            (problem, None) if problem.keeps_value() => format!("to keep them, set {setting}"),
+            (_, Some(given)) => format!("`columns` makes it {}: correct the values, or set {setting}", given.name()),
+            (_, None) => {
+                let rows = match options.types {
+                    TypeRules::Original => format!("the first {WINDOW_ROWS} rows"),
+                    TypeRules::Pandas => "some rows of the files".to_owned(),
+                };
+                let order = column_type == ColumnType::DateTimeDayFirst;
+                let condition = if order { " if days come first" } else { "" };
+                format!("its type comes from {rows}: set {setting}{condition}")
+            }
         };
     }
     match counted.problem {
@@ -403,7 +528,10 @@ fn remedy(counted: &Counted, options: &TableOptions) -> String {
             let encoding = &options.encoding;
             format!("the files are read as {encoding}: set encoding to theirs, such as windows-1252")
         }
-        Problem::OtherHeader => "make files with other columns an input of their own".to_owned(),
+        Problem::HalfPair => "write the other half, or keep the text whole where it is cut".to_owned(),
+        Problem::OtherHeader => {
+            "to read each file by its own header, set header: all_files_different_headers".to_owned()
+        }
         Problem::NoObject => "write one JSON object a line".to_owned(),
         _ => format!("to read it, set columns: {{{}: json}}", yaml_key(column)),
     }
@@ -432,6 +560,8 @@ pub(crate) enum Became {
     Missing,
     Integer(i64),
     Float(f64),
+    /// Nanoseconds since the epoch.
+    Time(i64),
 }
 
 impl Display for Became {
@@ -440,6 +570,10 @@ impl Display for Became {
             Self::Missing => formatter.write_str("missing"),
             Self::Integer(value) => value.fmt(formatter),
             Self::Float(value) => write!(formatter, "{value:?}"),
+            Self::Time(value) => match timestamp_ns_to_datetime(*value) {
+                Some(time) => time.fmt(formatter),
+                None => value.fmt(formatter),
+            },
         }
     }
 }

@@ -222,9 +222,12 @@ impl Selection {
         let positions: HashMap<&str, usize> =
             schema.fields().iter().enumerate().rev().map(|(index, field)| (field.name().as_str(), index)).collect();
         let position = |column: &String| {
-            positions.get(column.as_str()).copied().ok_or_else(|| Error::Plan {
+            positions.get(column.as_str()).copied().ok_or_else(|| Error::Kind {
                 path: name.to_owned(),
-                message: format!("it has no column \"{column}\", which `columns` lists"),
+                message: format!(
+                    "has no column \"{column}\", which `columns` lists and the first file has: write it into the file, or \
+                     make files without it an input of their own"
+                ),
             })
         };
         let wanted: Vec<usize> = listed.iter().map(position).collect::<Result<_>>()?;

@@ -61,6 +61,21 @@ pub(crate) fn parse_integer(cell: &[u8]) -> Option<i64> {
     if negative { Some(value) } else { value.checked_neg() }
 }
 
+/// Parses a whole number without a minus, within `u64`.
+pub(crate) fn parse_unsigned(cell: &[u8]) -> Option<u64> {
+    let (negative, digits) = split_sign(cell);
+    if negative || !is_whole(cell) {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |value, byte| value.checked_mul(10)?.checked_add(u64::from(byte - b'0')))
+}
+
+/// Returns whether a text is a whole number of any size.
+pub(crate) fn is_whole(cell: &[u8]) -> bool {
+    let (_, digits) = split_sign(cell);
+    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+}
+
 fn split_sign(cell: &[u8]) -> (bool, &[u8]) {
     match cell {
         [b'-', rest @ ..] => (true, rest),
@@ -147,6 +162,15 @@ pub(crate) fn parse_boolean(cell: &[u8]) -> Option<bool> {
     match cell {
         b"1" | b"T" | b"Y" => Some(true),
         b"0" | b"F" | b"N" => Some(false),
+        _ if cell.eq_ignore_ascii_case(b"true") => Some(true),
+        _ if cell.eq_ignore_ascii_case(b"false") => Some(false),
+        _ => None,
+    }
+}
+
+/// Parses a truth value as `pandas.read_csv` does: a word.
+pub(crate) fn parse_truth(cell: &[u8]) -> Option<bool> {
+    match cell {
         _ if cell.eq_ignore_ascii_case(b"true") => Some(true),
         _ if cell.eq_ignore_ascii_case(b"false") => Some(false),
         _ => None,

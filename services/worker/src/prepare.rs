@@ -173,7 +173,7 @@ fn decode(
     let local_blocks = blocks.iter().zip(local.iter().zip(&paths));
     let local_blocks: Vec<LocalBlock> =
         local_blocks.map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() }).collect();
-    let request = DecodeRequest { blocks: &local_blocks, options, schema };
+    let request = DecodeRequest { blocks: &local_blocks, options, schema, with_lines: true };
     let decoded = decoder.decode(&request);
     // After the file was read, and before an error that a change may have caused.
     local::check_blocks(blocks)?;
@@ -186,9 +186,7 @@ fn decode(
         passed: rows,
         unread: decoded.unread,
         warnings: decoded.warnings,
-        warnings_total: decoded.warnings_total,
-        warning_kinds: decoded.warning_kinds,
-        warns_of_pandas: decoded.warns_of_pandas,
+        warnings_of_pandas: decoded.warnings_of_pandas,
         ..Prepared::new(Payload::Table { rows, total, bytes }, total)
     })
 }

@@ -62,7 +62,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("inputs: [{TABLE, infer_column_types: yes}]", "inputs[0].infer_column_types: found \"yes\" … true or false"),
     ("inputs: [{TABLE, support_multi_line: 1}]", "inputs[0].support_multi_line: true or false"),
     ("inputs: [{TABLE, empty_as_string: ''}]", "inputs[0].empty_as_string: true or false"),
-    ("inputs: [{TABLE, on_type_mismatch: skip}]", "inputs[0].on_type_mismatch: warn, error"),
+    ("inputs: [{TABLE, on_type_mismatch: skip}]", "inputs[0].on_type_mismatch: reject, missing"),
     ("inputs: [{FILE, columns: [id]}]", "inputs[0].columns: columns of an input of type tabular"),
     ("inputs: [{TABLE, columns: id}]", "inputs[0].columns: found \"id\" … a list of column"),
     ("inputs: [{TABLE, columns: []}]", "inputs[0].columns: found an empty list"),

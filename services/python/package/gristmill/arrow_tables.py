@@ -7,6 +7,9 @@ what still refers to it, such as a table that the function keeps, gets pages of 
 import mmap
 
 PAGE = mmap.PAGESIZE
+OWN = b"gristmill."
+"""Beginning of the keys of metadata that the agent writes (``protocol/src/fields.rs``)."""
+LINES = b"gristmill.lines"
 
 
 class MissingPyarrow(Exception):
@@ -23,10 +26,16 @@ class SharedTable:
 
     def read(self):
         """Returns a ``pyarrow.Table`` whose columns lie in the mapping, except for texts that the agent sent as
-        dictionaries: these are made into plain ones."""
+        dictionaries: these are made into plain ones. What the agent adds for other readers is left out."""
         import pyarrow
 
         table = pyarrow.ipc.open_stream(pyarrow.py_buffer(self._memory)).read_all()
+        lines = [place for place, field in enumerate(table.schema) if LINES in (field.metadata or {})]
+        for place in lines:
+            table = table.remove_column(place)
+        fields = [_without_own(field) for field in table.schema]
+        if fields:
+            table = pyarrow.Table.from_arrays(table.columns, schema=pyarrow.schema(fields))
         for position, field in enumerate(table.schema):
             if pyarrow.types.is_dictionary(field.type):
                 plain = field.with_type(field.type.value_type)
@@ -41,6 +50,12 @@ class SharedTable:
         except BufferError:
             for offset in range(0, self._length, PAGE):
                 memory[offset] = memory[offset]
+
+
+def _without_own(field):
+    metadata = field.metadata or {}
+    kept = {key: value for key, value in metadata.items() if not key.startswith(OWN)}
+    return field if len(kept) == len(metadata) else field.with_metadata(kept or None)
 
 
 def require_pyarrow(executable):

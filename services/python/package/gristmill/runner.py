@@ -345,10 +345,16 @@ class Process:
                 return paths, done.items
             return paths, len(paths)
         if kind == "table":
-            from gristmill.tables import frame_of
+            from gristmill.tables import frame_of, read_items
 
             descriptor = self._channel.next_descriptor()
             try:
+                if self._functions.wants_items:
+                    first, end = mini_batch.get("items", (0, payload["rows"]))
+                    positions = range(first, end) if done is None else done.left
+                    items = MiniBatchFiles(read_items(descriptor, payload["bytes"], positions))
+                    items.task_id = mini_batch["mini_batch"]
+                    return items, end - first if done is None else done.items
                 if self._functions.wants_arrow:
                     self._shared = SharedTable(descriptor, payload["bytes"])
                     table = self._shared.read()

@@ -34,11 +34,11 @@ fn quoted_line_break_ends_the_row_unless_multi_line() {
     let text = "a,b\n1,\"x\ny\"\n2,z\n";
     let torn = Input::new(text, csv()).decode_all();
     assert_eq!(column(&torn, "a"), ["1", "y\"", "2"]);
-    let [broken, short] = &torn.warning_kinds[..] else { panic!("two kinds: {torn:?}") };
+    let [broken, short] = &torn.warnings.kinds[..] else { panic!("two kinds: {torn:?}") };
     assert_eq!((broken.problem.as_str(), broken.count), ("lines that end within quotes, the row was cut there", 1));
     assert!(broken.first.ends_with("data.txt, line 2") && broken.remedy.ends_with("set support_multi_line: true"));
     assert_eq!(short.problem, "rows with fewer cells than there are columns, the others are missing");
-    let strict = TableOptions { on_type_mismatch: MismatchPolicy::Error, ..csv() };
+    let strict = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() };
     let strict = Input::new("a,b\n1,\"x\ny,z\"\n2,z\n", strict).decode_all();
     assert_eq!((strict.failed_records, column(&strict, "a")), (1, vec!["y".to_owned(), "2".to_owned()]));
     let whole = Input::new(text, TableOptions { support_multi_line: true, ..csv() });
@@ -46,7 +46,7 @@ fn quoted_line_break_ends_the_row_unless_multi_line() {
     let unended = Input::new("a,b\n1,\"x\ny\n", TableOptions { support_multi_line: true, ..csv() });
     let decoded = unended.decode_all();
     assert_eq!(column(&decoded, "b"), ["x\ny\n"]);
-    assert_eq!(decoded.warnings_total, 1);
+    assert_eq!(decoded.warnings.total, 1);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn ragged_row_does_not_affect_other_rows() {
             "data.txt, line 4: 4 cells in a table of 3 columns; the others were dropped"
         ]
     );
-    let strict = Input::new(text, TableOptions { on_type_mismatch: MismatchPolicy::Error, ..csv() }).decode_all();
+    let strict = Input::new(text, TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() }).decode_all();
     assert_eq!((strict.rows, strict.failed_records), (2, 2));
     assert_eq!(column(&strict, "c"), ["3", "12"]);
 }
@@ -106,7 +106,7 @@ fn each_file_may_have_its_own_columns() {
         assert_eq!(column(&second, "c").len(), 2);
         let third = read(2, all);
         assert_eq!((column(&third, "b"), column(&third, "a")), (texts(&["q"]), texts(&["NaN"])));
-        assert!(second.warnings.is_empty() && third.warnings.is_empty());
+        assert!(second.warnings.first.is_empty() && third.warnings.first.is_empty());
         let behind = match multi_line {
             true => BlockRange::Records { start: 8, end: 12 },
             false => BlockRange::Lines { first: 8, last: 9 },
@@ -124,7 +124,7 @@ fn different_header_is_reported() {
     let input = Input::new("a,b\n5,6\n", csv());
     let other = input.folder.file("other", "b,a\n7,8\n");
     let decoded = decode(&other, ALL_LINES, &csv(), input.schema.as_ref()).expect("readable");
-    assert!(decoded.warnings[0].message.contains("header differs"), "{:?}", decoded.warnings);
+    assert!(decoded.warnings.first[0].message.contains("header differs"), "{:?}", decoded.warnings);
     assert_eq!(column(&decoded, "a"), ["7"]);
 }
 
@@ -181,7 +181,7 @@ fn columns_from_the_path_are_last_and_blocks_are_in_order() {
         .collect();
     let local: Vec<_> =
         blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path, has_holes: false }).collect();
-    let request = DecodeRequest { blocks: &local, options: &csv(), schema: schema.as_ref() };
+    let request = DecodeRequest { blocks: &local, options: &csv(), schema: schema.as_ref(), with_lines: false };
     let decoded = tables::decode(&request).expect("readable");
     assert_eq!(names(&decoded), ["a", "Store", "Brand"]);
     assert_eq!(column(&decoded, "a"), ["5", "6", "7"]);

@@ -23,7 +23,7 @@ fn columns_follow_the_first_appearance_of_keys() {
     assert_eq!(column(&decoded, "t"), ["true", "false"]);
     assert_eq!(dtype(&decoded, "z"), DataType::Null);
     assert_eq!(column(&decoded, "new"), ["-", "late"]);
-    assert_eq!(decoded.warnings_total, 0);
+    assert_eq!(decoded.warnings.total, 0);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn later_values_of_other_kinds_stay_unchanged() {
         let decoded = Input::new(&text, jsonl()).decode_all();
         let expected = later.map(|value| if value == "null" { "-" } else { value });
         assert_eq!(column(&decoded, "a")[199..], [&[of_first], &expected[..]].concat(), "{first}");
-        assert!(is_json(&decoded, "a") && decoded.warnings_total == 0, "{first}");
+        assert!(is_json(&decoded, "a") && decoded.warnings.total == 0, "{first}");
         let texts = TableOptions { infer_column_types: false, ..jsonl() };
         let decoded = Input::new(&text, texts).decode_all();
         assert!(!is_json(&decoded, "a"), "without inference everything is text");
@@ -74,14 +74,14 @@ fn later_values_of_other_kinds_stay_unchanged() {
 fn keys_of_later_lines_are_reported_or_read_if_typed() {
     let text = format!("{}{{\"a\":1,\"late\":[1]}}\n", "{\"a\":1}\n".repeat(200));
     let decoded = Input::new(&text, jsonl()).decode_all();
-    let [kind] = &decoded.warning_kinds[..] else { panic!("one kind: {decoded:?}") };
+    let [kind] = &decoded.warnings.kinds[..] else { panic!("one kind: {decoded:?}") };
     assert_eq!(
         (kind.column.as_deref(), kind.count, kind.remedy.as_str()),
         (Some("late"), 1, "to read it, set columns: {late: json}")
     );
     let column_types = BTreeMap::from([("late".to_owned(), ColumnType::Json)]);
     let given = Input::new(&text, TableOptions { column_types, ..jsonl() }).decode_all();
-    assert_eq!((column(&given, "late")[199..].to_vec(), given.warnings_total), (vec!["-".into(), "[1]".into()], 0));
+    assert_eq!((column(&given, "late")[199..].to_vec(), given.warnings.total), (vec!["-".into(), "[1]".into()], 0));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn nested_values_are_checked() {
     }
     for line in ["[ ]", "{ }", "[NaN, -Infinity]", r#"[ { "k" : [ [ ] , { } , "\u00e9\"" ] } , null ]"#] {
         let decoded = Input::new(format!("{{\"a\":{line}}}\n"), jsonl()).decode_all();
-        assert_eq!((decoded.rows, decoded.warnings_total), (1, 0), "{line}");
+        assert_eq!((decoded.rows, decoded.warnings.total), (1, 0), "{line}");
     }
     let deep = |depth: usize| format!("{{\"a\":{}{}}}\n", "[".repeat(depth), "]".repeat(depth));
     let decoded = Input::new(deep(500) + &deep(501), jsonl()).decode_all();
@@ -128,10 +128,10 @@ fn later_values_follow_the_rules_of_text() {
         format!("{}{}", "{\"a\":5}\n".repeat(200), "{\"a\":\"x\"}\n{\"a\":1.5,\"b\":1}\n{\"a\":\"7\"}\n{\"a\":[]}\n");
     let decoded = Input::new(&text, jsonl()).decode_all();
     assert_eq!(column(&decoded, "a")[200..], ["NaN", "1.0", "7.0", "NaN"]);
-    assert_eq!(decoded.warnings_total, 4);
+    assert_eq!(decoded.warnings.total, 4);
     assert!(messages(&decoded)[1].starts_with("data.txt, line 202"), "{:?}", messages(&decoded));
-    assert!(decoded.warning_kinds[0].remedy.ends_with("set columns: {a: json}"), "{:?}", decoded.warning_kinds);
-    let strict = TableOptions { on_type_mismatch: MismatchPolicy::Error, ..jsonl() };
+    assert!(decoded.warnings.kinds[0].remedy.ends_with("set columns: {a: json}"), "{:?}", decoded.warnings.kinds);
+    let strict = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..jsonl() };
     let decoded = Input::new(&text, strict).decode_all();
     assert_eq!((decoded.rows, decoded.failed_records), (201, 3));
     assert_eq!(dtype(&decoded, "a"), DataType::Int64);
@@ -142,5 +142,5 @@ fn escapes_repeated_keys_and_invalid_bytes_are_handled() {
     let decoded =
         Input::new(b"{\"a\\u0062\":\"x\\ty\"}\n{\"ab\":\"\xFF\", \"ab\":\"last\xFF wins\"}\r\n", jsonl()).decode_all();
     assert_eq!(column(&decoded, "ab"), ["x\ty", "last\u{FFFD} wins"]);
-    assert_eq!(decoded.warnings_total, 1);
+    assert_eq!(decoded.warnings.total, 1);
 }

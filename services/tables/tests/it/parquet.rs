@@ -43,7 +43,7 @@ fn decode(path: &Path, row_group: u32, offset: u64, rows: u64) -> Result<Decoded
     let block =
         Block { path: ItemPath::from(path), version: None, range, path_columns: vec![("Store".into(), "007".into())] };
     let blocks = [LocalBlock { block: &block, path, has_holes: false }];
-    tables::decode(&DecodeRequest { blocks: &blocks, options: &options(), schema: None })
+    tables::decode(&DecodeRequest { blocks: &blocks, options: &options(), schema: None, with_lines: false })
 }
 
 fn numbers(decoded: &Decoded) -> Vec<String> {
@@ -78,7 +78,7 @@ fn whole_numbers_that_pandas_rounds_are_reported() {
     let path = folder.parquet("ids.parquet", &batch, WriterProperties::default());
     let decoded = decode(&path, 0, 0, 5).expect("readable");
     let file = path.display();
-    let said: Vec<_> = decoded.warning_kinds.iter().map(ToString::to_string).collect();
+    let said: Vec<_> = decoded.warnings_of_pandas.kinds.iter().map(ToString::to_string).collect();
     assert_eq!(
         said,
         [
@@ -92,13 +92,16 @@ fn whole_numbers_that_pandas_rounds_are_reported() {
             ),
         ]
     );
-    assert_eq!((decoded.warnings_total, decoded.warnings.len(), decoded.warns_of_pandas), (3, 3, true));
+    assert_eq!(
+        (decoded.warnings_of_pandas.total, decoded.warnings_of_pandas.first.len(), decoded.warnings.total),
+        (3, 3, 0)
+    );
     let first = format!(
         "{file}, row group 0, row 2, column \"id\": 9007199254740993 is rounded to 9007199254740992 because other values of \
          the column are missing"
     );
-    assert_eq!(decoded.warnings[0].message, first);
-    assert_eq!(decode(&path, 0, 3, 2).expect("readable").warnings_total, 0, "no value of these rows is missing");
+    assert_eq!(decoded.warnings_of_pandas.first[0].message, first);
+    assert_eq!(decode(&path, 0, 3, 2).expect("readable").warnings.total, 0, "no value of these rows is missing");
 }
 
 #[test]
@@ -180,7 +183,8 @@ fn several_blocks_are_one_table() {
     });
     let local = blocks.each_ref().map(|block| LocalBlock { block, path: &path, has_holes: false });
     let decoded =
-        tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None }).expect("readable");
+        tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None, with_lines: false })
+            .expect("readable");
     assert_eq!(numbers(&decoded), ["0", "1", "2", "3", "4", "20", "21", "22", "23", "24"]);
     assert_eq!(values(decoded.batch.column(5))[4..6], ["x", "y"]);
 }

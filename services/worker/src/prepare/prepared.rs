@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, UnreadRecord, Warning, WarningKind, Work};
+use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, UnreadRecord, Work};
+use tables::Warnings;
 
 use super::remote::Downloads;
 use crate::memory_files::MemoryFile;
@@ -62,13 +63,9 @@ pub struct Prepared {
     /// Those, if they are records of a table.
     pub unread: Vec<UnreadRecord>,
     /// Warnings from reading it.
-    pub warnings: Vec<Warning>,
-    /// Number of warnings, including those left out of `warnings`.
-    pub warnings_total: u64,
-    /// The warnings by kind.
-    pub warning_kinds: Vec<WarningKind>,
-    /// The warnings are about values that only pandas changes.
-    pub warns_of_pandas: bool,
+    pub warnings: Warnings,
+    /// Warnings about values that only pandas changes.
+    pub warnings_of_pandas: Warnings,
 }
 
 impl Prepared {
@@ -82,10 +79,11 @@ impl Prepared {
 
     /// Returns it as a script gets it. `is_arrow`: as a table of Arrow.
     pub fn given(self, is_arrow: bool) -> Self {
-        match is_arrow && self.warns_of_pandas {
-            true => Self { warnings: Vec::new(), warnings_total: 0, warning_kinds: Vec::new(), ..self },
-            false => self,
+        let (mut warnings, of_pandas) = (self.warnings, self.warnings_of_pandas);
+        if !is_arrow {
+            warnings.extend(of_pandas);
         }
+        Self { warnings, warnings_of_pandas: Warnings::default(), ..self }
     }
 
     /// Creates a mini-batch of `total` items, all of which are in the argument of `run()`.
@@ -98,10 +96,8 @@ impl Prepared {
             passed: total,
             total,
             unread: Vec::new(),
-            warnings: Vec::new(),
-            warnings_total: 0,
-            warning_kinds: Vec::new(),
-            warns_of_pandas: false,
+            warnings: Warnings::default(),
+            warnings_of_pandas: Warnings::default(),
         }
     }
 

@@ -101,8 +101,8 @@ pub(crate) fn conclude(
         _ => (ending.load_seconds, ending.run_seconds),
     };
     let waited = began.instant.duration_since(received).saturating_sub(preparation);
-    let warnings_total = prepared.warnings_total + ending.warnings.len() as u64;
-    let mut warnings = prepared.warnings;
+    let warnings_total = prepared.warnings.total + ending.warnings.len() as u64;
+    let mut warnings = prepared.warnings.first;
     warnings.extend(ending.warnings);
     let returned = if succeeded { ending.returned.min(prepared.passed) } else { 0 };
     let without_result = if succeeded { prepared.passed - returned } else { 0 };
@@ -128,7 +128,7 @@ pub(crate) fn conclude(
         error: ending.error.filter(|_| !succeeded).map(Box::new),
         warnings,
         warnings_total,
-        warning_kinds: prepared.warning_kinds,
+        warning_kinds: prepared.warnings.kinds,
         rejected: rejected(ending.failed_items, first, without_result, |item| descriptor.item_detail(item)),
         rejected_part: None,
         unread: if succeeded { prepared.unread } else { Vec::new() },
