@@ -113,7 +113,7 @@ const OF_INPUT: &[Key] = &[
             let policies = [("reject", MismatchPolicy::Reject), ("missing", MismatchPolicy::Missing)];
             choice(node, &policies).map(|policy| table.on_type_mismatch = policy)
         })
-        .only(Applies::Text),
+        .only(Applies::Tables),
     key_with_default("skip", "integer from 0", "0")
         .meaning(
             "Number of rows to skip at the beginning of the table, counted over all files in order. The types of columns \

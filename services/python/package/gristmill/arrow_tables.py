@@ -33,8 +33,8 @@ class SharedTable:
         lines = [place for place, field in enumerate(table.schema) if LINES in (field.metadata or {})]
         for place in lines:
             table = table.remove_column(place)
-        fields = [_without_own(field) for field in table.schema]
-        if fields:
+        if any(key.startswith(OWN) for field in table.schema for key in field.metadata or ()):
+            fields = [_without_own(field) for field in table.schema]
             table = pyarrow.Table.from_arrays(table.columns, schema=pyarrow.schema(fields))
         for position, field in enumerate(table.schema):
             if pyarrow.types.is_dictionary(field.type):
@@ -54,8 +54,7 @@ class SharedTable:
 
 def _without_own(field):
     metadata = field.metadata or {}
-    kept = {key: value for key, value in metadata.items() if not key.startswith(OWN)}
-    return field if len(kept) == len(metadata) else field.with_metadata(kept or None)
+    return field.with_metadata({key: value for key, value in metadata.items() if not key.startswith(OWN)} or None)
 
 
 def require_pyarrow(executable):
