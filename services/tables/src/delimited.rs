@@ -4,7 +4,7 @@ use crate::column::{Builder, Column, Texts};
 use crate::missing::is_missing;
 use crate::problems::{Became, Misfit, Origin, Problem, Problems};
 use crate::scalar::trim;
-use crate::split::{Rows, Splitter, unquote};
+use crate::split::{Ragged, Rows, Splitter, unquote};
 
 /// The columns of one mini-batch under construction.
 pub(crate) struct Table {
@@ -106,12 +106,16 @@ impl Table {
         let columns = self.width;
         for ragged in &rows.ragged {
             let problem = match ragged.cells {
-                _ if ragged.is_broken => Problem::BrokenQuote,
+                _ if ragged.is_broken || ragged.is_rest => Problem::BrokenQuote,
                 cells if cells < columns => Problem::FewCells,
                 _ => Problem::ManyCells,
             };
             let plural = if ragged.cells == 1 { "" } else { "s" };
-            let within = if ragged.is_broken { "the line ends within quotes, with " } else { "" };
+            let within = match ragged {
+                Ragged { is_broken: true, .. } => "the line ends within quotes, with ",
+                Ragged { is_rest: true, .. } => "the line before ends within quotes, and this is its rest, with ",
+                _ => "",
+            };
             let defect = format_args!("{within}{} cell{plural} in a table of {columns} columns", ragged.cells);
             // If records fail, the row was already left out.
             self.problems.defect(problem, (&mut *origin, ragged.position), None, None, defect);

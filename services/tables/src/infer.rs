@@ -162,9 +162,9 @@ impl SchemaInference {
         let start = |place: u64| (u128::from(file.bytes) * u128::from(place) / u128::from(places)) as u64;
         for place in 0..places {
             self.window_max = self.window + WINDOW_ROWS;
-            let (mut from, last) = (start(place).max(file.first_line), start(place + 1).saturating_sub(1));
-            while from <= last && (!self.has_rows() || self.awaits_header) {
-                let to = last.min(from + PLACE_BYTES - 1);
+            let (mut from, end) = (start(place).max(file.first_line), start(place + 1));
+            while from < end && (!self.has_rows() || self.awaits_header) {
+                let to = (end - 1).min(from + PLACE_BYTES - 1);
                 file.read_lines(from, to, text)?;
                 if !text.is_blank(self.options.delimiter) {
                     self.add_text(text.as_slice(), (from..=to).contains(&file.first_line));

@@ -47,6 +47,8 @@ pub(crate) struct Ragged {
     pub cells: usize,
     /// It ends within quotes, so that the next line is probably its rest.
     pub is_broken: bool,
+    /// It is too short, and follows such a row. Only noticed where such rows are left out.
+    pub is_rest: bool,
 }
 
 /// The positions of the cells of some rows.
@@ -60,6 +62,8 @@ pub(crate) struct Rows {
     pub count: usize,
     /// Rows with too few or too many cells, or that end within quotes, including those left out.
     pub ragged: Vec<Ragged>,
+    /// The position after the last row that ends within quotes.
+    after_broken: usize,
     /// Whether the text ended within quotes, in a row that is not left out.
     pub unterminated: bool,
 }
@@ -83,6 +87,9 @@ impl Splitter {
         rows.index.resize(rows.index.len().max(rows_max * stride), 0);
         (rows.base, rows.columns, rows.count, rows.unterminated) = (from, columns, 0, false);
         rows.ragged.clear();
+        if from == 0 {
+            rows.after_broken = usize::MAX;
+        }
 
         let mut window = 0;
         let mut marks = self.marks(tail, 0);
@@ -142,6 +149,7 @@ impl Splitter {
     /// Adds the row `tail[place]` with `cells` delimiters to the index. `is_broken` says whether it ends within quotes.
     fn end_row(&self, tail: &[u8], place: Range<usize>, cells: usize, is_broken: bool, rows: &mut Rows) {
         let Range { start: row, mut end } = place;
+        let place_end = end;
         if end > row && tail[end - 1] == b'\r' {
             end -= 1;
         }
@@ -163,9 +171,13 @@ impl Splitter {
         } else {
             found < columns
         };
-        let is_lossy = is_broken || ragged && found > columns;
+        let is_rest = self.drops_lossy && found < columns && rows.after_broken == rows.base + row;
+        let is_lossy = is_broken || is_rest || ragged && found > columns;
         if ragged || is_broken {
-            rows.ragged.push(Ragged { position: rows.base + row, cells: found, is_broken });
+            rows.ragged.push(Ragged { position: rows.base + row, cells: found, is_broken, is_rest });
+        }
+        if is_broken {
+            rows.after_broken = rows.base + place_end + 1;
         }
         if !(is_lossy && self.drops_lossy) {
             rows.count += 1;
@@ -358,7 +370,7 @@ mod tests {
         let broken: Vec<_> = rows.ragged.iter().map(|row| (row.position, row.cells, row.is_broken)).collect();
         assert_eq!(broken, [(0, 2, true), (5, 1, false), (14, 2, true)]);
         Splitter { drops_lossy: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
-        assert_eq!(rows.count, 1, "strict jobs do not take them");
+        assert_eq!((rows.count, rows.ragged[1].is_rest), (0, true), "strict jobs do not take them");
         Splitter { multi_line: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
         assert!(rows.ragged.is_empty() && rows.unterminated);
     }
@@ -372,7 +384,7 @@ mod tests {
         assert_eq!((rows.count, ragged), (4, vec![(4, 1), (6, 3)]));
         assert!(rows.ragged.iter().all(|row| !row.is_broken));
         Splitter { drops_lossy: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
-        assert_eq!((rows.count, rows.ragged.len()), (2, 2));
+        assert_eq!((rows.count, rows.ragged.len()), (3, 2), "a short row loses nothing");
     }
 
     #[test]

@@ -244,8 +244,10 @@ fn encoding_takes_common_names() {
         ("utf-8-sig", "utf-8-sig"),
         ("latin1", "latin1"),
         ("iso_8859_1", "iso_8859_1"),
-        ("windows1252", "windows-1252"),
-        ("utf16", "utf-16le"),
+        ("windows1252", "windows1252"),
+        ("UTF_16", "utf_16"),
+        ("latin-1", "latin-1"),
+        ("utf-8-sig", "utf-8-sig"),
         ("shift_jis", "shift_jis"),
     ] {
         let changes = format!("inputs: [{{TABLE, encoding: {given}}}]");

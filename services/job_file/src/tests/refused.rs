@@ -58,7 +58,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     ("inputs: [{TABLE, skip: -1}]", "inputs[0].skip: an integer from 0"),
     ("inputs: [{TABLE, take: 0}]", "inputs[0].take: an integer from 1"),
-    ("inputs: [{TABLE, encoding: klingon}]", "inputs[0].encoding: utf-8, iso-8859-1"),
+    ("inputs: [{TABLE, encoding: klingon}]", "inputs[0].encoding: utf-8, latin-1"),
     ("inputs: [{TABLE, infer_column_types: yes}]", "inputs[0].infer_column_types: found \"yes\" … true or false"),
     ("inputs: [{TABLE, support_multi_line: 1}]", "inputs[0].support_multi_line: true or false"),
     ("inputs: [{TABLE, empty_as_string: ''}]", "inputs[0].empty_as_string: true or false"),

@@ -28,7 +28,7 @@ fn delimited_columns_follow_the_order_of_the_list() {
         (dtype(&decoded, "id"), column(&decoded, "id")),
         (DataType::Int64, vec!["1".into(), "2".into(), "3".into()])
     );
-    assert_eq!(column(&decoded, "price"), ["1.5", "NaN", "3.5"]);
+    assert_eq!(column(&decoded, "price"), ["1.5", "-", "3.5"]);
     let all = Input::new(text, listing(&["day", "price", "note", "id"], csv())).decode_all();
     assert_eq!(names(&all), ["day", "price", "note", "id"]);
     assert_eq!(column(&all, "note")[..2], ["a, \"b\"", "open,2.5,x"]);
@@ -59,7 +59,7 @@ fn warnings_concern_listed_columns_and_whole_rows() {
     let text = format!("a,b,c\n{typed}5,oops,x\n6,7\nbad,8,y\n").into_bytes();
     let text = [&text[..], b"9,10,\xFF\n"].concat();
     let decoded = Input::new(&text, listing(&["a"], csv())).decode_all();
-    assert_eq!(column(&decoded, "a")[200..], ["5.0", "6.0", "NaN", "9.0"]);
+    assert_eq!(column(&decoded, "a")[200..], ["5", "6", "-", "9"]);
     assert_eq!(
         messages(&decoded),
         [
@@ -202,7 +202,7 @@ fn parquet_columns_follow_the_order_of_the_list() {
     assert!(matches!(nested.batch.column(1).data_type(), DataType::Struct(fields) if fields.len() == 2));
     for missing in ["nothing", "pair.number", "Number"] {
         let error = decode_rows(&path, (0, 0, 10), &["number", missing]).expect_err("refused");
-        assert!(matches!(error, Error::Plan { .. }) && error.to_string().contains(missing), "{error}");
+        assert!(matches!(error, Error::Kind { .. }) && error.to_string().contains(missing), "{error}");
     }
 }
 

@@ -120,7 +120,7 @@ fn columns_without_inference_are_text() {
     let kept = TableOptions { infer_column_types: false, empty_as_string: true, ..csv() };
     assert_eq!(column(&Input::new("a,b\n1,\n2,\"\"\n", kept.clone()).decode_all(), "b"), ["", ""]);
     let empty_in_numbers = Input::new("a,b\n5,x\n,y\n", TableOptions { infer_column_types: true, ..kept });
-    assert_eq!(column(&empty_in_numbers.decode_all(), "a"), ["5", "-"]);
+    assert_eq!(column(&empty_in_numbers.decode_all(), "a"), ["5.0", "-"]);
 }
 
 /// Returns 200 values that determine the type, then others.
@@ -177,7 +177,9 @@ fn later_misfits_are_converted_with_a_warning() {
         match warning {
             None => assert_eq!(messages(&decoded), [""; 0], "{first}, then {then}"),
             Some(warning) => {
-                let [message] = &messages(&decoded)[..] else { panic!("one warning for {then}: {decoded:?}") };
+                let mut messages = messages(&decoded);
+                messages.retain(|message| !message.contains("is read as a truth value"));
+                let [message] = &messages[..] else { panic!("one warning for {then}: {decoded:?}") };
                 assert!(message.starts_with("data.txt, line 202, column \"a\": "), "{message}");
                 assert!(message.contains(warning), "{message}");
             }
@@ -254,7 +256,9 @@ fn summary(first: &str, then: &[&str], given: &[(&str, ColumnType)]) -> Vec<Stri
     decoded.warnings.extend(decoded.warnings_of_pandas);
     assert_eq!(decoded.warnings.kinds.iter().map(|kind| kind.count).sum::<u64>(), decoded.warnings.total);
     let folder = format!("{}/", input.path.parent().expect("in a folder").display());
-    decoded.warnings.kinds.iter().map(|kind| kind.to_string().replace(&folder, "")).collect()
+    // The columns of 0 and 1 have a test of their own.
+    let kinds = decoded.warnings.kinds.iter().filter(|kind| !kind.problem.starts_with("only 0 and 1"));
+    kinds.map(|kind| kind.to_string().replace(&folder, "")).collect()
 }
 
 #[test]
