@@ -6,6 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness import FAILED
+
 REPR = "def run(frame): return [repr(row) for row in frame.to_dict('records')]"
 ITEMS = "async def run_item(item): return ascii(item)"
 
@@ -36,6 +38,20 @@ def test_items_are_what_json_makes_of_their_lines(workplace, types):
     script = "def run(items): return [ascii(item) for item in items]"
     ended = workplace.job(script, inputs=table(types=types), arguments=["--amlbi_file_format", "jsonl"]).run()
     assert ended.lines == [ascii(json.loads(line)) for line in LINES]
+
+
+def test_items_have_no_types_that_they_could_contradict(workplace):
+    lines = [*(f'{{"id": {number}}}' for number in range(250)), '{"id": "late", "new": 1}', "no object", '{"id": 1.5}']
+    workplace.write({"data/a.jsonl": "\n".join(lines) + "\n"})
+    good = [line for line in lines if line.startswith("{")]
+    ended = workplace.job(ITEMS, inputs=table(), mini_batch_size="1MB").run()
+    assert ended.lines == [ascii(json.loads(line)) for line in good]
+    assert ended.items == (253, 252, 1) and [kind[1] for kind in kinds(ended)] == [
+        "lines that are no JSON object, the record failed"
+    ]
+    ended = workplace.job("def run(df): return df.id.tolist()", inputs=table(), mini_batch_size="1MB").run()
+    assert ended.lines == [str(number) for number in range(250)]
+    assert [reject["detail"].rsplit(" ", 1)[1] for reject in ended.rejects()] == ["251", "252", "253"]
 
 
 def test_items_have_the_listed_keys_and_those_of_the_path(workplace):
@@ -77,7 +93,7 @@ def test_value_that_does_not_fit_fails_its_row(workplace):
     (reject,) = ended.rejects()
     assert reject["detail"].endswith("a.csv, line 232")
     assert reject["message"] == 'column "v": "soon" is no integer'
-    failed = workplace.job(script, inputs=table(), mini_batch_size="1MB", error_threshold=0).run(expect=1)
+    failed = workplace.job(script, inputs=table(), mini_batch_size="1MB", error_threshold=0).run(expect=FAILED)
     assert failed.state == "Failed", "a rejected row counts"
     kept = workplace.job(script, inputs=table(on_type_mismatch="missing"), mini_batch_size="1MB").run()
     assert kept.items == (260, 260, 0)
@@ -128,7 +144,7 @@ def test_encodings_have_the_names_of_python(workplace):
         assert ended.output.decode() == "Zürich\n", name
 
 
-@pytest.mark.parametrize("size", ["5 rows", "20B", "1MB"])
+@pytest.mark.parametrize("size", ["5 rows", 20, "1MB"])
 def test_lines_before_the_header_are_skipped(workplace, size):
     text = "made by a tool\n\nat: 2024, with a comma\nid,n\n" + "".join(f"{row},x\n" for row in range(2, 12))
     workplace.write({"data/a.csv": text, "data/b.csv": text})
