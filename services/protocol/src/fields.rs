@@ -11,3 +11,7 @@ pub const NAN: &str = "nan";
 pub const LINES: &str = "gristmill.lines";
 /// Its value: of the keys in a line, those that are columns of the table count. Otherwise it is empty.
 pub const SELECTED: &str = "selected";
+
+/// Key of a field of truth values: of a row for which it is false, a value does not fit the type of its column. The row is
+/// an item, and no row of a frame. The field is no column of the table.
+pub const FITS: &str = "gristmill.fits";

@@ -40,7 +40,7 @@ pub use event::{
 };
 pub use frame::{
     Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader, MiniBatchFrame, Payload,
-    ProcessEvent, STATUS_PAGE_BYTES, ToProcess, encode_frame, status_offset,
+    ProcessEvent, STATUS_PAGE_BYTES, Takes, ToProcess, encode_frame, status_offset,
 };
 pub use item_path::ItemPath;
 pub use limits::RateLimits;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayAccessor, ArrayRef, AsArray, DictionaryArray, PrimitiveArray};
 use arrow::buffer::Buffer;
-use arrow::compute::cast;
+use arrow::compute::{cast, filter_record_batch};
 use arrow::datatypes::{self as types, ArrowPrimitiveType, DataType, TimeUnit};
 use arrow::ipc::reader::StreamDecoder;
 use arrow::record_batch::RecordBatch;
@@ -51,13 +51,14 @@ impl TableReader {
     /// `as_items`: the rows become dictionaries. Whole numbers then stay whole numbers beside missing ones, and lines of JSON
     /// are read, which no frame contains.
     fn read(&mut self, py: Python<'_>, fd: RawFd, length: usize, as_items: bool) -> PyResult<(usize, Vec<Column>)> {
-        let batch = py.detach(|| decode(fd, length))?;
+        let batch =
+            py.detach(|| decode(fd, length).and_then(|batch| if as_items { Ok(batch) } else { fitting(batch) }))?;
         let schema = batch.schema();
         self.caches.resize_with(batch.num_columns().max(self.caches.len()), TextCache::default);
         let mut columns = Vec::with_capacity(batch.num_columns());
         for ((field, array), cache) in schema.fields().iter().zip(batch.columns()).zip(&mut self.caches) {
             let selection = field.metadata().get(fields::LINES);
-            if selection.is_some() && !as_items {
+            if selection.is_some() && !as_items || field.metadata().contains_key(fields::FITS) {
                 continue;
             }
             let is_json = field.metadata().get("ARROW:extension:name").is_some_and(|name| name == "arrow.json");
@@ -93,6 +94,15 @@ fn decode(fd: RawFd, length: usize) -> PyResult<RecordBatch> {
         }
     }
     decoder.schema().map(RecordBatch::new_empty).ok_or_else(|| damaged(&"it holds no record batch"))
+}
+
+/// Leaves out the rows that do not fit.
+fn fitting(batch: RecordBatch) -> PyResult<RecordBatch> {
+    let schema = batch.schema();
+    let mark = schema.fields().iter().position(|field| field.metadata().contains_key(fields::FITS));
+    let Some(mark) = mark else { return Ok(batch) };
+    let filtered = filter_record_batch(&batch, batch.column(mark).as_boolean());
+    filtered.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 fn convert(

@@ -63,6 +63,20 @@ pub struct Decoded {
     pub warnings: Warnings,
     /// The same about values that only pandas changes: a script that takes Arrow gets those of the file.
     pub warnings_of_pandas: Warnings,
+    /// What differs for readers of the lines of JSON.
+    pub as_items: Option<AsItems>,
+}
+
+/// The rows of a mini-batch as lines of JSON, which fit in any case. Those that are no rows of the table are marked in the
+/// batch, see [`protocol::fields::FITS`].
+#[derive(Clone, Debug)]
+pub struct AsItems {
+    /// Number of lines that are JSON objects.
+    pub rows: u64,
+    /// The other lines.
+    pub unread: Vec<UnreadRecord>,
+    /// What users should know about the lines.
+    pub warnings: Warnings,
 }
 
 /// Size of the pieces in which lines are read and decoded, so that the text to parse is still in the processor's
@@ -297,6 +311,7 @@ impl Decoder {
             unread: Vec::new(),
             warnings: Warnings::default(),
             warnings_of_pandas: rounded.finish(request.options),
+            as_items: None,
         })
     }
 }
@@ -390,22 +405,32 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
         }
         columns_done.push((Field::new(name, array.data_type().clone(), true).with_metadata(metadata), array));
     }
+    let fits = failed.map(|failed| BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))));
+    let fitting = fits.as_ref().map_or(rows, BooleanArray::true_count);
+    let mut as_items = None;
     if let Some(lines) = lines {
         let array = lines.finish()?.array;
         let selection = if is_selection { fields::SELECTED } else { "" };
-        let metadata = HashMap::from([(fields::LINES.to_owned(), selection.to_owned())]);
-        columns_done.push((Field::new("", array.data_type().clone(), true).with_metadata(metadata), array));
+        let hidden = |array: &dyn Array, key: &str, value: &str| {
+            let metadata = HashMap::from([(key.to_owned(), value.to_owned())]);
+            Field::new("", array.data_type().clone(), true).with_metadata(metadata)
+        };
+        if let Some(fits) = &fits {
+            columns_done.push((hidden(fits, fields::FITS, ""), Arc::new(fits.clone())));
+        }
+        columns_done.push((hidden(&array, fields::LINES, selection), array));
+        let (unread, warnings) = problems.of_lines(options);
+        as_items = Some(AsItems { rows: rows as u64, unread, warnings });
     }
     let (fields, arrays) = columns_done.into_iter().unzip();
     let mut batch = assemble(fields, arrays, request.blocks, rows_of_blocks, rows)?;
-    if let Some(failed) = failed {
-        batch = filter_record_batch(&batch, &BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))))?;
+    if let Some(fits) = fits.filter(|_| as_items.is_none()) {
+        batch = filter_record_batch(&batch, &fits)?;
     }
-    let failed_records = (rows - batch.num_rows()) as u64 + problems.unread_records;
-    let unread = problems.take_unread(failed_records);
+    let failed_records = (rows - fitting) as u64 + problems.unread_records;
+    let unread = problems.unread(failed_records);
     let (warnings, warnings_of_pandas) = (problems.finish(options), of_pandas.finish(options));
-    let rows = batch.num_rows() as u64;
-    Ok(Decoded { batch, rows, failed_records, unread, warnings, warnings_of_pandas })
+    Ok(Decoded { batch, rows: fitting as u64, failed_records, unread, warnings, warnings_of_pandas, as_items })
 }
 
 /// Returns how many values of a column the original's rules take for truth values although they look like codes, and one

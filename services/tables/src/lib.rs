@@ -44,7 +44,7 @@ mod wide;
 mod write;
 
 pub use blocks::{RangeSize, RowWindow, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges};
-pub use decode::{DecodeRequest, Decoded, Decoder, LocalBlock, decode};
+pub use decode::{AsItems, DecodeRequest, Decoded, Decoder, LocalBlock, decode};
 pub use error::{Error, Result};
 pub use header_names::{doubtful_names, header_cells};
 pub use infer::{PLACES_MAX, SchemaInference, infer_schema};

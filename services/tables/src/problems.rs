@@ -218,6 +218,7 @@ impl Problem {
 }
 
 /// One kind of problem, and its number of occurrences.
+#[derive(Clone)]
 struct Counted {
     problem: Problem,
     column: Option<String>,
@@ -235,14 +236,13 @@ impl Counted {
 /// The problems of the records of one mini-batch.
 pub(crate) struct Problems {
     policy: MismatchPolicy,
-    warnings: Vec<Warning>,
+    warnings: Vec<(Problem, Warning)>,
     total: u64,
     kinds: Vec<Counted>,
     /// Rows in the columns that must not reach the frame.
     failed_rows: Vec<usize>,
-    /// The first records that failed, and the rows in the columns of those that have one.
-    unread: Vec<UnreadRecord>,
-    unread_rows: Vec<usize>,
+    /// The first records that failed, with their rows in the columns, if they have one.
+    unread: Vec<(Option<usize>, UnreadRecord)>,
     /// Number of records that did not become rows.
     pub unread_records: u64,
 }
@@ -256,7 +256,6 @@ impl Problems {
             kinds: Vec::new(),
             failed_rows: Vec::new(),
             unread: Vec::new(),
-            unread_rows: Vec::new(),
             unread_records: 0,
         }
     }
@@ -268,22 +267,31 @@ impl Problems {
             None => self.unread_records += 1,
         }
         // Several cells of a row may fail it. The last entry is for the records without one.
-        if self.unread.len() < UNREAD_MAX - 1 && !row.is_some_and(|row| self.unread_rows.contains(&row)) {
-            self.unread_rows.extend(row);
+        if self.unread.len() < UNREAD_MAX - 1 && !(row.is_some() && self.unread.iter().any(|(known, _)| *known == row))
+        {
             let (path, place) = (origin.file.name.clone(), origin.describe(position));
-            self.unread.push(UnreadRecord { path, place, records: 1, message: shortened(reason()) });
+            self.unread.push((row, UnreadRecord { path, place, records: 1, message: shortened(reason()) }));
         }
     }
 
     /// Returns entries for all records that failed, of which there are this many.
-    pub fn take_unread(&mut self, records: u64) -> Vec<UnreadRecord> {
-        let mut unread = std::mem::take(&mut self.unread);
-        let rest = records.saturating_sub(unread.len() as u64);
-        if rest > 0 {
-            let message = format!("more than {} records of the mini-batch could not be read", unread.len());
-            unread.push(UnreadRecord { path: String::new(), place: String::new(), records: rest, message });
-        }
-        unread
+    pub fn unread(&self, records: u64) -> Vec<UnreadRecord> {
+        with_rest(self.unread.iter().map(|(_, unread)| unread.clone()).collect(), records)
+    }
+
+    /// Returns what holds of the lines themselves, whose values have no columns: the entries of those that are no row,
+    /// and the warnings.
+    pub fn of_lines(&self, options: &TableOptions) -> (Vec<UnreadRecord>, Warnings) {
+        let is_of_lines = |problem: Problem| matches!(problem, Problem::NoObject | Problem::InvalidBytes);
+        let unread = self.unread.iter().filter(|(row, _)| row.is_none()).map(|(_, unread)| unread.clone());
+        let kinds: Vec<Counted> = self.kinds.iter().filter(|kind| is_of_lines(kind.problem)).cloned().collect();
+        let lines = Self {
+            warnings: self.warnings.iter().filter(|(problem, _)| is_of_lines(*problem)).cloned().collect(),
+            total: kinds.iter().map(|kind| kind.count).sum(),
+            kinds,
+            ..Self::new(self.policy)
+        };
+        (with_rest(unread.collect(), self.unread_records), lines.finish(options))
     }
 
     /// Returns whether a record that does not fit fails.
@@ -316,7 +324,7 @@ impl Problems {
         }
         let place = place();
         if is_worded {
-            self.warnings.push(Warning { message: message(&place) });
+            self.warnings.push((problem, Warning { message: message(&place) }));
         }
         if is_new {
             let first = value.map_or_else(|| place.clone(), |value| format!("{place}: {}", quoted(value)));
@@ -466,8 +474,22 @@ impl Problems {
             let Counted { column, count, first, column_type, .. } = counted;
             WarningKind { column, problem: format!("{what}, {outcome}"), count, first, remedy, column_type }
         });
-        Warnings { first: self.warnings, total: self.total, kinds: kinds.collect() }
+        Warnings {
+            first: self.warnings.into_iter().map(|(_, warning)| warning).collect(),
+            total: self.total,
+            kinds: kinds.collect(),
+        }
     }
+}
+
+/// Adds an entry for the records that have none.
+fn with_rest(mut unread: Vec<UnreadRecord>, records: u64) -> Vec<UnreadRecord> {
+    let rest = records.saturating_sub(unread.len() as u64);
+    if rest > 0 {
+        let message = format!("more than {} records of the mini-batch could not be read", unread.len());
+        unread.push(UnreadRecord { path: String::new(), place: String::new(), records: rest, message });
+    }
+    unread
 }
 
 /// What users should know about the rows of a mini-batch.

@@ -187,6 +187,7 @@ fn decode(
         unread: decoded.unread,
         warnings: decoded.warnings,
         warnings_of_pandas: decoded.warnings_of_pandas,
+        as_items: decoded.as_items,
         ..Prepared::new(Payload::Table { rows, total, bytes }, total)
     })
 }

@@ -10,6 +10,7 @@ PAGE = mmap.PAGESIZE
 OWN = b"gristmill."
 """Beginning of the keys of metadata that the agent writes (``protocol/src/fields.rs``)."""
 LINES = b"gristmill.lines"
+FITS = b"gristmill.fits"
 
 
 class MissingPyarrow(Exception):
@@ -30,8 +31,12 @@ class SharedTable:
         import pyarrow
 
         table = pyarrow.ipc.open_stream(pyarrow.py_buffer(self._memory)).read_all()
-        lines = [place for place, field in enumerate(table.schema) if LINES in (field.metadata or {})]
-        for place in lines:
+        metadata = [field.metadata or {} for field in table.schema]
+        for place, known in enumerate(metadata):
+            if FITS in known:
+                table = table.filter(table.column(place))
+        hidden = [place for place, known in enumerate(metadata) if LINES in known or FITS in known]
+        for place in reversed(hidden):
             table = table.remove_column(place)
         if any(key.startswith(OWN) for field in table.schema for key in field.metadata or ()):
             fields = [_without_own(field) for field in table.schema]

@@ -192,7 +192,7 @@ class Process:
                 "init_seconds": time.perf_counter() - started,
                 "import_seconds": imported - started,
                 "python_version": ".".join(map(str, sys.version_info[:3])),
-                "takes_arrow": functions.wants_arrow,
+                "takes": "arrow" if functions.wants_arrow else "items" if functions.wants_items else "frame",
             }
         )
         return functions

@@ -1,6 +1,5 @@
 //! Types by the rules of pandas.
 
-use arrow::array::AsArray;
 use arrow::datatypes::{DataType, TimeUnit};
 use protocol::{ColumnType, MismatchPolicy, TableColumn, TableOptions, TypeRules, fields};
 

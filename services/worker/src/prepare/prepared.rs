@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, UnreadRecord, Work};
-use tables::Warnings;
+use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, Takes, UnreadRecord, Work};
+use tables::{AsItems, Warnings};
 
 use super::remote::Downloads;
 use crate::memory_files::MemoryFile;
@@ -26,7 +26,9 @@ impl Preparation {
     pub(crate) fn of_replay(self, descriptor: &Descriptor) -> Self {
         let Some(Replayed { rows: Some((first, end)), .. }) = descriptor.replays else { return self };
         let found = match &self {
-            Self::Ready(prepared) | Self::Empty(prepared) => prepared.passed,
+            Self::Ready(prepared) | Self::Empty(prepared) => {
+                prepared.as_items.as_ref().map_or(prepared.passed, |items| items.rows)
+            }
             Self::Failed(_) | Self::NoRoom(_) => return self,
         };
         match self {
@@ -34,6 +36,7 @@ impl Preparation {
                 (prepared.passed, prepared.total) = (end - first, end - first);
                 // The replayed job has named them.
                 prepared.unread.clear();
+                prepared.as_items = None;
                 Self::Ready(prepared)
             }
             _ => Self::Failed(ErrorReport {
@@ -66,6 +69,8 @@ pub struct Prepared {
     pub warnings: Warnings,
     /// Warnings about values that only pandas changes.
     pub warnings_of_pandas: Warnings,
+    /// What differs for a script whose items are the lines of JSON.
+    pub as_items: Option<AsItems>,
 }
 
 impl Prepared {
@@ -77,13 +82,25 @@ impl Prepared {
         }
     }
 
-    /// Returns it as a script gets it. `is_arrow`: as a table of Arrow.
-    pub fn given(self, is_arrow: bool) -> Self {
-        let (mut warnings, of_pandas) = (self.warnings, self.warnings_of_pandas);
-        if !is_arrow {
-            warnings.extend(of_pandas);
-        }
-        Self { warnings, warnings_of_pandas: Warnings::default(), ..self }
+    /// Returns it as a script gets it.
+    pub fn given(self, takes: Takes) -> Self {
+        let Self { mut warnings, warnings_of_pandas, as_items, .. } = self;
+        let (payload, passed, unread) = match (takes, as_items) {
+            (Takes::Items, Some(items)) => {
+                warnings = items.warnings;
+                let payload = match *self.payload {
+                    Payload::Table { total, bytes, .. } => Arc::new(Payload::Table { rows: items.rows, total, bytes }),
+                    _ => self.payload,
+                };
+                (payload, items.rows, items.unread)
+            }
+            (Takes::Frame | Takes::Items, _) => {
+                warnings.extend(warnings_of_pandas);
+                (self.payload, self.passed, self.unread)
+            }
+            (Takes::Arrow, _) => (self.payload, self.passed, self.unread),
+        };
+        Self { payload, passed, unread, warnings, warnings_of_pandas: Warnings::default(), as_items: None, ..self }
     }
 
     /// Creates a mini-batch of `total` items, all of which are in the argument of `run()`.
@@ -98,6 +115,7 @@ impl Prepared {
             unread: Vec::new(),
             warnings: Warnings::default(),
             warnings_of_pandas: Warnings::default(),
+            as_items: None,
         }
     }
 

@@ -222,7 +222,6 @@ impl Scheduler {
         let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } = isolated;
         let mut attempted = mini_batch.attempted(began, waited, now);
         let (table, passed) = (attempted.prepared.take_table(), attempted.prepared.passed);
-        attempted.prepared = attempted.prepared.given(self.processes.starts.takes_arrow());
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
         let (mut attempt, next_try) = self.conclude_by(process, attempted, ending, ended);
