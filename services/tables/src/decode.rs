@@ -289,12 +289,13 @@ impl Decoder {
             let (piece, is_alone) = ((row_group, offset, rows), request.blocks.len() == 1);
             let batch = self.row_groups.read(block.path, &name, piece, request.options, is_alone)?;
             rows_of_blocks.push(batch.num_rows());
-            batches.push(batch);
+            batches.push((name, batch));
         }
-        let Some(first) = batches.first() else { return Err(Error::Options("a mini-batch has no blocks".to_owned())) };
+        let Some((_, first)) = batches.first() else {
+            return Err(Error::Options("a mini-batch has no blocks".to_owned()));
+        };
         let own = first.schema();
-        let name = request.blocks[0].block.path.display();
-        let batch = joined(&own, batches, &name)?;
+        let batch = joined(&own, batches)?;
         let mut rounded = Problems::new(request.options.on_type_mismatch);
         for (field, column) in own.fields().iter().zip(batch.columns()) {
             rounded_by_pandas(column, false, |row, value, float| {

@@ -399,6 +399,10 @@ impl Candidates {
         self.float = self.float && parse_float(cell).is_some_and(|value| !(self.has_words && value.is_nan()));
         self.month_first = self.month_first && is_datetime(cell, DayOrder::MonthFirst);
         self.day_first = self.day_first && is_datetime(cell, DayOrder::DayFirst);
+        self.see_offset(cell);
+    }
+
+    fn see_offset(&mut self, cell: &[u8]) {
         let instant = || parse_instant(cell, DayOrder::MonthFirst).or_else(|| parse_instant(cell, DayOrder::DayFirst));
         self.has_offset = self.has_offset || instant().is_some_and(|instant| instant.offset.is_some());
     }
@@ -416,8 +420,9 @@ impl Candidates {
                 self.see(if *value { b"true" } else { b"false" });
                 JsonKind::Boolean
             }
-            Value::Text(_) => {
+            Value::Text(text) => {
                 self.filled += 1;
+                self.see_offset(trim(text.as_bytes()));
                 JsonKind::Text
             }
             Value::Nested(_) => JsonKind::Mixed,

@@ -175,7 +175,7 @@ impl RowGroupReader {
                 .build()?;
             Ok(reader.collect::<std::result::Result<Vec<_>, _>>()?)
         })?;
-        let batch = joined(&schema, batches, name)?;
+        let batch = joined(&schema, batches.into_iter().map(|batch| (name.to_owned(), batch)).collect())?;
         if batch.num_rows() != rows {
             let message = format!("holds {} rows where its footer promises {rows}", batch.num_rows());
             return Err(Error::Malformed { path: name.to_owned(), place: format!("row group {row_group}"), message });
@@ -237,16 +237,18 @@ impl Selection {
     }
 }
 
-/// Combines batches with the same columns.
-pub(crate) fn joined(schema: &SchemaRef, batches: Vec<RecordBatch>, name: &str) -> Result<RecordBatch> {
-    let batches = batches.into_iter().map(|batch| {
+/// Combines batches with the same columns, each with the name of its file.
+pub(crate) fn joined(schema: &SchemaRef, batches: Vec<(String, RecordBatch)>) -> Result<RecordBatch> {
+    let first = batches.first().map(|(name, _)| name.clone()).unwrap_or_default();
+    let batches = batches.into_iter().map(|(path, batch)| {
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let found = bare_schema(&batch.schema());
         if found != *schema {
-            let message = "has other columns, or other types, than the other files of its mini-batch; make the files \
-                           alike, or an input of each kind"
-                .to_owned();
-            return Err(Error::Kind { path: name.to_owned(), message });
+            let message = format!(
+                "has other columns, or other types, than {first} in the same mini-batch; make the files alike, or an input \
+                 of each kind"
+            );
+            return Err(Error::Kind { path, message });
         }
         Ok(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options)?)
     });

@@ -48,7 +48,7 @@ def read_frame(fd, length):
 
 
 def read_items(fd, length, positions):
-    """Returns the rows at some positions as dictionaries: a line of JSON as ``json.loads`` reads it, and the rows of other
+    """Returns the rows at some positions as dictionaries: a line of JSON as ``json.loads`` reads it, the rows of other
     tables as Python's own values, with ``None`` for missing ones. Columns from the path follow."""
     rows, columns = _reader.read(fd, length, True)
     place = next((place for place, (_, kind, _) in enumerate(columns) if kind == "lines"), None)

@@ -89,7 +89,10 @@ fn row_that_does_not_fit_fails_alone() {
 
 #[test]
 fn times_keep_their_offset() {
-    let options = TableOptions { column_types: [("a".to_owned(), ColumnType::DateTimeMonthFirst)].into(), ..pandas() };
+    let column_types = [("a".to_owned(), ColumnType::DateTimeMonthFirst)].into();
+    let options = TableOptions { column_types, ..pandas() };
+    let json = TableOptions { format: jsonl().format, ..options.clone() };
+    assert!(first_column(&Input::new("{\"a\": \"2024-05-01T10:00:00Z\"}\n", json)).has_offset);
     let text = "a\n2024-05-01T10:00:00+02:00\nNA\n2024-05-01T10:00:00Z\n2024-05-01\n";
     let input = Input::new(text, options);
     assert!(first_column(&input).has_offset);
