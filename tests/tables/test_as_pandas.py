@@ -37,6 +37,7 @@ NA = [
     "#NA",
     "<NA>",
     "-1.#IND",
+    "1.#QNAN",
     "-nan",
 ]
 TEXTS = [

@@ -179,12 +179,3 @@ def test_date_that_proves_the_other_order_says_so(workplace):
     ended = workplace.job(REPR, inputs=table()).run()
     remedies = {kind["column"]: kind["remedy"] for kind in ended.result["warning_kinds"]}
     assert remedies["d"].endswith("set columns: {d: timestamp_day_first} if days come first")
-
-
-def test_parquet_file_that_differs_from_the_first_is_blamed(workplace):
-    (workplace.folder / "data").mkdir()
-    pq.write_table(pa.table({"a": [1]}), workplace.folder / "data/a.parquet")
-    pq.write_table(pa.table({"a": ["x"]}), workplace.folder / "data/b.parquet")
-    ended = workplace.job(REPR, inputs=table(), run_max_try=1).run()
-    (failed,) = ended.result["failed_mini_batches"]
-    assert "b.parquet has other columns, or other types, than " in failed["error"], failed

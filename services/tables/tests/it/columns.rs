@@ -252,9 +252,11 @@ fn parquet_files_may_differ_in_unlisted_columns() {
         .expect("alike");
     assert_eq!(column(&decoded, "number")[9..], ["9", "99"]);
     assert_eq!(column(&decoded, "text")[9..], ["t9", "other"]);
-    decoder
+    let error = decoder
         .decode(&DecodeRequest { blocks: &local, options: &all, schema: None, with_lines: false })
         .expect_err("not alike as a whole");
+    let blamed = format!("{} has other columns, or other types, than {} in", second.display(), first.display());
+    assert!(error.to_string().starts_with(&blamed), "{error}");
     let again = decoder
         .decode(&DecodeRequest { blocks: &local[1..], options: &all, schema: None, with_lines: false })
         .expect("readable");
