@@ -17,7 +17,7 @@ def table(path="data", **options):
 
 
 def kinds(ended):
-    return [(kind["column"], kind["problem"], kind["count"]) for kind in ended.result.get("warning_kinds", [])]
+    return [(kind.get("column"), kind["problem"], kind["count"]) for kind in ended.result.get("warning_kinds", [])]
 
 
 LINES = [

@@ -9,23 +9,21 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, BooleanBufferBuilder, Float64Array, Int64Array, LargeStringArray, NullArray,
-    NullBufferBuilder, TimestampNanosecondArray, UInt64Array,
+    ArrayRef, BooleanArray, BooleanBufferBuilder, Float64Array, Int64Array, NullArray, NullBufferBuilder, UInt64Array,
 };
-use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::buffer::{NullBuffer, ScalarBuffer};
 use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TypeRules};
 
-use crate::datetime::{DayOrder, parse_instant};
+use crate::datetime::DayOrder;
 use crate::error::Result;
-use crate::missing::is_missing;
-use crate::problems::{Became, Misfit, Problem};
+use crate::problem::Problem;
+use crate::problems::{Became, Misfit};
 use crate::scalar::{
     parse_boolean, parse_float, parse_integer, parse_truth, parse_unsigned, quick_decimal, short_decimal, short_digits,
     trim,
 };
-
-/// The value of `NaT` in `datetime64[ns]`.
-const NOT_A_TIME: i64 = i64::MIN;
+use crate::texts::Texts;
+use crate::times::DateTimes;
 
 /// A builder of one column.
 pub(crate) trait Builder {
@@ -42,7 +40,7 @@ pub(crate) trait Builder {
 }
 
 /// What is wrong with a cell, without white space around it, whose value is missing: nothing if it is empty.
-fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), Misfit> {
+pub(crate) fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), Misfit> {
     if cell.is_empty() { Ok(()) } else { Err(Misfit { problem, became: Became::Missing }) }
 }
 
@@ -81,16 +79,7 @@ impl Column {
             _ => options.format == TableFormat::Jsonl && options.infer_column_types && !is_given,
         };
         let texts = || Texts { keeps_json, has_words, ..Texts::new(options.empty_as_string) };
-        let times = |order| DateTimes {
-            values: Vec::new(),
-            order,
-            has_missing: false,
-            offsets: match options.types {
-                TypeRules::Original => Offsets::Dropped,
-                TypeRules::Pandas if column.has_offset => Offsets::Required,
-                TypeRules::Pandas => Offsets::Refused,
-            },
-        };
+        let times = |order| DateTimes::new(order, column, options.types);
         match column.column_type {
             ColumnType::Integer => Self::Integer(Integers { is_given, ..Integers::default() }),
             ColumnType::Unsigned => Self::Unsigned(Unsigned::default()),
@@ -131,17 +120,8 @@ impl Column {
                 Arc::new(Float64Array::new(ScalarBuffer::from(values.values), valid))
             }
             Self::Boolean(mut values) => Arc::new(BooleanArray::new(values.values.finish(), values.valid.finish())),
-            Self::DateTime(values) => {
-                let valid = values
-                    .has_missing
-                    .then(|| NullBuffer::from_iter(values.values.iter().map(|&value| value != NOT_A_TIME)));
-                let zone = (values.offsets == Offsets::Required).then(|| UTC.into());
-                let array = TimestampNanosecondArray::new(ScalarBuffer::from(values.values), valid);
-                Arc::new(array.with_timezone_opt::<Arc<str>>(zone))
-            }
-            Self::Blank(values) if values.missing == values.offsets.len() - 1 => {
-                Arc::new(NullArray::new(values.missing))
-            }
+            Self::DateTime(values) => values.finish(),
+            Self::Blank(values) if values.is_all_missing() => Arc::new(NullArray::new(values.len())),
             Self::Text(values) | Self::Blank(values) => return values.finish(),
         };
         Ok(array.into())
@@ -435,197 +415,5 @@ impl Builder for Booleans {
 
     fn reserve(&mut self, values: usize, _bytes: usize) {
         self.values.reserve(values);
-    }
-}
-
-/// The zone of times with an offset.
-const UTC: &str = "UTC";
-
-/// What happens to the offsets of times.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Offsets {
-    /// Applied and dropped: UTC without a zone.
-    Dropped,
-    /// Each time has one: UTC with its zone.
-    Required,
-    /// No time has one.
-    Refused,
-}
-
-/// `datetime64[ns]`, or `datetime64[ns, UTC]`.
-pub(crate) struct DateTimes {
-    values: Vec<i64>,
-    order: DayOrder,
-    has_missing: bool,
-    offsets: Offsets,
-}
-
-impl DateTimes {
-    /// Appends a time, and says what is wrong with it; `None`: the cell is no time of this column.
-    #[inline]
-    fn take_time(&mut self, cell: &[u8], is_quick: bool) -> Option<std::result::Result<(), Problem>> {
-        let instant = parse_instant(cell, self.order)?;
-        let checked = match (self.offsets, instant.offset) {
-            (Offsets::Dropped, Some(seconds)) if seconds != 0 => Err(Problem::OffsetDropped),
-            (Offsets::Required, None) => Err(Problem::NoOffset),
-            (Offsets::Refused, Some(_)) => Err(Problem::UnexpectedOffset),
-            _ => Ok(()),
-        };
-        if is_quick && checked.is_err() {
-            return None;
-        }
-        match checked {
-            Ok(()) | Err(Problem::OffsetDropped) => self.values.push(instant.nanoseconds),
-            Err(_) => self.take_missing(),
-        }
-        Some(checked)
-    }
-}
-
-impl Builder for DateTimes {
-    #[inline]
-    fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
-        text.get(start..end).and_then(|cell| self.take_time(cell, true)).is_some()
-    }
-
-    fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
-        let cell = trim(cell);
-        match self.take_time(cell, false) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(problem)) => {
-                let became = match problem {
-                    Problem::OffsetDropped => Became::Time(self.values.last().copied().unwrap_or_default()),
-                    _ => Became::Missing,
-                };
-                Err(Misfit { problem, became })
-            }
-            None => {
-                self.take_missing();
-                missing(cell, Problem::NoTime)
-            }
-        }
-    }
-
-    fn take_missing(&mut self) {
-        self.values.push(NOT_A_TIME);
-        self.has_missing = true;
-    }
-
-    fn problem(&self) -> Option<Problem> {
-        Some(Problem::NoTime)
-    }
-
-    fn reserve(&mut self, values: usize, _bytes: usize) {
-        self.values.reserve(values);
-    }
-}
-
-/// `object` of `str` and `None`.
-pub(crate) struct Texts {
-    offsets: Vec<i64>,
-    bytes: Vec<u8>,
-    valid: NullBufferBuilder,
-    missing: usize,
-    empty_as_string: bool,
-    /// The words for a missing value are one.
-    has_words: bool,
-    /// JSON values other than strings keep their kind.
-    pub keeps_json: bool,
-    /// Rows with a JSON value, ascending.
-    json: Vec<usize>,
-}
-
-impl Texts {
-    pub fn new(empty_as_string: bool) -> Self {
-        Self {
-            offsets: vec![0],
-            bytes: Vec::new(),
-            valid: NullBufferBuilder::new(0),
-            missing: 0,
-            empty_as_string,
-            has_words: false,
-            keeps_json: false,
-            json: Vec::new(),
-        }
-    }
-
-    /// Appends a value unchanged, even if it is empty.
-    pub fn take_text(&mut self, text: &[u8]) {
-        self.bytes.extend_from_slice(text);
-        self.offsets.push(self.bytes.len() as i64);
-        self.valid.append_non_null();
-    }
-
-    /// Appends a JSON value in its written form.
-    pub fn take_json(&mut self, json: &[u8]) {
-        self.json.push(self.offsets.len() - 1);
-        self.take_text(json);
-    }
-
-    pub fn finish(mut self) -> Result<Finished> {
-        let is_json = !self.json.is_empty();
-        if is_json {
-            self.write_texts_as_json();
-        }
-        let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
-        let array = LargeStringArray::try_new(offsets, Buffer::from(self.bytes), self.valid.finish())?;
-        Ok(Finished { array: Arc::new(array), is_json })
-    }
-
-    /// Converts all values of the column to JSON.
-    fn write_texts_as_json(&mut self) {
-        let texts = std::mem::take(&mut self.bytes);
-        let mut json = self.json.iter().copied().peekable();
-        let mut start = 0;
-        for row in 0..self.offsets.len() - 1 {
-            let end = self.offsets[row + 1] as usize;
-            let text = &texts[start..end];
-            start = end;
-            if json.next_if_eq(&row).is_some() {
-                self.bytes.extend_from_slice(text);
-            } else if self.valid.is_valid(row) {
-                let text = std::str::from_utf8(text).expect("lines are decoded");
-                serde_json::to_writer(&mut self.bytes, text).expect("memory takes everything");
-            }
-            self.offsets[row + 1] = self.bytes.len() as i64;
-        }
-    }
-}
-
-impl Builder for Texts {
-    #[inline]
-    fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
-        match text.get(start..end) {
-            None | Some([] | [b'"', ..]) => false,
-            Some(cell) if self.has_words && is_missing(cell) => false,
-            Some(cell) => {
-                self.take_text(cell);
-                true
-            }
-        }
-    }
-
-    fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
-        if cell.is_empty() && !self.empty_as_string {
-            self.take_missing()
-        } else {
-            self.take_text(cell)
-        }
-        Ok(())
-    }
-
-    fn take_missing(&mut self) {
-        self.offsets.push(self.bytes.len() as i64);
-        self.valid.append_null();
-        self.missing += 1;
-    }
-
-    fn problem(&self) -> Option<Problem> {
-        None
-    }
-
-    fn reserve(&mut self, values: usize, bytes: usize) {
-        self.offsets.reserve(values);
-        self.bytes.reserve(bytes);
     }
 }

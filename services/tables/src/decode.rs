@@ -12,16 +12,19 @@ use protocol::{
     Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules, UnreadRecord, fields,
 };
 
-use crate::column::{Column, Finished, Texts};
+use crate::column::{Column, Finished};
 use crate::delimited::Table;
 use crate::error::{Error, Result};
+use crate::for_pandas::{codes, rounded_by_pandas, word_for_pandas};
 use crate::headers::{has_header, has_own_header};
 use crate::infer::{column_names, header_of};
-use crate::problems::{LineNumbers, Origin, Problem, Problems, Warnings};
+use crate::problem::Problem;
+use crate::problems::{LineNumbers, Origin, Problems, Warnings};
 use crate::row_groups::{RowGroupReader, joined};
 use crate::source::{Identity, Text, TextFile};
 use crate::split::{Rows, first_row, splitter};
 use crate::stream::{TextStream, Windows, record_ends};
+use crate::texts::Texts;
 
 /// One block and its local file.
 #[derive(Clone, Copy)]
@@ -317,31 +320,6 @@ impl Decoder {
     }
 }
 
-/// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which pandas
-/// makes of whole numbers with missing values, here or, if `is_float`, elsewhere.
-fn rounded_by_pandas(column: &ArrayRef, is_float: bool, rounded: impl FnMut(usize, i128, f64)) {
-    fn of<T: ArrowPrimitiveType>(column: &ArrayRef, mut rounded: impl FnMut(usize, i128, f64))
-    where
-        T::Native: Into<i128>,
-    {
-        /// Each whole number up to this one is a `float64`.
-        const EXACT_MAX: u128 = 1 << f64::MANTISSA_DIGITS;
-        for (row, value) in column.as_primitive::<T>().iter().enumerate() {
-            let Some(value) = value.map(Into::into).filter(|value| value.unsigned_abs() > EXACT_MAX) else { continue };
-            let float = value as f64;
-            if float as i128 != value {
-                rounded(row, value, float);
-            }
-        }
-    }
-    match column.data_type() {
-        _ if column.null_count() == 0 && !is_float => {}
-        DataType::Int64 => of::<Int64Type>(column, rounded),
-        DataType::UInt64 => of::<UInt64Type>(column, rounded),
-        _ => {}
-    }
-}
-
 /// Returns where a row of a mini-batch of row groups is.
 fn place_of(mut row: usize, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> String {
     for (block, &rows) in blocks.iter().zip(rows_of_blocks) {
@@ -432,24 +410,6 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
     let unread = problems.unread(failed_records);
     let (warnings, warnings_of_pandas) = (problems.finish(options), of_pandas.finish(options));
     Ok(Decoded { batch, rows: fitting as u64, failed_records, unread, warnings, warnings_of_pandas, as_items })
-}
-
-/// Returns how many values of a column the original's rules take for truth values although they look like codes, and one
-/// of them.
-fn codes<'a>(column: &'a TableColumn, options: &TableOptions, array: &ArrayRef) -> Option<(u64, &'a [u8])> {
-    let code = column.code.as_ref().filter(|_| !options.column_types.contains_key(&column.name))?;
-    let values = (array.len() - array.null_count()) as u64;
-    (values > 0).then_some((values, code.as_bytes()))
-}
-
-/// Returns what pandas must know about a column besides its type.
-fn word_for_pandas(column: &TableColumn, options: &TableOptions, data_type: &DataType) -> Option<&'static str> {
-    match data_type {
-        _ if options.types == TypeRules::Original => None,
-        DataType::Int64 | DataType::UInt64 if column.has_missing => Some(fields::FLOAT),
-        DataType::LargeUtf8 | DataType::Boolean if options.format.is_delimited() => Some(fields::NAN),
-        _ => None,
-    }
 }
 
 /// Arrow's name for text that is JSON.

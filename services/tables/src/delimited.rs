@@ -1,10 +1,12 @@
 //! Parses delimited text into columns.
 
-use crate::column::{Builder, Column, Texts};
+use crate::column::{Builder, Column};
 use crate::missing::is_missing;
-use crate::problems::{Became, Misfit, Origin, Problem, Problems};
+use crate::problem::Problem;
+use crate::problems::{Became, Misfit, Origin, Problems};
 use crate::scalar::trim;
 use crate::split::{Ragged, Rows, Splitter, unquote};
+use crate::texts::Texts;
 
 /// The columns of one mini-batch under construction.
 pub(crate) struct Table {

@@ -9,7 +9,9 @@ use std::collections::HashMap;
 
 use crate::column::{Builder, Column};
 use crate::delimited::Table;
-use crate::problems::{Misfit, Origin, Problem};
+use crate::problem::Problem;
+use crate::problems::{Misfit, Origin};
+use crate::scalar::is_number;
 use crate::split::is_blank;
 
 /// One value of a flat object.
@@ -86,8 +88,6 @@ const TOO_DEEP: &str = "the JSON object is nested too deep";
 
 /// Python's own parser supports about 1000 levels.
 const DEPTH_MAX: usize = 500;
-/// Python rejects integers of more than 4300 digits.
-const NUMBER_BYTES_MAX: usize = 4000;
 
 struct Cursor<'a> {
     line: &'a [u8],
@@ -282,35 +282,6 @@ impl<'a> Cursor<'a> {
 fn code_unit(text: &str) -> Option<u16> {
     let digits = text.get(..4).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
     u16::from_str_radix(digits, 16).ok()
-}
-
-fn is_number(word: &[u8]) -> bool {
-    if word.len() > NUMBER_BYTES_MAX {
-        return false;
-    }
-    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let mut rest = word.strip_prefix(b"-").unwrap_or(word);
-    let whole = digits(rest);
-    if whole == 0 || (whole > 1 && rest[0] == b'0') {
-        return false;
-    }
-    rest = &rest[whole..];
-    if let Some(fraction) = rest.strip_prefix(b".") {
-        let length = digits(fraction);
-        if length == 0 {
-            return false;
-        }
-        rest = &fraction[length..];
-    }
-    if let [b'e' | b'E', exponent @ ..] = rest {
-        let exponent = exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+")).unwrap_or(exponent);
-        let length = digits(exponent);
-        if length == 0 {
-            return false;
-        }
-        rest = &exponent[length..];
-    }
-    rest.is_empty()
 }
 
 /// Returns valid JSON without the white space between its parts.

@@ -157,6 +157,39 @@ pub(crate) fn quick_decimal(text: &[u8], start: usize, end: usize) -> Option<f64
     Some(f64::from_bits(value.to_bits() | (u64::from(is_negative) << 63)))
 }
 
+/// Python rejects integers of more than 4300 digits.
+const NUMBER_BYTES_MAX: usize = 4000;
+
+/// Returns whether a word is a number of JSON.
+pub(crate) fn is_number(word: &[u8]) -> bool {
+    if word.len() > NUMBER_BYTES_MAX {
+        return false;
+    }
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut rest = word.strip_prefix(b"-").unwrap_or(word);
+    let whole = digits(rest);
+    if whole == 0 || (whole > 1 && rest[0] == b'0') {
+        return false;
+    }
+    rest = &rest[whole..];
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let length = digits(fraction);
+        if length == 0 {
+            return false;
+        }
+        rest = &fraction[length..];
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        let exponent = exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+")).unwrap_or(exponent);
+        let length = digits(exponent);
+        if length == 0 {
+            return false;
+        }
+        rest = &exponent[length..];
+    }
+    rest.is_empty()
+}
+
 /// Parses a truth value in any recognised notation.
 pub(crate) fn parse_boolean(cell: &[u8]) -> Option<bool> {
     match cell {
