@@ -78,7 +78,11 @@ impl Column {
             ColumnType::Json => true,
             _ => options.format == TableFormat::Jsonl && options.infer_column_types && !is_given,
         };
-        let texts = || Texts { keeps_json, has_words, ..Texts::new(options.empty_as_string) };
+        let texts = || {
+            let mut texts = Texts::new(options.empty_as_string);
+            (texts.keeps_json, texts.has_words) = (keeps_json, has_words);
+            texts
+        };
         let times = |order| DateTimes::new(order, column, options.types);
         match column.column_type {
             ColumnType::Integer => Self::Integer(Integers { is_given, ..Integers::default() }),

@@ -5,12 +5,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, UInt64Type};
-use protocol::{
-    Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules, UnreadRecord, fields,
-};
+use arrow::datatypes::{Field, Schema};
+use protocol::{Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, UnreadRecord, fields};
 
 use crate::column::{Column, Finished};
 use crate::delimited::Table;
