@@ -10,7 +10,8 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema};
 use protocol::{Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, UnreadRecord, fields};
 
-use crate::column::{Column, Finished};
+use crate::builder::Finished;
+use crate::column::Column;
 use crate::delimited::Table;
 use crate::error::{Error, Result};
 use crate::for_pandas::{codes, rounded_by_pandas, word_for_pandas};

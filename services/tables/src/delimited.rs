@@ -1,6 +1,7 @@
 //! Parses delimited text into columns.
 
-use crate::column::{Builder, Column};
+use crate::builder::Builder;
+use crate::column::Column;
 use crate::missing::is_missing;
 use crate::problem::Problem;
 use crate::problems::{Became, Misfit, Origin, Problems};

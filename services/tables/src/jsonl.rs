@@ -7,7 +7,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::column::{Builder, Column};
+use crate::builder::Builder;
+use crate::column::Column;
 use crate::delimited::Table;
 use crate::problem::Problem;
 use crate::problems::{Misfit, Origin};

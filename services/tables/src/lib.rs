@@ -17,6 +17,7 @@
 //! keep it, with a warning. Only an unreadable file is an [`Error`].
 
 mod blocks;
+mod builder;
 mod cast;
 mod column;
 mod datetime;

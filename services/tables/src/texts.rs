@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{LargeStringArray, NullBufferBuilder};
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 
-use crate::column::{Builder, Finished};
+use crate::builder::{Builder, Finished};
 use crate::error::Result;
 use crate::missing::is_missing;
 use crate::problem::Problem;

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, TimestampNanosecondArray};
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use protocol::{TableColumn, TypeRules};
 
-use crate::column::{Builder, missing};
+use crate::builder::{Builder, missing};
 use crate::datetime::{DayOrder, parse_instant};
 use crate::problem::Problem;
 use crate::problems::{Became, Misfit};
