@@ -72,7 +72,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("inputs: {t: {TABLE, columns: [a, b, a]}}", "inputs.t.columns: found \"a\" a second time"),
     (
         "inputs: [{TABLE, columns: {a: int46}}]",
-        "inputs[0].columns.a: found \"int46\" … did you mean int64? … bool, int64, float64, timestamp, timestamp_day_first, string, json)",
+        "inputs[0].columns.a: found \"int46\" … did you mean int64? … bool, int64, uint64, float64, timestamp, timestamp_day_first, string, json)",
     ),
     ("inputs: [{TABLE, format: csv, columns: [a, {b: json}]}]", "inputs[0].columns.b: found \"json\" … bool, int64"),
     (
