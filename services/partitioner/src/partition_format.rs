@@ -3,6 +3,10 @@
 //! A part `{name}` matches the longest possible text without a slash. `{name:yyyy/MM/dd}` matches a time; its value has
 //! the form `yyyyMMddHHmmss`. `*` matches any text without a slash. Everything else matches itself. The format
 //! covers whole names: from the start of a file or folder name to the end of the path.
+//!
+//! Values in names of folders as Hive writes them (`Store={Store}/`) are percent-decoded.
+
+use percent_encoding::percent_decode;
 
 /// Why a `partition_format` or its keys are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +53,8 @@ enum Piece {
     Literal(Vec<u8>),
     /// Text without a slash, for the column of this position.
     Text(usize),
+    /// The same behind `=`, where names of folders have escapes.
+    Escaped(usize),
     /// Digits of a time, for the column of this position.
     Digits(usize, TimePart),
     /// Text without a slash that belongs to no column.
@@ -182,6 +188,9 @@ impl PartitionFormat {
         let column = self.names.len();
         self.names.push(name.to_owned());
         match time {
+            None if matches!(self.pieces.last(), Some(Piece::Literal(before)) if before.ends_with(b"=")) => {
+                self.pieces.push(Piece::Escaped(column));
+            }
             None => self.pieces.push(Piece::Text(column)),
             Some(time) => self.time(column, time)?,
         }
@@ -230,14 +239,17 @@ fn matches(pieces: &[Piece], text: &[u8], found: &mut [Option<Vec<u8>>]) -> bool
             time[part.offset()..part.offset() + digits.len()].copy_from_slice(digits);
             return matches(rest, text, found);
         }
-        Piece::Text(column) => (Some(*column), 1),
+        Piece::Text(column) | Piece::Escaped(column) => (Some(*column), 1),
         Piece::Wildcard => (None, 0),
     };
     let longest = text.iter().position(|&byte| byte == b'/').unwrap_or(text.len());
     (shortest..=longest).rev().any(|length| {
         let matched = matches(rest, &text[length..], found);
         if let (true, Some(column)) = (matched, column) {
-            found[column] = Some(text[..length].to_vec());
+            let value = &text[..length];
+            let is_escaped = matches!(piece, Piece::Escaped(_)) && text.get(length) == Some(&b'/');
+            let decoded = percent_decode(value).decode_utf8().ok().filter(|_| is_escaped);
+            found[column] = Some(decoded.map_or_else(|| value.to_vec(), |decoded| decoded.into_owned().into_bytes()));
         }
         matched
     })
@@ -269,6 +281,10 @@ mod tests {
             ("{date:yyyy/MM/dd}/{n}.csv", "/d/2020/13/29/7.csv", None),
             ("log-{at:yyyyMMdd-HHmmss}.csv", "/d/log-20200102-030405.csv", Some(vec!["20200102030405"])),
             ("{at:HH}.csv", "/d/07.csv", Some(vec!["00010101070000"])),
+            ("city={city}/*", "/d/city=S%C3%A3o%20Paulo%2FSP/x", Some(vec!["São Paulo/SP"])),
+            ("city={city}/*", "/d/city=100%/x", Some(vec!["100%"])),
+            ("city={city}/*", "/d/city=%FF/x", Some(vec!["%FF"])),
+            ("{city}/k={file}.csv", "/d/a%20b/k=c%20d.csv", Some(vec!["a%20b", "c%20d"])),
         ] {
             let expected: Option<Vec<String>> = expected.map(|values| values.into_iter().map(str::to_owned).collect());
             assert_eq!(values(format, path), expected, "{format} {path}");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
-use crate::spec::{default_concurrency, is_default_concurrency};
+use crate::spec::{default_concurrency, is_default_concurrency, is_false};
 use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, ResultSchema, Warning};
 
 /// Largest header or payload of one frame: a larger length is an error, not a hang.
@@ -197,6 +197,9 @@ pub enum Payload {
         total: u64,
         /// Length of the memory file.
         bytes: u64,
+        /// Whether its metadata says what its Parquet file declares about the columns.
+        #[serde(default, skip_serializing_if = "is_false")]
+        is_declared: bool,
     },
     /// An empty list that counts as one item.
     Rank,

@@ -12,9 +12,11 @@ mod descriptor;
 mod event;
 pub mod fields;
 mod frame;
+pub mod instant;
 mod item_path;
 mod limits;
 mod names;
+pub mod number;
 mod phases;
 mod plan;
 mod priority;
@@ -24,6 +26,7 @@ mod rejected;
 mod report;
 mod requirements;
 mod result_schema;
+mod result_table;
 mod spec;
 mod table;
 mod trace;
@@ -57,11 +60,12 @@ pub use rejected::{
     FailedRun, NO_RESULT, REJECTED_MAX, Rejected, RejectedList, RejectedPart, UNREAD_MAX, UnreadRecord,
 };
 pub use report::{
-    Copies, Counts, FailedMiniBatch, FailureCause, JobResult, JobState, Progress, RejectTables,
+    Copies, Counts, FailedMiniBatch, FailureCause, JobResult, JobState, OutputColumn, Progress, RejectTables,
     milliseconds_since_epoch,
 };
 pub use requirements::{LABEL_ALLOWED, LABEL_LENGTH_MAX, Offer, Requirements, Unfit, is_label};
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};
+pub use result_table::{ABSENT, EXTENSION_NAME, JSON_EXTENSION, PANDAS_METADATA, ROW_SHAPE, RowShape, UUID_EXTENSION};
 pub use spec::{
     BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,
     JobSpec, MODEL, MiniBatchSize, Output, OutputAction, OutputFormat, Snapshot, Snapshots,

@@ -131,6 +131,16 @@ pub struct Progress {
     pub age: Option<Duration>,
 }
 
+/// A column of the final file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type, such as `int64`, `string` or `timestamp[us, UTC]`.
+    #[serde(rename = "type")]
+    pub r#type: String,
+}
+
 /// `result.json`, written once when the job ends. `run --json` prints it too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobResult {
@@ -142,6 +152,9 @@ pub struct JobResult {
     pub cause: Option<String>,
     /// Path of the final file, or of the output folder for `summary_only`; `None` without output.
     pub output: Option<String>,
+    /// Columns of the final file, in the native formats.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<OutputColumn>,
     /// The `logs` folder.
     pub logs: String,
     /// Mini-batches.
@@ -215,6 +228,7 @@ impl JobResult {
             logs,
             cause: None,
             output: None,
+            columns: Vec::new(),
             mini_batches: Counts::default(),
             items: Counts::default(),
             retrying: 0,

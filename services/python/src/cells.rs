@@ -28,7 +28,7 @@ pub enum Cells<'a> {
     Float64(&'a [f64]),
     /// 0 is false; any other byte is true.
     Bool(&'a [u8]),
-    /// [`crate::instant::MISSING`] stands for a missing instant.
+    /// [`protocol::instant::MISSING`] stands for a missing instant.
     Timestamp(&'a [i64], arrow::datatypes::TimeUnit),
     /// Addresses of Python objects; 0 stands for `None`.
     Object(Cow<'a, [usize]>),
@@ -77,7 +77,8 @@ pub fn borrow_columns<'a>(columns: &'a [PyColumn<'_>], rows: usize) -> PyResult<
     Ok(borrowed)
 }
 
-fn borrow_cells<'a>(kind: &str, array: &'a Bound<'_, PyAny>) -> PyResult<Cells<'a>> {
+/// Borrows a column.
+pub fn borrow_cells<'a>(kind: &str, array: &'a Bound<'_, PyAny>) -> PyResult<Cells<'a>> {
     use arrow::datatypes::TimeUnit;
     match kind {
         "plain" => borrow_plain(array),
@@ -221,5 +222,16 @@ pub fn read_object<'a>(py: Python<'a>, address: usize) -> ObjectCell<'a> {
             return if overflow == 0 { ObjectCell::Integer(value) } else { ObjectCell::Other(object) };
         }
         ObjectCell::Other(object)
+    }
+}
+
+/// Returns how many of a unit of time a second has.
+pub fn per_second(unit: arrow::datatypes::TimeUnit) -> i64 {
+    use arrow::datatypes::TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
+    match unit {
+        Second => 1,
+        Millisecond => 1_000,
+        Microsecond => 1_000_000,
+        Nanosecond => 1_000_000_000,
     }
 }

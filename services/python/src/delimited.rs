@@ -5,9 +5,9 @@ use std::ops::Range;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDate, PyDict, PyInt, PyList, PyString, PyTuple};
 
-use crate::cells::{Cells, ObjectCell, PyColumn, borrow_columns, read_object};
-use crate::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
-use crate::number::{PYTHON_POSITIONAL, push_float, push_integer};
+use crate::cells::{Cells, ObjectCell, PyColumn, borrow_columns, per_second, read_object};
+use protocol::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
+use protocol::number::{PYTHON_POSITIONAL, push_float, push_integer};
 
 /// Why a frame could not be written.
 enum Failure {
@@ -146,7 +146,7 @@ impl Writer<'_> {
             Cells::Timestamp(cells, unit) => {
                 let mut instant = Vec::with_capacity(32);
                 let precision = self.precisions[position][row / self.chunk_rows];
-                Instant::new(cells[row], *unit).push(&mut instant, precision, b' ');
+                Instant::new(cells[row], per_second(*unit)).push(&mut instant, precision, b' ');
                 self.push_field(text, &instant)?;
             }
         }
@@ -202,7 +202,7 @@ fn precisions_of(cells: &Cells<'_>, chunk_rows: usize) -> Option<Vec<Precision>>
     for chunk in cells.chunks(chunk_rows) {
         let mut finest = Precision::Day;
         for &cell in chunk.iter().filter(|&&cell| cell != MISSING) {
-            let instant = Instant::new(cell, *unit);
+            let instant = Instant::new(cell, per_second(*unit));
             if !PLAIN_YEARS.contains(&instant.year) {
                 return None;
             }

@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::cells::{Cells, ObjectCell, PyColumn, borrow_columns, read_object};
-use crate::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
-use crate::number::{PYTHON_POSITIONAL, push_float, push_integer};
+use crate::cells::{Cells, ObjectCell, PyColumn, borrow_columns, per_second, read_object};
+use protocol::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
+use protocol::number::{PYTHON_POSITIONAL, push_float, push_integer};
 
 /// Only the `json` module can write a cell.
 struct Declined;
@@ -86,7 +86,7 @@ fn write_cell(py: Option<Python<'_>>, cells: &Cells<'_>, row: usize, text: &mut 
         }
         Cells::Timestamp(cells, _) if cells[row] == MISSING => text.extend_from_slice(b"null"),
         Cells::Timestamp(cells, unit) => {
-            let instant = Instant::new(cells[row], *unit);
+            let instant = Instant::new(cells[row], per_second(*unit));
             if !PLAIN_YEARS.contains(&instant.year) {
                 return Err(Declined);
             }

@@ -1,8 +1,8 @@
 //! The part of the Python worker process that must be fast, or must work while user code holds the interpreter.
 //!
 //! Each duty has its own file: ending with the agent (`watch`), publishing the current phase (`status_page`), detecting
-//! changed files (`inputs`), and converting tables between Arrow and pandas (`table_in`, `table_out`, `delimited`,
-//! `json_lines`), and checking rows (`row_checker`). Everything else, including the main loop, is Python: `package/gristmill/runner.py`.
+//! changed files (`inputs`), and converting tables between Arrow and Python (`table_in`, `table_out`, `values`,
+//! `delimited`, `json_lines`), and checking rows (`row_checker`). Everything else, including the main loop, is Python: `package/gristmill/runner.py`.
 //!
 //! The extension declines a frame that it cannot write exactly like pandas (`None`, or the position of the column), and
 //! the Python side calls pandas.
@@ -10,14 +10,13 @@
 mod cells;
 mod delimited;
 mod inputs;
-mod instant;
 mod json_lines;
 mod memory;
-mod number;
 mod row_checker;
 mod status_page;
 mod table_in;
 mod table_out;
+mod values;
 mod watch;
 
 use pyo3::prelude::*;
@@ -42,7 +41,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(memory::keep_freed_memory, module)?)?;
     module.add_function(wrap_pyfunction!(inputs::changed_file, module)?)?;
     module.add_class::<table_in::TableReader>()?;
-    module.add_function(wrap_pyfunction!(table_out::write_table, module)?)?;
+    module.add_function(wrap_pyfunction!(table_out::table_of_frame, module)?)?;
+    module.add_function(wrap_pyfunction!(table_out::table_of_rows, module)?)?;
     module.add_function(wrap_pyfunction!(delimited::format_delimited, module)?)?;
     module.add_class::<row_checker::RowChecker>()?;
     module.add_function(wrap_pyfunction!(json_lines::format_json_lines, module)?)?;

@@ -1,62 +1,180 @@
-//! Rows as an Arrow IPC stream of one record batch, for the parts of a Parquet output.
+//! Results as Arrow IPC streams of one record batch: the tables that the reducer writes as CSV, JSON lines or Parquet.
 
+use std::collections::HashMap;
+use std::io::Cursor;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, NullArray, PrimitiveArray, StringArray,
-    TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray, TimestampSecondArray,
+    ArrayRef, BooleanArray, Float32Array, Float64Array, PrimitiveArray, StringArray, TimestampMicrosecondArray,
+    TimestampMillisecondArray, TimestampNanosecondArray, TimestampSecondArray,
 };
+use arrow::compute::concat_batches;
 use arrow::datatypes::{self as types, ArrowPrimitiveType, Field, Schema, TimeUnit};
+use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use protocol::{PANDAS_METADATA, ROW_SHAPE, RowShape};
 use pyo3::exceptions::PyValueError;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::cells::{Cells, ObjectCell, PyColumn, Utf8, borrow_columns, read_object};
-use crate::instant::MISSING;
+use crate::cells::{Cells, PyColumn, Utf8, borrow_cells};
+use crate::values::{Builder, Cell, Columns};
+use protocol::instant::MISSING;
 
-/// The stream, or the position of the first column that the extension cannot write.
-#[derive(IntoPyObject)]
-pub enum Written<'py> {
-    Stream(Bound<'py, PyBytes>),
-    Declined(usize),
-}
+/// The kind of a column that pyarrow has written as an Arrow IPC stream of its own.
+const STREAM: &str = "stream";
 
-/// Writes a frame. NaN becomes null, as in Parquet files of pandas.
+/// Returns the table of a frame. NaN becomes null, as in Parquet files of pandas. `pandas`: what pandas knows about it.
 #[pyfunction]
-pub fn write_table<'py>(
+pub fn table_of_frame<'py>(
     py: Python<'py>,
     names: Vec<String>,
     columns: Vec<PyColumn<'py>>,
     rows: usize,
-) -> PyResult<Written<'py>> {
-    let columns = borrow_columns(&columns, rows)?;
+    pandas: Option<String>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut fields = Vec::with_capacity(columns.len());
     let mut arrays = Vec::with_capacity(columns.len());
-    for (position, cells) in columns.iter().enumerate() {
-        match array_of(py, cells, rows) {
-            Some(array) => arrays.push(array),
-            None => return Ok(Written::Declined(position)),
+    let mut builder = None;
+    for (name, (kind, values)) in names.iter().zip(&columns) {
+        let (field, array) = if kind == STREAM {
+            column_of_stream(name, values.cast::<PyBytes>()?.as_bytes())?
+        } else {
+            match borrow_cells(kind, values)? {
+                Cells::Object(addresses) => {
+                    if builder.is_none() {
+                        builder = Some(Builder::new(py)?);
+                    }
+                    let column = builder.as_mut().expect("just set").column(cells_at(py, &addresses))?;
+                    (column.field(name), column.array)
+                }
+                cells => {
+                    let array = array_of(&cells, rows);
+                    (Field::new(name, array.data_type().clone(), true), array)
+                }
+            }
+        };
+        if array.len() != rows {
+            let message = format!("column {name:?} has {} cells in a frame of {rows} rows", array.len());
+            return Err(PyValueError::new_err(message));
         }
+        fields.push(field);
+        arrays.push(array);
     }
-    let stream =
-        py.detach(|| encode(&names, arrays, rows)).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(Written::Stream(PyBytes::new(py, &stream)))
+    let metadata = pandas.into_iter().map(|known| (PANDAS_METADATA.to_owned(), known)).collect();
+    encode(py, fields, arrays, rows, metadata)
 }
 
-fn encode(names: &[String], arrays: Vec<ArrayRef>, rows: usize) -> Result<Vec<u8>, arrow::error::ArrowError> {
-    let fields: Vec<Field> =
-        names.iter().zip(&arrays).map(|(name, array)| Field::new(name, array.data_type().clone(), true)).collect();
-    let schema = Arc::new(Schema::new(fields));
-    let options = RecordBatchOptions::new().with_row_count(Some(rows));
-    let batch = RecordBatch::try_new_with_options(Arc::clone(&schema), arrays, &options)?;
-    let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
-    writer.write(&batch)?;
-    writer.into_inner()
+/// Returns the table of a list of rows. Dictionaries and named tuples fill columns by name, tuples by position, and any
+/// other value the column `value`.
+#[pyfunction]
+pub fn table_of_rows<'py>(py: Python<'py>, rows: Bound<'py, PyList>) -> PyResult<Bound<'py, PyBytes>> {
+    let (shape, columns) = columns_of(&rows)?;
+    let mut builder = Builder::new(py)?;
+    let (mut fields, mut arrays) = (Vec::new(), Vec::new());
+    for (name, cells) in columns {
+        let column = builder.column(cells).map_err(|error| in_column(py, &name, error))?;
+        fields.push(column.field(&name));
+        arrays.push(column.array);
+    }
+    let metadata = match shape {
+        RowShape::Record => HashMap::new(),
+        shape => HashMap::from([(ROW_SHAPE.to_owned(), shape.as_str().to_owned())]),
+    };
+    encode(py, fields, arrays, rows.len(), metadata)
 }
 
-fn array_of(py: Python<'_>, cells: &Cells<'_>, rows: usize) -> Option<ArrayRef> {
-    Some(match cells {
+/// Values by the names of their columns.
+type NamedCells<'py> = Vec<(String, Vec<Cell<'py>>)>;
+
+fn columns_of<'py>(rows: &Bound<'py, PyList>) -> PyResult<(RowShape, NamedCells<'py>)> {
+    let py = rows.py();
+    let has_columns = |row: &Bound<'py, PyAny>| row.is_instance_of::<PyDict>() || row.is_instance_of::<PyTuple>();
+    if !rows.iter().any(|row| has_columns(&row)) {
+        return Ok(match rows.iter().all(|row| row.is_none()) {
+            true => (RowShape::Missing, Vec::new()),
+            false => (RowShape::Value, vec![("value".to_owned(), rows.iter().map(Some).collect())]),
+        });
+    }
+    let mut shape = RowShape::Missing;
+    let mut columns = Columns::default();
+    for row in rows.iter() {
+        shape = shape.with(if let Ok(record) = row.cast::<PyDict>() {
+            columns.add_record(record)?;
+            RowShape::Record
+        } else if let Ok(tuple) = row.cast::<PyTuple>() {
+            match tuple.getattr(intern!(py, "_fields")) {
+                Ok(names) => {
+                    columns.add_named(names.extract::<Vec<String>>()?.into_iter().zip(tuple.iter()))?;
+                    RowShape::Record
+                }
+                Err(_) => {
+                    columns
+                        .add_named(tuple.iter().enumerate().map(|(position, value)| (position.to_string(), value)))?;
+                    RowShape::Tuple
+                }
+            }
+        } else if row.is_none() {
+            columns.add_missing();
+            RowShape::Missing
+        } else {
+            columns.add_named([("value".to_owned(), row)])?;
+            RowShape::Value
+        });
+    }
+    Ok((shape, columns.finish().collect()))
+}
+
+/// Adds the name of the column to the error about a value.
+fn in_column(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+    match error.is_instance_of::<PyValueError>(py) {
+        true => PyValueError::new_err(format!("column {name:?}: {}", error.value(py))),
+        false => error,
+    }
+}
+
+/// Returns the objects at these addresses, which the array of an object column owns; 0 stands for `None`.
+fn cells_at<'py>(py: Python<'py>, addresses: &[usize]) -> Vec<Cell<'py>> {
+    let object = |address: &usize| match *address as *mut pyo3::ffi::PyObject {
+        object if object.is_null() => py.None().into_bound(py),
+        // SAFETY: the caller holds a reference to the array, and so to its objects.
+        object => unsafe { Bound::from_borrowed_ptr(py, object) },
+    };
+    addresses.iter().map(|address| Some(object(address))).collect()
+}
+
+/// Reads the only column of a stream, with the metadata of its field.
+fn column_of_stream(name: &str, stream: &[u8]) -> PyResult<(Field, ArrayRef)> {
+    let damaged = |error: arrow::error::ArrowError| PyValueError::new_err(format!("column {name:?}: {error}"));
+    let reader = StreamReader::try_new(Cursor::new(stream), None).map_err(damaged)?;
+    let schema = reader.schema();
+    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(damaged)?;
+    let batch = concat_batches(&schema, &batches).map_err(damaged)?;
+    Ok((schema.field(0).clone().with_name(name), batch.column(0).clone()))
+}
+
+fn encode<'py>(
+    py: Python<'py>,
+    fields: Vec<Field>,
+    arrays: Vec<ArrayRef>,
+    rows: usize,
+    metadata: HashMap<String, String>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let written = py.detach(|| {
+        let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&schema), arrays, &options)?;
+        let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
+        writer.write(&batch)?;
+        writer.into_inner()
+    });
+    Ok(PyBytes::new(py, &written.map_err(|error| PyValueError::new_err(error.to_string()))?))
+}
+
+fn array_of(cells: &Cells<'_>, rows: usize) -> ArrayRef {
+    match cells {
         Cells::Int8(cells) => copy::<types::Int8Type>(cells),
         Cells::Int16(cells) => copy::<types::Int16Type>(cells),
         Cells::Int32(cells) => copy::<types::Int32Type>(cells),
@@ -82,8 +200,8 @@ fn array_of(py: Python<'_>, cells: &Cells<'_>, rows: usize) -> Option<ArrayRef> 
             }
         }
         Cells::Utf8(cells) => Arc::new(strings_of(cells, rows)),
-        Cells::Object(addresses) => return array_of_objects(py, addresses),
-    })
+        Cells::Object(_) => unreachable!("objects have a builder"),
+    }
 }
 
 fn copy<T: ArrowPrimitiveType>(cells: &[T::Native]) -> ArrayRef {
@@ -92,37 +210,4 @@ fn copy<T: ArrowPrimitiveType>(cells: &[T::Native]) -> ArrayRef {
 
 fn strings_of(cells: &Utf8<'_>, rows: usize) -> StringArray {
     (0..rows).map(|row| cells.get(row).map(|text| String::from_utf8_lossy(text).into_owned())).collect()
-}
-
-/// Converts an object column if all its cells have the same type. A column without values has no type, because other
-/// mini-batches have its values.
-fn array_of_objects(py: Python<'_>, addresses: &[usize]) -> Option<ArrayRef> {
-    let cells = || addresses.iter().map(|&address| read_object(py, address));
-    let all = |accepts: fn(&ObjectCell<'_>) -> bool| {
-        cells().all(|cell| matches!(cell, ObjectCell::Missing) || accepts(&cell))
-    };
-    if all(|_| false) {
-        Some(Arc::new(NullArray::new(addresses.len())))
-    } else if all(|cell| matches!(cell, ObjectCell::Text(_))) {
-        let texts = cells().map(|cell| match cell {
-            ObjectCell::Text(text) => Some(std::str::from_utf8(text).expect("Python gives valid UTF-8")),
-            _ => None,
-        });
-        Some(Arc::new(texts.collect::<StringArray>()))
-    } else if all(|cell| matches!(cell, ObjectCell::Bool(_))) {
-        let bools = cells().map(|cell| if let ObjectCell::Bool(value) = cell { Some(value) } else { None });
-        Some(Arc::new(bools.collect::<BooleanArray>()))
-    } else if all(|cell| matches!(cell, ObjectCell::Integer(_))) {
-        let integers = cells().map(|cell| if let ObjectCell::Integer(value) = cell { Some(value) } else { None });
-        Some(Arc::new(integers.collect::<Int64Array>()))
-    } else if all(|cell| matches!(cell, ObjectCell::Integer(_) | ObjectCell::Float(_))) {
-        let floats = cells().map(|cell| match cell {
-            ObjectCell::Integer(value) => Some(value as f64),
-            ObjectCell::Float(value) => Some(value),
-            _ => None,
-        });
-        Some(Arc::new(floats.collect::<Float64Array>()))
-    } else {
-        None
-    }
 }

@@ -1,5 +1,6 @@
 """Rejected items of a job, and the job that runs them again."""
 
+import gzip
 import json
 
 import pandas as pd
@@ -87,3 +88,42 @@ def test_replay_refuses_functions_that_do_not_fit(tmp_path):
     script = gristmill.run("entry.py", "data", error_threshold=-1, run_max_try=1, progress=False)
     with pytest.raises(TypeError, match=r"runs the entry script in .*, not a function of this machine"):
         script.replay(function=fail, progress=False)
+
+
+def rows_of_text(form, bad):
+    """Returns a text of numbers, and the line of each, counted from 1. Some lines are no rows."""
+    lines, places = ["number,text"] if form == "csv" else [], {}
+    for number in range(200):
+        if number % 9 == 4:
+            lines.append("" if form == "csv" else "no JSON")
+        places[number] = len(lines) + 1
+        lines.append(f"{number},{'x' * (number % 7)}" if form == "csv" else json.dumps({"number": number}))
+    return "\n".join(lines) + "\n", {places[number] for number in bad}
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows.jsonl"])
+@pytest.mark.parametrize("size", ["100", "37 rows", "1MB"])
+def test_reject_names_the_line_of_its_file(tmp_path, name, size):
+    bad = {0, 57, 58, 123, 199}
+    text, expected = rows_of_text("jsonl" if "jsonl" in name else "csv", bad)
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+
+    def inverse(rows):
+        return [1 // (number not in bad) for number in rows["number"]]
+
+    job = gristmill.run(inverse, name, mini_batch_size=size, error_threshold=-1, progress=False)
+    rejects = [reject for reject in job.rejects if reject["exception"] == "ZeroDivisionError"]
+    places = [reject["detail"].rpartition(", line ") for reject in rejects]
+    assert {int(line) for _, _, line in places} == expected
+    assert {path for path, _, _ in places} == {str(tmp_path / name)}
+
+
+def test_reject_names_the_row_of_its_parquet_file(tmp_path):
+    pd.DataFrame({"number": range(100)}).to_parquet("rows.parquet", row_group_size=30)
+
+    def inverse(rows):
+        return [1 // (number not in (0, 29, 77)) for number in rows["number"]]
+
+    job = gristmill.run(inverse, "rows.parquet", mini_batch_size=7, error_threshold=-1, progress=False)
+    expected = [f"{tmp_path / 'rows.parquet'}, row {row}, counted from 0" for row in (0, 29, 77)]
+    assert [reject["detail"] for reject in job.rejects] == expected

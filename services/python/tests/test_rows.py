@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill import delimited, rows
+from gristmill import delimited, json_lines, rows
 
 texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(' "\n\r\t,;\0'), max_size=8)
 finite = st.floats(width=64) | st.sampled_from(
@@ -219,11 +219,16 @@ def test_lists_are_lines_of_format(elements):
         assert rows.Text({}).of_list(elements)[0] == "".join(f"{element}\n" for element in elements).encode()
 
 
+def table_of(written):
+    return pyarrow.ipc.open_stream(written[0]).read_all()
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 4).flatmap(lambda size: st.lists(column_of(size), min_size=1, max_size=3)))
 def test_json_lines_equal_the_frame(columns):
+    """``result_schema`` checks rows in this form."""
     frame = pandas.DataFrame({f"c{position}": pandas.Series(column) for position, column in enumerate(columns)})
-    written, _ = rows.JsonLines().of_frame(frame)
+    written = json_lines.JsonLines().of_frame(frame)
     lines = [json.loads(line, parse_constant=None) for line in written.decode().split("\n")[:-1]]
     assert len(lines) == len(frame)
     for line, row in zip(lines, frame.astype(object).where(frame.notna(), None).to_dict("records"), strict=True):
@@ -244,17 +249,22 @@ def test_json_lines_of_lists():
         [numpy.array([1, 2])],
         pandas.Timestamp("2020-01-01"),
     ]
-    lines = rows.JsonLines().of_list(elements)[0].decode().splitlines()
+    lines = json_lines.JsonLines().of_list(elements).decode().splitlines()
     assert lines == ['"é"', "1", '{"a": null, "b": 0.5}', "[[1, 2]]", '"2020-01-01T00:00:00"']
 
 
-def test_json_lines_need_unique_names():
+def test_columns_need_names_of_their_own():
     frame = pandas.DataFrame([[1, 2]], columns=["a", "a"])
-    with pytest.raises(rows.RowsError, match="unique column names"):
-        rows.JsonLines().of_frame(frame)
+    with pytest.raises(rows.RowsError, match="several columns named 'a': give each column a name of its own"):
+        rows.Tables().of_frame(frame)
+    table = pyarrow.table([[1], [2]], names=["a", "a"])
+    with pytest.raises(rows.RowsError, match="several columns named 'a'"):
+        rows.Tables().of_table(table)
+    with pytest.raises(rows.RowsError, match="two keys of a row have the text .1."):
+        rows.Tables().of_list([{1: "a", "1": "b"}])
 
 
-def test_parquet_types():
+def test_types_of_a_frame():
     frame = pandas.DataFrame(
         {
             "i": numpy.array([1, 2], "int32"),
@@ -267,9 +277,9 @@ def test_parquet_types():
             "none": pandas.Series([None, None], dtype=object),
         }
     )
-    written, names = rows.Parquet().of_frame(frame)
-    table = pyarrow.ipc.open_stream(written).read_all()
-    assert names == table.column_names == list(frame.columns)
+    written, names = rows.Tables().of_frame(frame)
+    table = table_of((written, names))
+    assert names is None and table.column_names == list(frame.columns)
     assert [str(field.type).split("[")[0] for field in table.schema] == [
         "int32", "double", "bool", "string", "string", "timestamp", "bool", "null",
     ]  # fmt: skip
@@ -278,35 +288,38 @@ def test_parquet_types():
     assert table.column("new").to_pylist() == ["x", None]
 
 
-def test_parquet_through_pyarrow_and_without_it(monkeypatch):
-    frame = pandas.DataFrame({"ok": ["x"], "money": [__import__("decimal").Decimal("1.50")]})
-    table = pyarrow.ipc.open_stream(rows.Parquet().of_frame(frame)[0]).read_all()
-    assert (
-        str(table.schema.field("money").type).startswith("decimal") and str(table.schema.field("ok").type) == "string"
+def test_frame_without_pyarrow_has_the_same_table(monkeypatch):
+    Decimal = __import__("decimal").Decimal
+    frame = pandas.DataFrame(
+        {
+            "ok": ["x", None],
+            "money": [Decimal("1.50"), Decimal("100")],
+            "whole": pandas.array([2**60 + 1, None], dtype="Int64"),
+            "zoned": pandas.to_datetime(["2024-01-01", None]).tz_localize("Europe/Berlin"),
+            "mixed": [b"bytes", 3],
+        }
     )
+    with_pyarrow = table_of(rows.Tables().of_frame(frame)).to_pylist()
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(rows.RowsError, match=r"column 'money' holds values .Decimal. that only pyarrow"):
-        rows.Parquet().of_frame(frame)
+    written = rows.Tables().of_frame(frame)
+    monkeypatch.undo()
+    assert table_of(written).to_pylist() == with_pyarrow
+    assert with_pyarrow[0]["whole"] == 2**60 + 1 and with_pyarrow[1]["money"] == Decimal("100.00")
 
 
-def test_column_unsupported_by_parquet_is_named():
-    frame = pandas.DataFrame({"fine": [1, 2], "mixed": [b"bytes", 3]})
-    with pytest.raises(rows.RowsError, match="column 'mixed' of the result cannot be written"):
-        rows.Parquet().of_frame(frame)
+def test_tables_of_lists():
+    def columns(result):
+        return table_of(rows.Tables().of_list(result)).to_pydict()
 
-
-def test_parquet_of_lists():
-    def table(result):
-        return pyarrow.ipc.open_stream(rows.Parquet().of_list(result)[0]).read_all().to_pydict()
-
-    assert table(["a", "b"]) == {"value": ["a", "b"]}
-    assert table([{"a": 1}, {"b": numpy.float64(2)}]) == {"a": [1, None], "b": [None, 2.0]}
-    assert table([[1], [2, 3]]) == {"value": [[1], [2, 3]]}
-
-
-def test_csv_lists():
-    assert rows.Csv({}).of_list(["a,b", 1]) == (b'"a,b"\n1\n', ["value"])
-    assert rows.Csv({}).of_list([["a", 1], ("b", None)]) == (b"a,1\nb,\n", None)
+    Point = __import__("collections").namedtuple("Point", "x y")
+    assert columns(["a", "b"]) == {"value": ["a", "b"]}
+    assert columns([{"a": 1}, {"b": numpy.float64(2)}]) == {"a": [1, None], "b": [None, 2.0]}
+    assert columns([[1], [2, 3]]) == {"value": [[1], [2, 3]]}
+    assert columns([("a", 1), ("b", None)]) == {"0": ["a", "b"], "1": [1, None]}
+    assert columns([Point(1, 2)]) == {"x": [1], "y": [2]}
+    assert columns(["a,b", 1]) == {"value": ["a,b", 1]}
+    assert columns([None, {"a": 1}]) == {"a": [None, 1]}
+    assert table_of(rows.Tables().of_list([None, None])).schema.metadata == {b"gristmill.rows": b"missing"}
 
 
 def test_probe_of_csv_quoting_matches_this_interpreter():

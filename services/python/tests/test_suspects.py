@@ -130,3 +130,16 @@ def test_unknown_item_is_not_named(start, body):
     agent = start(f"def run(files):\n    {body}\n")
     for _ in range(2):
         assert "suspect" not in agent.run(["a", "b", "c"])
+
+
+def test_label_of_an_index_leads_to_its_row():
+    import pandas
+
+    from gristmill.suspects import suspect_of
+
+    frame = pandas.DataFrame({"number": [1, 1, 1]}, index=[30, 20, 10])
+    for row in (list(frame.iterrows())[1][1], list(frame.itertuples())[1]):
+        try:
+            raise KeyError(row)
+        except KeyError as error:
+            assert suspect_of(error, frame) == 1, row

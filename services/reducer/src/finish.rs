@@ -54,12 +54,12 @@ impl Reducer {
 
     /// Writes the output of a complete job, and the result of any job.
     async fn write_end(&mut self, end: End, stop: &CancellationToken) -> anyhow::Result<Option<JobResult>> {
-        let mut warnings = Vec::new();
+        let (mut warnings, mut columns) = (Vec::new(), Vec::new());
         let (state, cause, output) = match end {
             End::Complete => match self.write_output(self.bases().await?, stop).await {
                 Ok(None) => return Ok(None),
                 Ok(Some(written)) => {
-                    warnings = written.warnings;
+                    (warnings, columns) = (written.warnings, written.columns);
                     (JobState::Completed, None, Some(written.path.display().to_string()))
                 }
                 Err(error) => {
@@ -88,6 +88,7 @@ impl Reducer {
             state,
             cause: cause.map(|cause| cause.replace(['\n', '\r'], " ")),
             output,
+            columns,
             logs: self.store.shown("logs"),
             mini_batches: self.tally.mini_batches(),
             items: self.tally.items(),
@@ -193,7 +194,7 @@ impl Reducer {
         (self.options.crash)(CrashPoint::BeforeOutput);
         if self.spec.output.action == OutputAction::SummaryOnly {
             let path = self.spec.output.folder.as_path().to_owned();
-            return Ok(Some(Written { path, warnings: vec![] }));
+            return Ok(Some(Written { path, columns: vec![], warnings: vec![] }));
         }
         self.reports.decided("Every mini batch has ended; writing the final file.").await;
         let bases = bases?;

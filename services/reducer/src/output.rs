@@ -4,13 +4,20 @@
 //! upload. Order and bytes depend only on the plan and the results, never on the speed of processes. If several
 //! reducers write the file, any of them may therefore be the last.
 
+mod cells;
+mod conform;
+mod csv_file;
 mod header;
+mod json_lines;
 mod local;
 mod merged;
 mod object;
+mod observed;
+mod pandas;
 mod parquet;
+mod schema_file;
 mod source;
-mod types;
+mod table;
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -18,7 +25,7 @@ use std::sync::mpsc;
 use std::{mem, thread};
 
 use anyhow::Context;
-use protocol::{Output, OutputFormat, ResultColumn, ResultSchema};
+use protocol::{Output, OutputColumn, OutputFormat, ResultColumn, ResultSchema};
 use storage::{Destination, JobStore};
 use tokio::runtime::Handle;
 
@@ -32,6 +39,7 @@ pub use merged::{job_without_rows, times_reopened};
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
 use source::Source;
+use table::Table;
 
 /// Rows from the ledger that are written at once, while the next are read.
 const PIECE_BYTES: usize = 1 << 20;
@@ -62,6 +70,8 @@ pub(crate) struct Assembly<'a> {
 pub(crate) struct Written {
     /// Its path or URL.
     pub path: PathBuf,
+    /// Its columns, in the native formats.
+    pub columns: Vec<OutputColumn>,
     /// Warnings for the user, one line each.
     pub warnings: Vec<String>,
 }
@@ -110,9 +120,39 @@ enum Sink {
 impl Assembly<'_> {
     /// Writes the final file. Returns `None` if it was abandoned and removed. `{:#}` prints an error in one line.
     pub fn write(&self) -> anyhow::Result<Option<Written>> {
-        let (path, mut sink) = self.open()?;
-        let written = self.write_rows(&mut sink).and_then(|()| {
-            (self.crash)(CrashPoint::BeforeRename);
+        if self.output.format == OutputFormat::Text {
+            let path = self.write_file(&self.output.file_name, &|sink| self.write_rows(sink))?;
+            return Ok(path.map(|path| Written { path, columns: Vec::new(), warnings: self.warnings() }));
+        }
+        let context = || format!("write {}", self.output.file_name);
+        let table = Table::of(&mut *self.in_order(), self.output.format, self.declared()).with_context(context)?;
+        if self.output.format != OutputFormat::Parquet {
+            let contents = schema_file::contents(&table).context("write the schema of the output")?;
+            let name = schema_file::name(&self.output.file_name);
+            self.write_file(&name, &|sink| Ok(sink.write_all(&contents)?))?;
+        }
+        let path = self.write_file(&self.output.file_name, &|sink| {
+            table::write(&table, sink, self.output.format, &mut *self.in_order(), &|position| self.between(position))
+        })?;
+        let (columns, warnings) = (schema_file::columns(&table), table.warnings());
+        Ok(path.map(|path| Written { path, columns, warnings }))
+    }
+
+    /// Writes a file of the output. Returns its path or URL, or `None` if it was abandoned and removed.
+    fn write_file(
+        &self,
+        name: &str,
+        write: &dyn Fn(&mut Sink) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<PathBuf>> {
+        let (path, mut sink) = self.open(name)?;
+        let is_output = name == self.output.file_name;
+        let crash = |point| {
+            if is_output {
+                (self.crash)(point)
+            }
+        };
+        let written = write(&mut sink).and_then(|()| {
+            crash(CrashPoint::BeforeRename);
             sink.finish()
         });
         match written {
@@ -125,22 +165,33 @@ impl Assembly<'_> {
                 Err(error.context(format!("write {}", path.display())))
             }
             _ => {
-                (self.crash)(CrashPoint::AfterRename);
-                Ok(Some(Written { path, warnings: self.warnings() }))
+                crash(CrashPoint::AfterRename);
+                Ok(Some(path))
             }
         }
     }
 
-    fn open(&self) -> anyhow::Result<(PathBuf, Sink)> {
-        match Destination::of(&self.output.folder, &self.output.file_name)? {
+    fn open(&self, name: &str) -> anyhow::Result<(PathBuf, Sink)> {
+        match Destination::of(&self.output.folder, name)? {
             Destination::Folder(folder) => {
-                let file = LocalFile::create(&folder, &self.output.file_name, self.job_id, self.writer)?;
-                Ok((folder.join(&self.output.file_name), Sink::File(file)))
+                let file = LocalFile::create(&folder, name, self.job_id, self.writer)?;
+                Ok((folder.join(name), Sink::File(file)))
             }
             Destination::Url(url) => {
                 let upload = self.runtime.block_on(self.store.stores().upload(&url, self.bytes_expected()))?;
                 let object = Object::new(upload, self.store.clone(), url.clone(), self.runtime.clone());
                 Ok((url.into(), Sink::Object(Box::new(object))))
+            }
+        }
+    }
+
+    /// Returns the rows of all mini-batches, in order.
+    fn in_order(&self) -> Box<dyn InOrder + '_> {
+        match self.merged() {
+            Some(merged) => Box::new(merged),
+            None => {
+                let source = Source::new(self.store, self.index, self.runtime.clone());
+                Box::new(OfJob { index: self.index, source })
             }
         }
     }
@@ -159,12 +210,9 @@ impl Assembly<'_> {
         self.bases.map(|bases| Merged::new(bases, self.store, self.index, self.runtime.clone()))
     }
 
-    /// Writes the rows of a replay and of the jobs before it.
+    /// Writes the lines of a replay and of the jobs before it.
     fn write_merged(&self, mut rows: Merged<'_>, sink: &mut Sink) -> anyhow::Result<()> {
-        if self.output.format == OutputFormat::Parquet {
-            return parquet::write(sink, &mut rows, self.declared(), &|position| self.between(position));
-        }
-        if self.has_header()
+        if self.output.header
             && let Some((_, columns)) = rows.column_lists().first()
         {
             sink.write_all(header::line(self.output, columns).as_bytes()).context("write the header")?;
@@ -183,11 +231,7 @@ impl Assembly<'_> {
             return self.write_merged(merged, sink);
         }
         let mut source = Source::new(self.store, self.index, self.runtime.clone());
-        if self.output.format == OutputFormat::Parquet {
-            let mut rows = OfJob { index: self.index, source };
-            return parquet::write(sink, &mut rows, self.declared(), &|position| self.between(position));
-        }
-        if self.has_header()
+        if self.output.header
             && let Some((_, columns)) = self.index.column_lists().next()
         {
             sink.write_all(header::line(self.output, columns).as_bytes()).context("write the header")?;
@@ -225,22 +269,13 @@ impl Assembly<'_> {
         }
     }
 
-    fn has_header(&self) -> bool {
-        match self.output.format {
-            OutputFormat::Csv => true,
-            OutputFormat::Text => self.output.header,
-            OutputFormat::Jsonl | OutputFormat::Parquet => false,
-        }
-    }
-
-    /// Returns warnings about rows with other columns than those of the first mini-batch, which the header has.
+    /// Returns warnings about lines of text with other columns than those of the first mini-batch, which the header has.
     fn warnings(&self) -> Vec<String> {
-        let is_by_position = matches!(self.output.format, OutputFormat::Text | OutputFormat::Csv);
         let merged = self.merged();
-        if !is_by_position || merged.is_none() && self.index.column_lists_distinct() < 2 {
+        if merged.is_none() && self.index.column_lists_distinct() < 2 {
             return vec![];
         }
-        let whose = if self.has_header() { "the header has those of" } else { "the file begins with those of" };
+        let whose = if self.output.header { "the header has those of" } else { "the file begins with those of" };
         let mut lists: Box<dyn Iterator<Item = (u64, &[String])>> = match merged {
             Some(merged) => Box::new(merged.column_lists().into_iter()),
             None => Box::new(self.index.column_lists()),

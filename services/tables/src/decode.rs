@@ -8,9 +8,10 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema};
+use parquet::arrow::encode_arrow_schema;
 use protocol::{Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, UnreadRecord, fields};
 
-use crate::builder::Finished;
+use crate::builder::{Builder, Finished};
 use crate::column::Column;
 use crate::delimited::Table;
 use crate::error::{Error, Result};
@@ -19,7 +20,8 @@ use crate::headers::{has_header, has_own_header};
 use crate::infer::{column_names, header_of};
 use crate::problem::Problem;
 use crate::problems::{LineNumbers, Origin, Problems, Warnings};
-use crate::row_groups::{RowGroupReader, joined};
+use crate::row_groups::{RowGroupReader, joined, parquet_row_groups};
+use crate::row_lines::RowLines;
 use crate::source::{Identity, Text, TextFile};
 use crate::split::{Rows, first_row, splitter};
 use crate::stream::{TextStream, Windows, record_ends};
@@ -45,7 +47,8 @@ pub struct DecodeRequest<'a> {
     pub options: &'a TableOptions,
     /// All columns of text tables, those from the path last. Ignored for Parquet.
     pub schema: Option<&'a TableSchema>,
-    /// Adds the lines of JSON lines, see [`protocol::fields::LINES`].
+    /// Adds the lines of JSON lines, see [`protocol::fields::LINES`]; each of them is a row for
+    /// [`row_places`](Decoder::row_places).
     pub with_lines: bool,
 }
 
@@ -133,10 +136,41 @@ impl Decoder {
         if request.options.format.is_text() { self.decode_text(request) } else { self.decode_parquet(request) }
     }
 
+    /// Returns the place of some rows of a mini-batch for people, such as `data.csv, line 7`; `None` where that takes a part
+    /// of a file that is not at hand. Decodes the mini-batch.
+    pub fn row_places(&mut self, request: &DecodeRequest, rows: &[u64]) -> Result<Vec<Option<String>>> {
+        let blocks = request.blocks;
+        if !request.options.format.is_text() {
+            return rows.iter().map(|&row| row_of_file(row, blocks)).collect();
+        }
+        let (table, rows_of_blocks) = self.table(request, Some(RowLines::default()))?;
+        let failed = table.problems.failed_rows(table.rows);
+        // Every line is an item.
+        let failed = failed.filter(|_| table.texts.is_none());
+        let is_row = |row: &usize| failed.as_ref().is_none_or(|failed| !failed[*row]);
+        let kept: Vec<usize> = (0..table.rows).filter(is_row).collect();
+        let lines = table.line_numbers.map(|numbers| numbers.of_rows).unwrap_or_default();
+        let place = |&row: &u64| {
+            let row = *kept.get(usize::try_from(row).ok()?)?;
+            let line = (*lines.get(row)?)?;
+            let mut end = 0;
+            let block = rows_of_blocks.iter().position(|rows| {
+                end += rows;
+                row < end
+            })?;
+            Some(format!("{}, line {line}", blocks[block].block.path.display()))
+        };
+        Ok(rows.iter().map(place).collect())
+    }
+
     fn decode_text(&mut self, request: &DecodeRequest) -> Result<Decoded> {
-        let schema = request.schema.ok_or_else(|| Error::Options("text tables need a schema".to_owned()))?;
-        let path_columns = request.blocks.first().map_or(0, |block| block.block.path_columns.len());
-        let own = &schema.columns[..schema.columns.len().saturating_sub(path_columns)];
+        let (table, rows_of_blocks) = self.table(request, None)?;
+        finish(table, own_columns(request)?, request, &rows_of_blocks)
+    }
+
+    /// Returns the rows of text tables, and their numbers by block.
+    fn table(&mut self, request: &DecodeRequest, line_numbers: Option<RowLines>) -> Result<(Table, Vec<usize>)> {
+        let own = own_columns(request)?;
         let names: Vec<String> = own.iter().map(|column| column.name.clone()).collect();
         let selected = selection(&names, &request.options.columns)?;
         let new_column = |&index: &usize| Column::new(&own[index], request.options);
@@ -150,7 +184,8 @@ impl Decoder {
             is_selection: !request.options.columns.is_empty(),
             rows: 0,
             problems: Problems::new(request.options.on_type_mismatch),
-            lines: (request.with_lines && request.options.format == TableFormat::Jsonl).then(|| Texts::new(true)),
+            texts: (request.with_lines && request.options.format == TableFormat::Jsonl).then(|| Texts::new(true)),
+            line_numbers,
         };
         let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
         for block in request.blocks {
@@ -158,10 +193,11 @@ impl Decoder {
             self.append_block(block, request.options, &mut table)?;
             rows_of_blocks.push(table.rows - before);
         }
-        finish(table, own, request, &rows_of_blocks)
+        Ok((table, rows_of_blocks))
     }
 
     fn append_block(&mut self, block: &LocalBlock, options: &TableOptions, table: &mut Table) -> Result<()> {
+        self.rows.restart();
         let name = block.block.path.display();
         let mut file = TextFile::open(block.path, &name, options)?;
         file.has_holes = block.has_holes;
@@ -254,6 +290,9 @@ impl Decoder {
         table: &mut Table,
     ) {
         let mut origin = Origin { file, text: &self.text, lines: &mut self.lines };
+        if let Some(numbers) = &mut table.line_numbers {
+            numbers.begin(origin.lines_before());
+        }
         if options.format == TableFormat::Jsonl {
             table.append_jsonl(&mut origin);
             return;
@@ -283,13 +322,17 @@ impl Decoder {
     fn decode_parquet(&mut self, request: &DecodeRequest) -> Result<Decoded> {
         let mut batches = Vec::with_capacity(request.blocks.len());
         let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
+        let (mut declared, mut places) = (None, Vec::with_capacity(request.blocks.len()));
         for block in request.blocks {
             let name = block.block.path.display();
             let BlockRange::RowGroup { row_group, offset, rows } = block.block.range else {
                 return Err(wrong_range(&name, "a Parquet file has no lines"));
             };
             let (piece, is_alone) = ((row_group, offset, rows), request.blocks.len() == 1);
-            let batch = self.row_groups.read(block.path, &name, piece, request.options, is_alone)?;
+            let group = self.row_groups.read(block.path, &name, piece, request.options, is_alone)?;
+            let batch = group.batch;
+            declared.get_or_insert(group.declared);
+            places.push(format!("{} {}", group.first_row, batch.num_rows()));
             rows_of_blocks.push(batch.num_rows());
             batches.push((name, batch));
         }
@@ -306,7 +349,12 @@ impl Decoder {
         }
         let fields = own.fields().iter().map(|field| field.as_ref().clone()).collect();
         let rows = batch.num_rows();
-        let batch = assemble(fields, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
+        let mut batch = assemble(fields, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
+        let metadata = batch.schema_metadata_mut();
+        if let Some(declared) = declared {
+            metadata.insert(DECLARED.to_owned(), encode_arrow_schema(&declared));
+        }
+        metadata.insert(PLACES.to_owned(), places.join(","));
         Ok(Decoded {
             batch,
             rows: rows as u64,
@@ -331,6 +379,26 @@ fn place_of(mut row: usize, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> 
         row -= rows.min(row);
     }
     String::new()
+}
+
+/// Returns the place of a row of a mini-batch of row groups in its file. Reads the footers of files.
+fn row_of_file(mut row: u64, blocks: &[LocalBlock]) -> Result<Option<String>> {
+    for LocalBlock { block, path, .. } in blocks {
+        let BlockRange::RowGroup { row_group, offset, rows } = block.range else { return Ok(None) };
+        if row < rows {
+            let before: u64 = parquet_row_groups(path)?.iter().take(row_group as usize).sum();
+            return Ok(Some(format!("{}, row {}, counted from 0", block.path.display(), before + offset + row)));
+        }
+        row -= rows;
+    }
+    Ok(None)
+}
+
+/// Returns the columns of text tables that are in the files, not in their paths.
+fn own_columns<'a>(request: &DecodeRequest<'a>) -> Result<&'a [TableColumn]> {
+    let schema = request.schema.ok_or_else(|| Error::Options("text tables need a schema".to_owned()))?;
+    let path_columns = request.blocks.first().map_or(0, |block| block.block.path_columns.len());
+    Ok(&schema.columns[..schema.columns.len().saturating_sub(path_columns)])
 }
 
 /// Returns the positions in `names` of the columns in `listed`, in the order of the list; all positions without a list,
@@ -358,7 +426,7 @@ fn wrong_range(name: &str, message: &str) -> Error {
 }
 
 fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_blocks: &[usize]) -> Result<Decoded> {
-    let Table { selected, columns, rows, mut problems, lines, is_selection, .. } = table;
+    let Table { selected, columns, rows, mut problems, texts, is_selection, .. } = table;
     let options = request.options;
     let failed = problems.failed_rows(rows);
     let mut of_pandas = Problems::new(options.on_type_mismatch);
@@ -386,8 +454,8 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
     let fits = failed.map(|failed| BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))));
     let fitting = fits.as_ref().map_or(rows, BooleanArray::true_count);
     let mut as_items = None;
-    if let Some(lines) = lines {
-        let array = lines.finish()?.array;
+    if let Some(texts) = texts {
+        let array = texts.finish()?.array;
         let selection = if is_selection { fields::SELECTED } else { "" };
         let hidden = |array: &dyn Array, key: &str, value: &str| {
             let metadata = HashMap::from([(key.to_owned(), value.to_owned())]);
@@ -411,8 +479,18 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
     Ok(Decoded { batch, rows: fitting as u64, failed_records, unread, warnings, warnings_of_pandas, as_items })
 }
 
+/// Metadata of the batch of a Parquet file: the schema that its file declares, encoded as in the file.
+pub(crate) const DECLARED: &str = "ARROW:schema";
+
+/// Metadata of the batch of a Parquet file: `first count` for each of its blocks, separated by commas: the number of the
+/// first row in its file, from 0, and the number of rows.
+const PLACES: &str = "gristmill.places";
+
 /// Arrow's name for text that is JSON.
 const JSON: &str = "arrow.json";
+
+/// What Hive and Spark write in a path in place of a missing value.
+const MISSING_IN_PATH: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Returns the batch of the columns in the files and those from their paths.
 fn assemble(
@@ -428,7 +506,10 @@ fn assemble(
         for (block, &rows) in blocks.iter().zip(rows_of_blocks) {
             let value = block.block.path_columns.get(index).map_or("", |(_, value)| value);
             for _ in 0..rows {
-                values.take_text(value.as_bytes());
+                match value {
+                    MISSING_IN_PATH => values.take_missing(),
+                    value => values.take_text(value.as_bytes()),
+                }
             }
         }
         let Finished { array, .. } = values.finish()?;

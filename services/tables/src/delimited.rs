@@ -5,6 +5,7 @@ use crate::column::Column;
 use crate::missing::is_missing;
 use crate::problem::Problem;
 use crate::problems::{Became, Misfit, Origin, Problems};
+use crate::row_lines::RowLines;
 use crate::scalar::trim;
 use crate::split::{Ragged, Rows, Splitter, unquote};
 use crate::texts::Texts;
@@ -29,8 +30,10 @@ pub(crate) struct Table {
     pub rows: usize,
     /// Problems in the rows.
     pub problems: Problems,
-    /// The lines of the rows, if they are wanted.
-    pub lines: Option<Texts>,
+    /// The lines of JSON of the rows, if they are wanted.
+    pub texts: Option<Texts>,
+    /// The numbers of the lines of the rows, if they are wanted.
+    pub line_numbers: Option<RowLines>,
 }
 
 impl Table {
@@ -85,6 +88,9 @@ impl Table {
                         }
                     }
                 }
+            }
+            if let Some(numbers) = &mut self.line_numbers {
+                rows.cells(0).for_each(|(start, _)| numbers.add(text, start));
             }
             self.rows += rows.count;
             if rows.unterminated {

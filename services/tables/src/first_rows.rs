@@ -29,30 +29,26 @@ pub struct FirstRows {
     pub is_all: bool,
 }
 
-/// Returns the first rows of text, or of an Arrow IPC stream for Parquet. `is_whole`: the bytes are not cut off; otherwise
-/// an incomplete last line is left out. `columns`: those of a text without a header.
-pub fn first_rows(
-    bytes: &[u8],
-    is_whole: bool,
-    format: OutputFormat,
-    columns: Option<&[String]>,
-    rows_max: usize,
-) -> Result<FirstRows> {
+/// Returns the first rows of a file of text. `is_whole`: the bytes are not cut off; otherwise an incomplete last line is
+/// left out.
+pub fn first_rows(bytes: &[u8], is_whole: bool, format: OutputFormat, rows_max: usize) -> FirstRows {
     let bytes = match bytes.iter().rposition(|byte| *byte == b'\n') {
-        Some(last) if !is_whole && format != OutputFormat::Parquet => &bytes[..=last],
+        Some(last) if !is_whole => &bytes[..=last],
         _ => bytes,
     };
     let mut rows = match format {
-        OutputFormat::Text => lines(bytes, rows_max),
-        OutputFormat::Csv => delimited(bytes, columns, rows_max),
+        OutputFormat::Csv => delimited(bytes, rows_max),
         OutputFormat::Jsonl => records(bytes, rows_max),
-        OutputFormat::Parquet => {
-            let reader = StreamReader::try_new(Cursor::new(bytes), None)?;
-            batches(reader.map(|batch| batch.map_err(Into::into)), rows_max)?
-        }
+        OutputFormat::Text | OutputFormat::Parquet => lines(bytes, rows_max),
     };
     rows.is_all &= is_whole;
-    Ok(rows)
+    rows
+}
+
+/// Returns the first rows of an Arrow IPC stream, as a process hands them over.
+pub fn first_stream_rows(bytes: &[u8], rows_max: usize) -> Result<FirstRows> {
+    let reader = StreamReader::try_new(Cursor::new(bytes), None)?;
+    batches(reader.map(|batch| batch.map_err(Into::into)), rows_max)
 }
 
 /// Returns the first rows of a Parquet file.
@@ -112,7 +108,7 @@ fn lines(bytes: &[u8], rows_max: usize) -> FirstRows {
     FirstRows { columns: None, cells, is_all: lines.next().is_none() }
 }
 
-fn delimited(bytes: &[u8], columns: Option<&[String]>, rows_max: usize) -> FirstRows {
+fn delimited(bytes: &[u8], rows_max: usize) -> FirstRows {
     let splitter = Splitter { delimiter: b',', multi_line: true, drops_lossy: false };
     let mut rest = bytes;
     let mut rows = std::iter::from_fn(|| {
@@ -121,7 +117,7 @@ fn delimited(bytes: &[u8], columns: Option<&[String]>, rows_max: usize) -> First
         cells.truncate(COLUMNS_MAX);
         (!cells.is_empty()).then_some(cells)
     });
-    let columns = columns.map(<[String]>::to_vec).or_else(|| rows.next());
+    let columns = rows.next();
     let cells = rows.by_ref().take(rows_max);
     let cells = cells.map(|row| row.into_iter().map(|cell| Some(cut(&cell)).filter(|cell| !cell.is_empty())).collect());
     FirstRows { columns, cells: cells.collect(), is_all: rows.next().is_none() }
@@ -179,19 +175,18 @@ mod tests {
     #[test]
     fn fields_in_quotes_hold_anything() {
         let text = b"a,b\r\n1,\"x, \"\"y\"\"\nz\"\n2,\n3,cut o";
-        let rows = first_rows(text, false, OutputFormat::Csv, None, 10).expect("text");
+        let rows = first_rows(text, false, OutputFormat::Csv, 10);
         assert_eq!(rows.columns, Some(vec!["a".into(), "b".into()]));
         assert_eq!(rows.cells, [vec![cell("1"), cell("x, \"y\"\nz")], vec![cell("2"), None]]);
         assert!(!rows.is_all);
-        let known = ["k".to_owned()];
-        let rows = first_rows(b"1\n2\n", true, OutputFormat::Csv, Some(&known), 1).expect("text");
+        let rows = first_rows(b"k\n1\n2\n", true, OutputFormat::Csv, 1);
         assert_eq!((rows.cells.len(), rows.is_all), (1, false));
     }
 
     #[test]
     fn json_lines_have_all_keys() {
         let text = b"{\"a\":1,\"b\":null}\n{\"a\":\"<b>\",\"c\":[1]}\nno json\n";
-        let rows = first_rows(text, true, OutputFormat::Jsonl, None, 10).expect("text");
+        let rows = first_rows(text, true, OutputFormat::Jsonl, 10);
         assert_eq!(rows.columns, Some(vec!["a".into(), "b".into(), "c".into()]));
         assert_eq!(rows.cells[0], [cell("1"), None, None]);
         assert_eq!(rows.cells[1], [cell("<b>"), None, cell("[1]")]);
@@ -210,7 +205,7 @@ mod tests {
         let batch = RecordBatch::try_new(schema.clone(), vec![numbers, texts, Arc::new(times)]).expect("equal lengths");
         let mut stream = Vec::new();
         IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
-        let rows = first_rows(&stream, true, OutputFormat::Parquet, None, 2).expect("a stream");
+        let rows = first_stream_rows(&stream, 2).expect("a stream");
         let first = vec![cell("1"), cell("a"), cell("1970-01-01T00:00:00Z")];
         assert_eq!(rows.cells, [first, vec![None, cell("b"), None]]);
         assert!(!rows.is_all);
@@ -225,8 +220,8 @@ mod tests {
 
     #[test]
     fn anything_else_is_an_error_or_text() {
-        assert!(first_rows(b"no arrow", true, OutputFormat::Parquet, None, 9).is_err());
-        let rows = first_rows(b"\xff\x00a\nb", true, OutputFormat::Text, None, 9).expect("text");
+        assert!(first_stream_rows(b"no arrow", 9).is_err());
+        let rows = first_rows(b"\xff\x00a\nb", true, OutputFormat::Text, 9);
         assert_eq!(rows.cells.len(), 2);
     }
 }

@@ -372,8 +372,11 @@ impl Table {
                 let (origin, row) = ((&mut *origin, position), Some(self.rows));
                 self.problems.defect(Problem::UnknownKey, origin, row, Some(key.as_str()), defect);
             }
-            if let Some(lines) = &mut self.lines {
-                lines.take_text(line);
+            if let Some(texts) = &mut self.texts {
+                texts.take_text(line);
+            }
+            if let Some(numbers) = &mut self.line_numbers {
+                numbers.add(text, position);
             }
             self.rows += 1;
         }

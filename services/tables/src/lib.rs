@@ -37,6 +37,7 @@ mod peek;
 mod problem;
 mod problems;
 mod row_groups;
+mod row_lines;
 mod row_texts;
 mod scalar;
 mod sketch;

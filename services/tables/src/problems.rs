@@ -64,10 +64,15 @@ pub(crate) struct Origin<'a> {
 }
 
 impl Origin<'_> {
+    /// Returns the number of lines of the file before the text.
+    pub fn lines_before(&mut self) -> Option<u64> {
+        self.text.lines_before.or_else(|| self.lines.before(self.file, self.text.offset))
+    }
+
     /// Returns `data.csv, line 7` for a position in the text.
     fn describe(&mut self, position: usize) -> String {
         let name = &self.file.name;
-        match self.text.lines_before.or_else(|| self.lines.before(self.file, self.text.offset)) {
+        match self.lines_before() {
             Some(before) => {
                 let inside = memchr::memchr_iter(b'\n', &self.text.as_slice()[..position]).count() as u64;
                 format!("{name}, line {}", before + inside + 1)

@@ -2,8 +2,8 @@
 //!
 //! Column types are those of the file, except for text: it has 64-bit offsets as everywhere in this crate, unless the
 //! file stores it as a dictionary, which is kept so that equal texts are created once. Dictionaries of
-//! other types are read as their values. Metadata of a library about its index is dropped: a mini-batch
-//! has its own index.
+//! other types are read as their values, and extension types as their storage. What the file says about itself, such as
+//! types of its own and the index of a library, travels beside the columns ([`RowGroup::declared`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -16,11 +16,15 @@ use std::time::SystemTime;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use parquet::arrow::ProjectionMask;
+use arrow::ipc::convert::try_schema_from_ipc_buffer;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
-use parquet::basic::{Compression, Encoding};
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, ProjectionMask};
+use parquet::basic::{Compression, ConvertedType, Encoding, LogicalType};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use parquet::schema::types::TypePtr;
 
 use protocol::TableOptions;
 
@@ -109,10 +113,28 @@ pub(crate) fn guarded<T>(
     }
 }
 
+/// Rows of a row group.
+pub(crate) struct RowGroup {
+    /// The rows.
+    pub batch: RecordBatch,
+    /// The same columns with their types and metadata in the file, and the metadata of the file.
+    pub declared: Schema,
+    /// Number of rows of the file before these.
+    pub first_row: u64,
+}
+
 /// Reads row groups. Keeps the footer of the last file, which the next block probably needs.
 #[derive(Default)]
 pub(crate) struct RowGroupReader {
-    last: Option<(Identity, ArrowReaderMetadata)>,
+    last: Option<(Identity, Footer)>,
+}
+
+/// The footer of a file, prepared for the columns as they are read.
+#[derive(Clone)]
+struct Footer {
+    readable: ArrowReaderMetadata,
+    /// The schema as the file declares it.
+    declared: SchemaRef,
 }
 
 #[derive(PartialEq)]
@@ -134,13 +156,16 @@ impl RowGroupReader {
         (row_group, offset, rows): (u32, u64, u64),
         options: &TableOptions,
         with_dictionaries: bool,
-    ) -> Result<RecordBatch> {
+    ) -> Result<RowGroup> {
         let file = File::open(path).map_err(unreadable(name))?;
-        let mut metadata = self.metadata(&file, path, name)?;
+        let Footer { readable: mut metadata, declared } = self.footer(&file, path, name)?;
         let group = metadata.metadata().row_groups().get(row_group as usize);
         let is_whole = group.is_some_and(|group| offset == 0 && rows == group.num_rows().max(0) as u64);
-        if let Some(group) = group.filter(|_| with_dictionaries && is_whole)
-            && let Some(schema) = dictionary_schema(&metadata, group)
+        if let Some(group) = group.filter(|_| with_dictionaries)
+            && let Some(schema) = dictionary_schema(&metadata, group, |column, chunk| {
+                let is_declared = matches!(declared.field(column).data_type(), DataType::Dictionary(..));
+                is_declared || is_whole && is_only_dictionary(chunk)
+            })
         {
             let reading = ArrowReaderOptions::new().with_schema(schema);
             let footer = Arc::clone(metadata.metadata());
@@ -153,56 +178,129 @@ impl RowGroupReader {
             Some(selection) => Arc::new(schema.project(&selection.columns)?),
         };
         let row_group = row_group as usize;
-        let available = metadata.metadata().row_groups().get(row_group).map(|group| group.num_rows().max(0) as u64);
+        let mut sizes = metadata.metadata().row_groups().iter().map(|group| group.num_rows().max(0) as u64);
+        let rows_before = sizes.by_ref().take(row_group).fold(0, u64::saturating_add);
+        let available = sizes.next();
         if available.is_none_or(|available| offset.checked_add(rows).is_none_or(|end| end > available)) {
             let message =
                 format!("row group {row_group} does not hold rows {offset} to {}", offset.saturating_add(rows));
             return Err(Error::Plan { path: name.to_owned(), message });
         }
+        let first_row = rows_before.saturating_add(offset);
         let rows = usize::try_from(rows).expect("a mini-batch fits into memory");
         let offset = usize::try_from(offset).expect("a row group fits into memory");
-        let batches = guarded(name, &format!("row group {row_group}"), || {
-            let mut reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
-            if let Some(selection) = &selection {
-                let mask = ProjectionMask::roots(reader.parquet_schema(), selection.columns.iter().copied());
-                reader = reader.with_projection(mask);
-            }
-            let reader = reader
-                .with_row_groups(vec![row_group])
-                .with_offset(offset)
-                .with_limit(rows)
-                .with_batch_size(rows.max(1))
-                .build()?;
-            Ok(reader.collect::<std::result::Result<Vec<_>, _>>()?)
+        let read = |columns: Option<&[usize]>, place: &str| {
+            guarded(name, place, || {
+                let mut reader =
+                    ParquetRecordBatchReaderBuilder::new_with_metadata(file.try_clone()?, metadata.clone());
+                if let Some(columns) = columns {
+                    let mask = ProjectionMask::roots(reader.parquet_schema(), columns.iter().copied());
+                    reader = reader.with_projection(mask);
+                }
+                let reader = reader
+                    .with_row_groups(vec![row_group])
+                    .with_offset(offset)
+                    .with_limit(rows)
+                    .with_batch_size(rows.max(1))
+                    .build()?;
+                Ok(reader.collect::<std::result::Result<Vec<_>, _>>()?)
+            })
+        };
+        let columns = selection.as_ref().map(|selection| selection.columns.as_slice());
+        let batches = read(columns, &format!("row group {row_group}")).map_err(|error| {
+            // The reader does not say which column it was.
+            let all: Vec<usize> = (0..metadata.schema().fields().len()).collect();
+            let columns = columns.unwrap_or(&all).iter();
+            let alone = |&column: &usize| {
+                let name = metadata.schema().field(column).name();
+                read(Some(&[column]), &format!("row group {row_group}, column \"{name}\"")).err()
+            };
+            columns.filter_map(alone).next().unwrap_or(error)
         })?;
         let batch = joined(&schema, batches.into_iter().map(|batch| (name.to_owned(), batch)).collect())?;
         if batch.num_rows() != rows {
             let message = format!("holds {} rows where its footer promises {rows}", batch.num_rows());
             return Err(Error::Malformed { path: name.to_owned(), place: format!("row group {row_group}"), message });
         }
-        let batch = match selection {
-            None => batch,
-            Some(selection) => batch.project(&selection.order)?,
+        let (batch, declared) = match selection {
+            None => (batch, declared.as_ref().clone()),
+            Some(selection) => {
+                let wanted: Vec<usize> = selection.order.iter().map(|&read| selection.columns[read]).collect();
+                (batch.project(&selection.order)?, declared.project(&wanted)?)
+            }
         };
-        with_given_types(batch, options, name)
+        let stored = batch.schema();
+        let batch = with_given_types(batch, options, name)?;
+        let declared = given_schema(declared, &stored, &batch.schema());
+        Ok(RowGroup { batch, declared, first_row })
     }
 
-    fn metadata(&mut self, file: &File, path: &Path, name: &str) -> Result<ArrowReaderMetadata> {
+    fn footer(&mut self, file: &File, path: &Path, name: &str) -> Result<Footer> {
         let state = file.metadata().map_err(unreadable(name))?;
         let identity = Identity { path: path.to_owned(), bytes: state.len(), modified: state.modified().ok() };
-        if let Some((known, metadata)) = &self.last
+        if let Some((known, footer)) = &self.last
             && *known == identity
         {
-            return Ok(metadata.clone());
+            return Ok(footer.clone());
         }
-        let metadata = guarded(name, "footer", || {
+        let footer = guarded(name, "footer", || {
             let found = ArrowReaderMetadata::load(file, ArrowReaderOptions::new())?;
-            let options = ArrowReaderOptions::new().with_schema(readable_schema(found.schema()));
-            ArrowReaderMetadata::try_new(Arc::clone(found.metadata()), options)
+            let declared = declared_schema(found.schema(), found.metadata());
+            let options = ArrowReaderOptions::new().with_schema(readable_schema(&declared));
+            let readable = ArrowReaderMetadata::try_new(Arc::clone(found.metadata()), options)?;
+            Ok(Footer { readable, declared })
         })?;
-        self.last = Some((identity, metadata.clone()));
-        Ok(metadata)
+        self.last = Some((identity, footer.clone()));
+        Ok(footer)
     }
+}
+
+/// Returns the schema that a file holds as text.
+pub(crate) fn decoded_schema(text: &str) -> Option<Schema> {
+    let bytes = BASE64_STANDARD.decode(text).ok()?;
+    try_schema_from_ipc_buffer(&bytes).ok()
+}
+
+/// Metadata of a column: the name of its extension type.
+const EXTENSION: &str = "ARROW:extension:name";
+
+/// Returns the schema of a file with what the reader leaves out: the time zones of instants whose unit Parquet lacks, and
+/// the extension types of columns that only Parquet marks as JSON or UUID.
+fn declared_schema(found: &SchemaRef, metadata: &ParquetMetaData) -> SchemaRef {
+    let entries = metadata.file_metadata().key_value_metadata();
+    let stored = entries.and_then(|entries| entries.iter().find(|entry| entry.key == ARROW_SCHEMA_META_KEY));
+    let written = stored.and_then(|entry| decoded_schema(entry.value.as_ref()?));
+    let roots = metadata.file_metadata().schema_descr().root_schema().get_fields();
+    let complete = |(field, root): (&Arc<Field>, &TypePtr)| {
+        let written = written.as_ref().and_then(|written| written.field_with_name(field.name()).ok());
+        let field = match (field.data_type(), written.map(Field::data_type)) {
+            (DataType::Timestamp(unit, Some(_)), Some(DataType::Timestamp(_, zone @ Some(_)))) => {
+                field.as_ref().clone().with_data_type(DataType::Timestamp(*unit, zone.clone()))
+            }
+            _ => field.as_ref().clone(),
+        };
+        let extension = match root.get_basic_info().logical_type_ref() {
+            Some(LogicalType::Uuid) => "arrow.uuid",
+            Some(LogicalType::Json) => "arrow.json",
+            _ => return field,
+        };
+        let mut metadata = field.metadata().clone();
+        if !metadata.contains_key(EXTENSION) {
+            metadata.insert(EXTENSION.to_owned(), extension.to_owned());
+        }
+        field.with_metadata(metadata)
+    };
+    let fields: Vec<Field> = found.fields().iter().zip(roots).map(complete).collect();
+    Arc::new(Schema::new_with_metadata(fields, found.metadata.clone()))
+}
+
+/// Returns what a file declares about columns, with the types of those that the options have converted.
+fn given_schema(declared: Schema, stored: &Schema, given: &Schema) -> Schema {
+    let fields = declared.fields().iter().zip(stored.fields()).zip(given.fields());
+    let fields = fields.map(|((declared, stored), given)| {
+        Arc::clone(if stored.data_type() == given.data_type() { declared } else { given })
+    });
+    Schema::new_with_metadata(fields.collect::<Vec<_>>(), declared.metadata.clone())
 }
 
 /// The columns of a file to read.
@@ -272,14 +370,21 @@ fn readable_schema(schema: &Schema) -> SchemaRef {
     Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
 }
 
-/// Returns the schema with dictionaries for columns whose text in this row group is entirely in one; `None` if there are
-/// no such columns.
-fn dictionary_schema(metadata: &ArrowReaderMetadata, group: &RowGroupMetaData) -> Option<SchemaRef> {
+/// Returns the schema with dictionaries for those of the `wanted` columns of texts that have one in this row group; `None`
+/// if there are no such columns. Other texts, such as JSON, are bytes for the reader of dictionaries.
+fn dictionary_schema(
+    metadata: &ArrowReaderMetadata,
+    group: &RowGroupMetaData,
+    wanted: impl Fn(usize, &ColumnChunkMetaData) -> bool,
+) -> Option<SchemaRef> {
     let mut fields: Vec<Arc<Field>> = metadata.schema().fields().iter().map(Arc::clone).collect();
     let mut has_dictionaries = false;
     for (leaf, chunk) in group.columns().iter().enumerate() {
-        let field = &mut fields[metadata.parquet_schema().get_column_root_idx(leaf)];
-        if *field.data_type() == DataType::LargeUtf8 && is_dictionary(chunk) {
+        let column = metadata.parquet_schema().get_column_root_idx(leaf);
+        let field = &mut fields[column];
+        let is_text = chunk.column_descr().converted_type() == ConvertedType::UTF8;
+        let has_dictionary = is_text && chunk.dictionary_page_offset().is_some();
+        if *field.data_type() == DataType::LargeUtf8 && has_dictionary && wanted(column, chunk) {
             let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
             *field = Arc::new(field.as_ref().clone().with_data_type(dictionary));
             has_dictionaries = true;
@@ -289,10 +394,9 @@ fn dictionary_schema(metadata: &ArrowReaderMetadata, group: &RowGroupMetaData) -
 }
 
 /// Returns whether every value of the chunk is in its dictionary, according to the writer.
-fn is_dictionary(chunk: &ColumnChunkMetaData) -> bool {
+fn is_only_dictionary(chunk: &ColumnChunkMetaData) -> bool {
     let is_only = |encoding| chunk.page_encoding_stats_mask().is_some_and(|mask| mask.is_only(encoding));
-    chunk.dictionary_page_offset().is_some()
-        && (is_only(Encoding::RLE_DICTIONARY) || is_only(Encoding::PLAIN_DICTIONARY))
+    is_only(Encoding::RLE_DICTIONARY) || is_only(Encoding::PLAIN_DICTIONARY)
 }
 
 fn plain_type(data_type: &DataType) -> DataType {

@@ -62,13 +62,18 @@ pub(crate) struct Rows {
     pub count: usize,
     /// Rows with too few or too many cells, or that end within quotes, including those left out.
     pub ragged: Vec<Ragged>,
-    /// The position after the last row that ends within quotes.
-    after_broken: usize,
+    /// The last row ends within quotes. The next one may be in another piece of the text.
+    is_after_broken: bool,
     /// Whether the text ended within quotes, in a row that is not left out.
     pub unterminated: bool,
 }
 
 impl Rows {
+    /// Forgets the rows before another part of a file.
+    pub fn restart(&mut self) {
+        self.is_after_broken = false;
+    }
+
     /// Returns the cells of one column as `(start, end)`. A missing cell has `start > end`.
     pub fn cells(&self, column: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let base = self.base;
@@ -87,9 +92,6 @@ impl Splitter {
         rows.index.resize(rows.index.len().max(rows_max * stride), 0);
         (rows.base, rows.columns, rows.count, rows.unterminated) = (from, columns, 0, false);
         rows.ragged.clear();
-        if from == 0 {
-            rows.after_broken = usize::MAX;
-        }
 
         let mut window = 0;
         let mut marks = self.marks(tail, 0);
@@ -149,7 +151,6 @@ impl Splitter {
     /// Adds the row `tail[place]` with `cells` delimiters to the index. `is_broken` says whether it ends within quotes.
     fn end_row(&self, tail: &[u8], place: Range<usize>, cells: usize, is_broken: bool, rows: &mut Rows) {
         let Range { start: row, mut end } = place;
-        let place_end = end;
         if end > row && tail[end - 1] == b'\r' {
             end -= 1;
         }
@@ -171,13 +172,11 @@ impl Splitter {
         } else {
             found < columns
         };
-        let is_rest = self.drops_lossy && found < columns && rows.after_broken == rows.base + row;
+        let is_rest = self.drops_lossy && found < columns && rows.is_after_broken;
+        rows.is_after_broken = is_broken;
         let is_lossy = is_broken || is_rest || ragged && found > columns;
         if ragged || is_broken {
             rows.ragged.push(Ragged { position: rows.base + row, cells: found, is_broken, is_rest });
-        }
-        if is_broken {
-            rows.after_broken = rows.base + place_end + 1;
         }
         if !(is_lossy && self.drops_lossy) {
             rows.count += 1;

@@ -6,7 +6,9 @@ use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use parquet::arrow::ArrowWriter;
 
+use crate::decode::DECLARED;
 use crate::error::{Error, Result};
+use crate::row_groups::decoded_schema;
 
 /// Writes rows to an empty file: all of them, or those from the first to the end of a range. Returns their number.
 pub fn write_parquet(batch: &RecordBatch, range: Option<(u64, u64)>, file: File) -> Result<u64> {
@@ -18,7 +20,11 @@ pub fn write_parquet(batch: &RecordBatch, range: Option<(u64, u64)>, file: File)
             _ => return Err(Error::Options(format!("there are {all} rows, so none from {first} to {end}"))),
         },
     };
-    let rows = batch.slice(first, end - first);
+    let mut rows = batch.slice(first, end - first);
+    // What a Parquet file says about its rows is true of these, too.
+    let metadata = rows.schema_metadata_mut();
+    let declared = metadata.remove(DECLARED).and_then(|text| decoded_schema(&text));
+    *metadata = declared.map(|declared| declared.metadata).unwrap_or_default();
     let mut writer = ArrowWriter::try_new(file, rows.schema(), None).map_err(ArrowError::from)?;
     writer.write(&rows).map_err(ArrowError::from)?;
     writer.close().map_err(ArrowError::from)?;

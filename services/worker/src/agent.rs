@@ -163,17 +163,19 @@ impl Agent {
         let _monitor = monitor::start(logs.join("perf").join(&self.node), interval, self.gpus.clone());
         let checkpoints = Checkpoints::new(&self.store, &self.work_folder);
         checkpoints.look().await;
-        let (announcements, mut announcer) = self.announcer(&leases, &checkpoints).start();
+        let cache = self.work_folder.join("inputs");
+        let preparer = Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max);
+        let preparer = Arc::new(preparer);
+        let (announcements, mut announcer) = self.announcer(&leases, &checkpoints, &preparer).start();
         let alive = self.health.coming_round(format!("the agent of job {}", self.spec.job_id));
         let log = NodeLog::open(&logs, &self.node);
-        let cache = self.work_folder.join("inputs");
         let mut allotment = self.allotment.clone();
         let share = allotment.as_mut().map(Allotment::share);
         let config = self.config(share, log.first_process_number(), checkpoints.are_remote());
         let _uploads = checkpoints.keep();
         let mut executor = Executor {
             scheduler: Scheduler::new(config, now()),
-            preparer: Arc::new(Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max)),
+            preparer,
             checkpoints,
             limits: RequestLimits::of(&self),
             receiving: None,
@@ -204,7 +206,7 @@ impl Agent {
         Ok(held)
     }
 
-    fn announcer(&self, leases: &Leases, checkpoints: &Checkpoints) -> Announcer {
+    fn announcer(&self, leases: &Leases, checkpoints: &Checkpoints, preparer: &Arc<Preparer>) -> Announcer {
         Announcer {
             job_id: self.spec.job_id.clone(),
             store: self.store.clone(),
@@ -214,6 +216,7 @@ impl Agent {
             leases: leases.clone(),
             patience: self.timing.patience,
             rejected_max: REJECTED_MAX,
+            preparer: Some(preparer.clone()),
             crash: self.crash,
         }
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use backon::Retryable;
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Work};
+use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Takes, Work};
 use queue::pauses::FOR_SECONDS;
 use queue::{Message, Queue};
 use storage::JobStore;
@@ -31,6 +31,7 @@ use crate::checkpoints::Checkpoints;
 use crate::counts::Counts;
 use crate::lease::Leases;
 use crate::messages::{Messages, inline_rows_bytes_max};
+use crate::prepare::Preparer;
 use crate::retry::while_unavailable;
 use crate::scheduler::{Announcement, Outcome};
 use crate::{Crash, CrashPoint};
@@ -89,6 +90,8 @@ pub struct Announcer {
     pub patience: Duration,
     /// Rejected items that an outcome may name, at most [`REJECTED_MAX`](protocol::REJECTED_MAX). The store has longer lists.
     pub rejected_max: usize,
+    /// Names the places of rejected rows.
+    pub preparer: Option<Arc<Preparer>>,
     /// Crash tests.
     pub crash: Crash,
 }
@@ -131,7 +134,11 @@ impl Announcer {
                 Announcement::Outcome(outcome) => {
                     // The lease is lost: another node has the mini-batch, and will announce its outcome.
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
-                    let Outcome { lease, mut attempt, rows, next_try, has_checkpoints, .. } = *outcome;
+                    let Outcome { lease, mut attempt, rows, next_try, has_checkpoints, of_rows, .. } = *outcome;
+                    if let (Some(of_rows), Some(preparer)) = (of_rows, &self.preparer) {
+                        let (descriptor, takes) = *of_rows;
+                        name_places(&mut attempt, &descriptor, takes, preparer).await;
+                    }
                     let rows = self.write(&mut attempt, rows).await?;
                     if matches!(attempt.rows, Rows::Part { .. }) || attempt.rejected_part.is_some() {
                         has_parts = true;
@@ -222,6 +229,28 @@ impl Announcer {
         put.retry(FOR_SECONDS).await?;
         (self.crash)(CrashPoint::AfterPart);
         Ok(())
+    }
+}
+
+/// Replaces the details of rejected rows with their places in files, as far as they are known.
+async fn name_places(attempt: &mut Attempt, descriptor: &Descriptor, takes: Takes, preparer: &Preparer) {
+    let rows = attempt.rejected.iter().map(|rejected| rejected.item).collect();
+    let places = preparer.row_places(descriptor, rows, takes).await;
+    for (rejected, place) in attempt.rejected.iter_mut().zip(places) {
+        if let Some(place) = place {
+            rejected.detail = place;
+        }
+    }
+    let is_rejected_whole = attempt.is_final && attempt.status != AttemptStatus::Succeeded && attempt.total > 0;
+    if is_rejected_whole && matches!(descriptor.work, Work::Rows { .. }) {
+        let first = descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
+        let place = preparer.row_places(descriptor, vec![first], takes).await.pop().flatten();
+        if let Some(place) = place {
+            attempt.detail = match attempt.total {
+                1 => place,
+                total => format!("{place} and {} more rows", total - 1),
+            };
+        }
     }
 }
 
@@ -320,6 +349,7 @@ mod tests {
             leases: leases.clone(),
             patience: PATIENCE,
             rejected_max: REJECTED_MAX,
+            preparer: None,
             crash: |_| (),
         };
         Node { tasks, results, leases, store, announcements: announcer.start().0 }
@@ -383,6 +413,7 @@ mod tests {
             rows: Bytes::from_static(b"row\n"),
             next_try: None,
             has_checkpoints: false,
+            of_rows: None,
         };
         node.announcements.send(Announcement::Outcome(Box::new(outcome))).await;
         let body = receive(&node.results).await.body;
@@ -444,7 +475,8 @@ mod tests {
         };
         let ending = protocol::Ending::failed(AttemptStatus::RunRaised, protocol::ErrorReport::default());
         let (attempt, next_try) = conclude(attempted, ["0", ""], ending, 3, began);
-        let outcome = Outcome { lease, process: None, attempt, rows: Bytes::new(), next_try, has_checkpoints: false };
+        let (rows, has_checkpoints, of_rows) = (Bytes::new(), false, None);
+        let outcome = Outcome { lease, process: None, attempt, rows, next_try, has_checkpoints, of_rows };
         node.announcements.send(Announcement::Outcome(outcome.into())).await;
         let next = read(&receive(&node.tasks).await);
         assert_eq!((next.tries_spent, next.work), (2, Work::Planned { chunk: 2, line: 6 }));

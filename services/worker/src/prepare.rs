@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use bounds::{Bounds, OutOfBounds};
 use bytes::Bytes;
 pub use prepared::{Preparation, Prepared};
-use protocol::{Block, BlockRange, Descriptor, ErrorReport, JobSpec, Payload, TableOptions, TableSchema, Work};
+use protocol::{Block, BlockRange, Descriptor, ErrorReport, JobSpec, Payload, TableOptions, TableSchema, Takes, Work};
 use remote::{Remote, TableFile};
 use storage::JobStore;
 use tables::{DecodeRequest, Decoder, IpcStream, LocalBlock};
@@ -122,6 +122,48 @@ impl Preparer {
         Ok(if is_empty { Preparation::Empty(prepared.into()) } else { Preparation::Ready(prepared.into()) })
     }
 
+    /// Returns the places of some rows of a mini-batch for people, such as `data.csv, line 7`, in their order; `None` for
+    /// rows whose place would take reading more of an object. The rows are those of the script, which gets them as
+    /// `takes` says. Reads the mini-batch again.
+    pub async fn row_places(&self, descriptor: &Descriptor, rows: Vec<u64>, takes: Takes) -> Vec<Option<String>> {
+        let unknown = vec![None; rows.len()];
+        let Work::Rows { input, blocks, .. } = &descriptor.work else { return unknown };
+        let Some(options) = self.spec.inputs.get(*input as usize).map(|input| input.table.clone()) else {
+            return unknown;
+        };
+        let is_at_hand =
+            |block: &Block| !block.path.is_url() || tables::is_read_from_front(block.path.as_bytes(), &options);
+        if rows.is_empty() || !blocks.iter().all(is_at_hand) {
+            return unknown;
+        }
+        let Ok(schemas) = self.schemas.get_or_try_init(|| self.store.schemas()).await else { return unknown };
+        let Ok(files) = self.remote.tables(blocks, &options).await else { return unknown };
+        let (blocks, schema) = (blocks.clone(), schemas.get(*input as usize).cloned().flatten());
+        let places = self.with_decoder(move |decoder| {
+            let with_lines = takes == Takes::Items;
+            with_request(&files, &blocks, &options, schema.as_ref(), with_lines, |request| {
+                decoder.row_places(request, &rows)
+            })
+        });
+        places.await.ok().and_then(std::result::Result::ok).unwrap_or(unknown)
+    }
+
+    /// Runs a function with an idle decoder, in a thread that may block.
+    async fn with_decoder<T: Send + 'static>(
+        &self,
+        function: impl FnOnce(&mut Decoder) -> T + Send + 'static,
+    ) -> Result<T> {
+        let decoders = self.decoders.clone();
+        let run = tokio::task::spawn_blocking(move || {
+            let idle = || decoders.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut decoder = idle().pop().unwrap_or_default();
+            let result = function(&mut decoder);
+            idle().push(decoder);
+            result
+        });
+        run.await.context("reading the table panicked")
+    }
+
     /// Resolves a pointer into the plan.
     async fn resolve(&self, descriptor: Descriptor) -> Result<Descriptor> {
         let Work::Planned { chunk, line } = descriptor.work else { return Ok(descriptor) };
@@ -149,16 +191,25 @@ impl Preparer {
         let known = self.spec.inputs.get(input as usize);
         let options = known.with_context(|| format!("the job has no input {input}"))?.table.clone();
         let local = self.remote.tables(blocks, &options).await?;
-        let (blocks, files, decoders) = (blocks.to_vec(), self.files.clone(), self.decoders.clone());
-        let decoded = tokio::task::spawn_blocking(move || {
-            let idle = || decoders.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut decoder = idle().pop().unwrap_or_default();
-            let table = decode(&mut decoder, &local, &blocks, &options, schema.as_ref(), &files);
-            idle().push(decoder);
-            table
-        });
-        decoded.await.context("reading the table panicked")?
+        let (blocks, files) = (blocks.to_vec(), self.files.clone());
+        self.with_decoder(move |decoder| decode(decoder, &local, &blocks, &options, schema.as_ref(), &files)).await?
     }
+}
+
+/// Calls a function with the request to decode blocks whose files are local.
+fn with_request<T>(
+    local: &[TableFile],
+    blocks: &[Block],
+    options: &TableOptions,
+    schema: Option<&TableSchema>,
+    with_lines: bool,
+    function: impl FnOnce(&DecodeRequest) -> T,
+) -> T {
+    let paths: Vec<PathBuf> = local.iter().map(TableFile::path).collect();
+    let local_blocks = blocks.iter().zip(local.iter().zip(&paths));
+    let local_blocks: Vec<LocalBlock> =
+        local_blocks.map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() }).collect();
+    function(&DecodeRequest { blocks: &local_blocks, options, schema, with_lines })
 }
 
 fn decode(
@@ -169,17 +220,13 @@ fn decode(
     schema: Option<&TableSchema>,
     files: &MemoryFiles,
 ) -> Result<Prepared> {
-    let paths: Vec<PathBuf> = local.iter().map(TableFile::path).collect();
-    let local_blocks = blocks.iter().zip(local.iter().zip(&paths));
-    let local_blocks: Vec<LocalBlock> =
-        local_blocks.map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() }).collect();
-    let request = DecodeRequest { blocks: &local_blocks, options, schema, with_lines: true };
-    let decoded = decoder.decode(&request);
+    let decoded = with_request(local, blocks, options, schema, true, |request| decoder.decode(request));
     // After the file was read, and before an error that a change may have caused.
     local::check_blocks(blocks)?;
     let decoded = decoded?;
     let stream = IpcStream::new(&decoded.batch)?;
     let (rows, total, bytes) = (decoded.rows, decoded.rows + decoded.failed_records, stream.bytes());
+    let is_declared = !options.format.is_text();
     Ok(Prepared {
         file: Some(files.fill(stream.pieces())?),
         bytes,
@@ -188,7 +235,7 @@ fn decode(
         warnings: decoded.warnings,
         warnings_of_pandas: decoded.warnings_of_pandas,
         as_items: decoded.as_items,
-        ..Prepared::new(Payload::Table { rows, total, bytes }, total)
+        ..Prepared::new(Payload::Table { rows, total, bytes, is_declared }, total)
     })
 }
 

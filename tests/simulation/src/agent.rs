@@ -108,8 +108,8 @@ impl Agent {
             results: self.results.clone(),
             leases: leases.clone(),
             patience: PATIENCE,
-            // Mini-batches have few items, and longer lists than a message holds belong in the store.
-            rejected_max: 1,
+            preparer: None,
+            rejected_max: 1, // Mini-batches have few items, and longer lists belong in the store.
             crash: |_| {},
         }
         .start();

@@ -2,7 +2,7 @@
 
 use axum::extract::{Path, State};
 use engine::MiniBatchState;
-use engine::first_rows::{FirstRows, first_rows};
+use engine::first_rows::{FirstRows, first_stream_rows};
 use engine::history::{Attempted, Origin, RecordAt, RecordedAttempt};
 use engine::{JobStore, LogFile};
 use protocol::{AttemptStatus, Descriptor, OutputFormat, Rows as RowsAt, Work};
@@ -335,7 +335,6 @@ async fn rows(view: &View, state: MiniBatchState, record: Option<&RecordedAttemp
     }
     let Some(record) = record else { return none("they are no longer recorded; the output of the job has them") };
     let format = view.snapshot.spec.output.format;
-    let columns = record.attempt.columns.clone();
     let (bytes, size) = match &record.attempt.rows {
         RowsAt::None => return none("this job keeps no rows, or they are no longer recorded"),
         RowsAt::Inline => (record.rows.clone(), record.rows.len() as u64),
@@ -344,7 +343,7 @@ async fn rows(view: &View, state: MiniBatchState, record: Option<&RecordedAttemp
             None => return none("the parts of a completed job are removed; its output has the rows"),
         },
     };
-    if format == OutputFormat::Text || format == OutputFormat::Jsonl && columns.is_none() {
+    if format == OutputFormat::Text {
         let mut text = String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into_owned();
         let end = text.match_indices('\n').nth(ROWS_MAX - 1).map_or(text.len(), |(at, _)| at + 1);
         text.truncate(end);
@@ -352,11 +351,10 @@ async fn rows(view: &View, state: MiniBatchState, record: Option<&RecordedAttemp
         return Rows { available: true, text: Some(text), truncated, bytes: size, ..Rows::default() };
     }
     let is_whole = bytes.len() as u64 >= size;
-    let read =
-        tokio::task::spawn_blocking(move || first_rows(&bytes, is_whole, format, columns.as_deref(), ROWS_MAX)).await;
+    let read = tokio::task::spawn_blocking(move || first_stream_rows(&bytes, ROWS_MAX)).await;
     match read {
         Ok(Ok(FirstRows { columns, cells, is_all })) => {
-            Rows { available: true, columns, cells, truncated: !is_all, bytes: size, ..Rows::default() }
+            Rows { available: true, columns, cells, truncated: !(is_all && is_whole), bytes: size, ..Rows::default() }
         }
         Ok(Err(error)) => none(&format!("they cannot be shown: {error}")),
         Err(_) => none("they cannot be shown"),

@@ -81,7 +81,7 @@ fn read(mut file: File, format: OutputFormat, rows_max: usize) -> anyhow::Result
         OutputFormat::Parquet => first_parquet_rows(file, rows_max)?,
         _ => {
             let beginning = beginning_of(&mut file, READ_BYTES_MAX)?;
-            first_rows(&beginning, bytes <= READ_BYTES_MAX, format, None, rows_max)?
+            first_rows(&beginning, bytes <= READ_BYTES_MAX, format, rows_max)
         }
     };
     Ok((bytes, rows))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gristmill.api.errors import GristmillError, GristmillWarning, InvalidJob, JobBusy
     from gristmill.api.inputs import Items
     from gristmill.api.job import Job, JobCanceled, JobFailed
+    from gristmill.api.output import read
     from gristmill.api.parallel_job import Parallel, RunFunction, parallel_run_function
     from gristmill.api.parallel_run_step import ParallelRunConfig, ParallelRunStep, PipelineParameter
     from gristmill.api.start import attach, jobs, run, submit
@@ -47,6 +48,7 @@ __all__ = [
     "attach",
     "jobs",
     "parallel_run_function",
+    "read",
     "run",
     "submit",
 ]
@@ -56,6 +58,7 @@ _MODULES = {
     "errors": ("GristmillError", "GristmillWarning", "InvalidJob", "JobBusy"),
     "inputs": ("Items",),
     "job": ("Job", "JobCanceled", "JobFailed"),
+    "output": ("read",),
     "parallel_job": ("Parallel", "RunFunction", "parallel_run_function"),
     "parallel_run_step": ("ParallelRunConfig", "ParallelRunStep", "PipelineParameter"),
     "start": ("attach", "jobs", "run", "submit"),

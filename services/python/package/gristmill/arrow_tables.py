@@ -1,4 +1,4 @@
-"""Tables for functions that take Arrow: mapped from the agent's memory file, not copied.
+"""Tables for functions that take Arrow, or what Arrow reads: mapped from the agent's memory file, not copied.
 
 The agent overwrites a file once its mini-batch is answered. So before the answer, the process gives up the mapping;
 what still refers to it, such as a table that the function keeps, gets pages of its own first.
@@ -14,7 +14,7 @@ FITS = b"gristmill.fits"
 
 
 class MissingPyarrow(Exception):
-    """The function takes Arrow tables or objects, and this interpreter cannot read them."""
+    """The function takes Arrow tables, objects or Parquet files, and this interpreter cannot read them."""
 
 
 class SharedTable:
@@ -26,8 +26,8 @@ class SharedTable:
         self._length = length
 
     def read(self):
-        """Returns a ``pyarrow.Table`` whose columns lie in the mapping, except for texts that the agent sent as
-        dictionaries: these are made into plain ones. What the agent adds for other readers is left out."""
+        """Returns a ``pyarrow.Table`` whose columns lie in the mapping. What the agent adds for other readers is left
+        out."""
         import pyarrow
 
         table = pyarrow.ipc.open_stream(pyarrow.py_buffer(self._memory)).read_all()
@@ -39,12 +39,8 @@ class SharedTable:
         for place in reversed(hidden):
             table = table.remove_column(place)
         if any(key.startswith(OWN) for field in table.schema for key in field.metadata or ()):
-            fields = [_without_own(field) for field in table.schema]
-            table = pyarrow.Table.from_arrays(table.columns, schema=pyarrow.schema(fields))
-        for position, field in enumerate(table.schema):
-            if pyarrow.types.is_dictionary(field.type):
-                plain = field.with_type(field.type.value_type)
-                table = table.set_column(position, plain, table.column(position).cast(plain.type))
+            schema = pyarrow.schema([_without_own(field) for field in table.schema], table.schema.metadata)
+            table = pyarrow.Table.from_arrays(table.columns, schema=schema)
         return table
 
     def release(self):
@@ -68,6 +64,6 @@ def require_pyarrow(executable):
 
     if importlib.util.find_spec("pyarrow") is None:
         raise MissingPyarrow(
-            f"the function takes Arrow tables or objects, and {executable} has no pyarrow: "
+            f"the function takes Arrow tables, objects or Parquet files, and {executable} has no pyarrow: "
             f"run {executable} -m pip install pyarrow"
         )

@@ -1,19 +1,18 @@
 """Checks of rows against the ``result_schema`` of the job.
 
 A row is checked in the form that it has in JSON lines. Rows that do not fit are taken out of the result, and their
-items are rejected. With columns, all other rows get these columns in this order, which makes one table of all
-mini-batches. Its columns of integers hold integers, also where a script returns 3.0. A column of Parquet has one type
-for all mini-batches, so its columns of strings hold texts, as JSON lines have them, and no bytes.
+items are rejected. With columns, all other rows get these columns in this order, and the reducer gives the columns the
+types that the schema declares. Columns of strings hold texts, as JSON lines have them, and no bytes.
 """
 
 import json
-import math
 
 from gristmill import _native
 from gristmill.delimited import column_names
+from gristmill.json_lines import JsonLines, json_default, json_line, python_value
 from gristmill.missing import is_missing
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, is_frame
-from gristmill.rows import JsonLines, is_plain, json_default, json_line, python_value
+from gristmill.rows import arrow_of
 
 BINARY = (bytes, bytearray, memoryview)
 
@@ -25,14 +24,12 @@ class RowChecks:
         self._checker = _native.RowChecker(json.dumps(schema))
         columns = schema.get("columns")
         self._names = None if columns is None else [column["name"] for column in columns]
-        self._integers = [column["name"] for column in columns or () if column["type"] == "integer"]
         # The lines of `text` are those of the script.
         self._is_text = output_format == "text"
-        self._is_parquet = output_format == "parquet"
-        types = {column["name"]: column["type"] for column in columns or ()} if self._is_parquet else {}
+        types = {} if self._is_text else {column["name"]: column["type"] for column in columns or ()}
         self._strings = [name for name, kind in types.items() if kind == "string"]
-        self._anys = [name for name, kind in types.items() if kind == "any"]
-        self._numbers = [name for name, kind in types.items() if kind == "number"]
+        # JSON lines have a form for a number of any size.
+        self._numbers = [name for name, kind in types.items() if kind == "number" and output_format != "jsonl"]
 
     def sift(self, result, items):
         """Returns the result without the rows that do not fit, and ``(item, reason)`` of those, in order.
@@ -79,19 +76,9 @@ class RowChecks:
             misfits = list(bad.items())
         if self._names is not None and not self._is_text:
             rows = [self._in_order(row) for row in rows]
-            for name in self._integers:
-                for position, row in enumerate(rows):
-                    if type(row[name]) is not int and row[name] is not None:
-                        rows[position] = {**row, name: _as_integer(row[name])}
-            if self._is_parquet:
-                for name in self._strings:
-                    for row in rows:
-                        row[name] = _as_text(row[name])
-                for name in self._anys:
-                    if len({_form_of(row[name]) for row in rows if not is_missing(row[name])}) > 1:
-                        for row in rows:
-                            row[name] = _in_words(row[name])
-                self._unify(rows)
+            for name in self._strings:
+                for row in rows:
+                    row[name] = _as_text(row[name])
         if positions is not None and rows is not result:
             checked = RowsOfItems(len(positions))
             checked.extend(rows)
@@ -110,14 +97,12 @@ class RowChecks:
 
     def _in_order(self, row):
         names = self._names
-        if list(row) == names and not self._is_parquet:
-            return row
         if any(type(name) is not str for name in row):
             row = {str(name): value for name, value in row.items()}
         return {name: row.get(name) for name in names}
 
     def _without_form(self, cells, misfits):
-        """Adds the rows with a value that no column of Parquet of its type can hold, though JSON lines can."""
+        """Adds the rows with a value that no column of its type can hold, though JSON lines can."""
         found = dict(misfits)
         for name in self._strings:
             values = cells(name)
@@ -134,16 +119,6 @@ class RowChecks:
                     found.setdefault(row, f"{name}: expected a number of 64 bits, got {str(value)[:80]}")
         return sorted(found.items())
 
-    def _unify(self, rows):
-        """Turns instants and days into text in columns that hold texts too. Parquet takes one type for a column."""
-        for name in self._names:
-            if len({isinstance(row[name], str) for row in rows if row[name] is not None}) == 2:
-                for row in rows:
-                    if is_missing(row[name]):
-                        row[name] = None
-                    elif hasattr(row[name], "isoformat"):
-                        row[name] = row[name].isoformat()
-
     def _sift_frame(self, frame, misfits):
         if misfits:
             if len(misfits) == len(frame):
@@ -157,7 +132,7 @@ class RowChecks:
                 frame = frame.assign(**{name: None})
             positions = {name: position for position, name in enumerate([*names, *absent])}
             frame = frame.iloc[:, [positions[name] for name in self._names]]
-        return self._with_texts(self._with_integers(frame)), misfits
+        return self._with_texts(frame), misfits
 
     def _with_texts(self, frame):
         names = column_names(frame)
@@ -173,37 +148,21 @@ class RowChecks:
                 frame[frame.columns[position]] = _objects(texts, frame.index)
         return frame
 
-    def _with_integers(self, frame):
-        if self._is_text or not self._integers:
-            return frame
-        names = column_names(frame)
-        positions = map(names.index, self._integers)
-        replaced = {position: _integers_of(frame.iloc[:, position]) for position in positions}
-        if any(column is not None for column in replaced.values()):
-            # The frame is the script's.
-            frame = frame.copy(deep=False)
-            for position, column in replaced.items():
-                if column is not None:
-                    frame[frame.columns[position]] = column
-        return frame
-
     def _sift_table(self, rows):
-        import pyarrow
+        table = arrow_of(rows.table)
+        misfits = self._misfits_of(table.to_pandas())
+        if misfits:
+            bad = {row for row, _ in misfits}
+            if len(bad) == len(table):
+                return [], misfits
+            table = table.take([row for row in range(len(table)) if row not in bad])
+        if self._names is not None and table.column_names != self._names:
+            import pyarrow
 
-        frame = rows.table.to_pandas()
-        misfits = self._misfits_of(frame)
-        is_in_order = self._names is None or rows.table.column_names == self._names
-        has_texts = all(is_plain(pyarrow.types, rows.table.schema.field(name).type) for name in self._strings_of(frame))
-        is_in_order = is_in_order and has_texts
-        if misfits or not is_in_order or not (self._is_parquet or self._is_text or not self._integers):
-            return self._sift_frame(frame, misfits)
-        if self._is_parquet:
-            for name in self._integers:
-                rows.table = _with_arrow_integers(rows.table, name)
-        return rows, misfits
-
-    def _strings_of(self, frame):
-        return [name for name in self._strings if name in frame.columns]
+            absent = pyarrow.nulls(len(table))
+            columns = [table.column(name) if name in table.column_names else absent for name in self._names]
+            table = pyarrow.table(columns, names=self._names)
+        return ArrowRows(table), misfits
 
     def _misfits_of(self, frame):
         names = column_names(frame)
@@ -211,7 +170,7 @@ class RowChecks:
             raise IllegalResult(
                 "result_schema needs unique column names, and the DataFrame that run() returned has duplicates"
             )
-        lines, _ = JsonLines().of_frame(frame)
+        lines = JsonLines().of_frame(frame)
         misfits = self._checker.misfits(lines)
 
         def cells(name):
@@ -236,64 +195,7 @@ def _as_text(value):
     return value
 
 
-def _form_of(value):
-    """Returns which of the forms of a value of ``any`` it has that no column of Parquet holds together."""
-    forms = (("binary", BINARY), ("list", (list, tuple)), ("object", dict))
-    return next((form for form, types in forms if isinstance(value, types)), "text or number")
-
-
-def _in_words(value):
-    """Returns a value of ``any`` as text, as the reducer writes values of mini-batches that have no common type."""
-    if isinstance(value, BINARY):
-        value = bytes(value)
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.hex()
-    return value if isinstance(value, str) or is_missing(value) else json_line(value).decode().strip('\n"')
-
-
 def _objects(values, index):
     import pandas
 
     return pandas.Series(values, index=index, dtype=object)
-
-
-def _as_integer(number):
-    """Returns a number that fits a column of integers as an ``int``. NaN and infinity are null in JSON lines."""
-    return None if is_missing(number) or not math.isfinite(number) else int(number)
-
-
-def _integers_of(column):
-    """Returns a column of integers that holds floating-point numbers as integers, or ``None`` for any other."""
-    import numpy
-    import pandas
-
-    if column.dtype == object:
-        if pandas.api.types.infer_dtype(column, skipna=True) not in ("floating", "mixed-integer-float"):
-            return None
-        return pandas.Series([_as_integer(number) for number in column], index=column.index, dtype=object)
-    if column.dtype.kind != "f":
-        return None
-    if not isinstance(column.dtype, numpy.dtype):
-        return column.astype("Int64")
-    numbers = column.to_numpy()
-    known = numpy.isfinite(numbers)
-    if known.all():
-        return pandas.Series(numbers.astype(numpy.int64), index=column.index)
-    integers = numpy.where(known, numbers, 0).astype(numpy.int64).astype(object)
-    integers[~known] = None
-    return pandas.Series(integers, index=column.index, dtype=object)
-
-
-def _with_arrow_integers(table, name):
-    import pyarrow
-    import pyarrow.compute
-
-    position = table.column_names.index(name)
-    numbers = table.column(position)
-    if not pyarrow.types.is_floating(numbers.type):
-        return table
-    nothing = pyarrow.scalar(None, numbers.type)
-    integers = pyarrow.compute.if_else(pyarrow.compute.is_finite(numbers), numbers, nothing).cast(pyarrow.int64())
-    return table.set_column(position, name, integers)

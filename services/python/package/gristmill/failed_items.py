@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 
-from gristmill.results import is_frame
+from gristmill.results import ArrowRows, is_frame
 
 NAMED_MAX = 10_000
 """Most items that have an entry each, if they failed together."""
@@ -66,7 +66,7 @@ def in_pieces(result, entries, items, rows_of):
     for start, end in zip(starts, ends, strict=True):
         if start < end:
             part = slice(bisect_left(positions, start), bisect_left(positions, end))
-            payload, names = rows_of(result.iloc[part] if is_frame(result) else list(result[part]))
+            payload, names = rows_of(_part_of(result, part))
             pieces.append((start, len(payload)))
             payloads.append(payload)
             if payload:
@@ -74,3 +74,9 @@ def in_pieces(result, entries, items, rows_of):
     if any(names != columns[0] for names in columns):
         return *rows_of(result), []
     return b"".join(payloads), columns[0] if columns else None, pieces
+
+
+def _part_of(result, part):
+    if is_frame(result):
+        return result.iloc[part]
+    return result[part] if isinstance(result, ArrowRows) else list(result[part])

@@ -6,8 +6,6 @@ import os
 import pickle
 import sys
 
-from gristmill.results import ArrowRows
-
 
 class FunctionJob:
     """A function, its ``init``, and the form of its argument."""
@@ -78,6 +76,7 @@ def _polars(table):
 
 _ARGUMENTS = {
     "pandas": lambda frame: frame,
+    "frame": lambda frame: frame,
     "pyarrow": lambda table: table,
     "polars": _polars,
     "list": list,
@@ -86,24 +85,11 @@ _ARGUMENTS = {
 
 
 def _as_result(result):
-    """Returns a table of another package as rows, a column as a list, and everything else unchanged."""
+    """Returns a column as a list, and everything else unchanged."""
     kind = type(result)
     package = kind.__module__.partition(".")[0]
     if (package, kind.__name__) in (("pandas", "Series"), ("numpy", "ndarray")) and result.ndim > 0:
         return list(result)
-    if package == "pyarrow" and kind.__name__ == "Table":
-        return ArrowRows(result)
-    if package == "polars" and kind.__name__ == "DataFrame":
-        return ArrowRows(_of_polars(result))
-    if package in ("pyarrow", "polars") and hasattr(result, "to_pandas"):
-        return result.to_pandas()
+    if kind.__name__ in ("Series", "Array", "ChunkedArray") and package in ("polars", "pyarrow"):
+        return result.to_list() if package == "polars" else result.to_pylist()
     return result
-
-
-def _of_polars(frame):
-    try:
-        from polars import CompatLevel
-    except ImportError:
-        return frame.to_arrow()
-    # Not the newest layouts of text, which other readers lack.
-    return frame.to_arrow(compat_level=CompatLevel.oldest())

@@ -27,12 +27,14 @@ def is_frame(result):
 
 
 def accept(result, mini_batch_id):
-    """Returns the value as a list or a DataFrame, and a warning or ``None``.
+    """Returns the value as a list, a DataFrame or :class:`ArrowRows`, and a warning or ``None``.
 
     Arrays, Series and iterators become lists of their elements. Exceptions of an iterator propagate.
     """
     if isinstance(result, (list, ArrowRows)) or is_frame(result):
         return result, None
+    if (table := arrow_rows(result)) is not None:
+        return table, None
     if isinstance(result, tuple):
         return list(result), None
     series_type = getattr(sys.modules.get("pandas"), "Series", None)
@@ -51,14 +53,29 @@ def made_into_list(result, mini_batch_id):
     return f"run() returned a {type(result).__name__} for mini-batch {mini_batch_id}; it was made into a list"
 
 
+def arrow_rows(result):
+    """Returns a table of Arrow or Polars as rows, and ``None`` for any other value, without importing their packages."""
+    kind = type(result)
+    package = kind.__module__.partition(".")[0]
+    if package == "pyarrow" and kind.__name__ in ("Table", "RecordBatch"):
+        return ArrowRows(result)
+    if package == "polars" and kind.__name__ in ("DataFrame", "LazyFrame"):
+        return ArrowRows(result if kind.__name__ == "DataFrame" else result.collect())
+    return None
+
+
 class ArrowRows:
-    """A result as a ``pyarrow.Table``, which only functions may return."""
+    """A result as a table of Arrow, or a frame of Polars."""
 
     def __init__(self, table):
         self.table = table
 
     def __len__(self):
-        return self.table.num_rows
+        return self.table.shape[0]
+
+    def __getitem__(self, part):
+        start, stop, _ = part.indices(len(self))
+        return ArrowRows(self.table.slice(start, max(0, stop - start)))
 
 
 class RowsOfItems(list):

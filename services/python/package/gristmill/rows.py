@@ -1,25 +1,23 @@
-"""Results as bytes, in the format of the job's output.
+"""Results as bytes, in the form that the job's output needs.
 
-The formats are ``text`` (compatible with the original), ``csv``, ``jsonl`` and ``parquet``. Each is a class with
-``of_list`` and ``of_frame``, which return the bytes and the column names, ``None`` where there are none.
+``text`` is what the original writes, byte for byte. The native formats, CSV, JSON lines and Parquet, share one form: a
+table, as an Arrow IPC stream, whose columns have the types of the values. The reducer brings the tables of all
+mini-batches to one type for each column, and writes the file. Each kind of result becomes a table by the shortest way
+that loses nothing: Arrow tables and frames of Polars write themselves, DataFrames column by column by their own rules,
+and lists of dictionaries, tuples or values by building columns (``src/values.rs``).
 
-A missing value in a row of a list is what it is in a frame: NaN, ``pandas.NaT`` and ``pandas.NA`` are nothing in CSV,
-and null in JSON lines and Parquet. Lines of ``text`` have them as the original writes them.
-
-Text may contain file names of any bytes: bytes that ``os.fsdecode`` could not decode are written unchanged.
+A missing value in a row of a list is what it is in a frame: NaN, ``pandas.NaT`` and ``pandas.NA`` are null. Lines of
+``text`` have them as the original writes them.
 """
 
-import csv
 import io
-import json
-import math
-import re
+import sys
 
 from gristmill import _native
 from gristmill.delimited import DelimitedFrames, column_names, encode
-from gristmill.errors import one_line, valid_text
-from gristmill.missing import is_missing, without_missing
-from gristmill.results import IllegalResult
+from gristmill.errors import valid_text
+from gristmill.json_lines import Unwritable, illegal_value, json_default, json_line
+from gristmill.missing import is_missing
 
 
 class RowsError(Exception):
@@ -28,20 +26,17 @@ class RowsError(Exception):
 
 def make_formatter(output_format, to_csv_arguments):
     """Returns the formatter of a job."""
-    if output_format == "text":
-        return Text(to_csv_arguments)
-    if output_format == "csv":
-        return Csv(to_csv_arguments)
-    return {"jsonl": JsonLines, "parquet": Parquet}[output_format]()
+    return Text(to_csv_arguments) if output_format == "text" else Tables()
 
 
 class Text:
-    """Writes ``format(element)`` lines, and frames like ``to_csv`` without header and index, separated by blanks."""
+    """Writes ``format(element)`` lines, and frames like ``to_csv`` without header and index, separated by blanks.
 
-    separator = " "
+    Text may contain file names of any bytes: bytes that ``os.fsdecode`` could not decode are written unchanged.
+    """
 
     def __init__(self, to_csv_arguments):
-        self._frames = DelimitedFrames(self.separator, to_csv_arguments)
+        self._frames = DelimitedFrames(" ", to_csv_arguments)
 
     def of_list(self, result):
         if {*map(type, result)} == {str}:
@@ -52,244 +47,196 @@ class Text:
         return self._frames.format(frame)
 
     def of_table(self, table):
-        return self.of_frame(table.to_pandas())
+        # Whole numbers with missing values stay whole.
+        return self.of_frame(arrow_of(table).to_pandas(integer_object_nulls=True))
 
 
-class Csv(Text):
-    """Writes CSV. A list of dicts or sequences fills columns; a list of other values the column ``value``."""
+class Tables:
+    """Writes Arrow IPC streams. The names of columns are in them, and not in the answer."""
 
-    separator = ","
+    def __init__(self):
+        self._known = {}
+        self.keeps_index = False
+        """Whether an index of numbers without a name is kept, too: that of the argument of ``run`` was one."""
 
     def of_list(self, result):
-        names, rows = ["value"], zip
-        types = {*map(type, result)}
-        if types and all(issubclass(kind, dict) for kind in types):
-            keys = list(dict.fromkeys(name for element in result for name in element))
-            names = [valid_text(str(name)) for name in keys]
-
-            def rows(result):
-                return ([element.get(name) for name in keys] for element in result)
-
-        elif types and all(issubclass(kind, (list, tuple)) for kind in types):
-            names, rows = None, iter
-        text = _csv_text(rows(result))
-        # Most results have no missing value, and a look at each value would cost more than this.
-        if not types <= NEVER_MISSING and any(word in text for word in MISSING_WORDS) and MISSING_FIELDS.search(text):
-            text = _csv_text(map(without_missing, rows(result)))
-        return encode(text), names
-
-
-NEVER_MISSING = {str, int, bool}
-"""Types whose values are never missing values."""
-MISSING_WORDS = ("nan", "NaN", "NaT", "<NA>")
-"""Texts of missing values, as ``csv`` writes them."""
-MISSING_FIELDS = re.compile(rf"(?:^|,)[-(]?s?(?:{'|'.join(MISSING_WORDS)})", re.MULTILINE)
-"""Fields that begin with one."""
-
-
-def _csv_text(rows):
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
-
-
-class Unwritable(Exception):
-    """JSON has no form for the value, and its text says nothing."""
-
-
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-
-
-def json_default(value):
-    """Converts values that ``json`` does not support: NumPy's to Python's, instants to ISO form, missing ones to
-    ``None``, others to their text. An object without a text of its own, such as a function, is refused."""
-    convert = getattr(value, "tolist", None)
-    if callable(convert):
-        return convert()
-    convert = getattr(value, "isoformat", None)
-    if callable(convert):
-        text = convert()
-        return None if text == "NaT" else text
-    if is_missing(value):
-        return None
-    text = str(value)
-    if type(value).__str__ is object.__str__ and (text.startswith("<") or ADDRESS.search(text)):
-        raise Unwritable(value)
-    return text
-
-
-def without_nan(value):
-    """Returns the value with ``None`` for every number that JSON cannot represent."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_nan(item) for item in value]
-    if hasattr(value, "tolist"):
-        return without_nan(value.tolist())
-    return value
-
-
-def json_line(value):
-    try:
         try:
-            line = json.dumps(value, default=json_default, ensure_ascii=False, allow_nan=False)
-        except ValueError:
-            line = json.dumps(without_nan(value), default=json_default, ensure_ascii=False)
-    except Unwritable as error:
-        raise _illegal(value, error.args[0]) from None
-    try:
-        return line.encode() + b"\n"
-    except UnicodeEncodeError:
-        return json.dumps(without_nan(value), default=json_default).encode() + b"\n"
+            return _native.table_of_rows(list(result)), None
+        except ValueError as error:
+            raise RowsError(f"the result cannot be written: {error}") from None
+        except Unwritable as error:
+            raise illegal_value(list(result), error.args[0]) from None
 
+    def of_frame(self, frame):
+        from gristmill.frame_cells import native_columns
 
-def _illegal(row, unwritable):
-    """Returns the failure for a row that holds a value that JSON lines cannot hold."""
-    field = _field_of(row, unwritable)
-    where = f"in the field {field.removeprefix('.')} of a row" if field else "as a row"
-    kind = type(unwritable)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return IllegalResult(
-        one_line(
-            f"run() returned a {name} {where}, which has no form in JSON: return text, numbers, lists and "
-            "dictionaries of them, or an object with a text (__str__) of its own"
+        index = self._kept_index(frame)
+        names = column_names(frame)
+        repeated = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else None
+        if repeated:
+            raise RowsError(
+                f"the DataFrame that run() returned has several columns named {', '.join(map(repr, repeated))}: give "
+                "each column a name of its own"
+            )
+        columns = native_columns(frame)
+        if any(kind is None for kind, _ in columns):
+            columns = [
+                column if column[0] is not None else foreign_column(frame.iloc[:, position])
+                for position, column in enumerate(columns)
+            ]
+        known = None
+        if index is not None or self._is_remarkable(frame):
+            known = self._pandas_metadata(frame, index is not None)
+        if index is not None:
+            names += index_names(frame.index, names)
+            columns = [*columns, *map(foreign_column, index)]
+        try:
+            return _native.table_of_frame(names, columns, len(frame), known), None
+        except ValueError as error:
+            raise RowsError(f"the DataFrame that run() returned cannot be written: {error}") from None
+        except Unwritable as error:
+            raise illegal_value(frame.to_dict("records"), error.args[0]) from None
+
+    def of_table(self, table):
+        names = [str(name) for name in (table.columns if is_polars(table) else table.column_names)]
+        if len({*names}) < len(names):
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            raise RowsError(
+                f"the table that run() returned has several columns named {', '.join(map(repr, repeated))}: give each "
+                "column a name of its own"
+            )
+        return (polars_stream(table) if is_polars(table) else arrow_stream(table)), None
+
+    def _kept_index(self, frame):
+        """Returns the levels of the index if it says more than the positions of the rows, else ``None``."""
+        import pandas
+
+        index = frame.index
+        if isinstance(index, pandas.RangeIndex) and index.name is None:
+            return None
+        is_numbers = index.nlevels == 1 and getattr(index.dtype, "kind", "O") in "iu"
+        if is_numbers and index.name is None and not self.keeps_index:
+            return None
+        return [index.get_level_values(level).to_series() for level in range(index.nlevels)]
+
+    def _is_remarkable(self, frame):
+        """Returns whether a reader with pandas would make another frame of the columns alone."""
+        import numpy
+
+        names = frame.columns
+        return (
+            any(name is not None for name in names.names)
+            or {*map(type, names)} - {str} != set()
+            or any(not isinstance(dtype, numpy.dtype) for dtype in frame.dtypes)
         )
-    )
 
-
-def _field_of(value, wanted):
-    """Returns where in a row an object is, such as ``.scores[0].source``; ``None`` if it is in none of its lists and
-    dictionaries, and no text if it is the row."""
-    if value is wanted:
-        return ""
-    if isinstance(value, dict):
-        parts = ((f".{key}", item) for key, item in value.items())
-    elif isinstance(value, (list, tuple)):
-        parts = ((f"[{position}]", item) for position, item in enumerate(value))
-    else:
-        return None
-    for part, item in parts:
-        below = _field_of(item, wanted)
-        if below is not None:
-            return part + below
-    return None
-
-
-class JsonLines:
-    """Writes one JSON value per line; rows of a frame become objects."""
-
-    def of_table(self, table):
-        return self.of_frame(table.to_pandas())
-
-    def of_list(self, result):
-        return b"".join([json_line(element) for element in result]), None
-
-    def of_frame(self, frame):
-        from gristmill.frame_cells import native_columns
-
-        names = column_names(frame)
-        if len(set(names)) != len(names):
-            raise RowsError("JSON lines need unique column names, and the DataFrame that run() returned has duplicates")
-        columns = native_columns(frame)
-        text = None
-        if all(kind is not None for kind, _ in columns):
-            text = _native.format_json_lines(names, columns, len(frame))
-        if text is None:
-            values = frame.astype(object).where(frame.notna(), None)
-            rows = values.itertuples(index=False, name=None)
-            text = b"".join([json_line(dict(zip(names, row, strict=True))) for row in rows])
-        return text, names
-
-
-def _arrow_array(pyarrow, name, values):
-    try:
-        # Missing values, also those in lists and dictionaries, become null, as in files of `DataFrame.to_parquet`.
-        return pyarrow.array(values, from_pandas=True)
-    except (pyarrow.ArrowException, OverflowError) as error:
-        raise RowsError(f"column {name!r} of the result cannot be written to a Parquet file: {error}") from None
-
-
-class Parquet:
-    """Writes an Arrow IPC stream, which the reducer converts to Parquet. Lists are handled as for ``csv``."""
-
-    def of_list(self, result):
-        if result and all(isinstance(element, dict) for element in result):
-            names = list(dict.fromkeys(name for element in result for name in element))
-            cells = [[python_value(element.get(name)) for element in result] for name in names]
-        else:
-            names = ["value"]
-            cells = [[python_value(element) for element in result]]
-        names = [valid_text(str(name)) for name in names]
-        written = _native.write_table(names, [("list", column) for column in cells], len(result))
-        if isinstance(written, bytes):
-            return written, names
+    def _pandas_metadata(self, frame, with_index):
+        """Returns what pandas writes into its Parquet files about a frame, in JSON; ``None`` without pyarrow."""
         try:
-            pyarrow = _pyarrow(names[written], cells[written])
-        except RowsError:
-            # Without missing values, it may be a column that needs no pyarrow.
-            cells = [without_missing(column) for column in cells]
-            again = _native.write_table(names, [("list", column) for column in cells], len(result))
-            if isinstance(again, bytes):
-                return again, names
-            raise
-        arrays = [_arrow_array(pyarrow, name, column) for name, column in zip(names, cells, strict=True)]
-        return _arrow_stream(pyarrow, pyarrow.table(arrays, names=names)), names
-
-    def of_frame(self, frame):
-        from gristmill.frame_cells import native_columns
-
-        names = column_names(frame)
-        columns = native_columns(frame)
-        unknown = next((position for position, (kind, _) in enumerate(columns) if kind is None), None)
-        written = unknown if unknown is not None else _native.write_table(names, columns, len(frame))
-        if isinstance(written, bytes):
-            return written, names
-        pyarrow = _pyarrow(names[written], frame.iloc[:, written])
-        arrays = [_arrow_array(pyarrow, name, frame.iloc[:, position]) for position, name in enumerate(names)]
-        return _arrow_stream(pyarrow, pyarrow.table(arrays, names=names)), names
-
-    def of_table(self, table):
-        import pyarrow
-
-        names = [valid_text(name) for name in table.column_names]
-        if len(set(names)) == len(names) and all(is_plain(pyarrow.types, one) for one in table.schema.types):
-            return _arrow_stream(pyarrow, table.rename_columns(names)), names
-        return self.of_frame(table.to_pandas())
+            import pyarrow
+        except ImportError:
+            return None
+        dtypes = (*frame.dtypes, *(frame.index.to_frame().dtypes if with_index else ()))
+        key = (tuple(frame.columns), tuple(frame.columns.names), dtypes, with_index, tuple(frame.index.names))
+        try:
+            known = self._known.get(key)
+        except TypeError:
+            known = None
+        if known is None:
+            try:
+                schema = pyarrow.Schema.from_pandas(frame.iloc[:0], preserve_index=with_index)
+            except (pyarrow.ArrowException, TypeError, ValueError):
+                return None
+            known = schema.metadata[b"pandas"].decode()
+            self._known[key] = known
+        return known
 
 
-def is_plain(types, kind):
-    """Returns whether a column of this type can be written as it is."""
-    return (
-        *(types.is_boolean(kind), types.is_integer(kind), types.is_float32(kind), types.is_float64(kind)),
-        *(types.is_string(kind), types.is_large_string(kind), types.is_timestamp(kind), types.is_date32(kind)),
-    ).count(True) > 0
+def index_names(index, names):
+    """Returns the names of the columns of an index, as pandas chooses them for Parquet files."""
+    levels = enumerate(index.names)
+    return [
+        f"__index_level_{level}__" if name is None or str(name) in names else valid_text(str(name))
+        for level, name in levels
+    ]
 
 
-def python_value(value):
-    is_scalar = hasattr(value, "item") and getattr(value, "shape", None) == ()
-    return value.item() if is_scalar else value
-
-
-def _pyarrow(name, cells):
+def foreign_column(series):
+    """Returns a column that the extension cannot read: as a stream of pyarrow, or as a list of objects."""
+    if getattr(series.dtype, "name", "") == "object":
+        return "list", list(series)
+    if getattr(series.dtype, "name", "").startswith("Sparse["):
+        series = series.sparse.to_dense()
     try:
         import pyarrow
-    except ImportError:
-        kinds = ", ".join(sorted({type(cell).__name__ for cell in cells}))
-        raise RowsError(
-            f"column '{name}' holds values ({kinds}) that only pyarrow can write to Parquet: "
-            "add pyarrow to the environment of the script, or convert the column"
-        ) from None
-    return pyarrow
+
+        array = pyarrow.array(series, from_pandas=True)
+    except (ImportError, TypeError, ValueError):
+        # pyarrow is not installed, or knows no such type: `ArrowInvalid` is a ValueError.
+        return "list", list(series)
+    if isinstance(array, pyarrow.ChunkedArray):
+        array = array.combine_chunks()
+    return "stream", arrow_stream(pyarrow.table([array], names=["column"]))
 
 
-def _arrow_stream(pyarrow, table):
-    fields = [
-        field.with_type(pyarrow.string()) if field.type == pyarrow.large_string() else field for field in table.schema
-    ]
-    table = table.cast(pyarrow.schema(fields)).combine_chunks()
+def is_polars(table):
+    return type(table).__module__.partition(".")[0] == "polars"
+
+
+def arrow_of(table):
+    """Returns an Arrow table, or a frame of Polars as one."""
+    return table.to_arrow() if is_polars(table) else table
+
+
+def arrow_stream(table):
+    import pyarrow
+
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+        writer.write(table)
     return sink.getvalue().to_pybytes()
+
+
+def polars_stream(frame):
+    polars = sys.modules["polars"]
+    sink = io.BytesIO()
+    try:
+        # Not the newest layouts of text, which other readers lack.
+        level = {"compat_level": polars.CompatLevel.oldest()} if hasattr(polars, "CompatLevel") else {}
+        frame.write_ipc_stream(sink, **level)
+    except polars.exceptions.PolarsError as error:
+        raise RowsError(f"the Polars frame that run() returned cannot be written: {error}") from None
+    return sink.getvalue()
+
+
+def plain_value(value):
+    """Returns a value that has no form in a table as one that has: a value of Arrow, a column or an array as Python's
+    values, a missing one as ``None``, others as their text. An object without a text of its own is refused."""
+    if is_missing(value):
+        return None
+    for name in ("as_py", "to_pylist", "to_list", "tolist"):
+        convert = getattr(value, name, None)
+        if callable(convert):
+            return convert()
+    return json_default(value)
+
+
+def plain_instant(value):
+    """Returns an instant or a duration of NumPy as one of pandas or Python, without loss."""
+    import numpy
+
+    if numpy.isnat(value):
+        return None
+    unit, _ = numpy.datetime_data(value.dtype)
+    if unit in ("ns", "ps", "fs", "as"):
+        import pandas
+
+        return pandas.Timestamp(value) if value.dtype.kind == "M" else pandas.Timedelta(value)
+    plain = value.item()
+    # Years and months have no length, and years beyond 9999 no Python object.
+    return plain if not isinstance(plain, int) else str(value)
+
+
+def json_text(value):
+    """Returns a value as JSON in one line."""
+    return json_line(value).decode().rstrip("\n")

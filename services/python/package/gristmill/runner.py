@@ -68,6 +68,13 @@ def path_of(path):
     return os.fsdecode(binascii.a2b_base64(path["bytes"]))
 
 
+def _takes(functions):
+    """Returns how the script gets the rows of a table (``Takes`` in ``protocol/src/frame.rs``)."""
+    if functions.wants_items:
+        return "items"
+    return "arrow" if functions.wants_arrow or functions.wants_pandas is not None else "frame"
+
+
 class Process:
     """One configured worker process."""
 
@@ -192,7 +199,7 @@ class Process:
                 "init_seconds": time.perf_counter() - started,
                 "import_seconds": imported - started,
                 "python_version": ".".join(map(str, sys.version_info[:3])),
-                "takes": "arrow" if functions.wants_arrow else "items" if functions.wants_items else "frame",
+                "takes": _takes(functions),
             }
         )
         return functions
@@ -345,37 +352,45 @@ class Process:
                 return paths, done.items
             return paths, len(paths)
         if kind == "table":
-            from gristmill.tables import frame_of, read_items
-
+            rows, count = None, payload["rows"]
+            if done is not None:
+                rows, count = done.left, done.items
+            elif "items" in mini_batch:
+                rows = slice(*mini_batch["items"])
+                count = rows.stop - rows.start
             descriptor = self._channel.next_descriptor()
             try:
-                if self._functions.wants_items:
-                    first, end = mini_batch.get("items", (0, payload["rows"]))
-                    positions = range(first, end) if done is None else done.left
-                    items = MiniBatchFiles(read_items(descriptor, payload["bytes"], positions))
-                    items.task_id = mini_batch["mini_batch"]
-                    return items, end - first if done is None else done.items
-                if self._functions.wants_arrow:
-                    self._shared = SharedTable(descriptor, payload["bytes"])
-                    table = self._shared.read()
-                    if done is not None:
-                        return table.take(done.left), done.items
-                    if "items" in mini_batch:
-                        first, end = mini_batch["items"]
-                        return table.slice(first, end - first), end - first
-                    return table, payload["rows"]
-                frame = frame_of(mini_batch, descriptor)
-                if done is not None:
-                    return frame.iloc[done.left].reset_index(drop=True), done.items
-                if "items" in mini_batch:
-                    first, end = mini_batch["items"]
-                    return frame.iloc[first:end].reset_index(drop=True), end - first
-                return frame, payload["rows"]
+                return self._table(mini_batch, descriptor, rows), count
             finally:
                 os.close(descriptor)
         if kind == "rank":
             return [], 1
         raise ValueError(f"a mini-batch of the kind {kind!r} is not known")
+
+    def _table(self, mini_batch, descriptor, rows):
+        """Returns a table as the script takes it, or some of its rows."""
+        payload, functions = mini_batch["payload"], self._functions
+        if functions.wants_items:
+            from gristmill.tables import read_items
+
+            rows = range(payload["rows"]) if rows is None else rows
+            positions = range(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            items = MiniBatchFiles(read_items(descriptor, payload["bytes"], positions))
+            items.task_id = mini_batch["mini_batch"]
+            return items
+        if functions.wants_arrow or (functions.wants_pandas and payload.get("is_declared")):
+            from gristmill.parquet_tables import arrow_table, pandas_frame
+
+            require_pyarrow(sys.executable)
+            self._shared = SharedTable(descriptor, payload["bytes"])
+            table = self._shared.read()
+            if functions.wants_arrow:
+                return arrow_table(table, rows)
+            return pandas_frame(table, rows, functions.wants_pandas == "memory")
+        from gristmill.tables import frame_of
+
+        frame = frame_of(mini_batch, descriptor)
+        return frame if rows is None else frame.iloc[rows].reset_index(drop=True)
 
     def _release_table(self):
         """Gives up the mapped table, before the answer lets the agent overwrite it."""

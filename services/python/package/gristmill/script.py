@@ -15,6 +15,9 @@ from gristmill.enqueued import Enqueued
 
 ARROW = "__gristmill_arrow__"
 """A module with this name set to ``True`` gets tables as ``pyarrow.Table``. Of functions alone."""
+PANDAS = "__gristmill_pandas__"
+"""A module with this name set to ``files`` gets tables of Parquet files as ``pandas.read_parquet`` reads them, and with
+``memory`` the DataFrame that ``gristmill.run`` has written. Of functions alone."""
 
 
 class MissingRun(Exception):
@@ -130,6 +133,7 @@ class EntryFunctions:
             )
         self.run = flags.adapt(self.run, arguments)
         self.wants_arrow = getattr(module, ARROW, False) is True
+        self.wants_pandas = getattr(module, PANDAS, None)
         shutdown = _callable(module, "shutdown")
         self.shutdown = self._plain("shutdown", shutdown)
         if self.coroutines is not None:

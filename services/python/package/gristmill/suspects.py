@@ -74,9 +74,10 @@ class _Items:
         return self._of_element(value)
 
     def _of_label(self, label):
-        """The index of a frame counts its rows."""
-        is_known = isinstance(label, int) and 0 <= label < self._count
-        return label if is_known else None
+        """Returns the only row with a label of the index; without an index, labels count rows."""
+        index = getattr(self._argument, "index", None)
+        position = label if index is None or callable(index) else index.get_loc(label)
+        return position if isinstance(position, int) and 0 <= position < self._count else None
 
     def _of_record(self, record):
         """Returns the first row with these values."""

@@ -1,6 +1,6 @@
 //! The header line: column names in the form that `DataFrame.to_csv` would write with the arguments of the job.
 
-use protocol::{Output, OutputFormat};
+use protocol::Output;
 use serde_json::Value;
 
 use crate::csv::Dialect;
@@ -14,10 +14,9 @@ const QUOTE_NONE: u64 = 3;
 pub(super) fn line(output: &Output, columns: &[String]) -> String {
     let arguments = &output.to_csv_arguments;
     let text = |names: &[&str]| names.iter().find_map(|&name| arguments.get(name)).and_then(Value::as_str);
-    let separator = if output.format == OutputFormat::Text { " " } else { "," };
     let quoting = arguments.get("quoting").and_then(Value::as_u64);
     let dialect = Dialect {
-        separator: text(&["sep"]).unwrap_or(separator).to_owned(),
+        separator: text(&["sep"]).unwrap_or(" ").to_owned(),
         quote: text(&["quotechar"]).and_then(|quote| quote.chars().next()).unwrap_or('"'),
         quote_all: matches!(quoting, Some(QUOTE_ALL | QUOTE_NONNUMERIC)),
         quote_none: quoting == Some(QUOTE_NONE),
@@ -43,9 +42,8 @@ mod tests {
     use super::*;
     use crate::fixtures::spec;
 
-    fn line_with(format: OutputFormat, arguments: Value) -> String {
+    fn line_with(arguments: Value) -> String {
         let mut output = spec(std::path::Path::new("/out")).output;
-        output.format = format;
         output.to_csv_arguments = arguments.as_object().expect("an object").clone();
         line(&output, &["a b".to_owned(), "c".to_owned()])
     }
@@ -53,10 +51,9 @@ mod tests {
     #[test]
     fn header_has_the_dialect_of_the_rows() {
         use serde_json::json;
-        assert_eq!(line_with(OutputFormat::Text, json!({})), "\"a b\" c\n");
-        assert_eq!(line_with(OutputFormat::Csv, json!({})), "a b,c\n");
-        assert_eq!(line_with(OutputFormat::Text, json!({"sep": ","})), "a b,c\n");
-        assert_eq!(line_with(OutputFormat::Text, json!({"sep": ";", "quoting": 1})), "\"a b\";\"c\"\n");
-        assert_eq!(line_with(OutputFormat::Csv, json!({"header": ["x", "y"], "index": true})), ",x,y\n");
+        assert_eq!(line_with(json!({})), "\"a b\" c\n");
+        assert_eq!(line_with(json!({"sep": ","})), "a b,c\n");
+        assert_eq!(line_with(json!({"sep": ";", "quoting": 1})), "\"a b\";\"c\"\n");
+        assert_eq!(line_with(json!({"header": ["x", "y"], "index": true, "sep": ","})), ",x,y\n");
     }
 }

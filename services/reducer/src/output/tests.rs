@@ -184,10 +184,6 @@ async fn header_is_written_once_and_other_columns_are_reported() {
     job.output.header = false;
     let written = job.write().await.expect("written");
     assert!(written.warnings[0].contains("but the file begins with those of mini-batch 1"), "{:?}", written.warnings);
-    job.output.format = OutputFormat::Csv;
-    assert!(job.text().await.starts_with("a,b c\n"));
-    job.output.format = OutputFormat::Jsonl;
-    assert_eq!(job.text().await, "0\n1 2\n3 4\n");
 }
 
 #[tokio::test]
@@ -364,18 +360,75 @@ async fn parquet_bytes_do_not_depend_on_the_order_of_commits() {
     assert!(files[0] == files[1], "the files differ");
 }
 
+/// Returns the bytes of a job in a format, and its warnings.
+async fn written(job: &mut Job, format: OutputFormat) -> (String, Vec<String>) {
+    job.output.format = format;
+    job.output.file_name = "rows".into();
+    let written = job.write().await.expect("written");
+    (fs::read_to_string(written.path).expect("text"), written.warnings)
+}
+
 #[tokio::test]
-async fn parquet_names_columns_that_it_cannot_unify() {
+async fn column_without_a_common_type_is_text_and_a_warning_says_so() {
     let list: ArrayRef = Arc::new(arrow::array::ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>([
-        Some(vec![Some(1)]),
+        Some(vec![Some(1), None]),
+        None,
     ]));
-    let job = parquet_job(vec![
+    let mut job = parquet_job(vec![
         (0, Outcome::Inline(stream(vec![("a", integers(vec![1]))]))),
         (1, Outcome::Inline(stream(vec![("a", list)]))),
     ])
     .await;
-    let error = format!("{:#}", job.write().await.expect_err("a list is not a number"));
-    assert!(error.contains("column \"a\" of mini-batch 1 is List"), "{error}");
+    let rows = read_parquet(&job.write().await.expect("written").path);
+    let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("1"), Some("[1, null]"), None]));
+    assert_eq!(rows.columns(), [texts]);
+    let (text, warnings) = written(&mut job, OutputFormat::Csv).await;
+    assert_eq!(text, "a\n1\n\"[1, null]\"\n\"\"\n");
+    assert!(
+        warnings[0].contains(
+            "column \"a\" is text, because no type holds all of its values without loss: integer (1 value, the first in \
+             mini-batch 0, row 0) and list (1 value, the first in mini-batch 1, row 0)"
+        ),
+        "{warnings:?}"
+    );
+    let (text, warnings) = written(&mut job, OutputFormat::Jsonl).await;
+    assert_eq!(text, "{\"a\": 1}\n{\"a\": [1, null]}\n{\"a\": null}\n");
+    assert!(warnings[0].contains("each written as it is"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn integers_beside_whole_floating_point_numbers_stay_exact() {
+    let id = (1 << 60) + 1;
+    let gaps: ArrayRef = Arc::new(Float64Array::from(vec![Some(5.0), None]));
+    let mut job = parquet_job(vec![
+        (0, Outcome::Inline(stream(vec![("id", integers(vec![id]))]))),
+        (1, Outcome::Inline(stream(vec![("id", gaps)]))),
+    ])
+    .await;
+    let rows = read_parquet(&job.write().await.expect("written").path);
+    let ids: ArrayRef = Arc::new(Int64Array::from(vec![Some(id), Some(5), None]));
+    assert_eq!(rows.columns(), [ids]);
+    assert_eq!(written(&mut job, OutputFormat::Csv).await.0, "id\n1152921504606846977\n5\n\"\"\n");
+    let half: ArrayRef = Arc::new(Float64Array::from(vec![0.5]));
+    job.commit(vec![(2, Outcome::Inline(stream(vec![("id", half)])), None)]).await;
+    let (text, warnings) = written(&mut job, OutputFormat::Csv).await;
+    assert_eq!(text, "id\n1152921504606846977\n5.0\n\"\"\n0.5\n", "no float holds the first");
+    assert!(warnings[0].contains("integer (1 value"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn csv_has_the_columns_of_all_mini_batches_by_name() {
+    let texts = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
+    let mut job = parquet_job(vec![
+        (0, Outcome::Inline(stream(vec![("file", texts("f0")), ("label", texts(""))]))),
+        (1, Outcome::Inline(stream(vec![("label", texts("L,1")), ("file", texts("f1"))]))),
+        (2, Outcome::Inline(stream(vec![("file", texts("f2")), ("error", texts("e"))]))),
+    ])
+    .await;
+    let (text, warnings) = written(&mut job, OutputFormat::Csv).await;
+    assert_eq!(text, "file,label,error\nf0,\"\",\nf1,\"L,1\",\nf2,,e\n");
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert!(job.files().contains(&".rows.schema.json".to_owned()), "{:?}", job.files());
 }
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use protocol::{Block, BlockRange, HeaderMode, ItemPath, MismatchPolicy, TableOptions};
-use tables::{DecodeRequest, Error, IpcStream, LocalBlock, RangeSize};
+use protocol::{Block, BlockRange, ColumnType, HeaderMode, ItemPath, MismatchPolicy, TableOptions};
+use tables::{DecodeRequest, Decoder, Error, IpcStream, LocalBlock, RangeSize};
 
-use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, messages, names};
+use crate::support::{ALL_LINES, Folder, Input, block, column, csv, decode, messages, names};
 
 #[test]
 fn marks_line_breaks_and_blank_lines_are_ignored() {
@@ -235,4 +235,31 @@ fn stream_has_one_batch_and_the_announced_length() {
     let reader = arrow::ipc::reader::StreamReader::try_new(&bytes[..], None).expect("a stream");
     let batches: Vec<_> = reader.collect::<Result<_, _>>().expect("complete");
     assert_eq!(batches, [decoded.batch]);
+}
+
+#[test]
+fn rows_know_their_lines() {
+    let options = TableOptions { support_multi_line: true, ..csv() };
+    let options = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..options };
+    let options = TableOptions { column_types: [("n".to_owned(), ColumnType::Integer)].into(), ..options };
+    // Row: line. 1: 2, "x": 3 (fails), 2: 6 (after a blank line, with two lines), 3: 8, "": 9.
+    let input = Input::new("n,t\n1,a\nx,b\n\n\n2,\"c\nd\"\n3,e\n,f\n", options);
+    let block = block(&input.path, BlockRange::WholeText);
+    let blocks = [LocalBlock { block: &block, path: &input.path, has_holes: false }];
+    let request =
+        DecodeRequest { blocks: &blocks, options: &input.options, schema: input.schema.as_ref(), with_lines: false };
+    let places = Decoder::with_window(5).row_places(&request, &[0, 1, 2, 3, 4]).expect("readable");
+    let name = input.path.display();
+    let expected = [Some(2), Some(6), Some(8), Some(9), None];
+    assert_eq!(places, expected.map(|line| line.map(|line: u64| format!("{name}, line {line}"))));
+}
+
+#[test]
+fn rest_of_a_row_that_ends_within_quotes_is_left_out() {
+    let options = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() };
+    let input = Input::new("a,b,c\n1,\"x\n\ny\",2\n3,,4\n5\n", options);
+    for window_bytes in [1, 9, 10, 11, 1000] {
+        let decoded = input.decode_all_with(&mut Decoder::with_window(window_bytes));
+        assert_eq!((column(&decoded, "a"), decoded.failed_records), (vec!["3".into(), "5".into()], 2));
+    }
 }

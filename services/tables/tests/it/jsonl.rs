@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use arrow::datatypes::DataType;
-use protocol::{ColumnType, MismatchPolicy, TableOptions};
-use tables::Decoded;
+use protocol::{BlockRange, ColumnType, MismatchPolicy, TableOptions};
+use tables::{DecodeRequest, Decoded, Decoder, LocalBlock};
 
-use crate::support::{Input, column, dtype, jsonl, messages, names};
+use crate::support::{Input, block, column, dtype, jsonl, messages, names};
 
 #[test]
 fn columns_follow_the_first_appearance_of_keys() {
@@ -143,4 +143,23 @@ fn escapes_repeated_keys_and_invalid_bytes_are_handled() {
         Input::new(b"{\"a\\u0062\":\"x\\ty\"}\n{\"ab\":\"\xFF\", \"ab\":\"last\xFF wins\"}\r\n", jsonl()).decode_all();
     assert_eq!(column(&decoded, "ab"), ["x\ty", "last\u{FFFD} wins"]);
     assert_eq!(decoded.warnings.total, 1);
+}
+
+#[test]
+fn items_know_their_lines() {
+    // Line: row of the table, item. 1: 0, 0; 2: none; 3 (fails): none, 1; 5: 1, 2.
+    let options = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..jsonl() };
+    let options = TableOptions { column_types: [("a".to_owned(), ColumnType::Integer)].into(), ..options };
+    let input = Input::new("{\"a\":5}\nnot json\n{\"a\":\"x\"}\n\n{\"a\":6}\n", options);
+    let block = block(&input.path, BlockRange::WholeText);
+    let blocks = [LocalBlock { block: &block, path: &input.path, has_holes: false }];
+    let schema = input.schema.as_ref();
+    let places = |with_lines| {
+        let request = DecodeRequest { blocks: &blocks, options: &input.options, schema, with_lines };
+        Decoder::with_window(9).row_places(&request, &[0, 1, 2]).expect("readable")
+    };
+    let name = input.path.display();
+    let expected = |lines: [Option<u64>; 3]| lines.map(|line| line.map(|line| format!("{name}, line {line}")));
+    assert_eq!(places(false), expected([Some(1), Some(5), None]));
+    assert_eq!(places(true), expected([Some(1), Some(3), Some(5)]));
 }

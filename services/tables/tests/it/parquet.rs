@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
+    ArrayRef, AsArray, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray,
+    UInt64Array,
 };
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
+use base64::Engine;
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions};
@@ -135,13 +137,19 @@ fn types_are_those_of_the_file() {
     assert_eq!(tables::infer_schema([path.as_path()], &options(), &[]).expect("nothing to do"), None);
     let decoded = decode(&path, 0, 2, 2).expect("readable");
     let schema = decoded.batch.schema();
-    assert!(schema.metadata().is_empty(), "an index is no matter of the file");
     let types: Vec<_> = schema.fields().iter().map(|field| field.data_type().to_string()).collect();
-    assert_eq!(types[..4], ["Int64", "LargeUtf8", "LargeUtf8", "Timestamp(µs)"]);
+    assert_eq!(types[..4], ["Int64", "LargeUtf8", "Dictionary(Int32, Utf8)", "Timestamp(µs)"]);
     assert!(matches!(schema.field(4).data_type(), DataType::List(_)));
     assert_eq!(values(decoded.batch.column(1)), ["t2", "-"]);
     assert_eq!(values(decoded.batch.column(2)), ["even", "odd"]);
     assert_eq!((schema.field(5).name().as_str(), values(decoded.batch.column(5))), ("Store", vec!["007".into(); 2]));
+    let declared = schema.metadata().get("ARROW:schema").expect("what the file says");
+    let declared = base64::prelude::BASE64_STANDARD.decode(declared).expect("base64");
+    let declared = arrow::ipc::convert::try_schema_from_ipc_buffer(&declared).expect("a schema");
+    let types: Vec<_> = declared.fields().iter().map(|field| field.data_type().to_string()).collect();
+    assert_eq!(types[..4], ["Int64", "Utf8", "Dictionary(Int32, Utf8)", "Timestamp(µs)"]);
+    let piece = decode(&path, 1, 2, 5).expect("readable");
+    assert_eq!(piece.batch.schema().metadata().get("gristmill.places").map(String::as_str), Some("12 5"));
 }
 
 #[test]
@@ -187,6 +195,41 @@ fn several_blocks_are_one_table() {
             .expect("readable");
     assert_eq!(numbers(&decoded), ["0", "1", "2", "3", "4", "20", "21", "22", "23", "24"]);
     assert_eq!(values(decoded.batch.column(5))[4..6], ["x", "y"]);
+}
+
+#[test]
+fn column_that_cannot_be_read_is_named() {
+    let folder = Folder::new();
+    let path = write(&folder);
+    let mut bytes = std::fs::read(&path).expect("written before");
+    let footer = parquet::file::metadata::ParquetMetaDataReader::new()
+        .parse_and_finish(&std::fs::File::open(&path).expect("written before"));
+    let (start, length) = footer.expect("valid").row_group(1).column(1).byte_range();
+    bytes[start as usize..(start + length) as usize].fill(0xff);
+    std::fs::write(&path, bytes).expect("writable");
+    decode(&path, 0, 0, 10).expect("another row group");
+    let error = decode(&path, 1, 0, 10).expect_err("damaged").to_string();
+    assert!(error.contains("data.parquet") && error.contains("row group 1, column \"text\""), "{error}");
+}
+
+#[test]
+fn missing_value_in_a_path_is_missing() {
+    let folder = Folder::new();
+    let path = write(&folder);
+    let range = BlockRange::RowGroup { row_group: 0, offset: 0, rows: 1 };
+    let block = |value: &str| Block {
+        path: ItemPath::from(path.as_path()),
+        version: None,
+        range,
+        path_columns: vec![("city".to_owned(), value.to_owned())],
+    };
+    let blocks = ["__HIVE_DEFAULT_PARTITION__", "", "Rome"].map(block);
+    let local = blocks.each_ref().map(|block| LocalBlock { block, path: &path, has_holes: false });
+    let decoded =
+        tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None, with_lines: false });
+    let batch = decoded.expect("readable").batch;
+    let cities = batch.column_by_name("city").expect("from the path").as_string::<i64>().iter();
+    assert_eq!(cities.collect::<Vec<_>>(), [None, Some(""), Some("Rome")]);
 }
 
 #[test]

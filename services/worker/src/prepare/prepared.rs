@@ -89,7 +89,9 @@ impl Prepared {
             (Takes::Items, Some(items)) => {
                 warnings = items.warnings;
                 let payload = match *self.payload {
-                    Payload::Table { total, bytes, .. } => Arc::new(Payload::Table { rows: items.rows, total, bytes }),
+                    Payload::Table { total, bytes, is_declared, .. } => {
+                        Arc::new(Payload::Table { rows: items.rows, total, bytes, is_declared })
+                    }
                     _ => self.payload,
                 };
                 (payload, items.rows, items.unread)

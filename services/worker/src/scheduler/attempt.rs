@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows, Waited};
+use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows, Takes, Waited};
 use rustc_hash::FxHashMap;
 
 use super::rejects::{rejected, shifted};
@@ -75,6 +75,16 @@ pub struct Outcome {
     pub next_try: Option<Descriptor>,
     /// Whether the mini-batch has checkpoints, which are superfluous once a success is announced.
     pub has_checkpoints: bool,
+    /// The mini-batch, if rows of a table are rejected, and how the script got them: the announcer names their places in
+    /// files.
+    pub of_rows: Option<Box<(Descriptor, Takes)>>,
+}
+
+/// Returns the mini-batch if it has rows, which an attempt that ended like this may have rejected.
+pub(super) fn of_rows(descriptor: &Descriptor, ending: &Ending, takes: Takes) -> Option<Box<(Descriptor, Takes)>> {
+    let rejects_any = ending.status != AttemptStatus::Succeeded || !ending.failed_items.is_empty();
+    (rejects_any && matches!(descriptor.work, protocol::Work::Rows { .. }))
+        .then(|| Box::new((descriptor.clone(), takes)))
 }
 
 /// Returns the attempt as it is announced, and the descriptor of the next try if another follows. The process is empty

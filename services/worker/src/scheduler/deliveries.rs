@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::{Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, Rejected, Waited};
 
+use super::attempt::of_rows;
 use super::copies::copy_lost;
 use super::mini_batch::{MiniBatch, lost_too_often};
 use super::mini_batches::MiniBatches;
@@ -214,6 +215,7 @@ impl Scheduler {
         let table = attempted.prepared.take_table();
         let row = attempted.only_row();
         let has_checkpoints = ending.has_checkpoints;
+        let of_rows = of_rows(&attempted.descriptor, &ending, self.processes.starts.takes());
         let (mut attempt, next_try) = self.conclude_by(process, attempted, ending, now);
         if let Some((table, bytes)) = &table
             && let Some(row) = row.filter(|_| attempt.is_final && attempt.status != AttemptStatus::Succeeded)
@@ -224,7 +226,7 @@ impl Scheduler {
         if let Some(next_try) = &next_try {
             self.tried.ended(next_try, now.instant);
         }
-        self.announce_outcome(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
+        self.announce_outcome(Outcome { lease, process, attempt, rows, next_try, has_checkpoints, of_rows });
     }
 
     /// Returns the attempt of a process, if it has reached one, and the next try.

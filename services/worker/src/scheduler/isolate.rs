@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Descriptor, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning};
+use protocol::{
+    AttemptStatus, Descriptor, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning, Work,
+};
 
 use super::isolation::{Isolated, Isolation};
 use super::mini_batch::{MiniBatch, Stage};
@@ -216,7 +218,7 @@ impl Scheduler {
     fn end_isolation(&mut self, lease: LeaseId, mut mini_batch: MiniBatch, process: Option<ProcessId>, now: Moment) {
         let Some(isolation) = mini_batch.isolation.take() else { return };
         let (began, waited, only_kept) = (isolation.began, isolation.waited, isolation.only_kept());
-        let by_position = matches!(self.config.spec.output.format, OutputFormat::Text | OutputFormat::Csv);
+        let by_position = self.config.spec.output.format == OutputFormat::Text;
         let isolated = isolation.finish(|item| mini_batch.descriptor.item_detail(item), by_position, now);
         let saved = isolated.has_succeeded();
         let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } = isolated;
@@ -224,6 +226,8 @@ impl Scheduler {
         let (table, passed) = (attempted.prepared.take_table(), attempted.prepared.passed);
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
+        let of_rows = matches!(attempted.descriptor.work, Work::Rows { .. });
+        let of_rows = of_rows.then(|| Box::new((attempted.descriptor.clone(), self.processes.starts.takes())));
         let (mut attempt, next_try) = self.conclude_by(process, attempted, ending, ended);
         let number = attempt.mini_batch;
         attempt.warnings_total += more_warnings;
@@ -253,6 +257,6 @@ impl Scheduler {
             attempt.warnings.push(warning);
             attempt.warnings_total += 1;
         }
-        self.announce_outcome(Outcome { lease, process, attempt, rows, next_try, has_checkpoints });
+        self.announce_outcome(Outcome { lease, process, attempt, rows, next_try, has_checkpoints, of_rows });
     }
 }

@@ -77,28 +77,74 @@ def is_table(value: Any) -> bool:
     return type(value).__module__.split(".")[0] in ("pandas", "polars", "pyarrow") and hasattr(value, "columns")
 
 
-def arrow_table(value: Any) -> Any:
-    """Returns the Arrow table of a DataFrame, an Arrow table, or a list of objects.
+def library_of(value: Any) -> str:
+    """Returns the library of a table: ``pandas``, ``polars`` or ``pyarrow``."""
+    return type(value).__module__.partition(".")[0]
+
+
+def stored_table(value: Any, taker: str | None) -> Any:
+    """Returns a DataFrame, an Arrow table, or a list of objects as the Arrow table of a Parquet file.
 
     Fails with the column that cannot be written.
+
+    :param taker: what gets the table: a function over ``pandas``, ``polars`` or ``pyarrow``, or ``None``: a script or
+        a function over objects. Only the file for a function says how its columns were before.
     """
+    from gristmill.stored_tables import stored, table_of_frame
+
     pyarrow = _pyarrow()
-    if isinstance(value, pyarrow.Table):
-        return value
     if not is_table(value):
         return pyarrow.table({PICKLED: pyarrow.array(_pickled(value), pyarrow.binary())})
-    if type(value).__module__.startswith("polars"):
-        return value.to_arrow()
+    library = library_of(value)
+    if library == "pyarrow":
+        table = value if isinstance(value, pyarrow.Table) else pyarrow.Table.from_batches([value])
+    elif library == "polars":
+        table = _of_polars(value)
+    elif taker == "pandas":
+        table = table_of_frame(value)
+    elif taker is None:
+        return _columns_of_frame(value)
+    else:
+        table = _converted(value, keeps_index=taker == "pyarrow")
+    return table if taker is None else stored(table)
+
+
+def _columns_of_frame(frame: Any) -> Any:
+    """Returns the columns of a frame for a script, which gets a fresh index."""
+    pyarrow = _pyarrow()
     columns, names = [], []
-    for position, name in enumerate(value.columns):
+    for position, name in enumerate(frame.columns):
         if str(name) in names:
             raise ValueError(f"inputs: two columns have the name {name!r}; rename one of them")
         names.append(str(name))
         try:
-            columns.append(pyarrow.Array.from_pandas(value.iloc[:, position]))
+            columns.append(pyarrow.Array.from_pandas(frame.iloc[:, position]))
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
             raise TypeError(f"inputs: column {name!r} cannot be written to a table: {error}") from None
     return pyarrow.table(columns, names=names)
+
+
+def _of_polars(frame: Any) -> Any:
+    _pyarrow()
+    try:
+        return frame.to_arrow()
+    except Exception as error:
+        for column in frame.get_columns():
+            try:
+                column.to_arrow()
+            except Exception:
+                what = f"column {column.name!r} of the type {column.dtype} has no type of Arrow"
+                raise TypeError(f"inputs: {what}; cast it to another one") from None
+        raise TypeError(f"inputs cannot be converted to an Arrow table: {error}") from None
+
+
+def _converted(frame: Any, keeps_index: bool) -> Any:
+    """Returns a frame as its own library converts it, for a function over another one."""
+    pyarrow = _pyarrow()
+    try:
+        return pyarrow.Table.from_pandas(frame, preserve_index=None if keeps_index else False)
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        raise TypeError(f"inputs cannot be converted to an Arrow table: {error}") from None
 
 
 def _pickled(values: Any) -> list[bytes]:

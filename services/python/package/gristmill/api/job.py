@@ -320,17 +320,17 @@ class Job:
 
         :raises GristmillError: the job has no output, or its output is text without columns.
         """
-        import pyarrow
+        from gristmill.api.output import read
 
-        from gristmill.api.output import read_batches
-
-        batches = list(read_batches(self.output))
-        return pyarrow.Table.from_batches(batches) if batches else pyarrow.table({})
+        return read(self.output)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Returns the output as a DataFrame. Nothing is read before this call."""
-        frame: pandas.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        """Returns the output as a DataFrame: its rows in the order of the inputs, with the index, the categories and the
+        types that were returned. Nothing is read before this call.
+        """
+        from gristmill.api.output import to_pandas
+
+        return to_pandas(self.to_arrow(), self.output)
 
     def to_polars(self) -> polars.DataFrame:
         """Returns the output as a Polars DataFrame."""
@@ -341,7 +341,7 @@ class Job:
         return frame
 
     def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
-        """Iterates over the output as Arrow record batches, each read when it is asked for (JSON lines: all at once).
+        """Iterates over the output as Arrow record batches, each read when it is asked for.
 
         >>> import gristmill
         >>> job = gristmill.run(lambda numbers: numbers, inputs=[1, 2], progress=False)

@@ -41,9 +41,9 @@ def run(
     :param function: a function, the path of an entry script (``.py``), of a job file or of a document of Azure ML
         (``.yaml``), a ``ParallelRunStep`` or a parallel job. The type hint of the first parameter of a function
         chooses what it gets: ``list[str]`` (paths), ``pandas.DataFrame``, ``pyarrow.Table`` or ``polars.DataFrame``.
-        Without a hint, the inputs choose: a DataFrame for tables, a list of paths for other files, a list of the
-        objects for a list. A parameter named ``state`` gets the result of ``init``, and one named ``context`` the
-        context of the mini-batch. The function may be ``async``.
+        Without a hint, the inputs choose: a table in memory arrives as it is, files of tables as pandas DataFrames,
+        other files as a list of paths, and a list as a list of its objects. A parameter named ``state`` gets the result
+        of ``init``, and one named ``context`` the context of the mini-batch. The function may be ``async``.
     :param inputs: a path, folder, pattern or URL, a list of them, or a mapping of names to paths; a DataFrame or Arrow
         table; or a list of any objects that pickle (texts as ``gristmill.Items``). For a document of Azure ML, one
         path, or a mapping of its inputs to paths and values.
@@ -326,8 +326,11 @@ def _document(
             document["mini_batch_size"] = f"{mini_batch_size} rows" if of_rows else mini_batch_size
     else:
         _check_argument(what, wanted, inputs)
-        argument = wanted or "pandas" if given.is_table(inputs) else "items"
-        document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size)}]
+        argument = (wanted or given.library_of(inputs)) if given.is_table(inputs) else "items"
+        taker = None if is_script or argument == "items" else argument
+        if argument == "pandas" and given.library_of(inputs) == "pandas":
+            argument = "frame"
+        document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size, taker)}]
     if is_script:
         script = Path(absolute(what))
         document |= {"source_directory": str(script.parent), "entry_script": script.name}

@@ -61,17 +61,20 @@ def input_of(value: Any, what: str) -> dict[str, Any]:
     if paths is not None:
         return {"type": "tabular" if given.looks_tabular(paths) else "file", "paths": paths[0]["paths"]}
     if given.is_table(value):
-        return {"type": "tabular", "paths": [written(value, None)]}
+        return {"type": "tabular", "paths": [written(value, None, None)]}
     raise TypeError(
         f"{what} is a {type(value).__module__}.{type(value).__name__}, which names no files here: pass a path, pattern "
         "or URL, a list of them, a DataFrame or an Arrow table"
     )
 
 
-def written(value: Any, mini_batch_size: int | str | None) -> str:
-    """Writes a table or a list of objects once, below the home folder, and returns the path of the file."""
+def written(value: Any, mini_batch_size: int | str | None, taker: str | None) -> str:
+    """Writes a table or a list of objects once, below the home folder, and returns the path of the file.
+
+    :param taker: as in ``inputs.stored_table``.
+    """
     given.check_kind(value)
-    table = given.arrow_table(value)
+    table = given.stored_table(value, taker)
     rows = given.rows_each(table, mini_batch_size)
     path = home() / "functions" / "inputs" / f"{given.fingerprint(table)}-{rows}.parquet"
     given.write(table, path, rows)

@@ -2,10 +2,12 @@
 
 import datetime
 import re
+import urllib.parse
 
 _TIME = {"yyyy": r"\d{4}", "MM": r"\d{2}", "dd": r"\d{2}", "HH": r"\d{2}", "mm": r"\d{2}", "ss": r"\d{2}"}
 _ORDER = tuple(_TIME)
 _ELIDED = ("**/", "…/", ".../", "./", "/")
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 
 class InvalidFormat(ValueError):
@@ -19,11 +21,14 @@ class PartitionFormat:
         self.text = text
         self.names = []
         self._times = {}
+        self._escaped = set()
         rest = text
         for elided in _ELIDED:
             rest = rest.removeprefix(elided)
         pattern = ""
         for literal, star, column in re.findall(r"([^{}*]+)|(\*)|\{([^{}]*)\}", rest):
+            if column and pattern.endswith("="):
+                self._escaped.add(len(self.names))
             pattern += re.escape(literal) if literal else r"[^/]*" if star else self._column(column)
         if not self.names or rest.count("{") != len(self.names) or rest.count("}") != len(self.names):
             raise InvalidFormat(f"{text!r} is not a partition format: write columns as {{name}} or {{name:yyyy/MM/dd}}")
@@ -56,9 +61,21 @@ class PartitionFormat:
         if match is None:
             raise InvalidFormat(f"the path {path} does not have the partition format {self.text!r}")
         return [
-            self._time(match, position) if position in self._times else match[f"c{position}"]
+            self._time(match, position) if position in self._times else self._text(match, position)
             for position in range(len(self.names))
         ]
+
+    def _text(self, match, position):
+        """Returns a text; that of a folder ``k=v`` is percent-decoded, and may be missing."""
+        text, end = match[f"c{position}"], match.end(f"c{position}")
+        if text == _MISSING:
+            return None
+        if position not in self._escaped or match.string[end : end + 1] != "/":
+            return text
+        try:
+            return urllib.parse.unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            return text
 
     def _time(self, match, position):
         found = {part: int(match[f"c{position}_{part}"]) for part in self._times[position]}

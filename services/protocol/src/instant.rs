@@ -2,8 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-use arrow::datatypes::TimeUnit;
-
 /// Stands for a missing instant (`NaT`).
 pub const MISSING: i64 = i64::MIN;
 
@@ -13,15 +11,21 @@ pub const PLAIN_YEARS: RangeInclusive<i64> = 1000..=9999;
 /// The precision of an instant in text; finer is greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precision {
+    /// `2020-01-31`.
     Day,
+    /// No fraction.
     Second,
+    /// Three digits.
     Millisecond,
+    /// Six digits.
     Microsecond,
+    /// Nine digits.
     Nanosecond,
 }
 
 /// A point in time, split into its parts.
 pub struct Instant {
+    /// In the proleptic Gregorian calendar.
     pub year: i64,
     month: u32,
     day: u32,
@@ -30,14 +34,8 @@ pub struct Instant {
 }
 
 impl Instant {
-    /// Splits `value` units since 1970.
-    pub fn new(value: i64, unit: TimeUnit) -> Self {
-        let per_second = match unit {
-            TimeUnit::Second => 1,
-            TimeUnit::Millisecond => 1_000,
-            TimeUnit::Microsecond => 1_000_000,
-            TimeUnit::Nanosecond => 1_000_000_000,
-        };
+    /// Splits `value` units since 1970, of which a second has `per_second`.
+    pub fn new(value: i64, per_second: i64) -> Self {
         let second = value.div_euclid(per_second);
         let (year, month, day) = date_of(second.div_euclid(86_400));
         Self {

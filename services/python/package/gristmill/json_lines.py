@@ -1,0 +1,127 @@
+"""Values and rows as JSON.
+
+``result_schema`` checks rows in this form, and a value that no column holds, such as a deeply nested one, is written in it.
+"""
+
+import json
+import math
+import re
+
+from gristmill import _native
+from gristmill.delimited import column_names
+from gristmill.errors import one_line
+from gristmill.missing import is_missing
+from gristmill.results import IllegalResult
+
+
+class Unwritable(Exception):
+    """JSON has no form for the value, and its text says nothing."""
+
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def json_default(value):
+    """Converts values that ``json`` does not support: NumPy's to Python's, instants to ISO form, missing ones to
+    ``None``, others to their text. An object without a text of its own, such as a function, is refused."""
+    convert = getattr(value, "tolist", None)
+    if callable(convert):
+        return convert()
+    convert = getattr(value, "isoformat", None)
+    if callable(convert):
+        text = convert()
+        return None if text == "NaT" else text
+    if is_missing(value):
+        return None
+    text = str(value)
+    if type(value).__str__ is object.__str__ and (text.startswith("<") or ADDRESS.search(text)):
+        raise Unwritable(value)
+    return text
+
+
+def without_nan(value):
+    """Returns the value with ``None`` for every number that JSON cannot represent."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    if hasattr(value, "tolist"):
+        return without_nan(value.tolist())
+    return value
+
+
+def json_line(value):
+    try:
+        try:
+            line = json.dumps(value, default=json_default, ensure_ascii=False, allow_nan=False)
+        except ValueError:
+            line = json.dumps(without_nan(value), default=json_default, ensure_ascii=False)
+    except Unwritable as error:
+        raise illegal_value(value, error.args[0]) from None
+    try:
+        return line.encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(without_nan(value), default=json_default).encode() + b"\n"
+
+
+def illegal_value(rows, unwritable):
+    """Returns the failure for a row, or one of several rows, that holds a value that no file can hold."""
+    field = _field_of(rows, unwritable)
+    if isinstance(rows, list) and field:
+        # That of the list of rows is the number of the row.
+        field = re.sub(r"^\[\d+\]", "", field)
+    where = f"in the field {field.removeprefix('.')} of a row" if field else "as a row"
+    kind = type(unwritable)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return IllegalResult(
+        one_line(
+            f"run() returned a {name} {where}, which has no form in a file: return text, numbers, lists and "
+            "dictionaries of them, or an object with a text (__str__) of its own"
+        )
+    )
+
+
+def _field_of(value, wanted):
+    """Returns where in a row an object is, such as ``.scores[0].source``; ``None`` if it is in none of its lists and
+    dictionaries, and no text if it is the row."""
+    if value is wanted:
+        return ""
+    if isinstance(value, dict):
+        parts = ((f".{key}", item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"[{position}]", item) for position, item in enumerate(value))
+    else:
+        return None
+    for part, item in parts:
+        below = _field_of(item, wanted)
+        if below is not None:
+            return part + below
+    return None
+
+
+class JsonLines:
+    """Writes one JSON value per line; rows of a frame become objects. ``result_schema`` checks rows in this form."""
+
+    def of_list(self, result):
+        return b"".join([json_line(element) for element in result])
+
+    def of_frame(self, frame):
+        from gristmill.frame_cells import native_columns
+
+        names = column_names(frame)
+        columns = native_columns(frame)
+        text = None
+        if all(kind is not None for kind, _ in columns):
+            text = _native.format_json_lines(names, columns, len(frame))
+        if text is None:
+            values = frame.astype(object).where(frame.notna(), None)
+            rows = values.itertuples(index=False, name=None)
+            text = b"".join([json_line(dict(zip(names, row, strict=True))) for row in rows])
+        return text
+
+
+def python_value(value):
+    is_scalar = hasattr(value, "item") and getattr(value, "shape", None) == ()
+    return value.item() if is_scalar else value

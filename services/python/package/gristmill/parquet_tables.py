@@ -1,0 +1,189 @@
+"""Tables of Parquet files, as the library of a function reads such a file itself.
+
+The agent reads columns in a few plain types, and sends beside them what the file declares. A pandas function gets what
+``pandas.read_parquet`` gives: index, categories, nullable types. Whole numbers that pandas would round, because others
+are missing, get a nullable type instead.
+"""
+
+import base64
+import contextlib
+import functools
+import importlib
+import json
+
+from gristmill.stored_tables import FRAME, TABLE, frame_of_table, part_of_range, prototype_of, restored
+from gristmill.tables import LoadError
+
+DECLARED = b"ARROW:schema"
+"""Metadata of the agent's table: the schema that the file declares."""
+PLACES = b"gristmill.places"
+"""Metadata of the agent's table: ``first count`` of the rows of its file, for each piece of it."""
+EXACT_MAX = 2**53
+"""Every whole number up to this one is a ``float64``."""
+
+
+def declared_table(table, rows=None):
+    """Returns a table of the agent with the types that its file declares, or some of its rows. Columns from the path
+    follow those of the file.
+
+    :param rows: a slice with both ends, or a list.
+    """
+    import pyarrow
+
+    declared, prototype = _declared((table.schema.metadata or {}).get(DECLARED))
+    table = _part(table, rows)
+    columns, fields = [_plain(column) for column in table.columns], list(table.schema)
+    if declared is None:
+        fields = [field.with_type(column.type) for field, column in zip(fields, columns, strict=True)]
+        return pyarrow.table(columns, schema=pyarrow.schema(fields))
+    for position, field in enumerate(declared):
+        known = -1 if prototype is None else prototype.schema.get_field_index(field.name)
+        if known < 0:
+            columns[position] = _as_type(table.column(position), field.type)
+        else:
+            field = prototype.schema.field(known)
+            columns[position] = restored(columns[position], prototype.column(known))
+        fields[position] = field.with_type(columns[position].type)
+    metadata = (declared if prototype is None else prototype.schema).metadata
+    return pyarrow.table(columns, schema=pyarrow.schema(fields, metadata))
+
+
+def arrow_table(table, rows=None):
+    """Returns a table of the agent, or some of its rows, as ``pyarrow.parquet.read_table`` reads its file."""
+    table = declared_table(table, rows)
+    kept = {key: value for key, value in (table.schema.metadata or {}).items() if key != FRAME}
+    return table.replace_schema_metadata(kept or None)
+
+
+def pandas_frame(table, rows=None, is_of_memory=False):
+    """Returns a table of the agent, or some of its rows, as ``pandas.read_parquet`` reads its file.
+
+    :param rows: a slice with both ends, or a list.
+    :param is_of_memory: the file is a DataFrame that ``gristmill.run`` has written. Only then are its pickles read,
+        because those in a file of somebody else might do anything.
+    """
+    _know_types_of_pandas()
+    places = [tuple(map(int, place.split())) for place in table.schema.metadata[PLACES].split(b",")]
+    rows_of_file = _rows_of_file(places, slice(0, table.num_rows) if rows is None else rows)
+    table = declared_table(table, rows)
+    metadata = table.schema.metadata or {}
+    if is_of_memory and FRAME in metadata:
+        return frame_of_table(table, metadata[FRAME], rows_of_file)
+    frame = _to_pandas(table)
+    index = json.loads(metadata.get(b"pandas", b"{}")).get("index_columns", [])
+    _keep_whole_numbers(frame, table, index)
+    for level in index:
+        if isinstance(level, dict) and level.get("kind") == "range":
+            frame.index = part_of_range(level["start"], level["step"], level["name"], rows_of_file)
+    if b"PANDAS_ATTRS" in metadata:
+        frame.attrs = json.loads(metadata[b"PANDAS_ATTRS"])
+    return frame
+
+
+def _to_pandas(table):
+    import pyarrow
+
+    try:
+        return table.to_pandas()
+    except (pyarrow.ArrowException, ValueError, OverflowError) as error:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            try:
+                column.to_pandas()
+            except (pyarrow.ArrowException, ValueError, OverflowError) as cause:
+                raise LoadError(f"column '{name}' of the type {column.type} cannot become pandas: {cause}") from None
+        raise LoadError(f"the table cannot become pandas: {error}") from None
+
+
+def _part(table, rows):
+    if rows is None:
+        return table
+    return table.take(rows) if isinstance(rows, list) else table.slice(rows.start, rows.stop - rows.start)
+
+
+def _rows_of_file(places, rows):
+    """Returns the numbers of some rows in their file, from 0: a slice, or a list if they are not consecutive."""
+    [(first, _), *others] = places
+    if not others:
+        return [first + row for row in rows] if isinstance(rows, list) else slice(first + rows.start, first + rows.stop)
+    numbers = [row for first, count in places for row in range(first, first + count)]
+    return [numbers[row] for row in rows] if isinstance(rows, list) else numbers[rows]
+
+
+def _plain(column):
+    """Returns a column without the dictionary in which the agent sends texts that recur."""
+    import pyarrow
+
+    return column.cast(column.type.value_type) if pyarrow.types.is_dictionary(column.type) else column
+
+
+def _as_type(column, kind):
+    """Returns a column of the agent in the type that its file declares, as ``pyarrow.parquet.read_table`` does."""
+    import pyarrow
+
+    if column.type == kind:
+        return column
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        chunks = _as_type(column, kind.storage_type).chunks
+        return pyarrow.chunked_array([pyarrow.ExtensionArray.from_storage(kind, chunk) for chunk in chunks], kind)
+    if not pyarrow.types.is_dictionary(kind):
+        try:
+            return _plain(column).cast(kind)
+        except pyarrow.ArrowInvalid:
+            # More text than 32-bit offsets hold.
+            return _plain(column)
+    if pyarrow.types.is_primitive(kind.value_type) or pyarrow.types.is_decimal(kind.value_type):
+        return column.cast(kind.value_type)
+    # The agent sends a dictionary of an empty text where the file has none, because no row has a value.
+    is_empty = column.null_count == len(column) and all(_is_of_nothing(chunk) for chunk in column.chunks)
+    if is_empty or not pyarrow.types.is_dictionary(column.type):
+        column = _plain(column).dictionary_encode()
+    chunks = [
+        pyarrow.DictionaryArray.from_arrays(
+            chunk.indices.cast(kind.index_type), chunk.dictionary.cast(kind.value_type), ordered=kind.ordered
+        )
+        for chunk in column.chunks
+    ]
+    return pyarrow.chunked_array(chunks, kind)
+
+
+def _is_of_nothing(chunk):
+    import pyarrow
+
+    return pyarrow.types.is_dictionary(chunk.type) and chunk.dictionary.to_pylist() == [""]
+
+
+def _keep_whole_numbers(frame, table, index):
+    """Replaces columns of a frame in which pandas has rounded whole numbers."""
+    import pandas
+    import pyarrow
+    import pyarrow.compute
+
+    kinds = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.uint64(): pandas.UInt64Dtype()}
+    columns = [column for name, column in zip(table.column_names, table.columns, strict=True) if name not in index]
+    for position, column in enumerate(columns):
+        if column.type not in kinds or column.null_count == 0 or frame.dtypes.iloc[position] != "float64":
+            continue
+        ends = pyarrow.compute.min_max(column).as_py()
+        if ends["max"] is not None and max(abs(ends["min"]), ends["max"]) > EXACT_MAX:
+            frame.isetitem(position, pandas.Series(kinds[column.type].__from_arrow__(column), index=frame.index))
+
+
+@functools.lru_cache(maxsize=2)
+def _declared(text):
+    """Returns the schema that a file declares, and the prototype of a table that ``gristmill.run`` wrote, if any."""
+    import pyarrow
+
+    if text is None:
+        return None, None
+    message = base64.b64decode(text)
+    if b"pandas." in message:
+        _know_types_of_pandas()
+    declared = pyarrow.ipc.read_schema(pyarrow.py_buffer(message))
+    prototype = (declared.metadata or {}).get(TABLE)
+    return declared, None if prototype is None else prototype_of(prototype)
+
+
+def _know_types_of_pandas():
+    """Makes the extension types of pandas known to Arrow."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pandas.core.arrays.arrow.extension_types")

@@ -1,0 +1,65 @@
+//! What pandas knows about a file beyond its columns: which columns are an index, and the types of pandas.
+//!
+//! A process sends it with each DataFrame, as pandas writes it into its own Parquet files. The file has one of all
+//! mini-batches: what they do not agree on is left out.
+
+use std::collections::BTreeMap;
+
+use arrow::datatypes::Field;
+use serde_json::{Map, Value, json};
+
+/// The metadata of all DataFrames.
+#[derive(Default)]
+pub(super) struct Frames {
+    last: Option<String>,
+    /// Names of the columns of the index, in order.
+    index: Vec<String>,
+    /// What is known of each column, by the name of its field; `None`: mini-batches differ.
+    columns: BTreeMap<String, Option<Map<String, Value>>>,
+    /// The names of the columns, as a type.
+    column_indexes: Option<Value>,
+    version: Option<Value>,
+}
+
+impl Frames {
+    /// Adds the metadata of one table, if it has any.
+    pub fn add(&mut self, metadata: Option<&String>) {
+        let Some(text) = metadata.filter(|text| self.last.as_ref() != Some(text)) else { return };
+        self.last = Some(text.clone());
+        let Ok(Value::Object(known)) = serde_json::from_str(text) else { return };
+        // A range is an object: it says nothing of the rows of a file of several mini-batches.
+        for name in known.get("index_columns").and_then(Value::as_array).into_iter().flatten() {
+            if let Some(name) = name.as_str().filter(|name| !self.index.iter().any(|known| known == name)) {
+                self.index.push(name.to_owned());
+            }
+        }
+        for column in known.get("columns").and_then(Value::as_array).into_iter().flatten() {
+            let Some(column) = column.as_object() else { continue };
+            let name = column.get("field_name").or_else(|| column.get("name")).and_then(Value::as_str);
+            let Some(name) = name else { continue };
+            let same = |known: &Map<String, Value>| known.get("numpy_type") == column.get("numpy_type");
+            self.columns
+                .entry(name.to_owned())
+                .and_modify(|known| *known = known.take().filter(same))
+                .or_insert_with(|| Some(column.clone()));
+        }
+        self.column_indexes = self.column_indexes.take().or_else(|| known.get("column_indexes").cloned());
+        self.version = self.version.take().or_else(|| known.get("pandas_version").cloned());
+    }
+
+    /// Returns the metadata of a file with these columns, in JSON; `None` if no DataFrame had any.
+    pub fn metadata(&self, fields: &[Field]) -> Option<String> {
+        self.last.as_ref()?;
+        let has = |name: &str| fields.iter().any(|field| field.name() == name);
+        let columns: Vec<&Map<String, Value>> =
+            self.columns.iter().filter(|(name, _)| has(name)).filter_map(|(_, column)| column.as_ref()).collect();
+        let metadata = json!({
+            "index_columns": self.index.iter().filter(|name| has(name)).collect::<Vec<_>>(),
+            "column_indexes": self.column_indexes.clone().unwrap_or_else(|| json!([])),
+            "columns": columns,
+            "creator": { "library": "gristmill", "version": env!("CARGO_PKG_VERSION") },
+            "pandas_version": self.version,
+        });
+        Some(metadata.to_string())
+    }
+}
