@@ -197,7 +197,6 @@ impl Decoder {
     }
 
     fn append_block(&mut self, block: &LocalBlock, options: &TableOptions, table: &mut Table) -> Result<()> {
-        self.rows.restart();
         let name = block.block.path.display();
         let mut file = TextFile::open(block.path, &name, options)?;
         file.has_holes = block.has_holes;

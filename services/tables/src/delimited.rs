@@ -122,7 +122,7 @@ impl Table {
             let plural = if ragged.cells == 1 { "" } else { "s" };
             let within = match ragged {
                 Ragged { is_broken: true, .. } => "the line ends within quotes, with ",
-                Ragged { is_rest: true, .. } => "the line before ends within quotes, and this is its rest, with ",
+                Ragged { is_rest: true, .. } => "the line closes quotes that another has opened, with ",
                 _ => "",
             };
             let defect = format_args!("{within}{} cell{plural} in a table of {columns} columns", ragged.cells);

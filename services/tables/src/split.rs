@@ -35,7 +35,7 @@ pub(crate) struct Splitter {
     pub delimiter: u8,
     /// Whether a line break in a quoted cell belongs to the cell. Otherwise it ends the row.
     pub multi_line: bool,
-    /// Whether to leave out rows with too many cells, or that end within quotes. They are reported in any case.
+    /// Whether to leave out rows with too many cells, or that end within quotes, and the rests of those. They are reported in any case.
     pub drops_lossy: bool,
 }
 
@@ -47,7 +47,8 @@ pub(crate) struct Ragged {
     pub cells: usize,
     /// It ends within quotes, so that the next line is probably its rest.
     pub is_broken: bool,
-    /// It is too short, and follows such a row. Only noticed where such rows are left out.
+    /// It is too short, and closes quotes that it does not open: such a rest. Its own content says so, because the line
+    /// before it may be in another block. Only noticed where such rows are left out.
     pub is_rest: bool,
 }
 
@@ -62,18 +63,11 @@ pub(crate) struct Rows {
     pub count: usize,
     /// Rows with too few or too many cells, or that end within quotes, including those left out.
     pub ragged: Vec<Ragged>,
-    /// The last row ends within quotes. The next one may be in another piece of the text.
-    is_after_broken: bool,
     /// Whether the text ended within quotes, in a row that is not left out.
     pub unterminated: bool,
 }
 
 impl Rows {
-    /// Forgets the rows before another part of a file.
-    pub fn restart(&mut self) {
-        self.is_after_broken = false;
-    }
-
     /// Returns the cells of one column as `(start, end)`. A missing cell has `start > end`.
     pub fn cells(&self, column: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let base = self.base;
@@ -172,8 +166,8 @@ impl Splitter {
         } else {
             found < columns
         };
-        let is_rest = self.drops_lossy && found < columns && rows.is_after_broken;
-        rows.is_after_broken = is_broken;
+        let has_stray_quote = || memchr::memchr_iter(b'"', &tail[row..end]).count() % 2 == 1;
+        let is_rest = self.drops_lossy && !is_broken && found < columns && has_stray_quote();
         let is_lossy = is_broken || is_rest || ragged && found > columns;
         if ragged || is_broken {
             rows.ragged.push(Ragged { position: rows.base + row, cells: found, is_broken, is_rest });

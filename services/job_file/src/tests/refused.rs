@@ -77,7 +77,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("inputs: [{TABLE, format: csv, columns: [a, {b: json}]}]", "inputs[0].columns.b: found \"json\" … bool, int64"),
     (
         "inputs: [{TABLE, format: parquet, columns: {a: timestamp_day_first}}]",
-        "inputs[0].columns.a: allowed: bool, int64, float64, timestamp, string",
+        "inputs[0].columns.a: allowed: bool, int64, uint64, float64, timestamp, string",
     ),
     ("inputs: [{TABLE, columns: {a: [int64]}}]", "inputs[0].columns.a: found a list"),
     ("inputs: [{TABLE, columns: {}}]", "inputs[0].columns: types by name"),
