@@ -123,3 +123,27 @@ def test_full_output_disk_fails_the_job_by_name(workplace):
         assert wait_until(lambda: (workplace.home / "jobs" / ended.job_id / "result.json").exists(), "result.json")
     finally:
         os.system(f"umount {mount}")
+
+
+def test_output_that_could_not_be_written_is_written_in_another_format(workplace):
+    """No mini-batch runs again: the rows are tables until a file is written."""
+    workplace.data(4)
+    script = """
+        import os
+        from recorder import record
+        def run(files):
+            record("ran")
+            # A folder is in the way of the file.
+            os.makedirs(os.environ["AZUREML_BI_OUTPUT_PATH"] + "/rows.parquet/in the way", exist_ok=True)
+            return [{"file": file[-7:], "id": 2**60 + 1} for file in files]
+    """
+    job = workplace.job(script, append_row_file_name="rows.parquet", output_format="native", mini_batch_size=1)
+    failed = job.run(expect=42)
+    assert "rows.parquet" in failed.cause, failed.cause
+    refused = workplace.command("retry", failed.job_id, "--set", "output_format=text")
+    assert refused.exit_status == 2 and "output_format=jsonl" in refused.stderr, str(refused)
+    ended = workplace.command("retry", failed.job_id, "--set", "output_format=jsonl")
+    assert ended.exit_status == 0, str(ended)
+    lines = (workplace.folder / "output" / "rows.jsonl").read_text().splitlines()
+    assert lines[3] == '{"file": "003.txt", "id": 1152921504606846977}' and len(lines) == 4
+    assert len(workplace.recorded("ran")) == 4

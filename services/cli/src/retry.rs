@@ -3,6 +3,7 @@
 use anyhow::Result;
 use engine::Republish;
 use engine::targets::TargetRef;
+use protocol::OutputFormat;
 
 use crate::outcome::report;
 use crate::{Exit, Settings, Show, TargetFlags, complete, follow, refuse, stop_on_signals};
@@ -39,13 +40,37 @@ pub struct RetryCommand {
     /// its messages. Those that it has not lost may run twice; their rows count once.
     #[arg(long)]
     pub republish: bool,
+    /// Write the output in another format: `output_format=csv`, `output_format=jsonl` or `output_format=parquet`. For a job
+    /// whose output is in one of these and could not be written; the file gets the extension of the format.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = output_format)]
+    pub format: Option<OutputFormat>,
     #[command(flatten)]
     pub retry: RetryArguments,
 }
 
+/// Reads the value of `--set`.
+fn output_format(text: &str) -> Result<OutputFormat, &'static str> {
+    match text {
+        "output_format=csv" => Ok(OutputFormat::Csv),
+        "output_format=jsonl" => Ok(OutputFormat::Jsonl),
+        "output_format=parquet" => Ok(OutputFormat::Parquet),
+        _ => Err("a retry can set output_format=csv, output_format=jsonl or output_format=parquet"),
+    }
+}
+
 pub async fn retry(command: RetryCommand, settings: &Settings) -> Result<Exit> {
-    let RetryCommand { retry: arguments, republish } = command;
-    if let Some(target) = arguments.target.find(None, settings)? {
+    let RetryCommand { retry: arguments, republish, format } = command;
+    let target = arguments.target.find(None, settings)?;
+    if let Some(format) = format {
+        let jobs = match &target {
+            Some(target) => target.jobs(target.open_store().await?),
+            None => settings.engine.jobs(),
+        };
+        if let Err(error) = jobs.change_output_format(&arguments.job, format).await {
+            return refuse(error, arguments.json);
+        }
+    }
+    if let Some(target) = target {
         let (events, show) = Show::start();
         let republish = if republish { Republish::Unended } else { Republish::Missing };
         let retry = settings.engine.retry_on(&arguments.job, republish, &target, &events).await?;

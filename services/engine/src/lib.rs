@@ -76,6 +76,7 @@ mod replay;
 mod replayed;
 mod retry;
 mod reuse;
+mod rewritten;
 mod roles;
 mod rows;
 mod run;

@@ -14,6 +14,8 @@ use crate::{Fault, Location, Node, Paths, Problems, Section};
 const FILE_NAME: &str = "append_row_file_name";
 /// Longest name that common file systems take.
 const FILE_NAME_BYTES_MAX: usize = 255;
+/// Longest name of an output beside which `.NAME.schema.json` fits.
+const SCHEMA_OF_BYTES_MAX: usize = FILE_NAME_BYTES_MAX - ".".len() - ".schema.json".len();
 
 /// Reads the keys of the output into `job`. `output_action` must have been read.
 pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
@@ -43,7 +45,20 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
     let location = top.location_of(if top.get(FILE_NAME).is_some() { FILE_NAME } else { "output_format" });
     output.format = OutputFormat::Text;
     match (is_native == Some(true) && is_appended, by_extension) {
-        (true, Some(format)) => output.format = format,
+        (true, Some(format)) => {
+            output.format = format;
+            // The file with the schema of CSV and JSON lines has a longer name.
+            let bytes = output.file_name.len();
+            if bytes > SCHEMA_OF_BYTES_MAX {
+                let message =
+                    format!("the name has {bytes} bytes, and file systems take {SCHEMA_OF_BYTES_MAX} with a schema");
+                top.refuse(
+                    FILE_NAME,
+                    location,
+                    Fault::of(format!("{:.40?}…", output.file_name), "a shorter name").saying(message),
+                );
+            }
+        }
         (true, None) => {
             let allowed = "with output_format native, a name that ends in .csv, .jsonl or .parquet";
             top.refuse(FILE_NAME, location, Fault::of(format!("{:?}", output.file_name), allowed));

@@ -320,8 +320,10 @@ def test_pieces_have_the_columns_of_the_whole(start, output_format):
         agent = start(f"SAME = {same}\n" + textwrap.dedent(script), output_format=output_format)
         event = agent.run(["0", "1", "2"], names_failed_items=True)
         assert (event["returned"], named(event)) == (2, [(1, 1)])
-        assert len(event["pieces"]) == (2 if same or output_format == "jsonl" else 0)
-        assert event.get("columns") == {"jsonl": None}.get(output_format, ["a"] if same else ["a", "b"])
+        # Each piece is a table, with columns of its own.
+        assert [item for item, _ in event["pieces"]] == [0, 2] and "columns" not in event
+        tables = [pyarrow.ipc.open_stream(event["rows"][start:]) for start in (0, event["pieces"][0][1])]
+        assert [table.schema.names for table in tables] == [["a"], ["a" if same else "b"]]
         agent.finish()
 
 
@@ -341,7 +343,9 @@ def test_failures_and_rows_that_do_not_fit_are_named_together(start):
         (1, "illegal_result"),
         (3, "run_raised"),
     ]
-    assert (event["returned"], event["pieces"]) == (4, [[0, 0], [2, 13], [4, 26]])
+    assert (event["returned"], [item for item, _ in event["pieces"]]) == (4, [0, 2, 4])
+    sizes = [size for _, size in event["pieces"]]
+    assert sizes[0] == 0 and sum(sizes) == len(event["rows"]), "item 0 has no row"
 
 
 def test_variables_of_an_item_that_failed_are_not_kept(start):

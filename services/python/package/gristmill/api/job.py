@@ -218,16 +218,20 @@ class Job:
         else:
             self._call("cancel", self.id)
 
-    def retry(self, progress: bool = True) -> Job:
+    def retry(self, progress: bool = True, *, output_format: str | None = None) -> Job:
         """Continues the job: failed mini-batches run again, and those that succeeded do not. Waits for the end, and
         raises like ``wait``.
+
+        :param output_format: ``"csv"``, ``"jsonl"`` or ``"parquet"``: writes the output of a job in another format, if it
+            could not be written; the file gets this extension.
         """
+        arguments = ["retry", self.id, *([] if output_format is None else ["--set", f"output_format={output_format}"])]
         self._result = None
         self._reused = False
         if self.target is None:
-            self._child = Child(["retry", self.id])
+            self._child = Child(arguments)
         else:
-            self._call("retry", self.id)
+            self._call(*arguments)
         return self.wait(progress=progress)
 
     def replay(
