@@ -284,7 +284,7 @@ def test_records_that_cannot_be_read_are_in_the_table(workplace):
 def test_many_records_that_do_not_fit_are_counted(workplace):
     values = ["x" if number >= 200 and number % 2 else str(number) for number in range(1000)]
     workplace.write({"table/t.csv": "id\n" + "\n".join(values) + "\n"})
-    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table", "on_type_mismatch": "error"}]
+    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
     script = """
         import os
         def run(rows):

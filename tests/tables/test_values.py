@@ -65,11 +65,14 @@ def test_values_lost_after_the_first_rows_are_reported_with_a_remedy(workplace):
     )
     workplace.write({"data/t.csv": text})
     script = "def run(frame): return [f'{value}' for value in frame['b']]"
-    job = workplace.job(script, inputs=table("data/t.csv"), mini_batch_size="100 rows")
+    inputs = table("data/t.csv", on_type_mismatch="missing")
+    job = workplace.job(script, inputs=inputs, mini_batch_size="100 rows")
     ended = job.run()
     assert ended.lines[-1] == "None"
     kind = ended.result["warning_kinds"]
-    assert [(one["column"], one["count"], one["column_type"]) for one in kind] == [("b", 60, "integer")]
+    found = [(one["column"], one["count"], one["column_type"]) for one in kind]
+    assert found == [("b", 200, "integer"), ("b", 60, "integer")]
+    assert kind.pop(0)["problem"].startswith("only 0 and 1")
     assert kind[0]["first"].endswith('t.csv, line 202: "2"') and kind[0]["remedy"].endswith("set columns: {b: int64}")
     assert "not a truth value, read as missing (60 times; first: " in ended.log("job_result.txt")
     said = workplace.command("run", job.file)

@@ -29,7 +29,12 @@ impl Jobs {
         let paths: Vec<_> = blocks.iter().map(|block| block.path.as_path().to_owned()).collect();
         let local: Vec<_> =
             blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path, has_holes: false }).collect();
-        let decoded = tables::decode(&DecodeRequest { blocks: &local, options: &input.table, schema: schema.as_ref() });
+        let decoded = tables::decode(&DecodeRequest {
+            blocks: &local,
+            options: &input.table,
+            schema: schema.as_ref(),
+            with_lines: false,
+        });
         check_versions(&descriptor, &job_id)?;
         let file = File::create_new(to).with_context(|| format!("write {}", to.display()))?;
         let range = descriptor.replays.and_then(|replays| replays.rows);

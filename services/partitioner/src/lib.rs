@@ -53,7 +53,7 @@ pub use plan::{Plan, inputs_digest, plan};
 pub use publish::Partitioner;
 pub use schema::MissingColumn;
 pub use survey::{Survey, survey};
-pub use tables::Sketch;
+pub use tables::{Sketch, encoding_for};
 
 /// The tries and deliveries that a pending mini-batch has already used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

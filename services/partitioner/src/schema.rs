@@ -1,7 +1,8 @@
 //! Column names and types of a tabular input, found once before planning, and compared with the columns that the job
 //! reads.
 
-use protocol::{Input, TableColumn, TableFormat, TableOptions, TableSchema};
+use protocol::{HeaderMode, Input, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules};
+use tables::{PLACES_MAX, SchemaInference};
 
 use crate::blocks::{LocalFile, table_error};
 use crate::error::{Error, Result};
@@ -31,7 +32,10 @@ pub(crate) fn infer(
     remote: &Remote,
     path_columns: &[String],
 ) -> Result<TableSchema> {
-    let inference = read_heads(input, listing, remote, tables::SchemaInference::is_complete)?;
+    let inference = match input.table.types {
+        TypeRules::Original => read_heads(input, listing, remote, SchemaInference::is_complete)?,
+        TypeRules::Pandas => read_sample(input, listing, remote)?,
+    };
     let schema = inference.finish(path_columns).expect("text has no types of its own");
     let (own, from_path) = schema.columns.split_at(schema.columns.len() - path_columns.len());
     check_columns(input, &own.iter().map(|column| column.name.clone()).collect::<Vec<_>>())?;
@@ -57,7 +61,7 @@ pub(crate) fn columns(
     remote: &Remote,
 ) -> Result<Vec<String>> {
     if input.table.format.is_text() {
-        let inference = read_heads(input, listing, remote, tables::SchemaInference::knows_names)?;
+        let inference = read_heads(input, listing, remote, SchemaInference::knows_names)?;
         return Ok(inference.names().map(str::to_owned).collect());
     }
     check_types(input)?;
@@ -109,21 +113,126 @@ fn read_heads(
     input: &Input,
     listing: impl Iterator<Item = Result<Listed>>,
     remote: &Remote,
-    is_enough: impl Fn(&tables::SchemaInference) -> bool,
-) -> Result<tables::SchemaInference> {
-    let bad_table = |error| Error::bad_table(&input.name, error);
-    check_types(input)?;
-    let mut inference = tables::SchemaInference::new(&input.table).map_err(bad_table)?;
+    is_enough: impl Fn(&SchemaInference) -> bool,
+) -> Result<SchemaInference> {
+    let mut inference = begin(input)?;
     for listed in listing {
-        let listed = listed?;
-        // A part of compressed data may not decode, and half a row looks like a row with line breaks.
-        let must_be_read = tables::must_be_read(listed.path.as_bytes(), &input.table);
-        let fetch = if must_be_read { Fetch::Whole } else { Fetch::Head(HEAD_BYTES) };
-        let file = LocalFile::open(remote, &input.name, &listed.path, fetch)?;
-        inference.add_file(file.path(), &listed.path.display()).map_err(bad_table)?;
+        read(input, &listed?, 1, remote, &mut inference)?;
         if is_enough(&inference) {
             break;
         }
     }
     Ok(inference)
+}
+
+/// Reads rows at places that are evenly spread over the files; of files that name their own columns, each header.
+fn read_sample(
+    input: &Input,
+    listing: impl Iterator<Item = Result<Listed>>,
+    remote: &Remote,
+) -> Result<SchemaInference> {
+    let mut inference = begin(input)?;
+    if input.table.header == HeaderMode::AllFilesDifferentHeaders && input.table.format.is_delimited() {
+        let files: Vec<Listed> = listing.collect::<Result<_>>()?;
+        let sampled = spread(files.len() as u64);
+        for (index, listed) in (0..).zip(&files) {
+            read(input, listed, sampled(index), remote, &mut inference)?;
+        }
+        return Ok(inference);
+    }
+    let mut kept = EverySo::default();
+    for listed in listing {
+        kept.add(listed?);
+    }
+    let sampled = spread(kept.files.len() as u64);
+    for (index, listed) in (0..).zip(&kept.files) {
+        match sampled(index) {
+            0 => {}
+            places => read(input, listed, places, remote, &mut inference)?,
+        }
+    }
+    Ok(inference)
+}
+
+/// Returns how many places of each of this many files to read. The first file, whose header names the columns, has one.
+fn spread(files: u64) -> impl Fn(u64) -> u64 {
+    move |index| {
+        let until = |index: u64| (index * PLACES_MAX).div_ceil(files.max(1));
+        until(index + 1) - until(index)
+    }
+}
+
+/// A sample of files from a listing of unknown length: every one of the first, then every second, fourth, …
+struct EverySo<T> {
+    files: Vec<T>,
+    /// Number of files so far, and the distance between two that are kept, as a power of two.
+    listed: u64,
+    distance: u32,
+}
+
+impl<T> Default for EverySo<T> {
+    fn default() -> Self {
+        Self { files: Vec::new(), listed: 0, distance: 0 }
+    }
+}
+
+impl<T> EverySo<T> {
+    fn add(&mut self, listed: T) {
+        if self.listed.is_multiple_of(1 << self.distance) {
+            if self.files.len() as u64 == 2 * PLACES_MAX {
+                let mut index = 0;
+                self.files.retain(|_| {
+                    index += 1;
+                    index % 2 == 1
+                });
+                self.distance += 1;
+            }
+            if self.listed.is_multiple_of(1 << self.distance) {
+                self.files.push(listed);
+            }
+        }
+        self.listed += 1;
+    }
+}
+
+fn begin(input: &Input) -> Result<SchemaInference> {
+    check_types(input)?;
+    SchemaInference::new(&input.table).map_err(|error| Error::bad_table(&input.name, error))
+}
+
+/// Reads the rows at some places of a file.
+fn read(input: &Input, listed: &Listed, places: u64, remote: &Remote, inference: &mut SchemaInference) -> Result<()> {
+    // A part of compressed data may not decode, and half a row looks like a row with line breaks.
+    let must_be_read = tables::must_be_read(listed.path.as_bytes(), &input.table);
+    let fetch = if must_be_read { Fetch::Whole } else { Fetch::Head(HEAD_BYTES) };
+    let file = LocalFile::open(remote, &input.name, &listed.path, fetch)?;
+    let added = inference.add_file(file.path(), &listed.path.display(), places);
+    added.map_err(|error| Error::bad_table(&input.name, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_spread_over_all_files() {
+        for files in [1, 2, 3, 63, 64, 65, 100, 128] {
+            let places = spread(files);
+            let all: Vec<u64> = (0..files).map(places).collect();
+            assert_eq!(all.iter().sum::<u64>(), PLACES_MAX, "{files} files");
+            assert!(all[0] >= 1, "{files} files");
+            assert!(all.iter().max() <= all.iter().min().map(|least| least + 1).as_ref(), "{files} files: {all:?}");
+        }
+        for files in [5, 128, 129, 1000, 100_000] {
+            let mut kept = EverySo::default();
+            for number in 0..files {
+                kept.add(number);
+            }
+            let numbers: Vec<u64> = kept.files;
+            let distance = numbers[1] - numbers[0];
+            assert!(numbers.windows(2).all(|pair| pair[1] - pair[0] == distance), "{files} files: {numbers:?}");
+            assert!(numbers[0] == 0 && files - numbers[numbers.len() - 1] <= distance);
+            assert!(numbers.len() as u64 >= PLACES_MAX.min(files));
+        }
+    }
 }

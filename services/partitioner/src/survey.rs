@@ -404,8 +404,9 @@ impl<'a> Surveyor<'a> {
         if let (Some((first, _)), Some((files, other))) = (self.header, self.other_header) {
             let (first, other, more) = (first.display(), other.display(), more(files));
             notes.push(format!(
-                "{other}{more} begins with another line than {first}, whose column names are used for all files: make the \
-                 headers alike, or set `header: no_header`, or make an input of each"
+                "{other}{more} begins with another line than {first}, whose column names are used for all files: set `header: \
+                 all_files_different_headers` to read each file by its own, or `header: no_header` if they have none, or \
+                 make the headers alike"
             ));
         }
         if let (Some((first, _)), Some((files, other, difference))) = (self.shape, self.other_shape) {

@@ -205,6 +205,19 @@ pub enum Payload {
     Rank,
 }
 
+/// How a script gets the rows of a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Takes {
+    /// As a DataFrame of pandas.
+    #[default]
+    Frame,
+    /// As a table of Arrow.
+    Arrow,
+    /// As dictionaries.
+    Items,
+}
+
 /// A frame's header, process to agent. The frame of a success carries its rows as payload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "frame", rename_all = "snake_case")]
@@ -218,9 +231,9 @@ pub enum ProcessEvent {
         import_seconds: f64,
         /// `major.minor.micro` of the interpreter.
         python_version: String,
-        /// Whether `run()` takes tables of Arrow.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        takes_arrow: bool,
+        /// How the script gets the rows of a table.
+        #[serde(default)]
+        takes: Takes,
     },
     /// The script could not be imported, has no `run`, or `init()` raised. The process exits with status 72.
     InitFailed {

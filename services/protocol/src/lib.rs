@@ -10,6 +10,7 @@ mod crash;
 mod dead_letter;
 mod descriptor;
 mod event;
+pub mod fields;
 mod frame;
 pub mod instant;
 mod item_path;
@@ -42,7 +43,7 @@ pub use event::{
 };
 pub use frame::{
     Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader, MiniBatchFrame, Payload,
-    ProcessEvent, STATUS_PAGE_BYTES, ToProcess, encode_frame, status_offset,
+    ProcessEvent, STATUS_PAGE_BYTES, Takes, ToProcess, encode_frame, status_offset,
 };
 pub use item_path::ItemPath;
 pub use limits::RateLimits;
@@ -69,7 +70,9 @@ pub use spec::{
     BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,
     JobSpec, MODEL, MiniBatchSize, Output, OutputAction, OutputFormat, Snapshot, Snapshots,
 };
-pub use table::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema};
+pub use table::{
+    ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules,
+};
 pub use trace::TraceParent;
 pub use waited::Waited;
 pub use wear::{WEARS, Wear, memory};

@@ -16,7 +16,13 @@ pub struct TableOptions {
     pub header: HeaderMode,
     /// WHATWG label of the text encoding, `utf-8` by default.
     pub encoding: String,
-    /// Infer column types from the first 200 rows; otherwise every column is text.
+    /// Number of lines before the header, or before the first row of a file without one. The JSON omits 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub skip_rows: u64,
+    /// By which rules text becomes typed values. The JSON omits those of the original.
+    #[serde(skip_serializing_if = "TypeRules::is_original")]
+    pub types: TypeRules,
+    /// Infer column types from the first rows; otherwise every column is text.
     pub infer_column_types: bool,
     /// A quoted field may contain line breaks. The partitioner then reads the file once to find where it can be split.
     pub support_multi_line: bool,
@@ -51,6 +57,11 @@ impl TableOptions {
     /// Stands for the delimiter of a format that is not known yet.
     pub const DELIMITER_OF_FORMAT: u8 = 0;
 
+    /// Returns whether the words that pandas takes for a missing value are one: JSON has `null`.
+    pub fn has_missing_words(&self) -> bool {
+        self.types == TypeRules::Pandas && self.format.is_delimited()
+    }
+
     /// Returns the delimiter of files of this format.
     pub fn delimiter_for(&self, format: TableFormat) -> u8 {
         match (self.delimiter, format) {
@@ -78,10 +89,12 @@ impl Default for TableOptions {
             delimiter: b',',
             header: HeaderMode::AllFilesSameHeaders,
             encoding: "utf-8".to_owned(),
+            skip_rows: 0,
+            types: TypeRules::Original,
             infer_column_types: true,
             support_multi_line: false,
             empty_as_string: false,
-            on_type_mismatch: MismatchPolicy::Warn,
+            on_type_mismatch: MismatchPolicy::Reject,
             columns: Vec::new(),
             by_name: false,
             column_types: BTreeMap::new(),
@@ -158,10 +171,28 @@ impl HeaderMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MismatchPolicy {
-    /// Convert as the original did, and report it.
-    Warn,
-    /// Do not pass the record to `run`, and count it as a failed item.
-    Error,
+    /// Reject its row: `run` does not get it, and it counts as a failed item.
+    Reject,
+    /// Convert it as the original did, to a missing value in most cases, and report it.
+    Missing,
+}
+
+/// By which rules text becomes typed values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TypeRules {
+    /// Those of Azure ML: the first 200 rows of the input decide, `0` and `1` are truth values, dates become times.
+    Original,
+    /// Those of `pandas.read_csv`: rows from all files decide, whole numbers stay numbers, `NA` and its kin are missing,
+    /// dates stay text.
+    Pandas,
+}
+
+impl TypeRules {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+    fn is_original(&self) -> bool {
+        *self == Self::Original
+    }
 }
 
 /// Column names and types of one input, determined once when the job is planned.
@@ -178,9 +209,28 @@ pub struct TableColumn {
     pub name: String,
     /// Type of every block.
     pub column_type: ColumnType,
+    /// By the rules of pandas, a missing value among whole numbers makes all of them `float64`: the rows that decided
+    /// the type have one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_missing: bool,
+    /// By the rules of pandas, the times of a column have an offset, or none has: those that decided this have one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_offset: bool,
+    /// One of the codes `0`, `1`, `Y`, `N`, `T` and `F` that the rules of the original take for truth values, if no other
+    /// text decided the type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
 }
 
-/// Types of text columns. Of the types that the job file can name, each holds at least the values of those before it.
+impl TableColumn {
+    /// Creates a column whose values are all there, and without an offset.
+    pub fn new(name: impl Into<String>, column_type: ColumnType) -> Self {
+        Self { name: name.into(), column_type, has_missing: false, has_offset: false, code: None }
+    }
+}
+
+/// Types of text columns. Of the types that the job file can name, each holds at least the values of those before it,
+/// except that `uint64` holds no negative numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ColumnType {
@@ -188,9 +238,11 @@ pub enum ColumnType {
     Boolean,
     /// `int64`.
     Integer,
+    /// `uint64`.
+    Unsigned,
     /// `float64`.
     Float,
-    /// `datetime64[ns]`; month before day in `1/2/2020`.
+    /// `datetime64[ns]`, by the rules of pandas also `datetime64[ns, UTC]`; month before day in `1/2/2020`.
     DateTimeMonthFirst,
     /// `datetime64[ns]`; day before month.
     DateTimeDayFirst,
@@ -204,9 +256,10 @@ pub enum ColumnType {
 
 impl ColumnType {
     /// The types that `columns` of the job file can name.
-    pub const NAMED: [(&str, Self); 7] = [
+    pub const NAMED: [(&str, Self); 8] = [
         ("bool", Self::Boolean),
         ("int64", Self::Integer),
+        ("uint64", Self::Unsigned),
         ("float64", Self::Float),
         ("timestamp", Self::DateTimeMonthFirst),
         ("timestamp_day_first", Self::DateTimeDayFirst),

@@ -2,7 +2,7 @@
 //!
 //! The memory file is mapped, decoded without a copy, and copied once to NumPy's own memory. Column types are those of
 //! the original: text is `object`, a missing integer makes the column `float64`, a missing boolean makes it `object`,
-//! instants are `datetime64[ns]`.
+//! instants are `datetime64[ns]`. The metadata of a field may ask for those of pandas (`protocol::fields`).
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -13,18 +13,21 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayAccessor, ArrayRef, AsArray, DictionaryArray, PrimitiveArray};
 use arrow::buffer::Buffer;
+use arrow::compute::{cast, filter_record_batch};
 use arrow::datatypes::{self as types, ArrowPrimitiveType, DataType, TimeUnit};
 use arrow::ipc::reader::StreamDecoder;
 use arrow::record_batch::RecordBatch;
-use numpy::{Element, PyArray1};
+use numpy::{Element, PyArray1, PyArrayMethods};
+use protocol::fields;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyString};
+use pyo3::types::{PyBool, PyFloat, PyString};
 use rustc_hash::FxBuildHasher;
 
 /// A column: `(name, kind, array)`.
 ///
-/// The kind is `plain`, `date` (days since the epoch), `datetime64[unit]` (64-bit integers, the smallest of which is
+/// The kind is `plain`, `text` (of the type that pandas has for text), `utc` (nanoseconds, of which the smallest is
+/// missing), `lines` (the lines of JSON from which the rows come), `date` (days since the epoch), `datetime64[unit]` (64-bit integers, the smallest of which is
 /// missing), or `foreign`: then the array is the name of a type that only `pyarrow` can convert.
 type Column = (String, &'static str, Py<PyAny>);
 
@@ -44,15 +47,29 @@ impl TableReader {
 
     /// Reads the Arrow IPC stream of `length` bytes behind `fd`, which still belongs to the caller. The result does not
     /// refer to its memory.
-    fn read(&mut self, py: Python<'_>, fd: RawFd, length: usize) -> PyResult<(usize, Vec<Column>)> {
-        let batch = py.detach(|| decode(fd, length))?;
+    ///
+    /// `as_items`: the rows become dictionaries. Whole numbers then stay whole numbers beside missing ones, and lines of JSON
+    /// are read, which no frame contains.
+    fn read(&mut self, py: Python<'_>, fd: RawFd, length: usize, as_items: bool) -> PyResult<(usize, Vec<Column>)> {
+        let batch =
+            py.detach(|| decode(fd, length).and_then(|batch| if as_items { Ok(batch) } else { fitting(batch) }))?;
         let schema = batch.schema();
         self.caches.resize_with(batch.num_columns().max(self.caches.len()), TextCache::default);
         let mut columns = Vec::with_capacity(batch.num_columns());
         for ((field, array), cache) in schema.fields().iter().zip(batch.columns()).zip(&mut self.caches) {
+            let selection = field.metadata().get(fields::LINES);
+            if selection.is_some() && !as_items || field.metadata().contains_key(fields::FITS) {
+                continue;
+            }
             let is_json = field.metadata().get("ARROW:extension:name").is_some_and(|name| name == "arrow.json");
-            let (kind, data) = if is_json { json_values(py, array)? } else { convert(py, array, cache)? };
-            columns.push((field.name().clone(), kind, data));
+            let for_pandas = field.metadata().get(fields::PANDAS).map(String::as_str);
+            let (kind, data) = match array.data_type() {
+                _ if is_json => json_values(py, array)?,
+                _ if selection.is_some() => ("lines", texts(py, array.as_string::<i64>(), cache, &py.None())?),
+                data_type if as_items && data_type.is_integer() && array.null_count() > 0 => whole_numbers(py, array)?,
+                _ => convert(py, array, cache, for_pandas)?,
+            };
+            columns.push((selection.unwrap_or(field.name()).clone(), kind, data));
         }
         Ok((batch.num_rows(), columns))
     }
@@ -79,22 +96,45 @@ fn decode(fd: RawFd, length: usize) -> PyResult<RecordBatch> {
     decoder.schema().map(RecordBatch::new_empty).ok_or_else(|| damaged(&"it holds no record batch"))
 }
 
-fn convert(py: Python<'_>, array: &ArrayRef, cache: &mut TextCache) -> PyResult<(&'static str, Py<PyAny>)> {
+/// Leaves out the rows that do not fit.
+fn fitting(batch: RecordBatch) -> PyResult<RecordBatch> {
+    let schema = batch.schema();
+    let mark = schema.fields().iter().position(|field| field.metadata().contains_key(fields::FITS));
+    let Some(mark) = mark else { return Ok(batch) };
+    let filtered = filter_record_batch(&batch, batch.column(mark).as_boolean());
+    filtered.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+fn convert(
+    py: Python<'_>,
+    array: &ArrayRef,
+    cache: &mut TextCache,
+    for_pandas: Option<&str>,
+) -> PyResult<(&'static str, Py<PyAny>)> {
+    let is_float = for_pandas == Some(fields::FLOAT);
+    let (missing, text) = match for_pandas {
+        Some(fields::NAN) => (PyFloat::new(py, f64::NAN).into_any().unbind(), "text"),
+        _ => (py.None(), "plain"),
+    };
     match array.data_type() {
         DataType::Int8 => Ok(integers::<types::Int8Type>(py, array)),
         DataType::Int16 => Ok(integers::<types::Int16Type>(py, array)),
         DataType::Int32 => Ok(integers::<types::Int32Type>(py, array)),
-        DataType::Int64 => Ok(wide_integers(py, array.as_primitive::<types::Int64Type>(), |value| value as f64)),
+        DataType::Int64 => {
+            Ok(wide_integers(py, array.as_primitive::<types::Int64Type>(), is_float, |value| value as f64))
+        }
         DataType::UInt8 => Ok(integers::<types::UInt8Type>(py, array)),
         DataType::UInt16 => Ok(integers::<types::UInt16Type>(py, array)),
         DataType::UInt32 => Ok(integers::<types::UInt32Type>(py, array)),
-        DataType::UInt64 => Ok(wide_integers(py, array.as_primitive::<types::UInt64Type>(), |value| value as f64)),
-        DataType::Float32 => Ok(floats(py, array.as_primitive::<types::Float32Type>(), f32::NAN)),
-        DataType::Float64 => Ok(floats(py, array.as_primitive::<types::Float64Type>(), f64::NAN)),
-        DataType::Boolean => Ok(booleans(py, array)),
-        DataType::Utf8 => texts(py, array.as_string::<i32>(), cache),
-        DataType::LargeUtf8 => texts(py, array.as_string::<i64>(), cache),
-        DataType::Utf8View => texts(py, array.as_string_view(), cache),
+        DataType::UInt64 => {
+            Ok(wide_integers(py, array.as_primitive::<types::UInt64Type>(), is_float, |value| value as f64))
+        }
+        DataType::Float32 => floats(py, array.as_primitive::<types::Float32Type>(), f32::NAN),
+        DataType::Float64 => floats(py, array.as_primitive::<types::Float64Type>(), f64::NAN),
+        DataType::Boolean => Ok(booleans(py, array, &missing)),
+        DataType::Utf8 => Ok((text, texts(py, array.as_string::<i32>(), cache, &missing)?)),
+        DataType::LargeUtf8 => Ok((text, texts(py, array.as_string::<i64>(), cache, &missing)?)),
+        DataType::Utf8View => Ok((text, texts(py, array.as_string_view(), cache, &missing)?)),
         DataType::Dictionary(keys, values) if **keys == DataType::Int32 && **values == DataType::Utf8 => {
             texts_of_dictionary(py, array.as_dictionary::<types::Int32Type>())
         }
@@ -105,6 +145,11 @@ fn convert(py: Python<'_>, array: &ArrayRef, cache: &mut TextCache) -> PyResult<
             Ok(("date", owned::<i64>(py, days)))
         }
         DataType::Timestamp(unit, None) => Ok(instants(py, array, *unit)),
+        DataType::Timestamp(TimeUnit::Nanosecond, Some(zone)) if **zone == *"UTC" => {
+            let times = array.as_primitive::<types::TimestampNanosecondType>();
+            let missing = |(row, value): (usize, &i64)| if times.is_null(row) { i64::MIN } else { *value };
+            Ok(("utc", owned::<i64>(py, times.values().iter().enumerate().map(missing).collect())))
+        }
         foreign => Ok(("foreign", PyString::new(py, &foreign.to_string()).into_any().unbind())),
     }
 }
@@ -126,38 +171,58 @@ where
     T: ArrowPrimitiveType,
     T::Native: Element + Into<f64>,
 {
-    wide_integers(py, array.as_primitive::<T>(), Into::into)
+    wide_integers(py, array.as_primitive::<T>(), false, Into::into)
 }
 
-fn wide_integers<T>(py: Python<'_>, array: &PrimitiveArray<T>, widen: fn(T::Native) -> f64) -> (&'static str, Py<PyAny>)
+/// Converts whole numbers: to `float64` if one is missing, here or, if `is_float`, in another mini-batch.
+fn wide_integers<T>(
+    py: Python<'_>,
+    array: &PrimitiveArray<T>,
+    is_float: bool,
+    widen: fn(T::Native) -> f64,
+) -> (&'static str, Py<PyAny>)
 where
     T: ArrowPrimitiveType,
     T::Native: Element,
 {
-    if array.null_count() == 0 {
+    if array.null_count() == 0 && !is_float {
         return ("plain", copied(py, array.values()));
     }
     ("plain", owned::<f64>(py, array.iter().map(|value| value.map_or(f64::NAN, widen)).collect()))
 }
 
-fn floats<T>(py: Python<'_>, array: &PrimitiveArray<T>, missing: T::Native) -> (&'static str, Py<PyAny>)
+/// Converts whole numbers, some of which are missing, to `int` and `None`.
+fn whole_numbers(py: Python<'_>, array: &ArrayRef) -> PyResult<(&'static str, Py<PyAny>)> {
+    let array = cast(array, &DataType::Decimal128(20, 0)).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let cell = |value: Option<i128>| match value {
+        Some(value) => Ok(value.into_pyobject(py)?.into_any().unbind()),
+        None => Ok(py.None()),
+    };
+    let cells = array.as_primitive::<types::Decimal128Type>().iter().map(cell).collect::<PyResult<Vec<_>>>()?;
+    Ok(("plain", objects(py, cells)))
+}
+
+fn floats<T>(py: Python<'_>, array: &PrimitiveArray<T>, missing: T::Native) -> PyResult<(&'static str, Py<PyAny>)>
 where
     T: ArrowPrimitiveType,
     T::Native: Element,
 {
-    if array.null_count() == 0 {
-        return ("plain", copied(py, array.values()));
+    let copy = PyArray1::from_slice(py, array.values());
+    if let Some(nulls) = array.nulls() {
+        let mut copy = copy.try_readwrite()?;
+        let values = copy.as_slice_mut()?;
+        (0..nulls.len()).filter(|&row| nulls.is_null(row)).for_each(|row| values[row] = missing);
     }
-    ("plain", owned::<T::Native>(py, array.iter().map(|value| value.unwrap_or(missing)).collect()))
+    Ok(("plain", copy.into_any().unbind()))
 }
 
-fn booleans(py: Python<'_>, array: &ArrayRef) -> (&'static str, Py<PyAny>) {
+fn booleans(py: Python<'_>, array: &ArrayRef, missing: &Py<PyAny>) -> (&'static str, Py<PyAny>) {
     let array = array.as_boolean();
     if array.null_count() == 0 {
         return ("plain", owned::<bool>(py, array.values().iter().collect()));
     }
     let cell = |value: bool| PyBool::new(py, value).to_owned().into_any().unbind();
-    ("plain", objects(py, array.iter().map(|value| value.map_or_else(|| py.None(), cell)).collect()))
+    ("plain", objects(py, array.iter().map(|value| value.map_or_else(|| missing.clone_ref(py), cell)).collect()))
 }
 
 /// Converts instants to nanoseconds, or keeps their unit if one does not fit.
@@ -189,17 +254,17 @@ fn instants(py: Python<'_>, array: &ArrayRef, unit: TimeUnit) -> (&'static str, 
     }
 }
 
-fn texts<'a, S>(py: Python<'_>, array: S, cache: &mut TextCache) -> PyResult<(&'static str, Py<PyAny>)>
+fn texts<'a, S>(py: Python<'_>, array: S, cache: &mut TextCache, missing: &Py<PyAny>) -> PyResult<Py<PyAny>>
 where
     S: ArrayAccessor<Item = &'a str>,
 {
     cache.begin();
     let mut cells = Vec::with_capacity(array.len());
     for row in 0..array.len() {
-        cells.push(if array.is_null(row) { py.None() } else { cache.object(py, array.value(row)) });
+        cells.push(if array.is_null(row) { missing.clone_ref(py) } else { cache.object(py, array.value(row)) });
     }
     cache.end();
-    Ok(("plain", objects(py, cells)))
+    Ok(objects(py, cells))
 }
 
 /// Converts a dictionary: equal texts become the same Python object.

@@ -1,5 +1,6 @@
 """Tables as arguments and results of functions: `pyarrow.Table` and `polars.DataFrame`."""
 
+import pandas
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -72,3 +73,28 @@ def test_nested_columns_of_a_result_are_written_too():
         return table.append_column("list", pa.array([[x, x] for x in table["x"].to_pylist()]))
 
     assert run(nested, frame(3)).to_arrow()["list"].to_pylist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_functions_get_the_types_of_pandas(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(f"label,id,v,t\n1,{2**53 + 1},NA,NA\n0,,1.5,x\n")
+
+    def types(table: pandas.DataFrame):
+        return [f"{list(map(str, table.dtypes))} {table['t'].isna().tolist()}"] * len(table)
+
+    text = str(pandas.Series([""]).dtype)
+    expected = f"['int64', 'float64', 'float64', '{text}'] [True, False]"
+    assert run(types, str(path)).to_pandas()["value"].tolist() == [expected] * 2
+
+    def arrow(table: pa.Table):
+        return [repr(row) for row in table.to_pylist()]
+
+    assert run(arrow, str(path)).to_pandas()["value"].tolist() == [
+        f"{{'label': 1, 'id': {2**53 + 1}, 'v': None, 't': None}}",
+        "{'label': 0, 'id': None, 'v': 1.5, 't': 'x'}",
+    ]
+
+    def nulls(table: pl.DataFrame):
+        return [f"{table.null_count().row(0)} {table.schema['id']}"] * len(table)
+
+    assert run(nulls, str(path)).to_pandas()["value"].tolist() == ["(0, 1, 1, 1) Int64"] * 2

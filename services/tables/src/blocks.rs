@@ -88,6 +88,7 @@ pub enum RangeSize {
 pub fn text_ranges(path: &Path, name: &str, options: &TableOptions, size: RangeSize) -> Result<TextRanges> {
     let file = TextFile::open(path, name, options)?;
     let ends = record_ends(options);
+    let stream = TextStream::open_table(&file, options)?;
     Ok(TextRanges {
         is_lines: !file.is_stream && !is_multi_line(options),
         delimiter: options.delimiter,
@@ -98,12 +99,12 @@ pub fn text_ranges(path: &Path, name: &str, options: &TableOptions, size: RangeS
         awaits_header: has_header(options),
         leaves_header_out: false,
         window: RowWindow::default(),
-        stream: TextStream::open(&file, 0)?,
+        record: stream.position(),
+        stream,
         ends,
         buffer: vec![0; PIECE_BYTES],
         filled: 0,
         done: 0,
-        record: 0,
         record_is_blank: true,
         block: 0,
         first: 0,

@@ -14,6 +14,7 @@ fn arrow_type(column_type: ColumnType) -> Option<DataType> {
     match column_type {
         ColumnType::Boolean => Some(DataType::Boolean),
         ColumnType::Integer => Some(DataType::Int64),
+        ColumnType::Unsigned => Some(DataType::UInt64),
         ColumnType::Float => Some(DataType::Float64),
         ColumnType::DateTimeMonthFirst => Some(DataType::Timestamp(TimeUnit::Nanosecond, None)),
         ColumnType::Text => Some(DataType::LargeUtf8),

@@ -3,46 +3,33 @@
 //! A builder takes a value from the text of a cell. It always appends exactly one value, no matter what the cell
 //! contains, and reports whether the value differs from the cell.
 //!
-//! Missing numbers and times are special values (NaN, the smallest 64-bit number), as in pandas,
-//! so that its arrays are plain copies.
+//! A missing value is null, and has the value of pandas below its null (NaN, the smallest 64-bit number), so that the
+//! arrays of pandas are plain copies.
 
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, BooleanBufferBuilder, Float64Array, Int64Array, LargeStringArray, NullArray,
-    NullBufferBuilder, TimestampNanosecondArray,
+    ArrayRef, BooleanArray, BooleanBufferBuilder, Float64Array, Int64Array, NullArray, NullBufferBuilder, UInt64Array,
 };
-use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
-use protocol::{ColumnType, TableFormat, TableOptions};
+use arrow::buffer::{NullBuffer, ScalarBuffer};
+use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TypeRules};
 
-use crate::datetime::{DayOrder, parse_datetime};
+use crate::builder::{Builder, Finished, missing};
+use crate::datetime::DayOrder;
 use crate::error::Result;
-use crate::problems::{Became, Misfit, Problem};
-use crate::scalar::{parse_boolean, parse_float, parse_integer, quick_decimal, short_decimal, short_digits, trim};
-
-/// The value of `NaT` in `datetime64[ns]`.
-const NOT_A_TIME: i64 = i64::MIN;
-
-/// A builder of one column.
-pub(crate) trait Builder {
-    /// Appends the cell `text[start..end]` if that is fast. `start <= end` is not guaranteed.
-    fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool;
-    /// Appends any cell, without its quotes.
-    fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit>;
-    /// Appends a missing value.
-    fn take_missing(&mut self);
-    /// Reserves room for more values.
-    fn reserve(&mut self, values: usize, bytes: usize);
-}
-
-/// What is wrong with a cell, without white space around it, whose value is missing: nothing if it is empty.
-fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), Misfit> {
-    if cell.is_empty() { Ok(()) } else { Err(Misfit { problem, became: Became::Missing }) }
-}
+use crate::problem::Problem;
+use crate::problems::{Became, Misfit};
+use crate::scalar::{
+    parse_boolean, parse_float, parse_integer, parse_truth, parse_unsigned, quick_decimal, short_decimal, short_digits,
+    trim,
+};
+use crate::texts::Texts;
+use crate::times::DateTimes;
 
 /// One column under construction.
 pub(crate) enum Column {
     Integer(Integers),
+    Unsigned(Unsigned),
     Float(Floats),
     Boolean(Booleans),
     DateTime(DateTimes),
@@ -51,34 +38,31 @@ pub(crate) enum Column {
     Blank(Texts),
 }
 
-/// A finished column.
-pub(crate) struct Finished {
-    pub array: ArrayRef,
-    /// Its texts are JSON, which the frame contains as Python values.
-    pub is_json: bool,
-}
-
-impl From<ArrayRef> for Finished {
-    fn from(array: ArrayRef) -> Self {
-        Self { array, is_json: false }
-    }
-}
-
 impl Column {
-    /// Creates a column named `name` of the inferred type, or of its type in the options.
-    pub fn new(name: &str, column_type: ColumnType, options: &TableOptions) -> Self {
-        let is_given = options.column_types.contains_key(name);
-        let keeps_json = match column_type {
+    /// Creates a column of its type in the schema.
+    pub fn new(column: &TableColumn, options: &TableOptions) -> Self {
+        let is_given = options.column_types.contains_key(&column.name);
+        let has_words = options.has_missing_words();
+        let keeps_json = match column.column_type {
             ColumnType::Json => true,
             _ => options.format == TableFormat::Jsonl && options.infer_column_types && !is_given,
         };
-        let texts = || Texts { keeps_json, ..Texts::new(options.empty_as_string) };
-        match column_type {
+        let texts = || {
+            let mut texts = Texts::new(options.empty_as_string);
+            (texts.keeps_json, texts.has_words) = (keeps_json, has_words);
+            texts
+        };
+        let times = |order| DateTimes::new(order, column, options.types);
+        match column.column_type {
             ColumnType::Integer => Self::Integer(Integers { is_given, ..Integers::default() }),
-            ColumnType::Float => Self::Float(Floats { is_given, ..Floats::default() }),
-            ColumnType::Boolean => Self::Boolean(Booleans::default()),
-            ColumnType::DateTimeMonthFirst => Self::DateTime(DateTimes::new(DayOrder::MonthFirst)),
-            ColumnType::DateTimeDayFirst => Self::DateTime(DateTimes::new(DayOrder::DayFirst)),
+            ColumnType::Unsigned => Self::Unsigned(Unsigned::default()),
+            ColumnType::Float => Self::Float(Floats { is_given, has_words, ..Floats::default() }),
+            ColumnType::Boolean => {
+                let parse = if options.types == TypeRules::Pandas { parse_truth } else { parse_boolean };
+                Self::Boolean(Booleans { parse, ..Booleans::default() })
+            }
+            ColumnType::DateTimeMonthFirst => Self::DateTime(times(DayOrder::MonthFirst)),
+            ColumnType::DateTimeDayFirst => Self::DateTime(times(DayOrder::DayFirst)),
             ColumnType::Text | ColumnType::Json => Self::Text(texts()),
             ColumnType::Blank => Self::Blank(texts()),
         }
@@ -88,6 +72,7 @@ impl Column {
     pub fn builder(&mut self) -> &mut dyn Builder {
         match self {
             Self::Integer(values) => values,
+            Self::Unsigned(values) => values,
             Self::Float(values) => values,
             Self::Boolean(values) => values,
             Self::DateTime(values) => values,
@@ -96,32 +81,42 @@ impl Column {
     }
 
     /// Returns the finished column. `failed` marks rows that will be removed; they do not affect its type. `rounded` is
-    /// called for each whole number that changes because the column has missing values.
+    /// called for each whole number that changes because the column holds a number beyond 64 bits.
     pub fn finish(self, failed: Option<&[bool]>, rounded: impl FnMut(usize, i64, f64)) -> Result<Finished> {
         let array: ArrayRef = match self {
             Self::Integer(values) => values.finish(failed, rounded),
-            Self::Float(values) => Arc::new(Float64Array::new(ScalarBuffer::from(values.values), None)),
+            Self::Unsigned(mut values) => {
+                Arc::new(UInt64Array::new(ScalarBuffer::from(values.values), values.valid.finish()))
+            }
+            Self::Float(values) => {
+                let valid = without(&values.missing, values.values.len());
+                Arc::new(Float64Array::new(ScalarBuffer::from(values.values), valid))
+            }
             Self::Boolean(mut values) => Arc::new(BooleanArray::new(values.values.finish(), values.valid.finish())),
-            Self::DateTime(values) => {
-                let valid = values
-                    .has_missing
-                    .then(|| NullBuffer::from_iter(values.values.iter().map(|&value| value != NOT_A_TIME)));
-                Arc::new(TimestampNanosecondArray::new(ScalarBuffer::from(values.values), valid))
-            }
-            Self::Blank(values) if values.missing == values.offsets.len() - 1 => {
-                Arc::new(NullArray::new(values.missing))
-            }
+            Self::DateTime(values) => values.finish(),
+            Self::Blank(values) if values.is_all_missing() => Arc::new(NullArray::new(values.len())),
             Self::Text(values) | Self::Blank(values) => return values.finish(),
         };
         Ok(array.into())
     }
 }
 
-/// `int64`, or `float64` if a value is missing or is not a whole number.
+/// Returns the null buffer of a column of which these rows are missing, in any order; `None` if none is.
+fn without(missing: &[usize], rows: usize) -> Option<NullBuffer> {
+    if missing.is_empty() {
+        return None;
+    }
+    let mut valid = BooleanBufferBuilder::new(rows);
+    valid.append_n(rows, true);
+    missing.iter().for_each(|&row| valid.set_bit(row, false));
+    Some(NullBuffer::new(valid.finish()))
+}
+
+/// `int64`, or `float64` if a value is beyond 64 bits.
 #[derive(Default)]
 pub(crate) struct Integers {
     values: Vec<i64>,
-    /// Rows without a value in `values`.
+    /// Rows without a value in `values`; NaN is missing.
     others: Vec<(usize, f64)>,
     /// The options make the values numbers, so that leading zeros have no meaning.
     is_given: bool,
@@ -151,8 +146,10 @@ impl Integers {
 
     fn finish(mut self, failed: Option<&[bool]>, mut rounded: impl FnMut(usize, i64, f64)) -> ArrayRef {
         self.others.retain(|&(row, _)| !failed.is_some_and(|failed| failed[row]));
-        if self.others.is_empty() {
-            return Arc::new(Int64Array::new(ScalarBuffer::from(self.values), None));
+        let missing: Vec<usize> = self.others.iter().filter(|(_, value)| value.is_nan()).map(|(row, _)| *row).collect();
+        let valid = without(&missing, self.values.len());
+        if missing.len() == self.others.len() {
+            return Arc::new(Int64Array::new(ScalarBuffer::from(self.values), valid));
         }
         let mut floats: Vec<f64> = Vec::with_capacity(self.values.len());
         for (row, &value) in self.values.iter().enumerate() {
@@ -165,7 +162,7 @@ impl Integers {
         for (row, value) in self.others {
             floats[row] = value;
         }
-        Arc::new(Float64Array::new(ScalarBuffer::from(floats), None))
+        Arc::new(Float64Array::new(ScalarBuffer::from(floats), valid))
     }
 }
 
@@ -221,6 +218,53 @@ impl Builder for Integers {
         self.take_other(f64::NAN);
     }
 
+    fn problem(&self) -> Option<Problem> {
+        Some(Problem::NoInteger)
+    }
+
+    fn reserve(&mut self, values: usize, _bytes: usize) {
+        self.values.reserve(values);
+    }
+}
+
+/// `uint64`.
+pub(crate) struct Unsigned {
+    values: Vec<u64>,
+    valid: NullBufferBuilder,
+}
+
+impl Default for Unsigned {
+    fn default() -> Self {
+        Self { values: Vec::new(), valid: NullBufferBuilder::new(0) }
+    }
+}
+
+impl Builder for Unsigned {
+    fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
+        let Some(value) = text.get(start..end).and_then(parse_unsigned) else { return false };
+        self.values.push(value);
+        self.valid.append_non_null();
+        true
+    }
+
+    fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
+        let cell = trim(cell);
+        if self.take_quickly(cell, 0, cell.len()) {
+            return Ok(());
+        }
+        self.take_missing();
+        missing(cell, Problem::NoUnsigned)
+    }
+
+    fn take_missing(&mut self) {
+        self.values.push(0);
+        self.valid.append_null();
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        Some(Problem::NoUnsigned)
+    }
+
     fn reserve(&mut self, values: usize, _bytes: usize) {
         self.values.reserve(values);
     }
@@ -230,6 +274,9 @@ impl Builder for Integers {
 #[derive(Default)]
 pub(crate) struct Floats {
     values: Vec<f64>,
+    missing: Vec<usize>,
+    /// Only the words for a missing value are NaN.
+    has_words: bool,
     /// The options make the values numbers.
     is_given: bool,
 }
@@ -253,7 +300,7 @@ impl Builder for Floats {
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
         let cell = trim(cell);
-        let Some(value) = parse_float(cell) else {
+        let Some(value) = parse_float(cell).filter(|value| !(self.has_words && value.is_nan())) else {
             self.take_missing();
             return missing(cell, Problem::NoNumber);
         };
@@ -269,7 +316,12 @@ impl Builder for Floats {
     }
 
     fn take_missing(&mut self) {
+        self.missing.push(self.values.len());
         self.values.push(f64::NAN);
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        Some(Problem::NoNumber)
     }
 
     fn reserve(&mut self, values: usize, _bytes: usize) {
@@ -292,18 +344,19 @@ fn is_rounded(cell: &[u8], value: f64) -> bool {
 pub(crate) struct Booleans {
     values: BooleanBufferBuilder,
     valid: NullBufferBuilder,
+    parse: fn(&[u8]) -> Option<bool>,
 }
 
 impl Default for Booleans {
     fn default() -> Self {
-        Self { values: BooleanBufferBuilder::new(0), valid: NullBufferBuilder::new(0) }
+        Self { values: BooleanBufferBuilder::new(0), valid: NullBufferBuilder::new(0), parse: parse_boolean }
     }
 }
 
 impl Builder for Booleans {
     #[inline]
     fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
-        let Some(value) = text.get(start..end).and_then(parse_boolean) else { return false };
+        let Some(value) = text.get(start..end).and_then(self.parse) else { return false };
         self.values.append(value);
         self.valid.append_non_null();
         true
@@ -311,7 +364,7 @@ impl Builder for Booleans {
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
         let cell = trim(cell);
-        match parse_boolean(cell) {
+        match (self.parse)(cell) {
             Some(value) => {
                 self.values.append(value);
                 self.valid.append_non_null();
@@ -329,154 +382,11 @@ impl Builder for Booleans {
         self.valid.append_null();
     }
 
-    fn reserve(&mut self, values: usize, _bytes: usize) {
-        self.values.reserve(values);
-    }
-}
-
-/// `datetime64[ns]`.
-pub(crate) struct DateTimes {
-    values: Vec<i64>,
-    order: DayOrder,
-    has_missing: bool,
-}
-
-impl DateTimes {
-    fn new(order: DayOrder) -> Self {
-        Self { values: Vec::new(), order, has_missing: false }
-    }
-}
-
-impl Builder for DateTimes {
-    #[inline]
-    fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
-        let Some(value) = text.get(start..end).and_then(|cell| parse_datetime(cell, self.order)) else { return false };
-        self.values.push(value);
-        true
-    }
-
-    fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
-        let cell = trim(cell);
-        match parse_datetime(cell, self.order) {
-            Some(value) => {
-                self.values.push(value);
-                Ok(())
-            }
-            None => {
-                self.take_missing();
-                missing(cell, Problem::NoTime)
-            }
-        }
-    }
-
-    fn take_missing(&mut self) {
-        self.values.push(NOT_A_TIME);
-        self.has_missing = true;
+    fn problem(&self) -> Option<Problem> {
+        Some(Problem::NoTruthValue)
     }
 
     fn reserve(&mut self, values: usize, _bytes: usize) {
         self.values.reserve(values);
-    }
-}
-
-/// `object` of `str` and `None`.
-pub(crate) struct Texts {
-    offsets: Vec<i64>,
-    bytes: Vec<u8>,
-    valid: NullBufferBuilder,
-    missing: usize,
-    empty_as_string: bool,
-    /// JSON values other than strings keep their kind.
-    pub keeps_json: bool,
-    /// Rows with a JSON value, ascending.
-    json: Vec<usize>,
-}
-
-impl Texts {
-    pub fn new(empty_as_string: bool) -> Self {
-        Self {
-            offsets: vec![0],
-            bytes: Vec::new(),
-            valid: NullBufferBuilder::new(0),
-            missing: 0,
-            empty_as_string,
-            keeps_json: false,
-            json: Vec::new(),
-        }
-    }
-
-    /// Appends a value unchanged, even if it is empty.
-    pub fn take_text(&mut self, text: &[u8]) {
-        self.bytes.extend_from_slice(text);
-        self.offsets.push(self.bytes.len() as i64);
-        self.valid.append_non_null();
-    }
-
-    /// Appends a JSON value in its written form.
-    pub fn take_json(&mut self, json: &[u8]) {
-        self.json.push(self.offsets.len() - 1);
-        self.take_text(json);
-    }
-
-    pub fn finish(mut self) -> Result<Finished> {
-        let is_json = !self.json.is_empty();
-        if is_json {
-            self.write_texts_as_json();
-        }
-        let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
-        let array = LargeStringArray::try_new(offsets, Buffer::from(self.bytes), self.valid.finish())?;
-        Ok(Finished { array: Arc::new(array), is_json })
-    }
-
-    /// Converts all values of the column to JSON.
-    fn write_texts_as_json(&mut self) {
-        let texts = std::mem::take(&mut self.bytes);
-        let mut json = self.json.iter().copied().peekable();
-        let mut start = 0;
-        for row in 0..self.offsets.len() - 1 {
-            let end = self.offsets[row + 1] as usize;
-            let text = &texts[start..end];
-            start = end;
-            if json.next_if_eq(&row).is_some() {
-                self.bytes.extend_from_slice(text);
-            } else if self.valid.is_valid(row) {
-                let text = std::str::from_utf8(text).expect("lines are decoded");
-                serde_json::to_writer(&mut self.bytes, text).expect("memory takes everything");
-            }
-            self.offsets[row + 1] = self.bytes.len() as i64;
-        }
-    }
-}
-
-impl Builder for Texts {
-    #[inline]
-    fn take_quickly(&mut self, text: &[u8], start: usize, end: usize) -> bool {
-        match text.get(start..end) {
-            None | Some([] | [b'"', ..]) => false,
-            Some(cell) => {
-                self.take_text(cell);
-                true
-            }
-        }
-    }
-
-    fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
-        if cell.is_empty() && !self.empty_as_string {
-            self.take_missing()
-        } else {
-            self.take_text(cell)
-        }
-        Ok(())
-    }
-
-    fn take_missing(&mut self) {
-        self.offsets.push(self.bytes.len() as i64);
-        self.valid.append_null();
-        self.missing += 1;
-    }
-
-    fn reserve(&mut self, values: usize, bytes: usize) {
-        self.offsets.reserve(values);
-        self.bytes.reserve(bytes);
     }
 }

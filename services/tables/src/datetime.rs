@@ -12,9 +12,22 @@ pub(crate) enum DayOrder {
 
 const NANOSECONDS_PER_SECOND: i128 = 1_000_000_000;
 
-/// Returns nanoseconds since the epoch; `None` if `cell` is not a date, or outside the range of 64 bits (years 1677 to
-/// 2262).
-pub(crate) fn parse_datetime(cell: &[u8], order: DayOrder) -> Option<i64> {
+/// A point in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instant {
+    /// Since the epoch, in UTC if the text has an offset.
+    pub nanoseconds: i64,
+    /// Seconds east of UTC, if the text says it.
+    pub offset: Option<i32>,
+}
+
+/// Returns whether `cell` is a date or a time.
+pub(crate) fn is_datetime(cell: &[u8], order: DayOrder) -> bool {
+    parse_instant(cell, order).is_some()
+}
+
+/// Returns a date or time; `None` if `cell` is none, or outside the range of 64 bits (years 1677 to 2262).
+pub(crate) fn parse_instant(cell: &[u8], order: DayOrder) -> Option<Instant> {
     let mut cursor = Cursor { rest: cell };
     let (year, month, day) = cursor.date(order)?;
     let days = days_since_epoch(year, month, day)?;
@@ -22,7 +35,8 @@ pub(crate) fn parse_datetime(cell: &[u8], order: DayOrder) -> Option<i64> {
     let seconds = i128::from(days) * 86_400 + i128::from(time.seconds);
     let nanoseconds = seconds * NANOSECONDS_PER_SECOND + i128::from(time.nanoseconds);
     // The smallest number means "not a time" in pandas.
-    i64::try_from(nanoseconds).ok().filter(|&value| value != i64::MIN)
+    let nanoseconds = i64::try_from(nanoseconds).ok().filter(|&value| value != i64::MIN)?;
+    Some(Instant { nanoseconds, offset: time.offset })
 }
 
 #[derive(Default)]
@@ -30,6 +44,7 @@ struct Time {
     /// Seconds of the day in UTC.
     seconds: i32,
     nanoseconds: u32,
+    offset: Option<i32>,
 }
 
 struct Cursor<'a> {
@@ -98,8 +113,8 @@ impl Cursor<'_> {
         if !self.rest.is_empty() || hour > 23 || minute > 59 || second > 59 {
             return None;
         }
-        let seconds = i32::try_from(hour * 3600 + minute * 60 + second).expect("below one day") - offset;
-        Some(Time { seconds, nanoseconds })
+        let seconds = i32::try_from(hour * 3600 + minute * 60 + second).expect("below one day");
+        Some(Time { seconds: seconds - offset.unwrap_or(0), nanoseconds, offset })
     }
 
     fn fraction(&mut self) -> Option<u32> {
@@ -120,13 +135,13 @@ impl Cursor<'_> {
         Some(is_afternoon)
     }
 
-    /// Seconds east of UTC.
-    fn offset(&mut self) -> Option<i32> {
+    /// Seconds east of UTC, if there is an offset.
+    fn offset(&mut self) -> Option<Option<i32>> {
         let sign = match self.rest {
-            [] => return Some(0),
+            [] => return Some(None),
             [b'Z'] => {
                 self.rest = &[];
-                return Some(0);
+                return Some(Some(0));
             }
             [b'+', ..] => 1,
             [b'-', ..] => -1,
@@ -135,7 +150,8 @@ impl Cursor<'_> {
         self.rest = &self.rest[1..];
         let hours = self.number(2, 2)?;
         let minutes = if self.take(b':').is_some() || !self.rest.is_empty() { self.number(2, 2)? } else { 0 };
-        (hours < 24 && minutes < 60).then(|| sign * i32::try_from(hours * 3600 + minutes * 60).expect("below one day"))
+        let seconds = i32::try_from(hours * 3600 + minutes * 60).expect("below five days");
+        (hours < 24 && minutes < 60).then_some(Some(sign * seconds))
     }
 }
 
@@ -162,7 +178,7 @@ mod tests {
     use super::*;
 
     fn seconds(text: &str, order: DayOrder) -> Option<f64> {
-        parse_datetime(text.as_bytes(), order).map(|value| value as f64 / 1e9)
+        parse_instant(text.as_bytes(), order).map(|instant| instant.nanoseconds as f64 / 1e9)
     }
 
     #[test]

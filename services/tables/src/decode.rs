@@ -9,19 +9,23 @@ use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOption
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema};
 use parquet::arrow::encode_arrow_schema;
-use protocol::{Block, BlockRange, TableFormat, TableOptions, TableSchema, UnreadRecord, Warning, WarningKind};
+use protocol::{Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, UnreadRecord, fields};
 
-use crate::column::{Builder, Column, Finished, Texts};
+use crate::builder::{Builder, Finished};
+use crate::column::Column;
 use crate::delimited::Table;
 use crate::error::{Error, Result};
+use crate::for_pandas::{codes, rounded_by_pandas, word_for_pandas};
 use crate::headers::{has_header, has_own_header};
 use crate::infer::{column_names, header_of};
-use crate::problems::{LineNumbers, Origin, Problem, Problems};
-use crate::row_groups::{RowGroupReader, joined, parquet_row_groups, rounded_by_pandas};
+use crate::problem::Problem;
+use crate::problems::{LineNumbers, Origin, Problems, Warnings};
+use crate::row_groups::{RowGroupReader, joined, parquet_row_groups};
 use crate::row_lines::RowLines;
 use crate::source::{Identity, Text, TextFile};
 use crate::split::{Rows, first_row, splitter};
 use crate::stream::{TextStream, Windows, record_ends};
+use crate::texts::Texts;
 
 /// One block and its local file.
 #[derive(Clone, Copy)]
@@ -43,6 +47,9 @@ pub struct DecodeRequest<'a> {
     pub options: &'a TableOptions,
     /// All columns of text tables, those from the path last. Ignored for Parquet.
     pub schema: Option<&'a TableSchema>,
+    /// Adds the lines of JSON lines, see [`protocol::fields::LINES`]; each of them is a row for
+    /// [`row_places`](Decoder::row_places).
+    pub with_lines: bool,
 }
 
 /// The rows of a mini-batch.
@@ -57,14 +64,24 @@ pub struct Decoded {
     pub failed_records: u64,
     /// What is wrong with these records.
     pub unread: Vec<UnreadRecord>,
-    /// The first [`crate::WARNINGS_MAX`] warnings.
-    pub warnings: Vec<Warning>,
-    /// Number of all warnings.
-    pub warnings_total: u64,
-    /// All warnings by kind, for a summary.
-    pub warning_kinds: Vec<WarningKind>,
-    /// The warnings are about values that only pandas changes: a script that takes Arrow gets those of the file.
-    pub warns_of_pandas: bool,
+    /// What users should know about these rows.
+    pub warnings: Warnings,
+    /// The same about values that only pandas changes: a script that takes Arrow gets those of the file.
+    pub warnings_of_pandas: Warnings,
+    /// What differs for readers of the lines of JSON.
+    pub as_items: Option<AsItems>,
+}
+
+/// The rows of a mini-batch as lines of JSON, which fit in any case. Those that are no rows of the table are marked in the
+/// batch, see [`protocol::fields::FITS`].
+#[derive(Clone, Debug)]
+pub struct AsItems {
+    /// Number of lines that are JSON objects.
+    pub rows: u64,
+    /// The other lines.
+    pub unread: Vec<UnreadRecord>,
+    /// What users should know about the lines.
+    pub warnings: Warnings,
 }
 
 /// Size of the pieces in which lines are read and decoded, so that the text to parse is still in the processor's
@@ -128,9 +145,11 @@ impl Decoder {
         }
         let (table, rows_of_blocks) = self.table(request, Some(RowLines::default()))?;
         let failed = table.problems.failed_rows(table.rows);
+        // Every line is an item.
+        let failed = failed.filter(|_| table.texts.is_none());
         let is_row = |row: &usize| failed.as_ref().is_none_or(|failed| !failed[*row]);
         let kept: Vec<usize> = (0..table.rows).filter(is_row).collect();
-        let lines = table.lines.map(|lines| lines.of_rows).unwrap_or_default();
+        let lines = table.line_numbers.map(|numbers| numbers.of_rows).unwrap_or_default();
         let place = |&row: &u64| {
             let row = *kept.get(usize::try_from(row).ok()?)?;
             let line = (*lines.get(row)?)?;
@@ -146,27 +165,27 @@ impl Decoder {
 
     fn decode_text(&mut self, request: &DecodeRequest) -> Result<Decoded> {
         let (table, rows_of_blocks) = self.table(request, None)?;
-        finish(table, request, &rows_of_blocks)
+        finish(table, own_columns(request)?, request, &rows_of_blocks)
     }
 
     /// Returns the rows of text tables, and their numbers by block.
-    fn table(&mut self, request: &DecodeRequest, lines: Option<RowLines>) -> Result<(Table, Vec<usize>)> {
-        let schema = request.schema.ok_or_else(|| Error::Options("text tables need a schema".to_owned()))?;
-        let path_columns = request.blocks.first().map_or(0, |block| block.block.path_columns.len());
-        let own = &schema.columns[..schema.columns.len().saturating_sub(path_columns)];
+    fn table(&mut self, request: &DecodeRequest, line_numbers: Option<RowLines>) -> Result<(Table, Vec<usize>)> {
+        let own = own_columns(request)?;
         let names: Vec<String> = own.iter().map(|column| column.name.clone()).collect();
         let selected = selection(&names, &request.options.columns)?;
-        let new_column = |&index: &usize| Column::new(&own[index].name, own[index].column_type, request.options);
+        let new_column = |&index: &usize| Column::new(&own[index], request.options);
         let mut table = Table {
             width: names.len(),
             places: selected.iter().map(|&index| Some(index)).collect(),
             columns: selected.iter().map(new_column).collect(),
             names,
             selected,
+            has_words: request.options.has_missing_words(),
             is_selection: !request.options.columns.is_empty(),
             rows: 0,
             problems: Problems::new(request.options.on_type_mismatch),
-            lines,
+            texts: (request.with_lines && request.options.format == TableFormat::Jsonl).then(|| Texts::new(true)),
+            line_numbers,
         };
         let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
         for block in request.blocks {
@@ -191,6 +210,7 @@ impl Decoder {
             }
             BlockRange::Lines { first, last } => {
                 let last = last.min(file.bytes);
+                let first = first.max(file.first_line);
                 let mut from = first;
                 while from <= last {
                     let to = last.min(from.saturating_add(self.window_bytes - 1));
@@ -238,6 +258,7 @@ impl Decoder {
                 stream.skip_to(start)?;
                 stream
             }
+            _ if start == 0 => TextStream::open_table(file, options)?,
             _ => TextStream::open(file, start)?,
         };
         let window_bytes = usize::try_from(self.window_bytes).unwrap_or(usize::MAX);
@@ -268,8 +289,8 @@ impl Decoder {
         table: &mut Table,
     ) {
         let mut origin = Origin { file, text: &self.text, lines: &mut self.lines };
-        if let Some(lines) = &mut table.lines {
-            lines.begin(origin.lines_before());
+        if let Some(numbers) = &mut table.line_numbers {
+            numbers.begin(origin.lines_before());
         }
         if options.format == TableFormat::Jsonl {
             table.append_jsonl(&mut origin);
@@ -312,20 +333,19 @@ impl Decoder {
             declared.get_or_insert(group.declared);
             places.push(format!("{} {}", group.first_row, batch.num_rows()));
             rows_of_blocks.push(batch.num_rows());
-            batches.push(batch);
+            batches.push((name, batch));
         }
-        let Some(first) = batches.first() else { return Err(Error::Options("a mini-batch has no blocks".to_owned())) };
+        let Some((_, first)) = batches.first() else {
+            return Err(Error::Options("a mini-batch has no blocks".to_owned()));
+        };
         let own = first.schema();
-        let name = request.blocks[0].block.path.display();
-        let batch = joined(&own, batches, &name)?;
-        let mut problems = Problems::new(request.options.on_type_mismatch);
+        let batch = joined(&own, batches)?;
+        let mut rounded = Problems::new(request.options.on_type_mismatch);
         for (field, column) in own.fields().iter().zip(batch.columns()) {
-            let place = |row| place_of(row, request.blocks, &rows_of_blocks);
-            rounded_by_pandas(column, |row, value, rounded| {
-                problems.rounded(|| place(row), field.name(), value, rounded);
+            rounded_by_pandas(column, false, |row, value, float| {
+                rounded.rounded(|| place_of(row, request.blocks, &rows_of_blocks), field.name(), value, float);
             });
         }
-        let (warnings, warnings_total, warning_kinds) = problems.finish(request.options);
         let fields = own.fields().iter().map(|field| field.as_ref().clone()).collect();
         let rows = batch.num_rows();
         let mut batch = assemble(fields, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
@@ -339,10 +359,9 @@ impl Decoder {
             rows: rows as u64,
             failed_records: 0,
             unread: Vec::new(),
-            warnings,
-            warnings_total,
-            warning_kinds,
-            warns_of_pandas: true,
+            warnings: Warnings::default(),
+            warnings_of_pandas: rounded.finish(request.options),
+            as_items: None,
         })
     }
 }
@@ -374,6 +393,13 @@ fn row_of_file(mut row: u64, blocks: &[LocalBlock]) -> Result<Option<String>> {
     Ok(None)
 }
 
+/// Returns the columns of text tables that are in the files, not in their paths.
+fn own_columns<'a>(request: &DecodeRequest<'a>) -> Result<&'a [TableColumn]> {
+    let schema = request.schema.ok_or_else(|| Error::Options("text tables need a schema".to_owned()))?;
+    let path_columns = request.blocks.first().map_or(0, |block| block.block.path_columns.len());
+    Ok(&schema.columns[..schema.columns.len().saturating_sub(path_columns)])
+}
+
 /// Returns the positions in `names` of the columns in `listed`, in the order of the list; all positions without a list,
 /// and none in a table without columns.
 fn selection(names: &[String], listed: &[String]) -> Result<Vec<usize>> {
@@ -398,30 +424,58 @@ fn wrong_range(name: &str, message: &str) -> Error {
     Error::Plan { path: name.to_owned(), message: message.to_owned() }
 }
 
-fn finish(table: Table, request: &DecodeRequest, rows_of_blocks: &[usize]) -> Result<Decoded> {
-    let Table { names, selected, columns, rows, mut problems, .. } = table;
+fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_blocks: &[usize]) -> Result<Decoded> {
+    let Table { selected, columns, rows, mut problems, texts, is_selection, .. } = table;
+    let options = request.options;
     let failed = problems.failed_rows(rows);
-    let mut fields = Vec::with_capacity(columns.len());
-    let mut arrays = Vec::with_capacity(columns.len());
+    let mut of_pandas = Problems::new(options.on_type_mismatch);
+    let mut columns_done = Vec::with_capacity(columns.len());
     for (&index, column) in selected.iter().zip(columns) {
-        let name = &names[index];
+        let TableColumn { name, has_missing, .. } = &own[index];
         let place = |row| format!("row {row} of a mini-batch");
         let rounded = |row, value: i64, rounded| problems.rounded(|| place(row), name, value.into(), rounded);
         let Finished { array, is_json } = column.finish(failed.as_deref(), rounded)?;
-        let field = Field::new(name, array.data_type().clone(), true);
-        let kind = ("ARROW:extension:name".to_owned(), JSON.to_owned());
-        fields.push(if is_json { field.with_metadata(HashMap::from([kind])) } else { field });
-        arrays.push(array);
+        rounded_by_pandas(&array, *has_missing, |row, value, float| {
+            of_pandas.rounded(|| place(row), name, value, float);
+        });
+        if let Some((count, value)) = codes(&own[index], options, &array) {
+            let first = request.blocks.first().map(|block| block.block.path.display()).unwrap_or_default();
+            problems.codes(count, &first, name, value);
+        }
+        let mut metadata = HashMap::new();
+        if is_json {
+            metadata.insert("ARROW:extension:name".to_owned(), JSON.to_owned());
+        } else if let Some(word) = word_for_pandas(&own[index], options, array.data_type()) {
+            metadata.insert(fields::PANDAS.to_owned(), word.to_owned());
+        }
+        columns_done.push((Field::new(name, array.data_type().clone(), true).with_metadata(metadata), array));
     }
+    let fits = failed.map(|failed| BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))));
+    let fitting = fits.as_ref().map_or(rows, BooleanArray::true_count);
+    let mut as_items = None;
+    if let Some(texts) = texts {
+        let array = texts.finish()?.array;
+        let selection = if is_selection { fields::SELECTED } else { "" };
+        let hidden = |array: &dyn Array, key: &str, value: &str| {
+            let metadata = HashMap::from([(key.to_owned(), value.to_owned())]);
+            Field::new("", array.data_type().clone(), true).with_metadata(metadata)
+        };
+        if let Some(fits) = &fits {
+            columns_done.push((hidden(fits, fields::FITS, ""), Arc::new(fits.clone())));
+        }
+        columns_done.push((hidden(&array, fields::LINES, selection), array));
+        let (unread, warnings) = problems.of_lines(options);
+        as_items = Some(AsItems { rows: rows as u64, unread, warnings });
+    }
+    let (fields, arrays) = columns_done.into_iter().unzip();
     let mut batch = assemble(fields, arrays, request.blocks, rows_of_blocks, rows)?;
-    if let Some(failed) = failed {
-        batch = filter_record_batch(&batch, &BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))))?;
+    if let Some(fits) = fits.filter(|_| as_items.is_none()) {
+        batch = filter_record_batch(&batch, &fits)?;
     }
-    let failed_records = (rows - batch.num_rows()) as u64 + problems.unread_records;
-    let unread = problems.take_unread(failed_records);
-    let (warnings, warnings_total, warning_kinds) = problems.finish(request.options);
-    let rows = batch.num_rows() as u64;
-    Ok(Decoded { batch, rows, failed_records, unread, warnings, warnings_total, warning_kinds, warns_of_pandas: false })
+    let failed_records = (rows - fitting) as u64 + problems.unread_records;
+    let unread = problems.unread(failed_records);
+    let (warnings, warnings_of_pandas) = (problems.finish(options), of_pandas.finish(options));
+    Ok(Decoded { batch, rows: fitting as u64, failed_records, unread, warnings, warnings_of_pandas, as_items })
 }
 
 /// Metadata of the batch of a Parquet file: the schema that its file declares, encoded as in the file.
@@ -483,7 +537,12 @@ mod tests {
         let block = Block { path: ItemPath::from(path.as_path()), version: None, range, path_columns: vec![] };
         let blocks = [LocalBlock { block: &block, path: &path, has_holes: false }];
         let mut decoder = Decoder::default();
-        let decoded = decoder.decode(&DecodeRequest { blocks: &blocks, options: &options, schema: schema.as_ref() });
+        let decoded = decoder.decode(&DecodeRequest {
+            blocks: &blocks,
+            options: &options,
+            schema: schema.as_ref(),
+            with_lines: false,
+        });
         assert_eq!(decoded.expect("readable").rows, lines as u64);
         assert!(decoder.text.bytes.capacity() < 4 * WINDOW_BYTES as usize);
     }

@@ -1,9 +1,14 @@
 //! Parses delimited text into columns.
 
-use crate::column::{Builder, Column};
-use crate::problems::{Origin, Problem, Problems};
+use crate::builder::Builder;
+use crate::column::Column;
+use crate::missing::is_missing;
+use crate::problem::Problem;
+use crate::problems::{Became, Misfit, Origin, Problems};
 use crate::row_lines::RowLines;
-use crate::split::{Rows, Splitter, unquote};
+use crate::scalar::trim;
+use crate::split::{Ragged, Rows, Splitter, unquote};
+use crate::texts::Texts;
 
 /// The columns of one mini-batch under construction.
 pub(crate) struct Table {
@@ -15,6 +20,8 @@ pub(crate) struct Table {
     pub width: usize,
     /// Positions in a row of the current file of the columns to read; `None`: it has no such column.
     pub places: Vec<Option<usize>>,
+    /// Whether the words that pandas takes for a missing value are one, and white space is not.
+    pub has_words: bool,
     /// Whether the job lists its columns, so that all others are irrelevant.
     pub is_selection: bool,
     /// The columns to read, in the order of `selected`.
@@ -23,8 +30,10 @@ pub(crate) struct Table {
     pub rows: usize,
     /// Problems in the rows.
     pub problems: Problems,
-    /// The lines of the rows, if they are wanted.
-    pub lines: Option<RowLines>,
+    /// The lines of JSON of the rows, if they are wanted.
+    pub texts: Option<Texts>,
+    /// The numbers of the lines of the rows, if they are wanted.
+    pub line_numbers: Option<RowLines>,
 }
 
 impl Table {
@@ -62,11 +71,13 @@ impl Table {
                     (0..rows.count).for_each(|_| column.builder().take_missing());
                     continue;
                 };
+                let (has_words, first_row) = (self.has_words, self.rows);
                 let mut cells =
-                    Cells { text, rows, index: cell, first_row: self.rows, origin, problems: &mut self.problems };
+                    Cells { text, rows, index: cell, has_words, first_row, origin, problems: &mut self.problems };
                 let name = &self.names[index];
                 match column {
                     Column::Integer(values) => cells.take(values, name),
+                    Column::Unsigned(values) => cells.take(values, name),
                     Column::Float(values) => cells.take(values, name),
                     Column::Boolean(values) => cells.take(values, name),
                     Column::DateTime(values) => cells.take(values, name),
@@ -78,8 +89,8 @@ impl Table {
                     }
                 }
             }
-            if let Some(lines) = &mut self.lines {
-                rows.cells(0).for_each(|(start, _)| lines.add(text, start));
+            if let Some(numbers) = &mut self.line_numbers {
+                rows.cells(0).for_each(|(start, _)| numbers.add(text, start));
             }
             self.rows += rows.count;
             if rows.unterminated {
@@ -104,12 +115,16 @@ impl Table {
         let columns = self.width;
         for ragged in &rows.ragged {
             let problem = match ragged.cells {
-                _ if ragged.is_broken => Problem::BrokenQuote,
+                _ if ragged.is_broken || ragged.is_rest => Problem::BrokenQuote,
                 cells if cells < columns => Problem::FewCells,
                 _ => Problem::ManyCells,
             };
             let plural = if ragged.cells == 1 { "" } else { "s" };
-            let within = if ragged.is_broken { "the line ends within quotes, with " } else { "" };
+            let within = match ragged {
+                Ragged { is_broken: true, .. } => "the line ends within quotes, with ",
+                Ragged { is_rest: true, .. } => "the line closes quotes that another has opened, with ",
+                _ => "",
+            };
             let defect = format_args!("{within}{} cell{plural} in a table of {columns} columns", ragged.cells);
             // If records fail, the row was already left out.
             self.problems.defect(problem, (&mut *origin, ragged.position), None, None, defect);
@@ -122,6 +137,7 @@ struct Cells<'a, 'p> {
     text: &'a [u8],
     rows: &'a Rows,
     index: usize,
+    has_words: bool,
     first_row: usize,
     origin: &'a mut Origin<'p>,
     problems: &'a mut Problems,
@@ -139,7 +155,19 @@ impl Cells<'_, '_> {
                 continue;
             }
             let cell = unquote(&self.text[start..end], &mut scratch);
-            if let Err(misfit) = values.take(cell) {
+            if self.has_words && is_missing(cell) && !(cell.is_empty() && values.problem().is_none()) {
+                values.take_missing();
+                continue;
+            }
+            let is_blank = || !cell.is_empty() && trim(cell).is_empty();
+            let taken = match values.problem().filter(|_| self.has_words && is_blank()) {
+                Some(problem) => {
+                    values.take_missing();
+                    Err(Misfit { problem, became: Became::Missing })
+                }
+                None => values.take(cell),
+            };
+            if let Err(misfit) = taken {
                 self.problems.misfit(self.origin, start, self.first_row + row, name, cell, misfit);
             }
         }

@@ -109,7 +109,7 @@ fn lines(bytes: &[u8], rows_max: usize) -> FirstRows {
 }
 
 fn delimited(bytes: &[u8], rows_max: usize) -> FirstRows {
-    let splitter = Splitter { delimiter: b',', multi_line: true, drop_ragged: false };
+    let splitter = Splitter { delimiter: b',', multi_line: true, drops_lossy: false };
     let mut rest = bytes;
     let mut rows = std::iter::from_fn(|| {
         let FirstRow { mut cells, next, .. } = first_row(splitter, rest);

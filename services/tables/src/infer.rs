@@ -1,4 +1,5 @@
-//! Infers names and types of the columns of text tables from the first rows of an input.
+//! Infers names and types of the columns of text tables from some rows of an input: by the rules of the original from the
+//! first ones, by those of pandas from the first ones of many places.
 //!
 //! The one idea: for each column, keep the set of types that all values so far can have; the narrowest remaining type
 //! wins.
@@ -6,20 +7,26 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TableSchema};
+use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules};
 
 use crate::WINDOW_ROWS;
-use crate::datetime::{DayOrder, parse_datetime};
+use crate::datetime::{DayOrder, is_datetime, parse_instant};
 use crate::error::{Error, Result, display};
 use crate::headers::has_own_header;
 use crate::jsonl::{Value, lines, members};
-use crate::scalar::{parse_float, parse_integer, trim};
+use crate::missing::is_missing;
+use crate::scalar::{is_whole, parse_float, parse_integer, parse_truth, parse_unsigned, trim};
 use crate::source::{Text, TextFile, encoding_of};
-use crate::split::{FirstRow, Rows, first_row, splitter, unquote};
+use crate::split::{FirstRow, Rows, first_row, is_multi_line, splitter, unquote};
 use crate::stream::{TextStream, Windows, record_ends};
+
+/// Places of an input whose rows decide the types by the rules of pandas.
+pub const PLACES_MAX: u64 = 64;
 
 /// Bytes read at a time.
 const PIECE_BYTES: usize = 256 * 1024;
+/// Bytes read at a time at one of many places.
+const PLACE_BYTES: u64 = 16 * 1024;
 /// Bytes read at a time to find only a header.
 const HEADER_BYTES: usize = 16 * 1024;
 
@@ -30,7 +37,7 @@ pub(crate) fn header_of(file: &TextFile, options: &TableOptions, text: &mut Text
 
 /// Returns the cells of the header of a file, as they are written; a blank file has none.
 pub(crate) fn cells_of_header(file: &TextFile, options: &TableOptions, text: &mut Text) -> Result<Vec<String>> {
-    let mut stream = TextStream::open(file, 0)?;
+    let mut stream = TextStream::open_table(file, options)?;
     let mut windows = Windows::new(&mut stream, record_ends(options), HEADER_BYTES, u64::MAX);
     while windows.next(text)? {
         if !text.is_blank(options.delimiter) {
@@ -64,8 +71,9 @@ pub(crate) fn column_names(cells: Vec<String>) -> Vec<String> {
 /// Collects the first rows of an input, file by file.
 pub struct SchemaInference {
     options: TableOptions,
-    /// Number of records read.
+    /// Number of records read, and the number after which no more are read.
     window: usize,
+    window_max: usize,
     /// Number of readable records among them.
     rows: usize,
     columns: Vec<(String, Candidates)>,
@@ -89,6 +97,11 @@ impl SchemaInference {
         Ok(Self {
             options: options.clone(),
             window: 0,
+            window_max: match options.types {
+                TypeRules::Original => WINDOW_ROWS,
+                // Each place has a window of its own.
+                TypeRules::Pandas => 0,
+            },
             rows: 0,
             columns: Vec::new(),
             has_columns: false,
@@ -101,12 +114,13 @@ impl SchemaInference {
 
     /// Returns whether further files change nothing. Parquet files contain their types, so none is needed.
     pub fn is_complete(&self) -> bool {
-        self.has_rows() && !has_own_header(&self.options)
+        let may_change = self.options.types == TypeRules::Pandas || has_own_header(&self.options);
+        !self.options.format.is_text() || self.has_rows() && !may_change
     }
 
-    /// Returns whether further rows change nothing.
+    /// Returns whether the rows read so far are enough, for now.
     fn has_rows(&self) -> bool {
-        self.window >= WINDOW_ROWS || !self.options.format.is_text()
+        self.window >= self.window_max || !self.options.format.is_text()
     }
 
     /// Returns the names of the columns so far.
@@ -119,22 +133,50 @@ impl SchemaInference {
         self.has_columns && !has_own_header(&self.options) || self.is_complete()
     }
 
-    /// Adds the next file of the input, which messages call `name`. Reads only as much as necessary.
-    pub fn add_file(&mut self, path: &Path, name: &str) -> Result<()> {
+    /// Adds the next file of the input, which messages call `name`. Reads only as much as necessary: with the rules of
+    /// pandas the rows at this many places, evenly spread, or as many rows from the beginning of a text that has to be
+    /// read from there; without a place only a header.
+    pub fn add_file(&mut self, path: &Path, name: &str, places: u64) -> Result<()> {
         if self.is_complete() {
             return Ok(());
         }
+        let is_sample = self.options.types == TypeRules::Pandas;
+        let places = if is_sample { places } else { 1 };
         self.awaits_header = self.options.format.is_delimited() && self.options.header.is_in(self.files == 0);
         self.files += 1;
         let file = TextFile::open(path, name, &self.options)?;
         let mut text = std::mem::take(&mut self.text);
-        let added = self.add_records(&file, &mut text);
+        let added = match file.is_stream || is_multi_line(&self.options) || places <= 1 {
+            true => {
+                self.window_max += if is_sample { WINDOW_ROWS.saturating_mul(places as usize) } else { 0 };
+                self.add_records(&file, &mut text)
+            }
+            false => self.add_places(&file, places, &mut text),
+        };
         self.text = text;
         added
     }
 
+    /// Adds the rows at several places of a file that can be split at any line.
+    fn add_places(&mut self, file: &TextFile, places: u64, text: &mut Text) -> Result<()> {
+        let start = |place: u64| (u128::from(file.bytes) * u128::from(place) / u128::from(places)) as u64;
+        for place in 0..places {
+            self.window_max = self.window + WINDOW_ROWS;
+            let (mut from, end) = (start(place).max(file.first_line), start(place + 1));
+            while from < end && (!self.has_rows() || self.awaits_header) {
+                let to = (end - 1).min(from + PLACE_BYTES - 1);
+                file.read_lines(from, to, text)?;
+                if !text.is_blank(self.options.delimiter) {
+                    self.add_text(text.as_slice(), (from..=to).contains(&file.first_line));
+                }
+                from = to + 1;
+            }
+        }
+        Ok(())
+    }
+
     fn add_records(&mut self, file: &TextFile, text: &mut Text) -> Result<()> {
-        let mut stream = TextStream::open(file, 0)?;
+        let mut stream = TextStream::open_table(file, &self.options)?;
         let mut windows = Windows::new(&mut stream, record_ends(&self.options), PIECE_BYTES, u64::MAX);
         let mut has_first_line = true;
         let needs_header = has_own_header(&self.options);
@@ -163,8 +205,9 @@ impl SchemaInference {
             if has_own_header(&self.options) {
                 self.places = column_names(cells).into_iter().map(|name| self.place_of(name)).collect();
             } else if !self.has_columns && !cells.is_empty() {
+                let candidates = Candidates::new(&self.options);
                 let names = if is_header { cells } else { vec![String::new(); cells.len()] };
-                self.columns = column_names(names).into_iter().map(|name| (name, Candidates::default())).collect();
+                self.columns = column_names(names).into_iter().map(|name| (name, candidates.clone())).collect();
                 self.places = (0..self.columns.len()).collect();
             }
             self.has_columns = !self.columns.is_empty();
@@ -172,7 +215,7 @@ impl SchemaInference {
         let mut rows = Rows::default();
         let mut scratch = Vec::new();
         while from < text.len() && !self.has_rows() {
-            from = splitter.split(text, from, self.places.len(), WINDOW_ROWS - self.window, &mut rows);
+            from = splitter.split(text, from, self.places.len(), self.window_max - self.window, &mut rows);
             for (cell, place) in self.places.iter().enumerate() {
                 let (_, candidates) = &mut self.columns[*place];
                 for (start, end) in rows.cells(cell) {
@@ -187,7 +230,7 @@ impl SchemaInference {
     /// Returns the position of a column, and adds a new one.
     fn place_of(&mut self, name: String) -> usize {
         self.columns.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
-            self.columns.push((name, Candidates::default()));
+            self.columns.push((name, Candidates::new(&self.options)));
             self.columns.len() - 1
         })
     }
@@ -195,18 +238,23 @@ impl SchemaInference {
     fn add_objects(&mut self, text: &[u8]) {
         let mut indexes: HashMap<String, usize> =
             self.columns.iter().enumerate().map(|(index, (name, _))| (name.clone(), index)).collect();
-        for (_, line) in lines(text).take(WINDOW_ROWS - self.window) {
+        for (_, line) in lines(text).take(self.window_max - self.window) {
             self.window += 1;
             let mut row = Vec::new();
             // An unreadable line has no types.
             if members(line, Some, |key, value| row.push((key, value))).is_err() {
                 continue;
             }
+            // Of a key twice in a line, the last value counts.
+            let mut last = HashMap::with_capacity(row.len());
             for (key, value) in row {
                 let index = *indexes.entry(key.into_owned()).or_insert_with_key(|key| {
-                    self.columns.push((key.clone(), Candidates::default()));
+                    self.columns.push((key.clone(), Candidates::new(&self.options)));
                     self.columns.len() - 1
                 });
+                last.insert(index, value);
+            }
+            for (index, value) in last {
                 self.columns[index].1.see_json(&value);
             }
             self.rows += 1;
@@ -218,19 +266,31 @@ impl SchemaInference {
         if !self.options.format.is_text() {
             return None;
         }
-        let (rows, infers, mut given) = (self.rows, self.options.infer_column_types, self.options.column_types);
-        let mut own: Vec<TableColumn> = Vec::with_capacity(self.columns.len());
-        own.extend(self.columns.into_iter().map(|(name, candidates)| {
-            let found = if infers { candidates.decide(rows) } else { ColumnType::Text };
-            TableColumn { column_type: given.remove(&name).unwrap_or(found), name }
+        let Self { options, columns, rows, .. } = self;
+        let mut given = options.column_types;
+        let mut own: Vec<TableColumn> = Vec::with_capacity(columns.len());
+        own.extend(columns.into_iter().map(|(name, candidates)| {
+            let asked = given.remove(&name);
+            let found = match options.infer_column_types {
+                true => candidates.decide(rows),
+                false => ColumnType::Text,
+            };
+            let column_type = asked.unwrap_or(found);
+            let is_pandas = options.types == TypeRules::Pandas;
+            let is_whole = matches!(column_type, ColumnType::Integer | ColumnType::Unsigned);
+            TableColumn {
+                name,
+                column_type,
+                has_missing: is_pandas && is_whole && candidates.filled < rows,
+                has_offset: is_pandas && candidates.has_offset,
+                code: candidates.code.filter(|_| asked.is_none() && column_type == ColumnType::Boolean),
+            }
         }));
-        if self.options.format == TableFormat::Jsonl {
+        if options.format == TableFormat::Jsonl {
             // Keys of later lines.
-            own.extend(given.into_iter().map(|(name, column_type)| TableColumn { name, column_type }));
+            own.extend(given.into_iter().map(|(name, column_type)| TableColumn::new(name, column_type)));
         }
-        let from_path =
-            path_columns.iter().map(|name| TableColumn { name: name.clone(), column_type: ColumnType::Text });
-        own.extend(from_path);
+        own.extend(path_columns.iter().map(|name| TableColumn::new(name, ColumnType::Text)));
         Some(TableSchema { columns: own })
     }
 }
@@ -246,21 +306,32 @@ pub fn infer_schema<'a>(
         if inference.is_complete() {
             break;
         }
-        inference.add_file(path, &display(path))?;
+        inference.add_file(path, &display(path), PLACES_MAX)?;
     }
     Ok(inference.finish(path_columns))
 }
 
 /// The types that all values of a column so far can have.
+#[derive(Clone, Debug)]
 struct Candidates {
-    /// Number of values that are not blank.
+    types: TypeRules,
+    /// White space is a value, and the words of pandas are missing values.
+    has_words: bool,
+    /// Number of values that are not missing.
     filled: usize,
     /// `0` and `1`; `true` and `false`; `T` and `F`; `Y` and `N`. A column uses one notation.
     booleans: [bool; 4],
+    /// The first value, if all are codes and not words.
+    code: Option<String>,
     integer: bool,
+    unsigned: bool,
+    /// Whole numbers of any size.
+    whole: bool,
     float: bool,
     month_first: bool,
     day_first: bool,
+    /// A time has an offset.
+    has_offset: bool,
     /// The kind of JSON values.
     json: Option<JsonKind>,
 }
@@ -275,41 +346,65 @@ enum JsonKind {
     Mixed,
 }
 
-impl Default for Candidates {
-    fn default() -> Self {
+/// Position of `true` and `false` among the notations.
+const WORDS: usize = 1;
+
+impl Candidates {
+    fn new(options: &TableOptions) -> Self {
         Self {
+            types: options.types,
+            has_words: options.has_missing_words(),
             filled: 0,
             booleans: [true; 4],
+            code: None,
             integer: true,
+            unsigned: true,
+            whole: true,
             float: true,
             month_first: true,
             day_first: true,
+            has_offset: false,
             json: None,
         }
     }
-}
 
-impl Candidates {
     fn see(&mut self, cell: &[u8]) {
-        let cell = trim(cell);
+        let cell = match self.has_words {
+            true if is_missing(cell) => return,
+            // White space alone is a text.
+            true if trim(cell).is_empty() => cell,
+            _ => trim(cell),
+        };
         if cell.is_empty() {
             return;
         }
         self.filled += 1;
         let notation = match cell {
+            _ if self.types == TypeRules::Pandas => parse_truth(cell).map(|_| WORDS),
             b"0" | b"1" => Some(0),
             b"T" | b"F" => Some(2),
             b"Y" | b"N" => Some(3),
-            _ if cell.eq_ignore_ascii_case(b"true") || cell.eq_ignore_ascii_case(b"false") => Some(1),
+            _ if cell.eq_ignore_ascii_case(b"true") || cell.eq_ignore_ascii_case(b"false") => Some(WORDS),
             _ => None,
         };
         for (index, is_possible) in self.booleans.iter_mut().enumerate() {
             *is_possible &= notation == Some(index);
         }
+        if self.code.is_none() && notation.is_some_and(|notation| notation != WORDS) {
+            self.code = Some(String::from_utf8_lossy(cell).into_owned());
+        }
         self.integer = self.integer && parse_integer(cell).is_some();
-        self.float = self.float && parse_float(cell).is_some();
-        self.month_first = self.month_first && parse_datetime(cell, DayOrder::MonthFirst).is_some();
-        self.day_first = self.day_first && parse_datetime(cell, DayOrder::DayFirst).is_some();
+        self.unsigned = self.unsigned && parse_unsigned(cell).is_some();
+        self.whole = self.whole && is_whole(cell);
+        self.float = self.float && parse_float(cell).is_some_and(|value| !(self.has_words && value.is_nan()));
+        self.month_first = self.month_first && is_datetime(cell, DayOrder::MonthFirst);
+        self.day_first = self.day_first && is_datetime(cell, DayOrder::DayFirst);
+        self.see_offset(cell);
+    }
+
+    fn see_offset(&mut self, cell: &[u8]) {
+        let instant = || parse_instant(cell, DayOrder::MonthFirst).or_else(|| parse_instant(cell, DayOrder::DayFirst));
+        self.has_offset = self.has_offset || instant().is_some_and(|instant| instant.offset.is_some());
     }
 
     /// JSON distinguishes numbers from text. Values of several kinds stay unchanged.
@@ -325,8 +420,9 @@ impl Candidates {
                 self.see(if *value { b"true" } else { b"false" });
                 JsonKind::Boolean
             }
-            Value::Text(_) => {
+            Value::Text(text) => {
                 self.filled += 1;
+                self.see_offset(trim(text.as_bytes()));
                 JsonKind::Text
             }
             Value::Nested(_) => JsonKind::Mixed,
@@ -339,16 +435,32 @@ impl Candidates {
     }
 
     fn decide(&self, rows: usize) -> ColumnType {
+        let is_full = self.filled == rows;
         match self {
             Self { json: Some(JsonKind::Mixed), .. } => ColumnType::Json,
             Self { json: Some(JsonKind::Text), .. } => ColumnType::Text,
+            // Numbers may follow, and any other text is reported.
+            _ if self.filled == 0 && self.has_words => ColumnType::Float,
             _ if self.filled == 0 => ColumnType::Blank,
             _ if self.booleans.contains(&true) => ColumnType::Boolean,
+            Self { types: TypeRules::Pandas, .. } => self.decide_as_pandas(is_full),
             // A missing value turns whole numbers into floats; all are floats, so that all blocks have the same type.
-            _ if self.integer && self.filled == rows => ColumnType::Integer,
+            _ if self.integer && is_full => ColumnType::Integer,
             _ if self.float => ColumnType::Float,
             _ if self.month_first => ColumnType::DateTimeMonthFirst,
             _ if self.day_first => ColumnType::DateTimeDayFirst,
+            _ => ColumnType::Text,
+        }
+    }
+
+    fn decide_as_pandas(&self, is_full: bool) -> ColumnType {
+        match self {
+            _ if self.integer => ColumnType::Integer,
+            _ if self.unsigned && (is_full || !self.has_words) => ColumnType::Unsigned,
+            // Whole numbers beyond 64 bits: pandas keeps them as texts, and JSON has them as they are.
+            _ if self.whole && self.json.is_some() => ColumnType::Json,
+            _ if self.whole => ColumnType::Text,
+            _ if self.float => ColumnType::Float,
             _ => ColumnType::Text,
         }
     }

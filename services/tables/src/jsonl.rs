@@ -7,9 +7,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::column::{Builder, Column};
+use crate::builder::Builder;
+use crate::column::Column;
 use crate::delimited::Table;
-use crate::problems::{Misfit, Origin, Problem};
+use crate::problem::Problem;
+use crate::problems::{Misfit, Origin};
+use crate::scalar::is_number;
 use crate::split::is_blank;
 
 /// One value of a flat object.
@@ -43,13 +46,13 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 }
 
 /// Calls `each` with those members of the object in `line` whose key `find` knows, and with the result of `find`.
-/// Skips the other members.
+/// Skips the other members. Returns whether a text held half of a surrogate pair, which became U+FFFD.
 pub(crate) fn members<'a, K>(
     line: &'a [u8],
     mut find: impl FnMut(Cow<'a, str>) -> Option<K>,
     mut each: impl FnMut(K, Value<'a>),
-) -> Result<(), &'static str> {
-    let mut cursor = Cursor { line, at: 0 };
+) -> Result<bool, &'static str> {
+    let mut cursor = Cursor { line, at: 0, has_half_pair: false };
     cursor.skip_space();
     cursor.expect(b'{', "the line is no JSON object")?;
     cursor.skip_space();
@@ -78,7 +81,7 @@ pub(crate) fn members<'a, K>(
         }
     }
     cursor.skip_space();
-    if cursor.at == line.len() { Ok(()) } else { Err("something follows the JSON object") }
+    if cursor.at == line.len() { Ok(cursor.has_half_pair) } else { Err("something follows the JSON object") }
 }
 
 const NO_VALUE: &str = "the JSON object has an invalid value";
@@ -86,12 +89,11 @@ const TOO_DEEP: &str = "the JSON object is nested too deep";
 
 /// Python's own parser supports about 1000 levels.
 const DEPTH_MAX: usize = 500;
-/// Python rejects integers of more than 4300 digits.
-const NUMBER_BYTES_MAX: usize = 4000;
 
 struct Cursor<'a> {
     line: &'a [u8],
     at: usize,
+    has_half_pair: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -136,10 +138,48 @@ impl<'a> Cursor<'a> {
         const NO_TEXT: &str = "a string in the JSON object is no text";
         let opening = self.at;
         if self.skip_string()? {
-            let text = serde_json::from_slice(&self.line[opening..self.at]);
-            return text.map(Cow::Owned).map_err(|_| "the JSON object has an invalid escape");
+            let written = std::str::from_utf8(&self.line[opening + 1..self.at - 1]).map_err(|_| NO_TEXT)?;
+            return self.unescaped(written).map(Cow::Owned).ok_or("the JSON object has an invalid escape");
         }
         std::str::from_utf8(&self.line[opening + 1..self.at - 1]).map(Cow::Borrowed).map_err(|_| NO_TEXT)
+    }
+
+    /// Returns the text of a string with escapes; `None` if one is invalid.
+    fn unescaped(&mut self, written: &str) -> Option<String> {
+        let mut text = String::with_capacity(written.len());
+        let mut rest = written;
+        while let Some((plain, escape)) = rest.split_once('\\') {
+            text.push_str(plain);
+            let kind = escape.chars().next()?;
+            rest = &escape[kind.len_utf8()..];
+            text.push(match kind {
+                '"' | '\\' | '/' => kind,
+                'b' => '\u{8}',
+                'f' => '\u{c}',
+                'n' => '\n',
+                'r' => '\r',
+                't' => '\t',
+                'u' => {
+                    let unit = code_unit(rest)?;
+                    rest = &rest[4..];
+                    let low = || rest.strip_prefix("\\u").and_then(code_unit);
+                    let pair = (0xD800..0xDC00).contains(&unit).then(low).flatten();
+                    match char::decode_utf16([Some(unit), pair].into_iter().flatten()).next()? {
+                        Ok(character) => {
+                            rest = if character.len_utf16() == 2 { &rest[6..] } else { rest };
+                            character
+                        }
+                        Err(_) => {
+                            self.has_half_pair = true;
+                            char::REPLACEMENT_CHARACTER
+                        }
+                    }
+                }
+                _ => return None,
+            });
+        }
+        text.push_str(rest);
+        Some(text)
     }
 
     /// Reads a complete and valid object or array.
@@ -239,33 +279,10 @@ impl<'a> Cursor<'a> {
     }
 }
 
-fn is_number(word: &[u8]) -> bool {
-    if word.len() > NUMBER_BYTES_MAX {
-        return false;
-    }
-    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let mut rest = word.strip_prefix(b"-").unwrap_or(word);
-    let whole = digits(rest);
-    if whole == 0 || (whole > 1 && rest[0] == b'0') {
-        return false;
-    }
-    rest = &rest[whole..];
-    if let Some(fraction) = rest.strip_prefix(b".") {
-        let length = digits(fraction);
-        if length == 0 {
-            return false;
-        }
-        rest = &fraction[length..];
-    }
-    if let [b'e' | b'E', exponent @ ..] = rest {
-        let exponent = exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+")).unwrap_or(exponent);
-        let length = digits(exponent);
-        if length == 0 {
-            return false;
-        }
-        rest = &exponent[length..];
-    }
-    rest.is_empty()
+/// Returns the code unit that four hexadecimal digits at the beginning of a text represent.
+fn code_unit(text: &str) -> Option<u16> {
+    let digits = text.get(..4).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+    u16::from_str_radix(digits, 16).ok()
 }
 
 /// Returns valid JSON without the white space between its parts.
@@ -325,10 +342,13 @@ impl Table {
                 }
             };
             let parsed = members(line, find, |column, value| cells[column] = value);
-            if let Err(reason) = parsed {
-                self.problems.unreadable_record(origin, position, reason);
-                continue;
-            }
+            let has_half_pair = match parsed {
+                Ok(has_half_pair) => has_half_pair,
+                Err(reason) => {
+                    self.problems.unreadable_record(origin, position, reason);
+                    continue;
+                }
+            };
             for ((&index, column), cell) in self.selected.iter().zip(&mut self.columns).zip(&cells) {
                 let written = match cell {
                     Value::Missing => &b""[..],
@@ -340,8 +360,11 @@ impl Table {
                 };
                 if let Err(misfit) = take(column, cell, written) {
                     self.problems.misfit(origin, position, self.rows, &names[index], written, misfit);
-                } else if origin.text.replaced && written.windows(3).any(|bytes| bytes == "\u{FFFD}".as_bytes()) {
-                    self.problems.replaced(origin, position, &names[index], written);
+                } else if (origin.text.replaced || has_half_pair) && has_replacement(written) {
+                    match has_half_pair {
+                        true => self.problems.half_pair(origin, position, &names[index], written),
+                        false => self.problems.replaced(origin, position, &names[index], written),
+                    }
                 }
             }
             if let Some(key) = unknown {
@@ -349,13 +372,20 @@ impl Table {
                 let (origin, row) = ((&mut *origin, position), Some(self.rows));
                 self.problems.defect(Problem::UnknownKey, origin, row, Some(key.as_str()), defect);
             }
-            if let Some(lines) = &mut self.lines {
-                lines.add(text, position);
+            if let Some(texts) = &mut self.texts {
+                texts.take_text(line);
+            }
+            if let Some(numbers) = &mut self.line_numbers {
+                numbers.add(text, position);
             }
             self.rows += 1;
         }
         self.names = names;
     }
+}
+
+fn has_replacement(text: &[u8]) -> bool {
+    memchr::memmem::find(text, "\u{FFFD}".as_bytes()).is_some()
 }
 
 fn take(column: &mut Column, value: &Value, written: &[u8]) -> Result<(), Misfit> {

@@ -4,20 +4,20 @@
 //! columns ([`SchemaInference`]); the worker needs the rows of a mini-batch ([`Decoder`]) in the form in which
 //! it hands them over ([`IpcStream`]). Files are local: callers fetch remote objects first.
 //!
-//! The columns of a decoded batch are `Int64`, `Float64`, `Boolean`, `Timestamp(ns)` without a zone, `LargeUtf8` and
-//! `Null`; those of a Parquet file keep their types, except that text is `LargeUtf8`, too.
+//! The columns of a decoded batch are `Int64`, `UInt64`, `Float64`, `Boolean`, `Timestamp(ns)` without a zone or in UTC,
+//! `LargeUtf8` and `Null`; those of a Parquet file keep their types, except that text is `LargeUtf8`, too.
 //!
 //! If the options list columns, a batch has only these. The rest of a file is skipped: cells are found
 //! but not parsed, JSON values are skipped, and column chunks of Parquet stay unread. Warnings do not mention it.
 //!
-//! - `Int64` has no missing values. In a block with a missing value the column is `Float64`.
-//! - `Float64` has no null bitmap: a missing value is NaN.
-//! - `Timestamp` has `i64::MIN` where its bitmap says null.
+//! A missing value is null. Below it, `Float64` has NaN and `Timestamp` has `i64::MIN`, as pandas has them. What only pandas
+//! needs to know of a column is in the metadata of its field, see [`protocol::fields`].
 //!
-//! A bad record never stops a mini-batch. It is kept as the original would keep it, with a warning, or, if the
-//! options say so, counted as failed. Only an unreadable file is an [`Error`].
+//! A bad record never stops a mini-batch. It counts as failed, or, if the options say so, is kept as the original would
+//! keep it, with a warning. Only an unreadable file is an [`Error`].
 
 mod blocks;
+mod builder;
 mod cast;
 mod column;
 mod datetime;
@@ -26,12 +26,15 @@ mod delimited;
 pub mod detect;
 mod error;
 pub mod first_rows;
+mod for_pandas;
 mod header_names;
 mod headers;
 mod infer;
 mod ipc;
 mod jsonl;
+mod missing;
 mod peek;
+mod problem;
 mod problems;
 mod row_groups;
 mod row_lines;
@@ -41,21 +44,23 @@ mod sketch;
 mod source;
 mod split;
 mod stream;
+mod texts;
+mod times;
 mod wide;
 mod write;
 
 pub use blocks::{RangeSize, RowWindow, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges};
-pub use decode::{DecodeRequest, Decoded, Decoder, LocalBlock, decode};
+pub use decode::{AsItems, DecodeRequest, Decoded, Decoder, LocalBlock, decode};
 pub use error::{Error, Result};
 pub use header_names::{doubtful_names, header_cells};
-pub use infer::{SchemaInference, infer_schema};
+pub use infer::{PLACES_MAX, SchemaInference, infer_schema};
 pub use ipc::IpcStream;
 pub use peek::{Peek, peek, shown as delimiter_shown};
-pub use problems::WARNINGS_MAX;
+pub use problems::{WARNINGS_MAX, Warnings};
 pub use row_groups::{parquet_columns, parquet_row_groups, parquet_shape, row_group_bytes};
 pub use row_texts::row_texts;
 pub use sketch::{Sketch, from_path, parquet_sketches, schema_sketches, text_sketches};
-pub use source::{LINE_BYTES_MAX, is_read_from_front, must_be_read};
+pub use source::{LINE_BYTES_MAX, encoding_for, is_read_from_front, must_be_read};
 pub use write::write_parquet;
 
 /// Number of data rows that determine the types of columns, counted over the files of an input in order.

@@ -79,6 +79,11 @@ pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
         ));
     }
     let (text, _) = encoding.decode_without_bom_handling(head.get(mark_bytes..).unwrap_or_default());
+    let skipped = usize::try_from(options.skip_rows).ok().filter(|&lines| lines > 0);
+    let start = skipped.map_or(0, |lines| {
+        memchr::memchr_iter(b'\n', text.as_bytes()).nth(lines - 1).map_or(text.len(), |end| end + 1)
+    });
+    let text = &text[start..];
     if options.format == TableFormat::Jsonl {
         peek.look_at_json(text.as_bytes(), is_whole);
     } else {

@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use arrow::temporal_conversions::timestamp_ns_to_datetime;
 use protocol::{
-    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, UNREAD_MAX, UnreadRecord, WARNING_KINDS_MAX,
-    Warning, WarningKind,
+    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, TypeRules, UNREAD_MAX, UnreadRecord,
+    WARNING_KINDS_MAX, Warning, WarningKind,
 };
 
 use crate::WINDOW_ROWS;
-use crate::scalar::{parse_float, parse_integer, trim};
+use crate::problem::Problem;
 use crate::source::{Text, TextFile};
 
 /// Maximum number of warnings with text; further warnings are only counted.
@@ -81,90 +82,8 @@ impl Origin<'_> {
     }
 }
 
-/// A defect of a record, or the part of it that is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Problem {
-    NoInteger,
-    Fraction,
-    BeyondInteger,
-    NoNumber,
-    NoTruthValue,
-    NoTime,
-    LeadingZeros,
-    Rounded,
-    InvalidBytes,
-    FewCells,
-    ManyCells,
-    BrokenQuote,
-    BrokenHeader,
-    OpenQuote,
-    OtherHeader,
-    NoObject,
-    UnknownKey,
-}
-
-impl Problem {
-    /// Returns the problem, and the fate of the value or the record unless it fails.
-    fn words(self) -> (&'static str, &'static str) {
-        match self {
-            Self::NoInteger => ("not a whole number", "read as missing"),
-            Self::Fraction => ("not a whole number", "fraction dropped"),
-            Self::BeyondInteger => ("beyond int64", "read as float64"),
-            Self::NoNumber => ("not a number", "read as missing"),
-            Self::NoTruthValue => ("not a truth value", "read as missing"),
-            Self::NoTime => ("not a date or time", "read as missing"),
-            Self::LeadingZeros => ("leading zeros", "dropped"),
-            Self::Rounded => ("more digits than float64 holds", "rounded"),
-            Self::InvalidBytes => ("bytes that are not valid in the encoding", "replaced by U+FFFD"),
-            Self::FewCells => ("rows with fewer cells than there are columns", "the others are missing"),
-            Self::ManyCells => ("rows with more cells than there are columns", "the others were dropped"),
-            Self::BrokenQuote => ("lines that end within quotes", "the row was cut there"),
-            Self::BrokenHeader => ("a header that ends within quotes", "it was cut there"),
-            Self::OpenQuote => ("a quote that is not closed", "the rest of the file was taken into its cell"),
-            Self::OtherHeader => {
-                ("a header that differs from that of the first file", "the names of the first file are used")
-            }
-            Self::NoObject => ("lines that are no JSON object", RECORD_FAILED),
-            Self::UnknownKey => ("a key that none of the first rows has", "it was dropped"),
-        }
-    }
-
-    /// Returns whether the record fails if the job requires that for records that do not fit.
-    fn can_fail(self) -> bool {
-        !matches!(
-            self,
-            Self::LeadingZeros | Self::Rounded | Self::InvalidBytes | Self::BrokenHeader | Self::OtherHeader
-        )
-    }
-
-    /// Returns the name of the type that the value does not have.
-    fn expected(self) -> &'static str {
-        match self {
-            Self::NoNumber => "number",
-            Self::NoTruthValue => "truth value",
-            Self::NoTime => "date or time",
-            _ => "integer",
-        }
-    }
-
-    /// Returns the narrowest type that keeps this value, for problems with types.
-    fn type_for(self, value: &[u8]) -> Option<ColumnType> {
-        let value = trim(value);
-        match self {
-            Self::NoInteger | Self::NoTruthValue if parse_integer(value).is_some() => Some(ColumnType::Integer),
-            Self::NoInteger | Self::Fraction | Self::NoTruthValue if parse_float(value).is_some() => {
-                Some(ColumnType::Float)
-            }
-            Self::NoInteger | Self::Fraction | Self::BeyondInteger | Self::NoNumber | Self::NoTruthValue => {
-                Some(ColumnType::Text)
-            }
-            Self::NoTime | Self::LeadingZeros | Self::Rounded => Some(ColumnType::Text),
-            _ => None,
-        }
-    }
-}
-
 /// One kind of problem, and its number of occurrences.
+#[derive(Clone)]
 struct Counted {
     problem: Problem,
     column: Option<String>,
@@ -173,17 +92,22 @@ struct Counted {
     column_type: Option<ColumnType>,
 }
 
+impl Counted {
+    fn is(&self, problem: Problem, column: Option<&str>) -> bool {
+        self.problem == problem && self.column.as_deref() == column
+    }
+}
+
 /// The problems of the records of one mini-batch.
 pub(crate) struct Problems {
     policy: MismatchPolicy,
-    warnings: Vec<Warning>,
+    warnings: Vec<(Problem, Warning)>,
     total: u64,
     kinds: Vec<Counted>,
     /// Rows in the columns that must not reach the frame.
     failed_rows: Vec<usize>,
-    /// The first records that failed, and the rows in the columns of those that have one.
-    unread: Vec<UnreadRecord>,
-    unread_rows: Vec<usize>,
+    /// The first records that failed, with their rows in the columns, if they have one.
+    unread: Vec<(Option<usize>, UnreadRecord)>,
     /// Number of records that did not become rows.
     pub unread_records: u64,
 }
@@ -197,7 +121,6 @@ impl Problems {
             kinds: Vec::new(),
             failed_rows: Vec::new(),
             unread: Vec::new(),
-            unread_rows: Vec::new(),
             unread_records: 0,
         }
     }
@@ -209,27 +132,36 @@ impl Problems {
             None => self.unread_records += 1,
         }
         // Several cells of a row may fail it. The last entry is for the records without one.
-        if self.unread.len() < UNREAD_MAX - 1 && !row.is_some_and(|row| self.unread_rows.contains(&row)) {
-            self.unread_rows.extend(row);
+        if self.unread.len() < UNREAD_MAX - 1 && !(row.is_some() && self.unread.iter().any(|(known, _)| *known == row))
+        {
             let (path, place) = (origin.file.name.clone(), origin.describe(position));
-            self.unread.push(UnreadRecord { path, place, records: 1, message: shortened(reason()) });
+            self.unread.push((row, UnreadRecord { path, place, records: 1, message: shortened(reason()) }));
         }
     }
 
     /// Returns entries for all records that failed, of which there are this many.
-    pub fn take_unread(&mut self, records: u64) -> Vec<UnreadRecord> {
-        let mut unread = std::mem::take(&mut self.unread);
-        let rest = records.saturating_sub(unread.len() as u64);
-        if rest > 0 {
-            let message = format!("more than {} records of the mini-batch could not be read", unread.len());
-            unread.push(UnreadRecord { path: String::new(), place: String::new(), records: rest, message });
-        }
-        unread
+    pub fn unread(&self, records: u64) -> Vec<UnreadRecord> {
+        with_rest(self.unread.iter().map(|(_, unread)| unread.clone()).collect(), records)
+    }
+
+    /// Returns what holds of the lines themselves, whose values have no columns: the entries of those that are no row,
+    /// and the warnings.
+    pub fn of_lines(&self, options: &TableOptions) -> (Vec<UnreadRecord>, Warnings) {
+        let is_of_lines = |problem: Problem| matches!(problem, Problem::NoObject | Problem::InvalidBytes);
+        let unread = self.unread.iter().filter(|(row, _)| row.is_none()).map(|(_, unread)| unread.clone());
+        let kinds: Vec<Counted> = self.kinds.iter().filter(|kind| is_of_lines(kind.problem)).cloned().collect();
+        let lines = Self {
+            warnings: self.warnings.iter().filter(|(problem, _)| is_of_lines(*problem)).cloned().collect(),
+            total: kinds.iter().map(|kind| kind.count).sum(),
+            kinds,
+            ..Self::new(self.policy)
+        };
+        (with_rest(unread.collect(), self.unread_records), lines.finish(options))
     }
 
     /// Returns whether a record that does not fit fails.
     fn fails(&self, problem: Problem) -> bool {
-        self.policy == MismatchPolicy::Error && problem.can_fail()
+        self.policy == MismatchPolicy::Reject && problem.can_fail()
     }
 
     /// Counts a problem, and adds its text if it is among the first or the first of its kind. `message` gets the place.
@@ -242,8 +174,7 @@ impl Problems {
     ) {
         self.total += 1;
         let column_type = value.and_then(|value| problem.type_for(value));
-        let is_same = |known: &Counted| known.problem == problem && known.column.as_deref() == column;
-        let is_new = match self.kinds.iter().position(is_same) {
+        let is_new = match self.kinds.iter().position(|known| known.is(problem, column)) {
             Some(index) => {
                 let known = &mut self.kinds[index];
                 known.count += 1;
@@ -258,7 +189,7 @@ impl Problems {
         }
         let place = place();
         if is_worded {
-            self.warnings.push(Warning { message: message(&place) });
+            self.warnings.push((problem, Warning { message: message(&place) }));
         }
         if is_new {
             let first = value.map_or_else(|| place.clone(), |value| format!("{place}: {}", quoted(value)));
@@ -293,7 +224,7 @@ impl Problems {
             let (what, outcome) = problem.words();
             let value = quoted(value);
             match problem {
-                Problem::LeadingZeros | Problem::Rounded => {
+                _ if problem.keeps_value() => {
                     format!("{place}, column \"{column}\": {value} is read as {became}; {what}: {outcome}")
                 }
                 _ if fails => {
@@ -303,6 +234,22 @@ impl Problems {
             }
         };
         self.add(problem, (Some(column), Some(value)), || origin.describe(position), message);
+    }
+
+    /// Adds the values of a column that the original takes for truth values, of which this is one.
+    pub fn codes(&mut self, count: u64, place: &str, column: &str, value: &[u8]) {
+        let message = |place: &str| {
+            format!(
+                "{place}, column \"{column}\": {} is read as a truth value, because the rows that decide the type hold \
+                 no other text than such codes",
+                quoted(value)
+            )
+        };
+        self.add(Problem::CodesAsTruth, (Some(column), Some(value)), || place.to_owned(), message);
+        if let Some(known) = self.kinds.iter_mut().find(|known| known.is(Problem::CodesAsTruth, Some(column))) {
+            known.count += count - 1;
+        }
+        self.total += count - 1;
     }
 
     /// Adds a whole number that changes because its column has missing values.
@@ -355,6 +302,17 @@ impl Problems {
         self.add(Problem::InvalidBytes, (Some(column), Some(value)), || origin.describe(position), message);
     }
 
+    /// Adds half of a surrogate pair in a text, which contains U+FFFD instead.
+    pub fn half_pair(&mut self, origin: &mut Origin, position: usize, column: &str, value: &[u8]) {
+        let message = |place: &str| {
+            format!(
+                "{place}, column \"{column}\": half of a surrogate pair was replaced by U+FFFD in {}",
+                quoted(value)
+            )
+        };
+        self.add(Problem::HalfPair, (Some(column), Some(value)), || origin.describe(position), message);
+    }
+
     /// Returns one flag per row, `true` for failed rows; `None` if none failed.
     pub fn failed_rows(&self, rows: usize) -> Option<Vec<bool>> {
         if self.failed_rows.is_empty() {
@@ -367,9 +325,9 @@ impl Problems {
         Some(failed)
     }
 
-    /// Returns the first warnings, their total number, and their kinds.
-    pub fn finish(self, options: &TableOptions) -> (Vec<Warning>, u64, Vec<WarningKind>) {
-        let fails = self.policy == MismatchPolicy::Error;
+    /// Returns the warnings.
+    pub fn finish(self, options: &TableOptions) -> Warnings {
+        let fails = self.policy == MismatchPolicy::Reject;
         let kinds = self.kinds.into_iter().map(|mut counted| {
             let (what, outcome) = counted.problem.words();
             if options.format == TableFormat::Jsonl && counted.column_type == Some(ColumnType::Text) {
@@ -381,7 +339,43 @@ impl Problems {
             let Counted { column, count, first, column_type, .. } = counted;
             WarningKind { column, problem: format!("{what}, {outcome}"), count, first, remedy, column_type }
         });
-        (self.warnings, self.total, kinds.collect())
+        Warnings {
+            first: self.warnings.into_iter().map(|(_, warning)| warning).collect(),
+            total: self.total,
+            kinds: kinds.collect(),
+        }
+    }
+}
+
+/// Adds an entry for the records that have none.
+fn with_rest(mut unread: Vec<UnreadRecord>, records: u64) -> Vec<UnreadRecord> {
+    let rest = records.saturating_sub(unread.len() as u64);
+    if rest > 0 {
+        let message = format!("more than {} records of the mini-batch could not be read", unread.len());
+        unread.push(UnreadRecord { path: String::new(), place: String::new(), records: rest, message });
+    }
+    unread
+}
+
+/// What users should know about the rows of a mini-batch.
+#[derive(Clone, Debug, Default)]
+pub struct Warnings {
+    /// The first [`WARNINGS_MAX`].
+    pub first: Vec<Warning>,
+    /// Number of all.
+    pub total: u64,
+    /// All by kind, for a summary.
+    pub kinds: Vec<WarningKind>,
+}
+
+impl Warnings {
+    /// Adds the warnings of `more`.
+    pub fn extend(&mut self, more: Self) {
+        self.first.extend(more.first);
+        self.first.truncate(WARNINGS_MAX);
+        self.total += more.total;
+        self.kinds.extend(more.kinds);
+        self.kinds.truncate(WARNING_KINDS_MAX);
     }
 }
 
@@ -390,12 +384,25 @@ fn remedy(counted: &Counted, options: &TableOptions) -> String {
     let column = counted.column.as_deref().unwrap_or_default();
     if let Some(column_type) = counted.column_type {
         let setting = format!("columns: {{{}: {}}}", yaml_key(column), column_type.name());
-        return match options.column_types.get(column) {
-            Some(given) => format!("`columns` makes it {}: correct the values, or set {setting}", given.name()),
-            None if matches!(counted.problem, Problem::LeadingZeros | Problem::Rounded) => {
-                format!("to keep them, set {setting}")
+        return match (counted.problem, options.column_types.get(column)) {
+            (Problem::OffsetDropped, _) if options.format.is_delimited() => {
+                format!(
+                    "to keep them, set {setting}, or types: pandas with columns: {{{}: timestamp}}",
+                    yaml_key(column)
+                )
             }
-            None => format!("its type comes from the first {WINDOW_ROWS} rows: set {setting}"),
+            (Problem::CodesAsTruth, _) => format!("to keep them, set types: pandas, or {setting}"),
+            (problem, None) if problem.keeps_value() => format!("to keep them, set {setting}"),
+            (_, Some(given)) => format!("`columns` makes it {}: correct the values, or set {setting}", given.name()),
+            (_, None) => {
+                let rows = match options.types {
+                    TypeRules::Original => format!("the first {WINDOW_ROWS} rows"),
+                    TypeRules::Pandas => "some rows of the files".to_owned(),
+                };
+                let order = column_type == ColumnType::DateTimeDayFirst;
+                let condition = if order { " if days come first" } else { "" };
+                format!("its type comes from {rows}: set {setting}{condition}")
+            }
         };
     }
     match counted.problem {
@@ -408,7 +415,10 @@ fn remedy(counted: &Counted, options: &TableOptions) -> String {
             let encoding = &options.encoding;
             format!("the files are read as {encoding}: set encoding to theirs, such as windows-1252")
         }
-        Problem::OtherHeader => "make files with other columns an input of their own".to_owned(),
+        Problem::HalfPair => "write the other half, or keep the text whole where it is cut".to_owned(),
+        Problem::OtherHeader => {
+            "to read each file by its own header, set header: all_files_different_headers".to_owned()
+        }
         Problem::NoObject => "write one JSON object a line".to_owned(),
         _ => format!("to read it, set columns: {{{}: json}}", yaml_key(column)),
     }
@@ -437,6 +447,8 @@ pub(crate) enum Became {
     Missing,
     Integer(i64),
     Float(f64),
+    /// Nanoseconds since the epoch.
+    Time(i64),
 }
 
 impl Display for Became {
@@ -445,6 +457,10 @@ impl Display for Became {
             Self::Missing => formatter.write_str("missing"),
             Self::Integer(value) => value.fmt(formatter),
             Self::Float(value) => write!(formatter, "{value:?}"),
+            Self::Time(value) => match timestamp_ns_to_datetime(*value) {
+                Some(time) => time.fmt(formatter),
+                None => value.fmt(formatter),
+            },
         }
     }
 }

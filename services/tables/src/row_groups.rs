@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, RecordBatch};
+use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::ipc::convert::try_schema_from_ipc_buffer;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -217,7 +217,7 @@ impl RowGroupReader {
             };
             columns.filter_map(alone).next().unwrap_or(error)
         })?;
-        let batch = joined(&schema, batches, name)?;
+        let batch = joined(&schema, batches.into_iter().map(|batch| (name.to_owned(), batch)).collect())?;
         if batch.num_rows() != rows {
             let message = format!("holds {} rows where its footer promises {rows}", batch.num_rows());
             return Err(Error::Malformed { path: name.to_owned(), place: format!("row group {row_group}"), message });
@@ -320,9 +320,12 @@ impl Selection {
         let positions: HashMap<&str, usize> =
             schema.fields().iter().enumerate().rev().map(|(index, field)| (field.name().as_str(), index)).collect();
         let position = |column: &String| {
-            positions.get(column.as_str()).copied().ok_or_else(|| Error::Plan {
+            positions.get(column.as_str()).copied().ok_or_else(|| Error::Kind {
                 path: name.to_owned(),
-                message: format!("it has no column \"{column}\", which `columns` lists"),
+                message: format!(
+                    "has no column \"{column}\", which `columns` lists and the first file has: write it into the file, or \
+                     make files without it an input of their own"
+                ),
             })
         };
         let wanted: Vec<usize> = listed.iter().map(position).collect::<Result<_>>()?;
@@ -332,16 +335,18 @@ impl Selection {
     }
 }
 
-/// Combines batches with the same columns.
-pub(crate) fn joined(schema: &SchemaRef, batches: Vec<RecordBatch>, name: &str) -> Result<RecordBatch> {
-    let batches = batches.into_iter().map(|batch| {
+/// Combines batches with the same columns, each with the name of its file.
+pub(crate) fn joined(schema: &SchemaRef, batches: Vec<(String, RecordBatch)>) -> Result<RecordBatch> {
+    let first = batches.first().map(|(name, _)| name.clone()).unwrap_or_default();
+    let batches = batches.into_iter().map(|(path, batch)| {
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let found = bare_schema(&batch.schema());
         if found != *schema {
-            let message = "has other columns, or other types, than the other files of its mini-batch; make the files \
-                           alike, or an input of each kind"
-                .to_owned();
-            return Err(Error::Kind { path: name.to_owned(), message });
+            let message = format!(
+                "has other columns, or other types, than {first} in the same mini-batch; make the files alike, or an input \
+                 of each kind"
+            );
+            return Err(Error::Kind { path, message });
         }
         Ok(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options)?)
     });
@@ -400,30 +405,5 @@ fn plain_type(data_type: &DataType) -> DataType {
         DataType::Utf8 | DataType::Utf8View => DataType::LargeUtf8,
         DataType::BinaryView => DataType::LargeBinary,
         other => other.clone(),
-    }
-}
-
-/// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which pandas
-/// makes of whole numbers with missing values.
-pub(crate) fn rounded_by_pandas(column: &ArrayRef, rounded: impl FnMut(usize, i128, f64)) {
-    fn of<T: ArrowPrimitiveType>(column: &ArrayRef, mut rounded: impl FnMut(usize, i128, f64))
-    where
-        T::Native: Into<i128>,
-    {
-        /// Each whole number up to this one is a `float64`.
-        const EXACT_MAX: u128 = 1 << f64::MANTISSA_DIGITS;
-        for (row, value) in column.as_primitive::<T>().iter().enumerate() {
-            let Some(value) = value.map(Into::into).filter(|value| value.unsigned_abs() > EXACT_MAX) else { continue };
-            let float = value as f64;
-            if float as i128 != value {
-                rounded(row, value, float);
-            }
-        }
-    }
-    match column.data_type() {
-        _ if column.null_count() == 0 => {}
-        DataType::Int64 => of::<Int64Type>(column, rounded),
-        DataType::UInt64 => of::<UInt64Type>(column, rounded),
-        _ => {}
     }
 }

@@ -61,6 +61,21 @@ pub(crate) fn parse_integer(cell: &[u8]) -> Option<i64> {
     if negative { Some(value) } else { value.checked_neg() }
 }
 
+/// Parses a whole number without a minus, within `u64`.
+pub(crate) fn parse_unsigned(cell: &[u8]) -> Option<u64> {
+    let (negative, digits) = split_sign(cell);
+    if negative || !is_whole(cell) {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |value, byte| value.checked_mul(10)?.checked_add(u64::from(byte - b'0')))
+}
+
+/// Returns whether a text is a whole number of any size.
+pub(crate) fn is_whole(cell: &[u8]) -> bool {
+    let (_, digits) = split_sign(cell);
+    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+}
+
 fn split_sign(cell: &[u8]) -> (bool, &[u8]) {
     match cell {
         [b'-', rest @ ..] => (true, rest),
@@ -142,11 +157,53 @@ pub(crate) fn quick_decimal(text: &[u8], start: usize, end: usize) -> Option<f64
     Some(f64::from_bits(value.to_bits() | (u64::from(is_negative) << 63)))
 }
 
+/// Python rejects integers of more than 4300 digits.
+const NUMBER_BYTES_MAX: usize = 4000;
+
+/// Returns whether a word is a number of JSON.
+pub(crate) fn is_number(word: &[u8]) -> bool {
+    if word.len() > NUMBER_BYTES_MAX {
+        return false;
+    }
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut rest = word.strip_prefix(b"-").unwrap_or(word);
+    let whole = digits(rest);
+    if whole == 0 || (whole > 1 && rest[0] == b'0') {
+        return false;
+    }
+    rest = &rest[whole..];
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let length = digits(fraction);
+        if length == 0 {
+            return false;
+        }
+        rest = &fraction[length..];
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        let exponent = exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+")).unwrap_or(exponent);
+        let length = digits(exponent);
+        if length == 0 {
+            return false;
+        }
+        rest = &exponent[length..];
+    }
+    rest.is_empty()
+}
+
 /// Parses a truth value in any recognised notation.
 pub(crate) fn parse_boolean(cell: &[u8]) -> Option<bool> {
     match cell {
         b"1" | b"T" | b"Y" => Some(true),
         b"0" | b"F" | b"N" => Some(false),
+        _ if cell.eq_ignore_ascii_case(b"true") => Some(true),
+        _ if cell.eq_ignore_ascii_case(b"false") => Some(false),
+        _ => None,
+    }
+}
+
+/// Parses a truth value as `pandas.read_csv` does: a word.
+pub(crate) fn parse_truth(cell: &[u8]) -> Option<bool> {
+    match cell {
         _ if cell.eq_ignore_ascii_case(b"true") => Some(true),
         _ if cell.eq_ignore_ascii_case(b"false") => Some(false),
         _ => None,

@@ -62,7 +62,7 @@ pub fn text_sketches(
     let block = Block { path: ItemPath::from(path), version: None, range, path_columns: Vec::new() };
     let block = [LocalBlock { block: &block, path, has_holes: false }];
     let own_schema = TableSchema { columns: schema.columns[..own].to_vec() };
-    let request = DecodeRequest { blocks: &block, options, schema: Some(&own_schema) };
+    let request = DecodeRequest { blocks: &block, options, schema: Some(&own_schema), with_lines: false };
     let decoded = Decoder::default().decode(&request)?;
     let batch = decoded.batch.slice(0, decoded.batch.num_rows().min(WINDOW_ROWS));
     let mut sketches = Vec::with_capacity(schema.columns.len());
@@ -76,6 +76,7 @@ pub fn text_sketches(
             false => "`infer_column_types: false`".to_owned(),
         };
         let column_type = match column_type {
+            _ if found.is_some_and(|column| column.has_missing) => "float64".to_owned(),
             ColumnType::Json => "object (dict, list, …)".to_owned(),
             _ => type_name(array.data_type()),
         };
@@ -100,9 +101,12 @@ pub fn schema_sketches(schema: &TableSchema) -> Vec<Sketch> {
     let sketch = |column: &TableColumn| Sketch {
         name: column.name.clone(),
         column_type: match column.column_type {
+            ColumnType::Integer | ColumnType::Unsigned if column.has_missing => "float64",
             ColumnType::Integer => "int64",
+            ColumnType::Unsigned => "uint64",
             ColumnType::Float => "float64",
             ColumnType::Boolean => "bool",
+            ColumnType::DateTimeMonthFirst | ColumnType::DateTimeDayFirst if column.has_offset => "datetime64[ns, UTC]",
             ColumnType::DateTimeMonthFirst | ColumnType::DateTimeDayFirst => "datetime64[ns]",
             _ => "object",
         }
@@ -174,7 +178,7 @@ fn reason(column_type: ColumnType, values: &[String], rows: usize) -> String {
     match column_type {
         _ if values.is_empty() => format!("no values in the first {rows} rows"),
         ColumnType::Boolean => format!("truth values of one notation {seen}"),
-        ColumnType::Integer => format!("whole numbers {seen}"),
+        ColumnType::Integer | ColumnType::Unsigned => format!("whole numbers {seen}"),
         ColumnType::Float => format!("numbers {seen}"),
         ColumnType::DateTimeMonthFirst => format!("dates, month before day where it is open {seen}"),
         ColumnType::DateTimeDayFirst => format!("dates, day before month {seen}"),
@@ -196,6 +200,7 @@ fn type_name(data_type: &DataType) -> String {
         DataType::Float32 | DataType::Float64 => data_type.to_string().to_lowercase(),
         _ if data_type.is_integer() => data_type.to_string().to_lowercase(),
         DataType::Timestamp(_, None) => "datetime64[ns]".to_owned(),
+        DataType::Timestamp(_, Some(zone)) => format!("datetime64[ns, {zone}]"),
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => TEXT.to_owned(),
         DataType::Null => "object (all missing)".to_owned(),
         other => other.to_string(),

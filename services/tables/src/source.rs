@@ -35,7 +35,7 @@ pub(crate) fn encoding_of(options: &TableOptions) -> Result<&'static Encoding> {
     let label = options.encoding.as_str();
     encoding_for(label).ok_or_else(|| {
         Error::Options(format!(
-            "encoding \"{label}\" is unknown; use a label such as utf-8, latin1, windows-1252 or shift_jis"
+            "encoding \"{label}\" is unknown; use a label such as utf-8, latin-1, windows-1252 or shift_jis"
         ))
     })
 }
@@ -59,13 +59,34 @@ fn shows_ends(encoding: &'static Encoding, options: &TableOptions) -> bool {
     is_splittable(encoding) && (!is_multi_line(options) || encoding == UTF_8 || encoding.is_single_byte())
 }
 
-/// Returns the encoding of a label of WHATWG or Python: `utf_8`, `latin-1`, `utf-8-sig`.
-fn encoding_for(label: &str) -> Option<&'static Encoding> {
-    let label = label.trim().to_ascii_lowercase().replace('_', "-");
+/// Returns the encoding of a label of WHATWG or Python: `utf_8`, `latin-1`, `utf-8-sig`, `cp1252`, `utf-16`. As everywhere
+/// on the web, Latin-1 and ASCII are read as windows-1252, which has more characters.
+pub fn encoding_for(label: &str) -> Option<&'static Encoding> {
+    /// Names of Python that are no label, without hyphens.
+    const OF_PYTHON: [(&str, &str); 14] = [
+        ("latin", "latin1"),
+        ("l2", "latin2"),
+        ("iso88591", "latin1"),
+        ("iso885915", "iso-8859-15"),
+        ("646", "ascii"),
+        ("utf16", "utf-16le"),
+        ("cp932", "shift_jis"),
+        ("ms932", "shift_jis"),
+        ("mskanji", "shift_jis"),
+        ("cp936", "gbk"),
+        ("ms936", "gbk"),
+        ("cp949", "euc-kr"),
+        ("cp950", "big5"),
+        ("eucjp", "euc-jp"),
+    ];
+    let label = label.trim().to_ascii_lowercase().replace(['_', ' '], "-");
     let label = label.strip_suffix("-sig").unwrap_or(&label);
-    [label, &label.replace('-', "_"), &label.replace('-', "")]
-        .into_iter()
-        .find_map(|label| Encoding::for_label_no_replacement(label.as_bytes()))
+    let bare = label.replace('-', "");
+    let other = OF_PYTHON.iter().find(|(python, _)| *python == bare).map_or("", |(_, other)| other);
+    let big_endian = bare.strip_prefix("utf16").map(|end| format!("utf-16{end}")).unwrap_or_default();
+    let windows = bare.strip_prefix("cp").or(bare.strip_prefix("windows")).map(|page| format!("windows-{page}"));
+    let labels = [label, &label.replace('-', "_"), &bare, other, &big_endian, &windows.unwrap_or_default()];
+    labels.into_iter().find_map(|label| Encoding::for_label_no_replacement(label.as_bytes()))
 }
 
 pub(crate) fn is_splittable(encoding: &'static Encoding) -> bool {
@@ -147,7 +168,7 @@ pub(crate) struct TextFile {
     /// Its name for people.
     pub name: String,
     pub bytes: u64,
-    /// Start of the first line that is not blank: the header, if there is one.
+    /// Start of the first line that is not blank, behind those to skip: the header, if there is one.
     pub first_line: u64,
     /// For a compressed file, the encoding of the options.
     pub encoding: &'static Encoding,
@@ -209,7 +230,7 @@ impl TextFile {
             opened.is_stream = true;
             return Ok(opened);
         }
-        opened.first_line = opened.find_first_line(options.delimiter)?;
+        opened.first_line = opened.find_first_line(options)?;
         Ok(opened)
     }
 
@@ -220,7 +241,8 @@ impl TextFile {
         Ok(file)
     }
 
-    fn find_first_line(&self, delimiter: u8) -> Result<u64> {
+    fn find_first_line(&self, options: &TableOptions) -> Result<u64> {
+        let mut skipped = 0;
         let mut buffer = vec![0; 64];
         let mut line_start = 0;
         let mut at = self.mark_bytes;
@@ -229,12 +251,13 @@ impl TextFile {
             for (index, &byte) in buffer[..length].iter().enumerate() {
                 if byte == b'\n' {
                     line_start = at + index as u64 + 1;
-                } else if !is_blank(&[byte], delimiter) {
+                    skipped += 1;
+                } else if skipped >= options.skip_rows && !is_blank(&[byte], options.delimiter) {
                     return Ok(line_start);
                 }
             }
             if length == 0 {
-                return Ok(line_start);
+                return Ok(if skipped < options.skip_rows { self.bytes } else { line_start });
             }
             at += length as u64;
             buffer.resize(PIECE_BYTES, 0);

@@ -21,8 +21,8 @@ pub(crate) fn is_multi_line(options: &TableOptions) -> bool {
 
 /// Returns the splitter for `options`.
 pub(crate) fn splitter(options: &TableOptions) -> Splitter {
-    let drop_ragged = options.on_type_mismatch == MismatchPolicy::Error;
-    Splitter { delimiter: options.delimiter, multi_line: is_multi_line(options), drop_ragged }
+    let drops_lossy = options.on_type_mismatch == MismatchPolicy::Reject;
+    Splitter { delimiter: options.delimiter, multi_line: is_multi_line(options), drops_lossy }
 }
 
 /// Number of cells in the index of one chunk.
@@ -35,8 +35,8 @@ pub(crate) struct Splitter {
     pub delimiter: u8,
     /// Whether a line break in a quoted cell belongs to the cell. Otherwise it ends the row.
     pub multi_line: bool,
-    /// Whether to leave out rows with too few or too many cells. They are reported in any case.
-    pub drop_ragged: bool,
+    /// Whether to leave out rows with too many cells, or that end within quotes, and the rests of those. They are reported in any case.
+    pub drops_lossy: bool,
 }
 
 /// A row with a wrong number of cells, or that ends within quotes.
@@ -47,6 +47,9 @@ pub(crate) struct Ragged {
     pub cells: usize,
     /// It ends within quotes, so that the next line is probably its rest.
     pub is_broken: bool,
+    /// It is too short, and closes quotes that it does not open: such a rest. Its own content says so, because the line
+    /// before it may be in another block. Only noticed where such rows are left out.
+    pub is_rest: bool,
 }
 
 /// The positions of the cells of some rows.
@@ -163,11 +166,13 @@ impl Splitter {
         } else {
             found < columns
         };
-        let ragged = ragged || is_broken;
-        if ragged {
-            rows.ragged.push(Ragged { position: rows.base + row, cells: found, is_broken });
+        let has_stray_quote = || memchr::memchr_iter(b'"', &tail[row..end]).count() % 2 == 1;
+        let is_rest = self.drops_lossy && !is_broken && found < columns && has_stray_quote();
+        let is_lossy = is_broken || is_rest || ragged && found > columns;
+        if ragged || is_broken {
+            rows.ragged.push(Ragged { position: rows.base + row, cells: found, is_broken, is_rest });
         }
-        if !(ragged && self.drop_ragged) {
+        if !(is_lossy && self.drops_lossy) {
             rows.count += 1;
         }
     }
@@ -243,7 +248,7 @@ pub(crate) struct FirstRow {
 
 /// Returns the first row of `text` that is not blank.
 pub(crate) fn first_row(splitter: Splitter, text: &[u8]) -> FirstRow {
-    let splitter = Splitter { drop_ragged: false, ..splitter };
+    let splitter = Splitter { drops_lossy: false, ..splitter };
     let mut rows = Rows::default();
     let next = splitter.split(text, 0, 0, 1, &mut rows);
     let (columns, is_broken) = match rows.ragged.first() {
@@ -267,7 +272,7 @@ mod tests {
 
     use super::*;
 
-    const PLAIN: Splitter = Splitter { delimiter: b',', multi_line: false, drop_ragged: false };
+    const PLAIN: Splitter = Splitter { delimiter: b',', multi_line: false, drops_lossy: false };
 
     fn split_all(splitter: Splitter, text: &[u8], columns: usize) -> Vec<Vec<Option<String>>> {
         let mut rows = Rows::default();
@@ -357,8 +362,8 @@ mod tests {
         PLAIN.split(text, 0, 2, 9, &mut rows);
         let broken: Vec<_> = rows.ragged.iter().map(|row| (row.position, row.cells, row.is_broken)).collect();
         assert_eq!(broken, [(0, 2, true), (5, 1, false), (14, 2, true)]);
-        Splitter { drop_ragged: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
-        assert_eq!(rows.count, 1, "strict jobs do not take them");
+        Splitter { drops_lossy: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
+        assert_eq!((rows.count, rows.ragged[1].is_rest), (1, true), "strict jobs do not take them");
         Splitter { multi_line: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
         assert!(rows.ragged.is_empty() && rows.unterminated);
     }
@@ -371,8 +376,8 @@ mod tests {
         let ragged: Vec<_> = rows.ragged.iter().map(|row| (row.position, row.cells)).collect();
         assert_eq!((rows.count, ragged), (4, vec![(4, 1), (6, 3)]));
         assert!(rows.ragged.iter().all(|row| !row.is_broken));
-        Splitter { drop_ragged: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
-        assert_eq!((rows.count, rows.ragged.len()), (2, 2));
+        Splitter { drops_lossy: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
+        assert_eq!((rows.count, rows.ragged.len()), (3, 2), "a short row loses nothing");
     }
 
     #[test]

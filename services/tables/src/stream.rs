@@ -76,6 +76,19 @@ impl TextStream {
         Ok(stream)
     }
 
+    /// Opens the text of `file` behind the lines that the options skip.
+    pub fn open_table(file: &TextFile, options: &TableOptions) -> Result<Self> {
+        let mut stream = Self::open(file, 0)?;
+        if !file.is_stream {
+            // The file knows where its first line is; blank lines before it do not matter.
+            stream.skip_to(if options.skip_rows > 0 { file.first_line } else { 0 })?;
+            return Ok(stream);
+        }
+        let mut byte = [0];
+        while stream.lines.is_some_and(|lines| lines < options.skip_rows) && stream.read(&mut byte)? == 1 {}
+        Ok(stream)
+    }
+
     /// Returns whether continuing here reads `file` at `position` with less work than a new start.
     pub fn leads_to(&self, file: &TextFile, position: u64) -> bool {
         file.is_stream && self.position <= position && self.name == file.name && self.identity == file.identity

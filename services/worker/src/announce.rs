@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use backon::Retryable;
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Work};
+use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Takes, Work};
 use queue::pauses::FOR_SECONDS;
 use queue::{Message, Queue};
 use storage::JobStore;
@@ -135,8 +135,9 @@ impl Announcer {
                     // The lease is lost: another node has the mini-batch, and will announce its outcome.
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
                     let Outcome { lease, mut attempt, rows, next_try, has_checkpoints, of_rows, .. } = *outcome;
-                    if let (Some(descriptor), Some(preparer)) = (of_rows, &self.preparer) {
-                        name_places(&mut attempt, &descriptor, preparer).await;
+                    if let (Some(of_rows), Some(preparer)) = (of_rows, &self.preparer) {
+                        let (descriptor, takes) = *of_rows;
+                        name_places(&mut attempt, &descriptor, takes, preparer).await;
                     }
                     let rows = self.write(&mut attempt, rows).await?;
                     if matches!(attempt.rows, Rows::Part { .. }) || attempt.rejected_part.is_some() {
@@ -232,9 +233,9 @@ impl Announcer {
 }
 
 /// Replaces the details of rejected rows with their places in files, as far as they are known.
-async fn name_places(attempt: &mut Attempt, descriptor: &Descriptor, preparer: &Preparer) {
+async fn name_places(attempt: &mut Attempt, descriptor: &Descriptor, takes: Takes, preparer: &Preparer) {
     let rows = attempt.rejected.iter().map(|rejected| rejected.item).collect();
-    let places = preparer.row_places(descriptor, rows).await;
+    let places = preparer.row_places(descriptor, rows, takes).await;
     for (rejected, place) in attempt.rejected.iter_mut().zip(places) {
         if let Some(place) = place {
             rejected.detail = place;
@@ -243,7 +244,7 @@ async fn name_places(attempt: &mut Attempt, descriptor: &Descriptor, preparer: &
     let is_rejected_whole = attempt.is_final && attempt.status != AttemptStatus::Succeeded && attempt.total > 0;
     if is_rejected_whole && matches!(descriptor.work, Work::Rows { .. }) {
         let first = descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
-        let place = preparer.row_places(descriptor, vec![first]).await.pop().flatten();
+        let place = preparer.row_places(descriptor, vec![first], takes).await.pop().flatten();
         if let Some(place) = place {
             attempt.detail = match attempt.total {
                 1 => place,

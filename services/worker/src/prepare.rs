@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use bounds::{Bounds, OutOfBounds};
 use bytes::Bytes;
 pub use prepared::{Preparation, Prepared};
-use protocol::{Block, BlockRange, Descriptor, ErrorReport, JobSpec, Payload, TableOptions, TableSchema, Work};
+use protocol::{Block, BlockRange, Descriptor, ErrorReport, JobSpec, Payload, TableOptions, TableSchema, Takes, Work};
 use remote::{Remote, TableFile};
 use storage::JobStore;
 use tables::{DecodeRequest, Decoder, IpcStream, LocalBlock};
@@ -123,8 +123,9 @@ impl Preparer {
     }
 
     /// Returns the places of some rows of a mini-batch for people, such as `data.csv, line 7`, in their order; `None` for
-    /// rows whose place would take reading more of an object. Reads the mini-batch again.
-    pub async fn row_places(&self, descriptor: &Descriptor, rows: Vec<u64>) -> Vec<Option<String>> {
+    /// rows whose place would take reading more of an object. The rows are those of the script, which gets them as
+    /// `takes` says. Reads the mini-batch again.
+    pub async fn row_places(&self, descriptor: &Descriptor, rows: Vec<u64>, takes: Takes) -> Vec<Option<String>> {
         let unknown = vec![None; rows.len()];
         let Work::Rows { input, blocks, .. } = &descriptor.work else { return unknown };
         let Some(options) = self.spec.inputs.get(*input as usize).map(|input| input.table.clone()) else {
@@ -139,7 +140,10 @@ impl Preparer {
         let Ok(files) = self.remote.tables(blocks, &options).await else { return unknown };
         let (blocks, schema) = (blocks.clone(), schemas.get(*input as usize).cloned().flatten());
         let places = self.with_decoder(move |decoder| {
-            with_request(&files, &blocks, &options, schema.as_ref(), |request| decoder.row_places(request, &rows))
+            let with_lines = takes == Takes::Items;
+            with_request(&files, &blocks, &options, schema.as_ref(), with_lines, |request| {
+                decoder.row_places(request, &rows)
+            })
         });
         places.await.ok().and_then(std::result::Result::ok).unwrap_or(unknown)
     }
@@ -198,13 +202,14 @@ fn with_request<T>(
     blocks: &[Block],
     options: &TableOptions,
     schema: Option<&TableSchema>,
+    with_lines: bool,
     function: impl FnOnce(&DecodeRequest) -> T,
 ) -> T {
     let paths: Vec<PathBuf> = local.iter().map(TableFile::path).collect();
     let local_blocks = blocks.iter().zip(local.iter().zip(&paths));
     let local_blocks: Vec<LocalBlock> =
         local_blocks.map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() }).collect();
-    function(&DecodeRequest { blocks: &local_blocks, options, schema })
+    function(&DecodeRequest { blocks: &local_blocks, options, schema, with_lines })
 }
 
 fn decode(
@@ -215,7 +220,7 @@ fn decode(
     schema: Option<&TableSchema>,
     files: &MemoryFiles,
 ) -> Result<Prepared> {
-    let decoded = with_request(local, blocks, options, schema, |request| decoder.decode(request));
+    let decoded = with_request(local, blocks, options, schema, true, |request| decoder.decode(request));
     // After the file was read, and before an error that a change may have caused.
     local::check_blocks(blocks)?;
     let decoded = decoded?;
@@ -228,9 +233,8 @@ fn decode(
         passed: rows,
         unread: decoded.unread,
         warnings: decoded.warnings,
-        warnings_total: decoded.warnings_total,
-        warning_kinds: decoded.warning_kinds,
-        warns_of_pandas: decoded.warns_of_pandas,
+        warnings_of_pandas: decoded.warnings_of_pandas,
+        as_items: decoded.as_items,
         ..Prepared::new(Payload::Table { rows, total, bytes, is_declared }, total)
     })
 }

@@ -150,7 +150,7 @@ impl Life {
                 init_seconds: 0.0,
                 import_seconds: 0.0,
                 python_version: "3".into(),
-                takes_arrow: false,
+                takes: protocol::Takes::Frame,
             },
             Bytes::new(),
         );

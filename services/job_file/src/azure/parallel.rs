@@ -209,6 +209,10 @@ impl Reader<'_> {
         if let Some(format) = is_mltable.then_some("mltable").or(format) {
             keys.push(Entry::new("format", Node::text(location, format)));
         }
+        if !is_mltable && format.is_some_and(|format| format != TableFormat::Parquet.word()) {
+            // As there: a file MLTable says so itself.
+            keys.push(Entry::new("on_type_mismatch", Node::text(location, "missing")));
+        }
         let input = Entry::new(name, Node { location, value: Value::Mapping(keys) });
         job.put_mapping("inputs", location, vec![input]);
     }

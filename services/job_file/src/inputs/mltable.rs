@@ -103,8 +103,11 @@ fn read(
     if let (Some(rows), true) = (&table.rows, is_file) {
         problems.warn(rows.location, FILE, "take and skip have no effect on an input of type file");
     }
+    let converts = table.format.filter(|format| !is_file && format.is_text());
+    let converts = converts.map(|_| Entry::new("on_type_mismatch", Node::text(location, "missing")));
     let rows = table.rows.into_iter().filter(|_| !is_file).flat_map(Rows::keys);
     let keys = [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(rows).chain(table.keys);
+    let keys = keys.chain(converts);
     for key in keys {
         if !all.iter().any(|entry| entry.key == key.key) {
             all.push(key);
@@ -275,7 +278,7 @@ impl MlTable {
             }
             "include_path_column" if written.eq_ignore_ascii_case("false") => {}
             "invalid_lines" if written.eq_ignore_ascii_case("error") => {
-                self.keys.push(Entry::new("on_type_mismatch", Node::text(node.location, "error")));
+                self.keys.push(Entry::new("on_type_mismatch", Node::text(node.location, "reject")));
             }
             "invalid_lines" | "partition_size" => {}
             "path_column" | "include_path_column" => {

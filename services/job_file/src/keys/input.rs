@@ -1,6 +1,6 @@
 //! Keys of an input, and of `environment` as a mapping.
 
-use protocol::{HeaderMode, MismatchPolicy};
+use protocol::{HeaderMode, MismatchPolicy, TypeRules};
 
 use super::{Applies, Key, REQUIRED, Table, key, key_with_default};
 use crate::values::{boolean, choice, integer, text, word};
@@ -66,13 +66,31 @@ const OF_INPUT: &[Key] = &[
             choice(node, &headers).map(|header| table.header = header)
         })
         .only(Applies::Delimited),
+    key_with_default("skip_rows", "integer from 0", "0")
+        .meaning("Lines of each file before its header, or before its first row where it has none.")
+        .table(|table, node| integer(node, 0, i64::MAX).map(|lines| table.skip_rows = lines))
+        .only(Applies::Delimited),
     key_with_default("encoding", "text", "utf-8")
-        .meaning("A WHATWG name: `iso-8859-1`, `windows-1252`, `utf-16le`, `shift_jis`, …")
+        .meaning(
+            "A name of WHATWG or Python: `latin-1`, `cp1252`, `utf-8-sig`, `utf-16`, `shift_jis`, … Latin-1 is read as \
+             windows-1252, which has more characters.",
+        )
         .table(|table, node| encoding(node).map(|encoding| table.encoding = encoding))
         .only(Applies::Text),
+    key_with_default("types", "`original`, `pandas`", "original")
+        .meaning(
+            "Rules by which text becomes typed values: those of Azure ML, or those of `pandas.read_csv`, which are the \
+             default for functions in Python. See [Types of columns](#types-of-columns).",
+        )
+        .table(|table, node| {
+            let rules = [("original", TypeRules::Original), ("pandas", TypeRules::Pandas)];
+            choice(node, &rules).map(|rules| table.types = rules)
+        })
+        // Of Parquet, too: a caller need not know the format.
+        .only(Applies::Tables),
     key_with_default("infer_column_types", BOOLEAN, "true")
         .meaning(
-            "Finds the types of columns in the first 200 rows. `false`: every column is text, except for the types that \
+            "Finds the types of columns. `false`: every column is text, except for the types that \
              `columns` gives.",
         )
         .table(|table, node| boolean(node).map(|infer| table.infer_column_types = infer))
@@ -88,16 +106,17 @@ const OF_INPUT: &[Key] = &[
         .meaning("Keeps `''` in text columns, instead of a missing value.")
         .table(|table, node| boolean(node).map(|keep| table.empty_as_string = keep))
         .only(Applies::Text),
-    key_with_default("on_type_mismatch", "`warn`, `error`", "warn")
+    key_with_default("on_type_mismatch", "`reject`, `missing`", "reject")
         .meaning(
-            "Effect of a value that does not fit its column. `warn`: it is converted as the original did, and reported. \
-             `error`: its row fails.",
+            "Effect of a value that does not fit the type of its column. `reject`: its row is a failed item; `run` gets the \
+             other rows. `missing`: it is converted as Azure ML does, in most cases to a missing value, and reported. \
+             Documents of Azure ML set `missing`.",
         )
         .table(|table, node| {
-            let policies = [("warn", MismatchPolicy::Warn), ("error", MismatchPolicy::Error)];
+            let policies = [("reject", MismatchPolicy::Reject), ("missing", MismatchPolicy::Missing)];
             choice(node, &policies).map(|policy| table.on_type_mismatch = policy)
         })
-        .only(Applies::Text),
+        .only(Applies::Tables),
     key_with_default("skip", "integer from 0", "0")
         .meaning(
             "Number of rows to skip at the beginning of the table, counted over all files in order. The types of columns \
@@ -146,17 +165,11 @@ fn delimiter(node: &Node) -> Result<u8, Fault> {
     }
 }
 
-/// A WHATWG label, or one of the original's names for the same encodings.
+/// A label that `tables` knows.
 fn encoding(node: &Node) -> Result<String, Fault> {
     let label = word(node)?.to_ascii_lowercase();
-    let label = match label.as_str() {
-        "utf16" => "utf-16le",
-        "windows1252" => "windows-1252",
-        label => label,
-    };
-    let known = |label: &str| encoding_rs::Encoding::for_label_no_replacement(label.as_bytes());
-    match known(label).or_else(|| known(&label.replace('_', "-"))).or_else(|| known(label.trim_end_matches("-sig"))) {
-        Some(_) => Ok(label.to_owned()),
-        None => Err(Fault::new(node, "a name of an encoding: utf-8, iso-8859-1, windows-1252, utf-16le, shift_jis, …")),
+    match partitioner::encoding_for(&label) {
+        Some(_) => Ok(label),
+        None => Err(Fault::new(node, "a name of an encoding: utf-8, latin-1, windows-1252, utf-16, shift_jis, …")),
     }
 }

@@ -137,7 +137,7 @@ fn options_of_tables_are_read() {
     infer_column_types: false
     support_multi_line: true
     empty_as_string: true
-    on_type_mismatch: error
+    on_type_mismatch: missing
     partition_format: '{Store}/{date:yyyy/MM/dd}/{name}.csv'",
     );
     let input = &spec.inputs[0];
@@ -145,7 +145,7 @@ fn options_of_tables_are_read() {
     assert_eq!((table.format, table.delimiter, table.header), (TableFormat::Csv, b';', HeaderMode::NoHeader));
     assert_eq!((table.encoding.as_str(), table.infer_column_types), ("iso88591", false));
     assert_eq!((table.support_multi_line, table.empty_as_string), (true, true));
-    assert_eq!(table.on_type_mismatch, MismatchPolicy::Error);
+    assert_eq!(table.on_type_mismatch, MismatchPolicy::Missing);
     assert_eq!(input.partition_format.as_deref(), Some("{Store}/{date:yyyy/MM/dd}/{name}.csv"));
 }
 
@@ -244,8 +244,10 @@ fn encoding_takes_common_names() {
         ("utf-8-sig", "utf-8-sig"),
         ("latin1", "latin1"),
         ("iso_8859_1", "iso_8859_1"),
-        ("windows1252", "windows-1252"),
-        ("utf16", "utf-16le"),
+        ("windows1252", "windows1252"),
+        ("UTF_16", "utf_16"),
+        ("latin-1", "latin-1"),
+        ("utf-8-sig", "utf-8-sig"),
         ("shift_jis", "shift_jis"),
     ] {
         let changes = format!("inputs: [{{TABLE, encoding: {given}}}]");

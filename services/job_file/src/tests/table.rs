@@ -161,7 +161,7 @@ fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
     let settings: serde_json::Value = serde_json::from_str(&settings).expect("still JSON");
     let table = serde_json::json!({
         "delimiter": 44, "empty_as_string": false, "encoding": "utf-8", "format": "csv",
-        "header": "all_files_same_headers", "infer_column_types": true, "on_type_mismatch": "warn",
+        "header": "all_files_same_headers", "infer_column_types": true, "on_type_mismatch": "reject",
         "support_multi_line": false,
     });
     let input = serde_json::json!({

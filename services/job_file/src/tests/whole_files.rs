@@ -125,7 +125,7 @@ inputs:
     path: tables
     format: csv
     partition_format: "{Store}/{Brand}/{file_name}.csv"
-    on_type_mismatch: error
+    on_type_mismatch: missing
 partition_keys: [Store, "Bränd", Brand]
 arguments: [--append_row_dataframe_header, true]
 output: out
@@ -146,7 +146,7 @@ fn job_on_tables_with_partition_keys_is_read() {
     assert_eq!((spec.output.format, spec.output.header, spec.strict_results), (OutputFormat::Csv, true, true));
     let table = &spec.inputs[0].table;
     assert_eq!((table.format, table.header), (TableFormat::Csv, HeaderMode::AllFilesSameHeaders));
-    assert_eq!(table.on_type_mismatch, MismatchPolicy::Error);
+    assert_eq!(table.on_type_mismatch, MismatchPolicy::Missing);
     let from = spec.argv.iter().position(|argument| argument == "--append_row_file_name").expect("appended");
     let output = workplace.path("out").display().to_string();
     let keys = r#"["Store", "Bränd", "Brand"]"#;

@@ -7,6 +7,10 @@ what still refers to it, such as a table that the function keeps, gets pages of 
 import mmap
 
 PAGE = mmap.PAGESIZE
+OWN = b"gristmill."
+"""Beginning of the keys of metadata that the agent writes (``protocol/src/fields.rs``)."""
+LINES = b"gristmill.lines"
+FITS = b"gristmill.fits"
 
 
 class MissingPyarrow(Exception):
@@ -22,10 +26,22 @@ class SharedTable:
         self._length = length
 
     def read(self):
-        """Returns a ``pyarrow.Table`` whose columns lie in the mapping."""
+        """Returns a ``pyarrow.Table`` whose columns lie in the mapping. What the agent adds for other readers is left
+        out."""
         import pyarrow
 
-        return pyarrow.ipc.open_stream(pyarrow.py_buffer(self._memory)).read_all()
+        table = pyarrow.ipc.open_stream(pyarrow.py_buffer(self._memory)).read_all()
+        metadata = [field.metadata or {} for field in table.schema]
+        for place, known in enumerate(metadata):
+            if FITS in known:
+                table = table.filter(table.column(place))
+        hidden = [place for place, known in enumerate(metadata) if LINES in known or FITS in known]
+        for place in reversed(hidden):
+            table = table.remove_column(place)
+        if any(key.startswith(OWN) for field in table.schema for key in field.metadata or ()):
+            schema = pyarrow.schema([_without_own(field) for field in table.schema], table.schema.metadata)
+            table = pyarrow.Table.from_arrays(table.columns, schema=schema)
+        return table
 
     def release(self):
         """Makes the file free for its next table. Pages that something still refers to become private copies."""
@@ -35,6 +51,11 @@ class SharedTable:
         except BufferError:
             for offset in range(0, self._length, PAGE):
                 memory[offset] = memory[offset]
+
+
+def _without_own(field):
+    metadata = field.metadata or {}
+    return field.with_metadata({key: value for key, value in metadata.items() if not key.startswith(OWN)} or None)
 
 
 def require_pyarrow(executable):

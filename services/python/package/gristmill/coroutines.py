@@ -13,7 +13,6 @@ import time
 import traceback
 
 from gristmill.errors import add_note, is_own_frame
-from gristmill.flags import dictionaries
 from gristmill.results import RowsOfItems
 
 ASYNCIO_FOLDER = os.path.dirname(asyncio.__file__) + os.sep
@@ -116,7 +115,7 @@ class ItemFunction:
 
     def run(self, mini_batch, context):
         """Returns one row for each item, in order, and none where ``run_item`` returns ``None``."""
-        items = list(mini_batch) if isinstance(mini_batch, list) else dictionaries(mini_batch)
+        items = list(mini_batch)
         rows, failures, tried = self._coroutines.run(self._rows_of, items, context)
         result = RowsOfItems(tried)
         result.failures = failures

@@ -11,7 +11,6 @@ A script without them pays nothing.
 
 import json
 
-from gristmill.context import MiniBatchFiles
 from gristmill.results import RowsOfItems
 
 ASYNC_MODE = "--amlbi_async_mode"
@@ -39,37 +38,16 @@ def is_on(arguments, name):
     return value is not None and value.strip().lower() in ("true", "t", "yes", "y", "1", "on")
 
 
-def adapt(run, arguments, tabular):
+def asks_for_dictionaries(arguments):
+    """Returns whether the rows of a table reach ``run`` as dictionaries."""
+    return any(value_of(arguments, name) is not None for name in ("--amlbi_file_format", "--amlbi_mini_batch_rows"))
+
+
+def adapt(run, arguments):
     """Returns ``run`` with the conversions that the options ask for."""
-    rows = value_of(arguments, "--amlbi_file_format") or value_of(arguments, "--amlbi_mini_batch_rows")
-    if tabular and rows is not None:
-        run = _with_dictionaries(run)
     if value_of(arguments, "--amlbi_pf_run_mode") == "component":
         run = _with_outputs_alone(run)
     return run
-
-
-def _with_dictionaries(run):
-    def with_dictionaries(frame, *context):
-        rows = MiniBatchFiles(dictionaries(frame))
-        if context:
-            context[0].dataset = rows
-            rows.task_id = context[0].minibatch_index
-        return run(rows, *context)
-
-    return with_dictionaries
-
-
-def dictionaries(frame):
-    """Returns the rows of a DataFrame as dictionaries of Python's own values, with ``None`` for missing ones."""
-    names = [str(name) for name in frame.columns]
-    columns = []
-    for position in range(len(names)):
-        column = frame.iloc[:, position]
-        missing = column.isna()
-        values = column.astype(object).tolist()
-        columns.append([None if none else value for value, none in zip(values, missing.tolist(), strict=True)])
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _with_outputs_alone(run):

@@ -68,6 +68,13 @@ def path_of(path):
     return os.fsdecode(binascii.a2b_base64(path["bytes"]))
 
 
+def _takes(functions):
+    """Returns how the script gets the rows of a table (``Takes`` in ``protocol/src/frame.rs``)."""
+    if functions.wants_items:
+        return "items"
+    return "arrow" if functions.wants_arrow or functions.wants_pandas is not None else "frame"
+
+
 class Process:
     """One configured worker process."""
 
@@ -192,7 +199,7 @@ class Process:
                 "init_seconds": time.perf_counter() - started,
                 "import_seconds": imported - started,
                 "python_version": ".".join(map(str, sys.version_info[:3])),
-                "takes_arrow": functions.wants_arrow or functions.wants_pandas is not None,
+                "takes": _takes(functions),
             }
         )
         return functions
@@ -363,6 +370,14 @@ class Process:
     def _table(self, mini_batch, descriptor, rows):
         """Returns a table as the script takes it, or some of its rows."""
         payload, functions = mini_batch["payload"], self._functions
+        if functions.wants_items:
+            from gristmill.tables import read_items
+
+            rows = range(payload["rows"]) if rows is None else rows
+            positions = range(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            items = MiniBatchFiles(read_items(descriptor, payload["bytes"], positions))
+            items.task_id = mini_batch["mini_batch"]
+            return items
         if functions.wants_arrow or (functions.wants_pandas and payload.get("is_declared")):
             from gristmill.parquet_tables import arrow_table, pandas_frame
 

@@ -102,6 +102,8 @@ class EntryFunctions:
     def __init__(self, module, script, arguments=(), tabular=False, concurrency=None, limit=None):
         self.coroutines = None
         self.notes = []
+        # Whether the rows of a table are dictionaries.
+        self.wants_items = tabular and flags.asks_for_dictionaries(arguments)
         self._limit = limit
         self._script = script
         self.init = self._plain("init", _callable(module, "init"))
@@ -116,6 +118,7 @@ class EntryFunctions:
             self.wants_context = True
         elif _callable(module, "run") is None and (run_item := _callable(module, "run_item")) is not None:
             self.run = self._of_items(run_item, concurrency or CONCURRENCY)
+            self.wants_items = tabular
             self.wants_context = True
             concurrency = None
         else:
@@ -128,7 +131,7 @@ class EntryFunctions:
                 f"concurrency has no effect: {os.path.basename(self._script)} has no `async def run_item(item)` in "
                 "place of run()"
             )
-        self.run = flags.adapt(self.run, arguments, tabular)
+        self.run = flags.adapt(self.run, arguments)
         self.wants_arrow = getattr(module, ARROW, False) is True
         self.wants_pandas = getattr(module, PANDAS, None)
         shutdown = _callable(module, "shutdown")

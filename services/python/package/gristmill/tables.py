@@ -1,5 +1,6 @@
-"""Converts a table from the agent to the DataFrame for ``run``."""
+"""Converts a table from the agent to the DataFrame for ``run``, or to items that are dictionaries."""
 
+import json
 import os
 
 from gristmill._native import TableReader
@@ -40,11 +41,47 @@ def _holds_only_values(frame):
 
 
 def read_frame(fd, length):
-    """Returns the frame in the memory file ``fd``: new index from 0, columns in order, types of the original."""
+    """Returns the frame in the memory file ``fd``: new index from 0, columns in order, types of the original, or those
+    of pandas if the input asks for them."""
+    rows, columns = _reader.read(fd, length, False)
+    return _frame(fd, length, rows, columns)
+
+
+def read_items(fd, length, positions):
+    """Returns the rows at some positions as dictionaries: a line of JSON as ``json.loads`` reads it, the rows of other
+    tables as Python's own values, with ``None`` for missing ones. Columns from the path follow."""
+    rows, columns = _reader.read(fd, length, True)
+    place = next((place for place, (_, kind, _) in enumerate(columns) if kind == "lines"), None)
+    if place is None:
+        return _dictionaries(_frame(fd, length, rows, columns), positions)
+    selection, _, lines = columns[place]
+    wanted = {name for name, _, _ in columns[:place]} if selection else None
+    from_path = columns[place + 1 :]
+    items = []
+    for position in positions:
+        item = json.loads(lines[position])
+        if wanted is not None:
+            item = {key: value for key, value in item.items() if key in wanted}
+        item.update((name, values[position]) for name, _, values in from_path)
+        items.append(item)
+    return items
+
+
+def _dictionaries(frame, positions):
+    names = [str(name) for name in frame.columns]
+    columns = []
+    for place in range(len(names)):
+        column = frame.iloc[positions, place]
+        missing = column.isna()
+        values = column.astype(object).tolist()
+        columns.append([None if none else value for value, none in zip(values, missing.tolist(), strict=True)])
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _frame(fd, length, rows, columns):
     import numpy
     import pandas
 
-    rows, columns = _reader.read(fd, length)
     data = {}
     foreign = None
     for position, (name, kind, array) in enumerate(columns):
@@ -52,6 +89,11 @@ def read_frame(fd, length):
             if foreign is None:
                 foreign = _arrow_table(fd, length, name, array)
             array = _foreign_column(foreign, position, name, array)
+        elif kind == "text":
+            # Not object, which newer releases of pandas no longer have for text.
+            array = pandas.Series(array, dtype=pandas.Series([""]).dtype)
+        elif kind == "utc":
+            array = pandas.Series(array.view("datetime64[ns]")).dt.tz_localize("UTC")
         elif kind == "date":
             array = array.view("datetime64[D]").astype(object)
         elif kind != "plain":

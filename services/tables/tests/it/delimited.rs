@@ -34,19 +34,19 @@ fn quoted_line_break_ends_the_row_unless_multi_line() {
     let text = "a,b\n1,\"x\ny\"\n2,z\n";
     let torn = Input::new(text, csv()).decode_all();
     assert_eq!(column(&torn, "a"), ["1", "y\"", "2"]);
-    let [broken, short] = &torn.warning_kinds[..] else { panic!("two kinds: {torn:?}") };
+    let [broken, short] = &torn.warnings.kinds[..] else { panic!("two kinds: {torn:?}") };
     assert_eq!((broken.problem.as_str(), broken.count), ("lines that end within quotes, the row was cut there", 1));
     assert!(broken.first.ends_with("data.txt, line 2") && broken.remedy.ends_with("set support_multi_line: true"));
     assert_eq!(short.problem, "rows with fewer cells than there are columns, the others are missing");
-    let strict = TableOptions { on_type_mismatch: MismatchPolicy::Error, ..csv() };
+    let strict = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() };
     let strict = Input::new("a,b\n1,\"x\ny,z\"\n2,z\n", strict).decode_all();
     assert_eq!((strict.failed_records, column(&strict, "a")), (1, vec!["y".to_owned(), "2".to_owned()]));
     let whole = Input::new(text, TableOptions { support_multi_line: true, ..csv() });
     assert_eq!(column(&whole.decode_all(), "b"), ["x\ny", "z"]);
-    let unended = Input::new("a,b\n1,\"x\ny\n", TableOptions { support_multi_line: true, ..csv() });
+    let unended = Input::new("a,b\n5,\"x\ny\n", TableOptions { support_multi_line: true, ..csv() });
     let decoded = unended.decode_all();
     assert_eq!(column(&decoded, "b"), ["x\ny\n"]);
-    assert_eq!(decoded.warnings_total, 1);
+    assert_eq!(decoded.warnings.total, 1);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn types_of_large_multi_line_file_come_from_first_rows() {
     let long = format!("a,b\n{}x,y\n", format!("5,\"{}\n\"\n", "z".repeat(5000)).repeat(200));
     let input = Input::new(long, TableOptions { support_multi_line: true, ..csv() });
     let decoded = input.decode_all();
-    assert_eq!(column(&decoded, "a")[199..], ["5.0", "NaN"]);
+    assert_eq!(column(&decoded, "a")[199..], ["5", "-"]);
     assert_eq!(messages(&decoded), ["data.txt, line 402, column \"a\": \"x\" is no integer; read as missing"]);
 }
 
@@ -63,7 +63,7 @@ fn ragged_row_does_not_affect_other_rows() {
     let text = "a,b,c\n1,2,3\n4,5\n6,7,8,9\n10,11,12,\n";
     let decoded = Input::new(text, csv()).decode_all();
     assert_eq!(column(&decoded, "a"), ["1", "4", "6", "10"]);
-    assert_eq!(column(&decoded, "c"), ["3.0", "NaN", "8.0", "12.0"]);
+    assert_eq!(column(&decoded, "c"), ["3.0", "-", "8.0", "12.0"]);
     assert_eq!(
         messages(&decoded),
         [
@@ -71,9 +71,9 @@ fn ragged_row_does_not_affect_other_rows() {
             "data.txt, line 4: 4 cells in a table of 3 columns; the others were dropped"
         ]
     );
-    let strict = Input::new(text, TableOptions { on_type_mismatch: MismatchPolicy::Error, ..csv() }).decode_all();
-    assert_eq!((strict.rows, strict.failed_records), (2, 2));
-    assert_eq!(column(&strict, "c"), ["3", "12"]);
+    let strict = Input::new(text, TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() }).decode_all();
+    assert_eq!((strict.rows, strict.failed_records), (3, 1), "a short row loses nothing");
+    assert_eq!(column(&strict, "c"), ["3.0", "-", "12.0"]);
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn each_file_may_have_its_own_columns() {
         let all = if multi_line { BlockRange::WholeText } else { ALL_LINES };
         let read = |file: usize, range| decode(&paths[file], range, &options, schema.as_ref()).expect("readable");
         let second = read(1, all);
-        assert_eq!((column(&second, "a"), column(&second, "b")), (texts(&["4.0", "NaN"]), texts(&["-", "-"])));
+        assert_eq!((column(&second, "a"), column(&second, "b")), (texts(&["4", "-"]), texts(&["-", "-"])));
         assert_eq!(column(&second, "c").len(), 2);
         let third = read(2, all);
-        assert_eq!((column(&third, "b"), column(&third, "a")), (texts(&["q"]), texts(&["NaN"])));
-        assert!(second.warnings.is_empty() && third.warnings.is_empty());
+        assert_eq!((column(&third, "b"), column(&third, "a")), (texts(&["q"]), texts(&["-"])));
+        assert!(second.warnings.first.is_empty() && third.warnings.first.is_empty());
         let behind = match multi_line {
             true => BlockRange::Records { start: 8, end: 12 },
             false => BlockRange::Lines { first: 8, last: 9 },
@@ -124,7 +124,7 @@ fn different_header_is_reported() {
     let input = Input::new("a,b\n5,6\n", csv());
     let other = input.folder.file("other", "b,a\n7,8\n");
     let decoded = decode(&other, ALL_LINES, &csv(), input.schema.as_ref()).expect("readable");
-    assert!(decoded.warnings[0].message.contains("header differs"), "{:?}", decoded.warnings);
+    assert!(decoded.warnings.first[0].message.contains("header differs"), "{:?}", decoded.warnings);
     assert_eq!(column(&decoded, "a"), ["7"]);
 }
 
@@ -181,7 +181,7 @@ fn columns_from_the_path_are_last_and_blocks_are_in_order() {
         .collect();
     let local: Vec<_> =
         blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path, has_holes: false }).collect();
-    let request = DecodeRequest { blocks: &local, options: &csv(), schema: schema.as_ref() };
+    let request = DecodeRequest { blocks: &local, options: &csv(), schema: schema.as_ref(), with_lines: false };
     let decoded = tables::decode(&request).expect("readable");
     assert_eq!(names(&decoded), ["a", "Store", "Brand"]);
     assert_eq!(column(&decoded, "a"), ["5", "6", "7"]);
@@ -240,15 +240,27 @@ fn stream_has_one_batch_and_the_announced_length() {
 #[test]
 fn rows_know_their_lines() {
     let options = TableOptions { support_multi_line: true, ..csv() };
-    let options = TableOptions { on_type_mismatch: MismatchPolicy::Error, ..options };
+    let options = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..options };
     let options = TableOptions { column_types: [("n".to_owned(), ColumnType::Integer)].into(), ..options };
     // Row: line. 1: 2, "x": 3 (fails), 2: 6 (after a blank line, with two lines), 3: 8, "": 9.
     let input = Input::new("n,t\n1,a\nx,b\n\n\n2,\"c\nd\"\n3,e\n,f\n", options);
     let block = block(&input.path, BlockRange::WholeText);
     let blocks = [LocalBlock { block: &block, path: &input.path, has_holes: false }];
-    let request = DecodeRequest { blocks: &blocks, options: &input.options, schema: input.schema.as_ref() };
+    let request =
+        DecodeRequest { blocks: &blocks, options: &input.options, schema: input.schema.as_ref(), with_lines: false };
     let places = Decoder::with_window(5).row_places(&request, &[0, 1, 2, 3, 4]).expect("readable");
     let name = input.path.display();
     let expected = [Some(2), Some(6), Some(8), Some(9), None];
     assert_eq!(places, expected.map(|line| line.map(|line: u64| format!("{name}, line {line}"))));
+}
+
+#[test]
+fn rest_of_a_row_that_ends_within_quotes_is_left_out_in_any_block() {
+    let options = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() };
+    let input = Input::new("a,b,c\n1,\"x\n\ny\",2\n3,,4\n5\n", options);
+    for block_bytes in [1, 9, 10, 11, 1000] {
+        let blocks = input.blocks(block_bytes);
+        assert_eq!(blocks.iter().flat_map(|block| column(block, "a")).collect::<Vec<_>>(), ["3", "5"]);
+        assert_eq!(blocks.iter().map(|block| block.failed_records).sum::<u64>(), 2);
+    }
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use arrow::datatypes::DataType;
-use protocol::{ColumnType, MismatchPolicy, TableOptions};
-use tables::Decoded;
+use protocol::{BlockRange, ColumnType, MismatchPolicy, TableOptions};
+use tables::{DecodeRequest, Decoded, Decoder, LocalBlock};
 
-use crate::support::{Input, column, dtype, jsonl, messages, names};
+use crate::support::{Input, block, column, dtype, jsonl, messages, names};
 
 #[test]
 fn columns_follow_the_first_appearance_of_keys() {
@@ -23,7 +23,7 @@ fn columns_follow_the_first_appearance_of_keys() {
     assert_eq!(column(&decoded, "t"), ["true", "false"]);
     assert_eq!(dtype(&decoded, "z"), DataType::Null);
     assert_eq!(column(&decoded, "new"), ["-", "late"]);
-    assert_eq!(decoded.warnings_total, 0);
+    assert_eq!(decoded.warnings.total, 0);
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn text_stays_text_and_zero_and_one_stay_numbers() {
         (["1", "true", "\"x\"", "-"].map(str::to_owned).to_vec(), true)
     );
     let missing = Input::new("{\"a\":5,\"b\":true}\n{}\n", jsonl()).decode_all();
-    assert_eq!(column(&missing, "a"), ["5.0", "NaN"]);
+    assert_eq!(column(&missing, "a"), ["5.0", "-"]);
     assert_eq!(column(&missing, "b"), ["true", "-"]);
     let untyped = Input::new("{\"a\":1.50}\n{\"a\":true}\n", TableOptions { infer_column_types: false, ..jsonl() });
     assert_eq!(column(&untyped.decode_all(), "a"), ["1.50", "true"]);
@@ -63,7 +63,7 @@ fn later_values_of_other_kinds_stay_unchanged() {
         let decoded = Input::new(&text, jsonl()).decode_all();
         let expected = later.map(|value| if value == "null" { "-" } else { value });
         assert_eq!(column(&decoded, "a")[199..], [&[of_first], &expected[..]].concat(), "{first}");
-        assert!(is_json(&decoded, "a") && decoded.warnings_total == 0, "{first}");
+        assert!(is_json(&decoded, "a") && decoded.warnings.total == 0, "{first}");
         let texts = TableOptions { infer_column_types: false, ..jsonl() };
         let decoded = Input::new(&text, texts).decode_all();
         assert!(!is_json(&decoded, "a"), "without inference everything is text");
@@ -74,14 +74,14 @@ fn later_values_of_other_kinds_stay_unchanged() {
 fn keys_of_later_lines_are_reported_or_read_if_typed() {
     let text = format!("{}{{\"a\":1,\"late\":[1]}}\n", "{\"a\":1}\n".repeat(200));
     let decoded = Input::new(&text, jsonl()).decode_all();
-    let [kind] = &decoded.warning_kinds[..] else { panic!("one kind: {decoded:?}") };
+    let [kind] = &decoded.warnings.kinds[..] else { panic!("one kind: {decoded:?}") };
     assert_eq!(
         (kind.column.as_deref(), kind.count, kind.remedy.as_str()),
         (Some("late"), 1, "to read it, set columns: {late: json}")
     );
     let column_types = BTreeMap::from([("late".to_owned(), ColumnType::Json)]);
     let given = Input::new(&text, TableOptions { column_types, ..jsonl() }).decode_all();
-    assert_eq!((column(&given, "late")[199..].to_vec(), given.warnings_total), (vec!["-".into(), "[1]".into()], 0));
+    assert_eq!((column(&given, "late")[199..].to_vec(), given.warnings.total), (vec!["-".into(), "[1]".into()], 0));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn nested_values_are_checked() {
     }
     for line in ["[ ]", "{ }", "[NaN, -Infinity]", r#"[ { "k" : [ [ ] , { } , "\u00e9\"" ] } , null ]"#] {
         let decoded = Input::new(format!("{{\"a\":{line}}}\n"), jsonl()).decode_all();
-        assert_eq!((decoded.rows, decoded.warnings_total), (1, 0), "{line}");
+        assert_eq!((decoded.rows, decoded.warnings.total), (1, 0), "{line}");
     }
     let deep = |depth: usize| format!("{{\"a\":{}{}}}\n", "[".repeat(depth), "]".repeat(depth));
     let decoded = Input::new(deep(500) + &deep(501), jsonl()).decode_all();
@@ -127,11 +127,11 @@ fn later_values_follow_the_rules_of_text() {
     let text =
         format!("{}{}", "{\"a\":5}\n".repeat(200), "{\"a\":\"x\"}\n{\"a\":1.5,\"b\":1}\n{\"a\":\"7\"}\n{\"a\":[]}\n");
     let decoded = Input::new(&text, jsonl()).decode_all();
-    assert_eq!(column(&decoded, "a")[200..], ["NaN", "1.0", "7.0", "NaN"]);
-    assert_eq!(decoded.warnings_total, 4);
+    assert_eq!(column(&decoded, "a")[200..], ["-", "1", "7", "-"]);
+    assert_eq!(decoded.warnings.total, 4);
     assert!(messages(&decoded)[1].starts_with("data.txt, line 202"), "{:?}", messages(&decoded));
-    assert!(decoded.warning_kinds[0].remedy.ends_with("set columns: {a: json}"), "{:?}", decoded.warning_kinds);
-    let strict = TableOptions { on_type_mismatch: MismatchPolicy::Error, ..jsonl() };
+    assert!(decoded.warnings.kinds[0].remedy.ends_with("set columns: {a: json}"), "{:?}", decoded.warnings.kinds);
+    let strict = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..jsonl() };
     let decoded = Input::new(&text, strict).decode_all();
     assert_eq!((decoded.rows, decoded.failed_records), (201, 3));
     assert_eq!(dtype(&decoded, "a"), DataType::Int64);
@@ -142,5 +142,24 @@ fn escapes_repeated_keys_and_invalid_bytes_are_handled() {
     let decoded =
         Input::new(b"{\"a\\u0062\":\"x\\ty\"}\n{\"ab\":\"\xFF\", \"ab\":\"last\xFF wins\"}\r\n", jsonl()).decode_all();
     assert_eq!(column(&decoded, "ab"), ["x\ty", "last\u{FFFD} wins"]);
-    assert_eq!(decoded.warnings_total, 1);
+    assert_eq!(decoded.warnings.total, 1);
+}
+
+#[test]
+fn items_know_their_lines() {
+    // Line: row of the table, item. 1: 0, 0; 2: none; 3 (fails): none, 1; 5: 1, 2.
+    let options = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..jsonl() };
+    let options = TableOptions { column_types: [("a".to_owned(), ColumnType::Integer)].into(), ..options };
+    let input = Input::new("{\"a\":5}\nnot json\n{\"a\":\"x\"}\n\n{\"a\":6}\n", options);
+    let block = block(&input.path, BlockRange::WholeText);
+    let blocks = [LocalBlock { block: &block, path: &input.path, has_holes: false }];
+    let schema = input.schema.as_ref();
+    let places = |with_lines| {
+        let request = DecodeRequest { blocks: &blocks, options: &input.options, schema, with_lines };
+        Decoder::with_window(9).row_places(&request, &[0, 1, 2]).expect("readable")
+    };
+    let name = input.path.display();
+    let expected = |lines: [Option<u64>; 3]| lines.map(|line| line.map(|line| format!("{name}, line {line}")));
+    assert_eq!(places(false), expected([Some(1), Some(5), None]));
+    assert_eq!(places(true), expected([Some(1), Some(3), Some(5)]));
 }

@@ -1,5 +1,6 @@
 //! Tests of the crate through its public interface, in one program that is linked once.
 
+mod as_pandas;
 mod blocks;
 mod columns;
 mod delimited;

@@ -45,7 +45,7 @@ fn decode(path: &Path, row_group: u32, offset: u64, rows: u64) -> Result<Decoded
     let block =
         Block { path: ItemPath::from(path), version: None, range, path_columns: vec![("Store".into(), "007".into())] };
     let blocks = [LocalBlock { block: &block, path, has_holes: false }];
-    tables::decode(&DecodeRequest { blocks: &blocks, options: &options(), schema: None })
+    tables::decode(&DecodeRequest { blocks: &blocks, options: &options(), schema: None, with_lines: false })
 }
 
 fn numbers(decoded: &Decoded) -> Vec<String> {
@@ -80,7 +80,7 @@ fn whole_numbers_that_pandas_rounds_are_reported() {
     let path = folder.parquet("ids.parquet", &batch, WriterProperties::default());
     let decoded = decode(&path, 0, 0, 5).expect("readable");
     let file = path.display();
-    let said: Vec<_> = decoded.warning_kinds.iter().map(ToString::to_string).collect();
+    let said: Vec<_> = decoded.warnings_of_pandas.kinds.iter().map(ToString::to_string).collect();
     assert_eq!(
         said,
         [
@@ -94,13 +94,16 @@ fn whole_numbers_that_pandas_rounds_are_reported() {
             ),
         ]
     );
-    assert_eq!((decoded.warnings_total, decoded.warnings.len(), decoded.warns_of_pandas), (3, 3, true));
+    assert_eq!(
+        (decoded.warnings_of_pandas.total, decoded.warnings_of_pandas.first.len(), decoded.warnings.total),
+        (3, 3, 0)
+    );
     let first = format!(
         "{file}, row group 0, row 2, column \"id\": 9007199254740993 is rounded to 9007199254740992 because other values of \
          the column are missing"
     );
-    assert_eq!(decoded.warnings[0].message, first);
-    assert_eq!(decode(&path, 0, 3, 2).expect("readable").warnings_total, 0, "no value of these rows is missing");
+    assert_eq!(decoded.warnings_of_pandas.first[0].message, first);
+    assert_eq!(decode(&path, 0, 3, 2).expect("readable").warnings.total, 0, "no value of these rows is missing");
 }
 
 #[test]
@@ -188,7 +191,8 @@ fn several_blocks_are_one_table() {
     });
     let local = blocks.each_ref().map(|block| LocalBlock { block, path: &path, has_holes: false });
     let decoded =
-        tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None }).expect("readable");
+        tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None, with_lines: false })
+            .expect("readable");
     assert_eq!(numbers(&decoded), ["0", "1", "2", "3", "4", "20", "21", "22", "23", "24"]);
     assert_eq!(values(decoded.batch.column(5))[4..6], ["x", "y"]);
 }
@@ -221,7 +225,8 @@ fn missing_value_in_a_path_is_missing() {
     };
     let blocks = ["__HIVE_DEFAULT_PARTITION__", "", "Rome"].map(block);
     let local = blocks.each_ref().map(|block| LocalBlock { block, path: &path, has_holes: false });
-    let decoded = tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None });
+    let decoded =
+        tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None, with_lines: false });
     let batch = decoded.expect("readable").batch;
     let cities = batch.column_by_name("city").expect("from the path").as_string::<i64>().iter();
     assert_eq!(cities.collect::<Vec<_>>(), [None, Some(""), Some("Rome")]);

@@ -47,7 +47,7 @@ fn any_options() -> impl Strategy<Value = TableOptions> {
             support_multi_line: multi_line || encoding == "utf-16le",
             infer_column_types: !untyped,
             empty_as_string: keeps_empty,
-            on_type_mismatch: if strict { MismatchPolicy::Error } else { MismatchPolicy::Warn },
+            on_type_mismatch: if strict { MismatchPolicy::Reject } else { MismatchPolicy::Missing },
             encoding: encoding.to_owned(),
             ..if is_json { jsonl() } else { csv() }
         }
@@ -94,7 +94,7 @@ proptest! {
         let input = Input::new(&bytes, options);
         let whole = input.decode_all();
         prop_assert_eq!(whole.rows as usize, whole.batch.num_rows());
-        prop_assert!(whole.warnings_total >= whole.failed_records && whole.warnings.len() <= 10);
+        prop_assert!(whole.warnings.total >= whole.failed_records && whole.warnings.first.len() <= 10);
         let unread: u64 = whole.unread.iter().map(|record| record.records).sum();
         prop_assert_eq!(unread, whole.failed_records, "{:?}", &whole.unread);
         if !input.options.support_multi_line {
@@ -121,8 +121,8 @@ proptest! {
             let (whole, decoded) = (input.decode_all(), input.decode_all_with(&mut decoder));
             prop_assert_eq!(&decoded.batch, &whole.batch);
             prop_assert_eq!(decoded.failed_records, whole.failed_records);
-            prop_assert_eq!(decoded.warnings_total, whole.warnings_total);
-            if whole.warnings.len() as u64 == whole.warnings_total {
+            prop_assert_eq!(decoded.warnings.total, whole.warnings.total);
+            if whole.warnings.first.len() as u64 == whole.warnings.total {
                 // A piece of text is decoded column by column, which decides their order.
                 let sorted = |decoded| BTreeSet::from_iter(messages(decoded));
                 prop_assert_eq!(sorted(&decoded), sorted(&whole));
@@ -142,7 +142,7 @@ proptest! {
             let expected: Vec<&str> = rows.iter().map(|row| row[column].as_str()).collect();
             prop_assert_eq!(values(decoded.batch.column(column)), expected);
         }
-        prop_assert_eq!(decoded.warnings_total, 0);
+        prop_assert_eq!(decoded.warnings.total, 0);
     }
 }
 

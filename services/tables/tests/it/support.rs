@@ -7,7 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type, TimestampNanosecondType};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
-use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions, TableSchema};
+use protocol::{Block, BlockRange, ItemPath, MismatchPolicy, TableFormat, TableOptions, TableSchema};
 use tables::{DecodeRequest, Decoded, Decoder, LocalBlock, RangeSize, Result};
 use tempfile::TempDir;
 
@@ -119,15 +119,21 @@ fn decode_with(
     schema: Option<&TableSchema>,
 ) -> Result<Decoded> {
     let block = block(path, range);
-    decoder.decode(&DecodeRequest { blocks: &[LocalBlock { block: &block, path, has_holes: false }], options, schema })
+    decoder.decode(&DecodeRequest {
+        blocks: &[LocalBlock { block: &block, path, has_holes: false }],
+        options,
+        schema,
+        with_lines: false,
+    })
 }
 
+/// The options of documents of Azure ML.
 pub fn csv() -> TableOptions {
-    TableOptions::default()
+    TableOptions { on_type_mismatch: MismatchPolicy::Missing, ..TableOptions::default() }
 }
 
 pub fn jsonl() -> TableOptions {
-    TableOptions { format: TableFormat::Jsonl, ..TableOptions::default() }
+    TableOptions { format: TableFormat::Jsonl, ..csv() }
 }
 
 /// Returns every value of a column as text, missing ones as `-`.
@@ -170,6 +176,7 @@ pub fn dtype(decoded: &Decoded, name: &str) -> DataType {
 pub fn messages(decoded: &Decoded) -> Vec<String> {
     decoded
         .warnings
+        .first
         .iter()
         .map(|warning| {
             // The name of the folder varies.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, UnreadRecord, Warning, WarningKind, Work};
+use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, Takes, UnreadRecord, Work};
+use tables::{AsItems, Warnings};
 
 use super::remote::Downloads;
 use crate::memory_files::MemoryFile;
@@ -25,7 +26,9 @@ impl Preparation {
     pub(crate) fn of_replay(self, descriptor: &Descriptor) -> Self {
         let Some(Replayed { rows: Some((first, end)), .. }) = descriptor.replays else { return self };
         let found = match &self {
-            Self::Ready(prepared) | Self::Empty(prepared) => prepared.passed,
+            Self::Ready(prepared) | Self::Empty(prepared) => {
+                prepared.as_items.as_ref().map_or(prepared.passed, |items| items.rows)
+            }
             Self::Failed(_) | Self::NoRoom(_) => return self,
         };
         match self {
@@ -33,6 +36,7 @@ impl Preparation {
                 (prepared.passed, prepared.total) = (end - first, end - first);
                 // The replayed job has named them.
                 prepared.unread.clear();
+                prepared.as_items = None;
                 Self::Ready(prepared)
             }
             _ => Self::Failed(ErrorReport {
@@ -62,13 +66,11 @@ pub struct Prepared {
     /// Those, if they are records of a table.
     pub unread: Vec<UnreadRecord>,
     /// Warnings from reading it.
-    pub warnings: Vec<Warning>,
-    /// Number of warnings, including those left out of `warnings`.
-    pub warnings_total: u64,
-    /// The warnings by kind.
-    pub warning_kinds: Vec<WarningKind>,
-    /// The warnings are about values that only pandas changes.
-    pub warns_of_pandas: bool,
+    pub warnings: Warnings,
+    /// Warnings about values that only pandas changes.
+    pub warnings_of_pandas: Warnings,
+    /// What differs for a script whose items are the lines of JSON.
+    pub as_items: Option<AsItems>,
 }
 
 impl Prepared {
@@ -80,12 +82,27 @@ impl Prepared {
         }
     }
 
-    /// Returns it as a script gets it. `is_arrow`: as a table of Arrow.
-    pub fn given(self, is_arrow: bool) -> Self {
-        match is_arrow && self.warns_of_pandas {
-            true => Self { warnings: Vec::new(), warnings_total: 0, warning_kinds: Vec::new(), ..self },
-            false => self,
-        }
+    /// Returns it as a script gets it.
+    pub fn given(self, takes: Takes) -> Self {
+        let Self { mut warnings, warnings_of_pandas, as_items, .. } = self;
+        let (payload, passed, unread) = match (takes, as_items) {
+            (Takes::Items, Some(items)) => {
+                warnings = items.warnings;
+                let payload = match *self.payload {
+                    Payload::Table { total, bytes, is_declared, .. } => {
+                        Arc::new(Payload::Table { rows: items.rows, total, bytes, is_declared })
+                    }
+                    _ => self.payload,
+                };
+                (payload, items.rows, items.unread)
+            }
+            (Takes::Frame | Takes::Items, _) => {
+                warnings.extend(warnings_of_pandas);
+                (self.payload, self.passed, self.unread)
+            }
+            (Takes::Arrow, _) => (self.payload, self.passed, self.unread),
+        };
+        Self { payload, passed, unread, warnings, warnings_of_pandas: Warnings::default(), as_items: None, ..self }
     }
 
     /// Creates a mini-batch of `total` items, all of which are in the argument of `run()`.
@@ -98,10 +115,9 @@ impl Prepared {
             passed: total,
             total,
             unread: Vec::new(),
-            warnings: Vec::new(),
-            warnings_total: 0,
-            warning_kinds: Vec::new(),
-            warns_of_pandas: false,
+            warnings: Warnings::default(),
+            warnings_of_pandas: Warnings::default(),
+            as_items: None,
         }
     }
 

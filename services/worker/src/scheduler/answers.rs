@@ -25,12 +25,12 @@ impl Scheduler {
     pub(super) fn frame(&mut self, id: ProcessId, frame: ProcessEvent, rows: Bytes, now: Moment) {
         let Some(process) = self.processes.get_mut(id) else { return };
         match frame {
-            ProcessEvent::Ready { init_seconds, import_seconds, python_version, takes_arrow } => {
+            ProcessEvent::Ready { init_seconds, import_seconds, python_version, takes } => {
                 process.noticed = None;
                 process.init_ended(Life::Working);
                 let elapsed = now.instant.duration_since(process.started).as_secs_f64();
                 let start = Start { interpreter_seconds: (elapsed - init_seconds).max(0.0), import_seconds };
-                self.processes.starts.succeeded(takes_arrow);
+                self.processes.starts.succeeded(takes);
                 self.gpus.report_again();
                 self.has_room();
                 let (node, process) = (self.config.node.clone(), id.name());

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows, Waited};
+use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows, Takes, Waited};
 use rustc_hash::FxHashMap;
 
 use super::rejects::{rejected, shifted};
@@ -75,14 +75,16 @@ pub struct Outcome {
     pub next_try: Option<Descriptor>,
     /// Whether the mini-batch has checkpoints, which are superfluous once a success is announced.
     pub has_checkpoints: bool,
-    /// The mini-batch, if rows of a table are rejected: the announcer names their places in files.
-    pub of_rows: Option<Box<Descriptor>>,
+    /// The mini-batch, if rows of a table are rejected, and how the script got them: the announcer names their places in
+    /// files.
+    pub of_rows: Option<Box<(Descriptor, Takes)>>,
 }
 
 /// Returns the mini-batch if it has rows, which an attempt that ended like this may have rejected.
-pub(super) fn of_rows(descriptor: &Descriptor, ending: &Ending) -> Option<Box<Descriptor>> {
+pub(super) fn of_rows(descriptor: &Descriptor, ending: &Ending, takes: Takes) -> Option<Box<(Descriptor, Takes)>> {
     let rejects_any = ending.status != AttemptStatus::Succeeded || !ending.failed_items.is_empty();
-    (rejects_any && matches!(descriptor.work, protocol::Work::Rows { .. })).then(|| Box::new(descriptor.clone()))
+    (rejects_any && matches!(descriptor.work, protocol::Work::Rows { .. }))
+        .then(|| Box::new((descriptor.clone(), takes)))
 }
 
 /// Returns the attempt as it is announced, and the descriptor of the next try if another follows. The process is empty
@@ -109,8 +111,8 @@ pub(crate) fn conclude(
         _ => (ending.load_seconds, ending.run_seconds),
     };
     let waited = began.instant.duration_since(received).saturating_sub(preparation);
-    let warnings_total = prepared.warnings_total + ending.warnings.len() as u64;
-    let mut warnings = prepared.warnings;
+    let warnings_total = prepared.warnings.total + ending.warnings.len() as u64;
+    let mut warnings = prepared.warnings.first;
     warnings.extend(ending.warnings);
     let returned = if succeeded { ending.returned.min(prepared.passed) } else { 0 };
     let without_result = if succeeded { prepared.passed - returned } else { 0 };
@@ -136,7 +138,7 @@ pub(crate) fn conclude(
         error: ending.error.filter(|_| !succeeded).map(Box::new),
         warnings,
         warnings_total,
-        warning_kinds: prepared.warning_kinds,
+        warning_kinds: prepared.warnings.kinds,
         rejected: rejected(ending.failed_items, first, without_result, |item| descriptor.item_detail(item)),
         rejected_part: None,
         unread: if succeeded { prepared.unread } else { Vec::new() },

@@ -129,6 +129,7 @@ impl Scheduler {
 
     /// Hands mini-batches to the process in a slot.
     pub(super) fn hand_over_to(&mut self, slot: usize, leases: &[LeaseId], now: Moment) {
+        let takes = self.processes.starts.takes();
         let process = self.processes.in_slot_mut(slot).filter(|_| !leases.is_empty());
         let Some(process) = process else { return };
         let (id, was_empty) = (process.id, process.pipe.is_empty());
@@ -136,7 +137,7 @@ impl Scheduler {
         let spec = &self.config.spec;
         let named_from = (spec.isolate != Isolate::Off && process.gpu.is_none()).then_some(spec.run_max_try);
         let doubted = self.isolations.are_items_doubted();
-        let (frames, files) = self.mini_batches.hand_over(leases, process, named_from, doubted, now);
+        let (frames, files) = self.mini_batches.hand_over(leases, process, named_from, doubted, takes, now);
         let front = was_empty.then(|| process.pipe.front()).flatten();
         self.act(Action::HandOver { process: id, frames, files });
         self.begin(front);
@@ -198,8 +199,7 @@ impl Scheduler {
         }
         let Some(mini_batch) = self.mini_batches.remove(lease) else { return };
         ending.warnings.extend(self.isolations.attempt_ended(&ending).then(|| self.warn_of_doubt()));
-        let mut attempted = mini_batch.attempted(handed.began, handed.waits(), now);
-        attempted.prepared = attempted.prepared.given(self.processes.starts.takes_arrow());
+        let attempted = mini_batch.attempted(handed.began, handed.waits(), now);
         self.announce(lease, Some(process), attempted, ending, rows, now);
     }
 
@@ -215,7 +215,7 @@ impl Scheduler {
         let table = attempted.prepared.take_table();
         let row = attempted.only_row();
         let has_checkpoints = ending.has_checkpoints;
-        let of_rows = of_rows(&attempted.descriptor, &ending);
+        let of_rows = of_rows(&attempted.descriptor, &ending, self.processes.starts.takes());
         let (mut attempt, next_try) = self.conclude_by(process, attempted, ending, now);
         if let Some((table, bytes)) = &table
             && let Some(row) = row.filter(|_| attempt.is_final && attempt.status != AttemptStatus::Succeeded)

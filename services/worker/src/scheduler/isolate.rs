@@ -224,11 +224,10 @@ impl Scheduler {
         let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } = isolated;
         let mut attempted = mini_batch.attempted(began, waited, now);
         let (table, passed) = (attempted.prepared.take_table(), attempted.prepared.passed);
-        attempted.prepared = attempted.prepared.given(self.processes.starts.takes_arrow());
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
         let of_rows = matches!(attempted.descriptor.work, Work::Rows { .. });
-        let of_rows = of_rows.then(|| Box::new(attempted.descriptor.clone()));
+        let of_rows = of_rows.then(|| Box::new((attempted.descriptor.clone(), self.processes.starts.takes())));
         let (mut attempt, next_try) = self.conclude_by(process, attempted, ending, ended);
         let number = attempt.mini_batch;
         attempt.warnings_total += more_warnings;

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use protocol::{Descriptor, ErrorReport, MiniBatchFrame, Waited};
+use protocol::{Descriptor, ErrorReport, MiniBatchFrame, Takes, Waited};
 
 use super::isolation::Isolation;
 use super::process::ProcessId;
@@ -94,7 +94,7 @@ impl MiniBatch {
         Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited }
     }
 
-    /// Moves it into a pipe. Returns the frame for the process, and the memory file of its table. From the try
+    /// Moves it into a pipe, as the script takes it. Returns the frame for the process, and the memory file of its table. From the try
     /// `named_from` on, its answer may name failed items.
     pub(super) fn hand_over(
         &mut self,
@@ -102,9 +102,11 @@ impl MiniBatch {
         sequence: u64,
         named_from: Option<u32>,
         doubted: bool,
+        takes: Takes,
     ) -> (MiniBatchFrame, Option<Arc<OwnedFd>>) {
         let stage = std::mem::replace(&mut self.stage, Stage::Waiting { bytes: 0 });
         let Stage::Ready(prepared) = stage else { unreachable!("it is ready") };
+        let prepared = Box::new(prepared.given(takes));
         let try_number = self.descriptor.tries_spent.saturating_add(1);
         let frame = MiniBatchFrame {
             sequence,

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::{Descriptor, MiniBatchFrame};
+use protocol::{Descriptor, MiniBatchFrame, Takes};
 use rustc_hash::FxHashMap;
 
 use super::Moment;
@@ -205,6 +205,7 @@ impl MiniBatches {
         process: &mut Process,
         named_from: Option<u32>,
         doubted: bool,
+        takes: Takes,
         now: Moment,
     ) -> (Vec<MiniBatchFrame>, Vec<Arc<OwnedFd>>) {
         let (mut frames, mut files) = (Vec::with_capacity(leases.len()), Vec::new());
@@ -212,7 +213,7 @@ impl MiniBatches {
             let Some(mini_batch) = self.held.get_mut(lease) else { unreachable!("the node holds it") };
             let sequence = process.pipe.hand_over(*lease, now);
             let (named_from, doubted) = if mini_batch.descriptor.copy { (None, false) } else { (named_from, doubted) };
-            let (frame, file) = mini_batch.hand_over(process.id, sequence, named_from, doubted);
+            let (frame, file) = mini_batch.hand_over(process.id, sequence, named_from, doubted, takes);
             frames.push(frame);
             files.extend(file);
         }

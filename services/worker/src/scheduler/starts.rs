@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use protocol::{Chance, ErrorReport};
+use protocol::{Chance, ErrorReport, Takes};
 
 /// Failures in a row, per process, after which a node gives up.
 const FAILURES_PER_PROCESS: u32 = 3;
@@ -28,7 +28,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     has_succeeded: bool,
-    takes_arrow: bool,
+    takes: Takes,
     failed: u32,
     /// The last failure, for comparison and for people.
     kind: String,
@@ -53,15 +53,15 @@ pub(super) enum Next {
 }
 
 impl Starts {
-    /// Notes that `init()` of a process has returned, and whether the script takes tables of Arrow.
-    pub(super) fn succeeded(&mut self, takes_arrow: bool) {
+    /// Notes that `init()` of a process has returned, and how the script gets the rows of a table.
+    pub(super) fn succeeded(&mut self, takes: Takes) {
         let (idle_deaths, last_death) = (self.idle_deaths, std::mem::take(&mut self.last_death));
-        *self = Self { has_succeeded: true, takes_arrow, idle_deaths, last_death, ..Self::default() };
+        *self = Self { has_succeeded: true, takes, idle_deaths, last_death, ..Self::default() };
     }
 
-    /// Whether the script takes tables of Arrow.
-    pub(super) fn takes_arrow(&self) -> bool {
-        self.takes_arrow
+    /// How the script gets the rows of a table.
+    pub(super) fn takes(&self) -> Takes {
+        self.takes
     }
 
     pub(super) fn failed(&mut self, process: &str, chance: Chance, error: &ErrorReport) {
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn equal_failures_after_a_success_are_retried() {
         let mut starts = after(&[(Chance::Perhaps, "KeyError: x.")]);
-        starts.succeeded(false);
+        starts.succeeded(Takes::Frame);
         for _ in 0..2 {
             fail(&mut starts, Chance::Perhaps, "KeyError: x.");
         }
@@ -194,10 +194,10 @@ mod tests {
     #[test]
     fn idle_deaths_give_up_unless_a_mini_batch_is_answered() {
         let mut starts = Starts::default();
-        starts.succeeded(false);
+        starts.succeeded(Takes::Frame);
         for _ in 0..5 {
             starts.died_idle("it crashed.".into());
-            starts.succeeded(false);
+            starts.succeeded(Takes::Frame);
         }
         assert_eq!(starts.next(2, 0), Next::Start);
         starts.died_idle("it crashed.".into());

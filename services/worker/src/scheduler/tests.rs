@@ -231,7 +231,7 @@ impl Node {
                 init_seconds: 0.1,
                 import_seconds: 0.0,
                 python_version: "3".into(),
-                takes_arrow: false,
+                takes: protocol::Takes::Frame,
             },
         ));
         self.doing[process as usize % 2] = (SlotPhase::Idle, 0, Duration::ZERO);

@@ -189,7 +189,7 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
             init_seconds: 0.0,
             import_seconds: 0.0,
             python_version: "3".into(),
-            takes_arrow: false,
+            takes: protocol::Takes::Frame,
         };
         scheduler.handle(frame(ready, Bytes::new()), now);
     }

@@ -206,7 +206,8 @@ class Parallel:
             return {"inputs": [{"name": split, **input_of(path, f"input {split}")}]}
         one = {"paths": [absolute(path)]}
         if kind is None and not _is_address(path) and not _holds_mltable(path) and given.looks_tabular([one]):
-            return {"inputs": [{"name": split, "type": "tabular", **one}]}
+            # As in Azure ML.
+            return {"inputs": [{"name": split, "type": "tabular", "on_type_mismatch": "missing", **one}]}
         return {}
 
     def _input(self, name: str) -> Any:

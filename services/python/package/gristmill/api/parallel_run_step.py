@@ -241,6 +241,9 @@ class ParallelRunStep:
         for position, value in enumerate(self.inputs):
             name = str(getattr(value, "name", None) or f"input_{position}")
             found = input_of(_value(value, values), f"input {name}")
+            if found["type"] == "tabular":
+                # As in Azure ML.
+                found = {"on_type_mismatch": "missing", **found}
             document["inputs"].append({"name": name, **found})
             texts.append((value, f"${{{{inputs.{name}}}}}"))
         sides = _named(self.side_inputs)

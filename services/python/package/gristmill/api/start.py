@@ -318,6 +318,9 @@ def _document(
         tabular = given.looks_tabular(paths) if wanted is None else wanted != "list"
         argument = wanted or ("pandas" if tabular else "list")
         document["inputs"] = [{**one, "type": "tabular" if tabular else "file"} for one in paths]
+        if tabular and not is_script:
+            # A function takes tables as its author knows them from `pandas.read_csv`.
+            document["inputs"] = [{"types": "pandas", **one} for one in document["inputs"]]
         if mini_batch_size is not None:
             of_rows = tabular and hasattr(mini_batch_size, "__index__")
             document["mini_batch_size"] = f"{mini_batch_size} rows" if of_rows else mini_batch_size

@@ -52,7 +52,7 @@ impl Site {
         let path = files[0].path();
         let decode = |path, has_holes| {
             let blocks = [LocalBlock { block, path, has_holes }];
-            tables::decode(&DecodeRequest { blocks: &blocks, options, schema }).expect("decodable")
+            tables::decode(&DecodeRequest { blocks: &blocks, options, schema, with_lines: false }).expect("decodable")
         };
         (decode(&path, files[0].has_holes()), decode(&self.folder.path().join("same"), false))
     }

@@ -67,7 +67,7 @@ impl Held {
             }
             6 => {
                 let leases: Vec<_> = held.ready().skip(lease as usize % 3).take(2).collect();
-                held.hand_over(&leases, &mut self.processes[process], None, false, now);
+                held.hand_over(&leases, &mut self.processes[process], None, false, protocol::Takes::Frame, now);
             }
             7 => held.take_back(&pipe.recall(now), false),
             8 => held.take_back(&pipe.take(), true),

@@ -23,7 +23,7 @@ fn three_idle_deaths_per_process_end_the_node() {
             init_seconds: 0.1,
             import_seconds: 0.0,
             python_version: "3".into(),
-            takes_arrow: false,
+            takes: protocol::Takes::Frame,
         };
         node.after(Event::Frame { process, frame: ready, rows: Bytes::new() });
         let exited = Event::Exited { process, code: 1, phase: SlotPhase::Idle, sequence: 0, ran: None };

@@ -89,7 +89,7 @@ fn fail_first(node: &mut Node, number: u32, mini_batch: u64) -> String {
             init_seconds: 0.1,
             import_seconds: 0.0,
             python_version: "3".into(),
-            takes_arrow: false,
+            takes: protocol::Takes::Frame,
         };
         node.after(frame(ready));
         let actions = node.after(Event::Received(vec![delivered(mini_batch)]));

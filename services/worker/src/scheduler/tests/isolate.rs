@@ -148,8 +148,12 @@ fn range_that_kills_its_process_is_divided_in_the_next_one() {
     assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..1]");
     assert_eq!(node.after(exited(0, SlotPhase::Run, 2)), "examine 0 in 2");
     assert_eq!(node.after(examined(0)), "forget 0, start 1");
-    let ready =
-        ProcessEvent::Ready { import_seconds: 0.1, init_seconds: 0.1, python_version: "3".into(), takes_arrow: false };
+    let ready = ProcessEvent::Ready {
+        import_seconds: 0.1,
+        init_seconds: 0.1,
+        python_version: "3".into(),
+        takes: protocol::Takes::Frame,
+    };
     let process = ProcessId { slot: 0, number: 1 };
     assert_eq!(node.after(Event::Frame { process, frame: ready, rows: Bytes::new() }), "1 gets 0[1..2]");
     let ending = Ending { sequence: 1, returned: 1, ..Ending::empty() };

@@ -83,8 +83,12 @@ fn item_whose_result_was_handed_back_before_its_process_died_succeeds() {
     node.after(Event::Received(vec![of_files(0, 1)]));
     assert_eq!(node.after(exited(0, SlotPhase::Run, 1)), "examine 0 in 1");
     assert_eq!(node.after(examined_with(0, true)), "forget 0, start 1");
-    let ready =
-        ProcessEvent::Ready { import_seconds: 0.1, init_seconds: 0.1, python_version: "3".into(), takes_arrow: false };
+    let ready = ProcessEvent::Ready {
+        import_seconds: 0.1,
+        init_seconds: 0.1,
+        python_version: "3".into(),
+        takes: protocol::Takes::Frame,
+    };
     let process = ProcessId { slot: 0, number: 1 };
     assert_eq!(node.after(Event::Frame { process, frame: ready, rows: Bytes::new() }), "1 gets 0[kept of 0..1]");
     let ending = Ending { sequence: 1, returned: 1, items_kept: 1, has_checkpoints: true, ..Ending::empty() };

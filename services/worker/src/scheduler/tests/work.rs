@@ -11,8 +11,12 @@ fn node_requests_twice_what_its_processes_hold_and_once_at_a_time() {
     node.after(Event::Tick(vec![]));
     assert_eq!(node.requested, [4]);
     node.after(Event::Received((0..4).map(delivered).collect()));
-    let ready =
-        ProcessEvent::Ready { init_seconds: 0.1, import_seconds: 0.0, python_version: "3".into(), takes_arrow: false };
+    let ready = ProcessEvent::Ready {
+        init_seconds: 0.1,
+        import_seconds: 0.0,
+        python_version: "3".into(),
+        takes: protocol::Takes::Frame,
+    };
     assert_eq!(node.after(frame(0, ready)), "0 gets 0");
     assert_eq!(node.requested, [4], "it holds enough");
     assert_eq!(node.after(done(0, 1)), "0 Succeeded, 0 gets 1 2", "fast runs are handed over together");

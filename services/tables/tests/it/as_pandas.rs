@@ -1,0 +1,117 @@
+//! Types by the rules of pandas.
+
+use arrow::datatypes::{DataType, TimeUnit};
+use protocol::{ColumnType, MismatchPolicy, TableColumn, TableOptions, TypeRules, fields};
+
+use crate::support::{Input, column, csv, dtype, jsonl, messages};
+
+use ColumnType::{Boolean, Float, Integer, Json, Text, Unsigned};
+
+fn pandas() -> TableOptions {
+    TableOptions { types: TypeRules::Pandas, on_type_mismatch: MismatchPolicy::Reject, ..csv() }
+}
+
+fn input(values: &[&str]) -> Input {
+    let text: String = values.iter().map(|value| format!("{value},x\n")).collect();
+    Input::new(format!("a,b\n{text}"), pandas())
+}
+
+fn first_column(input: &Input) -> TableColumn {
+    input.schema.as_ref().expect("text has a schema").columns[0].clone()
+}
+
+#[test]
+fn types_match_pandas() {
+    for (values, expected, has_missing) in [
+        (&["1", "25"][..], Integer, false),
+        (&["0", "1"], Integer, false),
+        (&["007", "+3"], Integer, false),
+        (&[" 5", "6 "], Integer, false),
+        (&["1", "", "3"], Integer, true),
+        (&["1", "NA"], Integer, true),
+        (&["\"1\"", "\"#N/A\""], Integer, true),
+        (&["9223372036854775808", "1"], Unsigned, false),
+        (&["9223372036854775808", ""], Text, false),
+        (&["9223372036854775808", "-1"], Text, false),
+        (&["18446744073709551616"], Text, false),
+        (&["1", "2.5", "null"], Float, false),
+        (&["1e5", "inf"], Float, false),
+        (&["", "NaN"], Float, false),
+        (&["NAN"], Text, false),
+        (&[" "], Text, false),
+        (&["True", "FALSE", "tRue", "None"], Boolean, false),
+        (&["T", "F"], Text, false),
+        (&["True", "1"], Text, false),
+        (&["2020-01-31"], Text, false),
+        (&["1/31/2020"], Text, false),
+    ] {
+        let column = first_column(&input(values));
+        assert_eq!((column.column_type, column.has_missing), (expected, has_missing), "{values:?}");
+    }
+}
+
+#[test]
+fn words_for_missing_values_are_missing_in_every_column() {
+    let decoded = Input::new("i,f,b,t\nNA,null,<NA>,N/A\n1,1.5,True,na\n", pandas()).decode_all();
+    for (name, value) in [("i", "1"), ("f", "1.5"), ("b", "true"), ("t", "na")] {
+        assert_eq!(column(&decoded, name), ["-", value], "{name}");
+    }
+    let word = |name: &str| decoded.batch.schema().field_with_name(name).expect("a column").metadata().clone();
+    assert_eq!(word("i").get(fields::PANDAS).map(String::as_str), Some(fields::FLOAT));
+    assert_eq!(word("t").get(fields::PANDAS).map(String::as_str), Some(fields::NAN));
+    let kept = TableOptions { empty_as_string: true, ..pandas() };
+    assert_eq!(column(&Input::new("t,i\nx,1\n,\n", kept).decode_all(), "t"), ["x", ""]);
+}
+
+#[test]
+fn rows_of_many_places_decide() {
+    let rows = |at: usize| (0..20_000).map(|row| if row == at { "x\n" } else { "5\n" }).collect::<String>();
+    // Each of 64 places has 312 lines, of which 200 decide.
+    for (at, expected) in [(0, Text), (150, Text), (312 * 40 + 20, Text), (312 * 40 + 300, Integer)] {
+        let input = Input::new(format!("a\n{}", rows(at)), pandas());
+        assert_eq!(first_column(&input).column_type, expected, "row {at}");
+    }
+    let small: String = (0..1000).map(|row| if row == 999 { "x\n" } else { "5\n" }).collect();
+    assert_eq!(first_column(&Input::new(format!("a\n{small}"), pandas())).column_type, Text, "all rows");
+}
+
+#[test]
+fn row_that_does_not_fit_fails_alone() {
+    let mut input = input(&["1", "2", "x", "1.5", "NA", " ", "3.0"]);
+    input.schema.as_mut().expect("text").columns[0] = TableColumn::new("a", Integer);
+    let decoded = input.decode_all();
+    assert_eq!(column(&decoded, "a"), ["1", "2", "-", "3"]);
+    assert_eq!(dtype(&decoded, "a"), DataType::Int64);
+    assert_eq!((decoded.rows, decoded.failed_records), (4, 3));
+    assert_eq!(messages(&decoded)[0], "data.txt, line 4, column \"a\": \"x\" is no integer; the record failed");
+    assert_eq!(decoded.unread[2].message, "column \"a\": \" \" is no integer");
+}
+
+#[test]
+fn times_keep_their_offset() {
+    let column_types = [("a".to_owned(), ColumnType::DateTimeMonthFirst)].into();
+    let options = TableOptions { column_types, ..pandas() };
+    let json = TableOptions { format: jsonl().format, ..options.clone() };
+    assert!(first_column(&Input::new("{\"a\": \"2024-05-01T10:00:00Z\"}\n", json)).has_offset);
+    let text = "a\n2024-05-01T10:00:00+02:00\nNA\n2024-05-01T10:00:00Z\n2024-05-01\n";
+    let input = Input::new(text, options);
+    assert!(first_column(&input).has_offset);
+    let decoded = input.decode_all();
+    assert_eq!(dtype(&decoded, "a"), DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())));
+    assert_eq!(decoded.rows, 3);
+    assert_eq!(decoded.unread[0].message, "column \"a\": \"2024-05-01\" is no time with an offset");
+}
+
+#[test]
+fn json_lines_keep_whole_numbers() {
+    let options = TableOptions { types: TypeRules::Pandas, ..jsonl() };
+    let text = "{\"a\": 1, \"b\": 18446744073709551616, \"c\": \"NA\"}\n{\"b\": 2, \"c\": null}\n";
+    let input = Input::new(text, options);
+    let columns = &input.schema.as_ref().expect("text").columns;
+    let types: Vec<_> = columns.iter().map(|column| (column.column_type, column.has_missing)).collect();
+    assert_eq!(types, [(Integer, true), (Json, false), (Text, false)]);
+    let decoded = input.decode_all();
+    assert_eq!(column(&decoded, "a"), ["1", "-"]);
+    assert_eq!(column(&decoded, "b"), ["18446744073709551616", "2"]);
+    assert_eq!(column(&decoded, "c"), ["NA", "-"]);
+}
