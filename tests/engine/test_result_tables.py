@@ -102,3 +102,25 @@ def test_two_columns_of_one_name_fail_their_mini_batch(workplace):
     """
     job = workplace.job(script, append_row_file_name="rows.parquet", output_format="native", run_max_try=1)
     assert "several columns named 'a'" in str(job.run(expect=42)), "at once, and by name"
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.txt"])
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_entry_script_returns_tables_of_other_libraries(workplace, library, name):
+    workplace.data(2)
+    frame = {"polars": "polars.DataFrame(columns)", "pyarrow": "pyarrow.table(columns)"}[library]
+    script = f"""
+        import {library}
+        def run(files):
+            columns = {{"id": [{ID}, None], "file": [files[0][-7:], ""]}}
+            return {frame}
+    """
+    native = {} if name.endswith("txt") else {"output_format": "native"}
+    ended = workplace.job(script, append_row_file_name=name, mini_batch_size=1, error_threshold=-1, **native).run()
+    if name == "rows.parquet":
+        table = parquet.read_table(io.BytesIO(ended.output))
+        assert table["id"].to_pylist() == [ID, None] * 2 and table["file"].to_pylist() == ["000.txt", "", "001.txt", ""]
+    elif name == "rows.csv":
+        assert ended.output.decode() == f'id,file\n{ID},000.txt\n,""\n{ID},001.txt\n,""\n'
+    else:
+        assert ended.output.decode().splitlines()[0] == f"{ID} 000.txt", "whole numbers stay whole"

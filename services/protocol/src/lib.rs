@@ -14,6 +14,7 @@ pub mod fields;
 mod frame;
 pub mod instant;
 mod item_path;
+pub mod json;
 mod limits;
 mod names;
 pub mod number;

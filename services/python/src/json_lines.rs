@@ -5,6 +5,7 @@ use pyo3::types::PyBytes;
 
 use crate::cells::{Cells, ObjectCell, PyColumn, borrow_columns, per_second, read_object};
 use protocol::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
+use protocol::json::push_string;
 use protocol::number::{PYTHON_POSITIONAL, push_float, push_integer};
 
 /// Only the `json` module can write a cell.
@@ -106,25 +107,4 @@ fn write_cell(py: Option<Python<'_>>, cells: &Cells<'_>, row: usize, text: &mut 
 
 fn push_bool(text: &mut Vec<u8>, value: bool) {
     text.extend_from_slice(if value { b"true" } else { b"false" });
-}
-
-fn push_string(text: &mut Vec<u8>, field: &[u8]) {
-    text.push(b'"');
-    let mut plain_from = 0;
-    for (at, &byte) in field.iter().enumerate() {
-        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
-            continue;
-        }
-        text.extend_from_slice(&field[plain_from..at]);
-        plain_from = at + 1;
-        match byte {
-            b'"' | b'\\' => text.extend_from_slice(&[b'\\', byte]),
-            b'\n' => text.extend_from_slice(b"\\n"),
-            b'\r' => text.extend_from_slice(b"\\r"),
-            b'\t' => text.extend_from_slice(b"\\t"),
-            _ => text.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-        }
-    }
-    text.extend_from_slice(&field[plain_from..]);
-    text.push(b'"');
 }

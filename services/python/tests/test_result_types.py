@@ -7,6 +7,7 @@ with its reason; `FILE_CANNOT` and `PYTHON_CANNOT` are that list.
 
 import datetime
 import decimal
+import pathlib
 import random
 
 import pandas
@@ -91,7 +92,12 @@ def size_of(seed):
 
 def run(function, inputs, form, seed):
     return gristmill.run(
-        function, inputs, output=f"{function.__name__}-{seed}.{form}", mini_batch_size=size_of(seed), fresh=True, progress=False
+        function,
+        inputs,
+        output=f"{function.__name__}-{seed}.{form}",
+        mini_batch_size=size_of(seed),
+        fresh=True,
+        progress=False,
     )
 
 
@@ -172,8 +178,12 @@ def pandas_frame_of(seed):
             "string": pandas.array(cells("007", "NA", "", missing=pandas.NA), dtype="string"),
             "category": pandas.Categorical(cells("low", "high"), categories=["low", "mid", "high"], ordered=True),
             "numbers": pandas.Categorical(cells(3, 1), categories=[3, 2, 1]),
-            "timestamp": pandas.Series(cells(pandas.Timestamp("2024-02-29 12:30:59.123456789"), pandas.Timestamp("1700-01-01").as_unit("ns"))),
-            "zoned": pandas.to_datetime(pandas.Series(cells("2024-07-01 12:00", "2024-01-01 00:00"))).dt.tz_localize("Europe/Berlin"),
+            "timestamp": pandas.Series(
+                cells(pandas.Timestamp("2024-02-29 12:30:59.123456789"), pandas.Timestamp("1700-01-01").as_unit("ns"))
+            ),
+            "zoned": pandas.to_datetime(pandas.Series(cells("2024-07-01 12:00", "2024-01-01 00:00"))).dt.tz_localize(
+                "Europe/Berlin"
+            ),
             "timedelta": pandas.to_timedelta(pandas.Series(cells("1 days 00:00:00.000000001", "-5s"))),
             "period": pandas.PeriodIndex(cells("2024-01", "1999-12"), freq="M"),
             "arrow_int": pandas.array(cells(2**60 + 1, 5), dtype=pandas.ArrowDtype(pyarrow.int64())),
@@ -204,9 +214,32 @@ def test_pandas_frame_comes_back(home, form, seed):
     for name in frame.columns:
         left, right = found[name], frame[name]
         if name in ("list", "dict"):
-            assert [None if value is None else value if isinstance(value, dict) else list(value) for value in left] == list(right)
+            assert [
+                None if value is None else value if isinstance(value, dict) else list(value) for value in left
+            ] == list(right)
             continue
         pandas.testing.assert_series_equal(left, right, check_freq=False, obj=name)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        pandas.RangeIndex(ROWS),
+        pandas.Index([10 * number for number in range(ROWS)]),
+        pandas.date_range("2024-01-01", periods=ROWS, tz="UTC", name="at"),
+        pandas.MultiIndex.from_product([["a"], range(ROWS)], names=["letter", None]),
+    ],
+    ids=["range", "numbers", "times", "levels"],
+)
+def test_index_of_an_input_comes_back(home, index):
+    frame = pandas.DataFrame({"n": range(ROWS), 0: 1.5}, index=index)
+
+    def same_frame(frame: pandas.DataFrame):
+        return frame
+
+    for form in FORMATS:
+        found = run(same_frame, frame, form, 3).to_pandas()
+        pandas.testing.assert_frame_equal(found, frame, check_freq=False, check_index_type="equiv")
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -236,3 +269,31 @@ PYTHON_CANNOT = {
     # A list without items may be a map or a list.
     "wide_decimal",
 }  # fmt: skip
+
+
+def test_output_without_its_schema_is_not_guessed(home):
+    job = gristmill.run(lambda numbers: [{"id": "007"} for _ in numbers], [1], output="ids.csv", progress=False)
+    assert gristmill.read(job.output).to_pylist() == [{"id": "007"}]
+    pathlib.Path(job.output).with_name(".ids.csv.schema.json").unlink()
+    with pytest.raises(
+        gristmill.GristmillError, match=r"has no schema: the job has written it to .*\.ids\.csv\.schema\.json"
+    ):
+        gristmill.read(job.output)
+    with pytest.raises(FileNotFoundError):
+        gristmill.read("absent.csv")
+
+
+def test_values_without_a_common_type_are_those_of_python_in_json_lines(home):
+    def mixed(letters):
+        return [{"v": 1 if letter != "c" else {"bad": [1, "x"]}} for letter in letters]
+
+    with pytest.warns(gristmill.GristmillWarning, match='column "v" has values without a common type'):
+        job = gristmill.run(mixed, gristmill.Items("abc"), output="v.jsonl", mini_batch_size=1, progress=False)
+    assert job.to_pandas()["v"].tolist() == [1, 1, {"bad": [1, "x"]}]
+
+
+def test_plain_values_and_missing_rows(home):
+    for form in FORMATS:
+        job = gristmill.run(lambda letters: [None if letter == "b" else len(letter) for letter in letters],
+                            gristmill.Items(["a", "b", "cc"]), output=f"n.{form}", mini_batch_size=1, progress=False)  # fmt: skip
+        assert job.to_arrow().to_pydict() == {"value": [1, None, 2]}, form

@@ -24,7 +24,7 @@ from gristmill.handing_back import HandingBack
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
 from gristmill.profiling import make_profiler
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, ShortResult, accept, compare_lengths
-from gristmill.rows import make_formatter
+from gristmill.rows import Tables, make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
 LOAD, RUN, REPORT, IDLE = _native.PHASE_LOAD, _native.PHASE_RUN, _native.PHASE_REPORT, _native.PHASE_IDLE
@@ -386,7 +386,10 @@ class Process:
             table = self._shared.read()
             if functions.wants_arrow:
                 return arrow_table(table, rows)
-            return pandas_frame(table, rows, functions.wants_pandas == "memory")
+            frame = pandas_frame(table, rows, functions.wants_pandas == "memory")
+            if isinstance(self._formatter, Tables):
+                self._formatter.keeps_index = type(frame.index).__name__ != "RangeIndex"
+            return frame
         from gristmill.tables import frame_of
 
         frame = frame_of(mini_batch, descriptor)

@@ -18,6 +18,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use protocol::instant::{Instant, Precision};
+use protocol::json::push_string;
 use protocol::number::{Float, Integer, PYTHON_POSITIONAL, push_float, push_integer};
 use protocol::{ABSENT, EXTENSION_NAME, JSON_EXTENSION, UUID_EXTENSION};
 
@@ -267,7 +268,7 @@ impl<Offset: OffsetSizeTrait> Cells for Texts<Offset> {
     }
 
     fn json(&self, row: usize, into: &mut Vec<u8>) {
-        push_string(self.0.value(row), into);
+        push_string(into, self.0.value(row).as_bytes());
     }
 }
 
@@ -292,7 +293,7 @@ impl<Offset: OffsetSizeTrait> Cells for JsonTexts<Offset> {
         match serde_json::from_str::<serde::de::IgnoredAny>(text) {
             // A line of JSON lines has no line break.
             Ok(_) => into.extend(text.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte })),
-            Err(_) => push_string(text, into),
+            Err(_) => push_string(into, text.as_bytes()),
         }
     }
 }
@@ -344,7 +345,7 @@ impl Cells for Bytes {
     fn json(&self, row: usize, into: &mut Vec<u8>) {
         let mut text = Vec::new();
         self.text(row, &mut text);
-        push_string(&String::from_utf8_lossy(&text), into);
+        push_string(into, &text);
     }
 }
 
@@ -585,7 +586,7 @@ impl Cells for Record {
 /// Returns a name as the key of an object, with the colon behind it.
 pub(super) fn key(name: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(name.len() + 4);
-    push_string(name, &mut key);
+    push_string(&mut key, name.as_bytes());
     key.extend_from_slice(b": ");
     key
 }
@@ -683,29 +684,4 @@ fn in_quotes(into: &mut Vec<u8>, push: impl FnOnce(&mut Vec<u8>)) {
     into.push(b'"');
     push(into);
     into.push(b'"');
-}
-
-/// Appends a text as a string of JSON.
-pub(super) fn push_string(text: &str, into: &mut Vec<u8>) {
-    let bytes = text.as_bytes();
-    in_quotes(into, |into| {
-        let mut plain_from = 0;
-        for (at, &byte) in bytes.iter().enumerate() {
-            if byte >= 0x20 && byte != b'"' && byte != b'\\' {
-                continue;
-            }
-            into.extend_from_slice(&bytes[plain_from..at]);
-            plain_from = at + 1;
-            match byte {
-                b'"' | b'\\' => into.extend_from_slice(&[b'\\', byte]),
-                b'\n' => into.extend_from_slice(b"\\n"),
-                b'\r' => into.extend_from_slice(b"\\r"),
-                b'\t' => into.extend_from_slice(b"\\t"),
-                _ => {
-                    let _ = write!(into, "\\u{byte:04x}");
-                }
-            }
-        }
-        into.extend_from_slice(&bytes[plain_from..]);
-    });
 }

@@ -9,33 +9,29 @@ use arrow::array::RecordBatch;
 use memchr::{memchr, memchr3};
 
 use super::cells::{Cells, cells};
-use super::table::{Rows, Table};
-
-/// Rows that are written at once.
-const PIECE_BYTES: usize = 1 << 20;
+use super::table::{Lines, Rows, Table};
 
 pub(super) struct Csv<'a> {
-    into: &'a mut (dyn Write + Send),
+    lines: Lines<'a>,
     schema: arrow::datatypes::SchemaRef,
-    text: Vec<u8>,
 }
 
 impl<'a> Csv<'a> {
     /// Starts the file with its header.
     pub fn new(into: &'a mut (dyn Write + Send), table: &Table) -> anyhow::Result<Self> {
-        let mut text = Vec::with_capacity(PIECE_BYTES);
+        let mut lines = Lines::new(into);
         for (position, field) in table.schema.fields().iter().enumerate() {
             if position > 0 {
-                text.push(b',');
+                lines.text.push(b',');
             }
-            let start = text.len();
-            text.extend_from_slice(field.name().as_bytes());
-            quote(&mut text, start);
+            let start = lines.text.len();
+            lines.text.extend_from_slice(field.name().as_bytes());
+            quote(&mut lines.text, start);
         }
         if !table.schema.fields().is_empty() {
-            text.push(b'\n');
+            lines.end_line()?;
         }
-        Ok(Self { into, schema: table.schema.clone(), text })
+        Ok(Self { lines, schema: table.schema.clone() })
     }
 }
 
@@ -51,33 +47,28 @@ impl Rows for Csv<'_> {
         for row in 0..batch.num_rows() {
             for (position, column) in columns.iter().enumerate() {
                 if position > 0 {
-                    self.text.push(b',');
+                    self.lines.text.push(b',');
                 }
                 match column {
                     Some(cells) if !cells.is_null(row) => {
-                        let start = self.text.len();
-                        cells.text(row, &mut self.text);
+                        let start = self.lines.text.len();
+                        cells.text(row, &mut self.lines.text);
                         if cells.may_need_quotes() {
-                            quote(&mut self.text, start);
+                            quote(&mut self.lines.text, start);
                         }
                     }
                     // An empty line would be no row.
-                    _ if is_single => self.text.extend_from_slice(b"\"\""),
+                    _ if is_single => self.lines.text.extend_from_slice(b"\"\""),
                     _ => {}
                 }
             }
-            self.text.push(b'\n');
-            if self.text.len() >= PIECE_BYTES {
-                self.into.write_all(&self.text)?;
-                self.text.clear();
-            }
+            self.lines.end_line()?;
         }
         Ok(())
     }
 
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        self.into.write_all(&self.text)?;
-        Ok(self.into.flush()?)
+        self.lines.finish()
     }
 }
 

@@ -7,25 +7,20 @@ use arrow::array::RecordBatch;
 use protocol::RowShape;
 
 use super::cells::{Cells, cells, key, push_json, push_object};
-use super::table::{Rows, Table};
-
-/// Rows that are written at once.
-const PIECE_BYTES: usize = 1 << 20;
+use super::table::{Lines, Rows, Table};
 
 pub(super) struct JsonLines<'a> {
-    into: &'a mut (dyn Write + Send),
+    lines: Lines<'a>,
     schema: arrow::datatypes::SchemaRef,
     shape: RowShape,
     keys: Vec<Vec<u8>>,
-    text: Vec<u8>,
 }
 
 impl<'a> JsonLines<'a> {
     /// Starts the file.
     pub fn new(into: &'a mut (dyn Write + Send), table: &Table) -> Self {
         let keys = table.schema.fields().iter().map(|field| key(field.name())).collect();
-        let text = Vec::with_capacity(PIECE_BYTES);
-        Self { into, schema: table.schema.clone(), shape: table.shape, keys, text }
+        Self { lines: Lines::new(into), schema: table.schema.clone(), shape: table.shape, keys }
     }
 }
 
@@ -41,35 +36,30 @@ impl Rows for JsonLines<'_> {
         for row in 0..batch.num_rows() {
             match self.shape {
                 RowShape::Value | RowShape::Missing => match columns.first() {
-                    Some((_, cells)) => push_json(&**cells, row, &mut self.text),
-                    None => self.text.extend_from_slice(b"null"),
+                    Some((_, cells)) => push_json(&**cells, row, &mut self.lines.text),
+                    None => self.lines.text.extend_from_slice(b"null"),
                 },
                 RowShape::Tuple => {
-                    self.text.push(b'[');
+                    self.lines.text.push(b'[');
                     let present = columns.iter().filter(|(_, cells)| !cells.is_absent(row));
                     for (position, (_, cells)) in present.enumerate() {
                         if position > 0 {
-                            self.text.extend_from_slice(b", ");
+                            self.lines.text.extend_from_slice(b", ");
                         }
-                        push_json(&**cells, row, &mut self.text);
+                        push_json(&**cells, row, &mut self.lines.text);
                     }
-                    self.text.push(b']');
+                    self.lines.text.push(b']');
                 }
                 RowShape::Record => {
-                    push_object(columns.iter().map(|(key, cells)| (*key, &**cells)), row, &mut self.text);
+                    push_object(columns.iter().map(|(key, cells)| (*key, &**cells)), row, &mut self.lines.text);
                 }
             }
-            self.text.push(b'\n');
-            if self.text.len() >= PIECE_BYTES {
-                self.into.write_all(&self.text)?;
-                self.text.clear();
-            }
+            self.lines.end_line()?;
         }
         Ok(())
     }
 
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        self.into.write_all(&self.text)?;
-        Ok(self.into.flush()?)
+        self.lines.finish()
     }
 }

@@ -5,7 +5,7 @@
 //! pass writes the rows.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -25,6 +25,8 @@ use crate::words::counted;
 
 /// Categories of a column that are kept in order. More are rather texts.
 const CATEGORIES_MAX: usize = 10_000;
+/// Bytes of lines that are written at once.
+const PIECE_BYTES: usize = 1 << 20;
 /// Columns without a common type that warnings name.
 const CONFLICTS_NAMED_MAX: usize = 10;
 
@@ -42,6 +44,35 @@ pub(super) trait Rows {
     fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()>;
     /// Completes the file.
     fn finish(self: Box<Self>) -> anyhow::Result<()>;
+}
+
+/// A file of lines, written in large pieces.
+pub(super) struct Lines<'a> {
+    into: &'a mut (dyn Write + Send),
+    /// The line that is being made, and those before it that have not been written.
+    pub text: Vec<u8>,
+}
+
+impl<'a> Lines<'a> {
+    pub fn new(into: &'a mut (dyn Write + Send)) -> Self {
+        Self { into, text: Vec::with_capacity(PIECE_BYTES) }
+    }
+
+    /// Ends the line.
+    pub fn end_line(&mut self) -> io::Result<()> {
+        self.text.push(b'\n');
+        if self.text.len() >= PIECE_BYTES {
+            self.into.write_all(&self.text)?;
+            self.text.clear();
+        }
+        Ok(())
+    }
+
+    /// Writes the last lines.
+    pub fn finish(self) -> anyhow::Result<()> {
+        self.into.write_all(&self.text)?;
+        Ok(self.into.flush()?)
+    }
 }
 
 /// Writes the rows of every mini-batch. Calls `between` after each with its position; an error from it ends the writing.

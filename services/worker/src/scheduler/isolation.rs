@@ -421,7 +421,7 @@ impl Isolation {
             let message = format!(
                 "other items of the mini-batch returned other columns than the first, {first:?}, so their rows cannot stand \
                  below one header, and all its items failed; return the same columns for every item, or set \
-                 output_format: parquet or jsonl"
+                 output_format: native"
             );
             self.whole.warnings.push(Warning { message });
             self.give_up();

@@ -169,7 +169,9 @@ def _csv_batches(path: str, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBa
             ),
         )
         if reader.schema.names != schema.names:
-            raise GristmillError(f"{path} has been written anew by something else: its columns are not those of its job")
+            raise GristmillError(
+                f"{path} has been written anew by something else: its columns are not those of its job"
+            )
         for batch in reader:
             columns = [_of_texts(batch.column(position), field) for position, field in enumerate(schema)]
             yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
@@ -244,7 +246,9 @@ def _of_json(values: list[Any], field: pyarrow.Field) -> pyarrow.Array:
     kind = _storage_type(field.type)
     if _is_json(field):
         # A value that is null and one that is not there look the same in a table.
-        texts = [None if value is ABSENT or value is None else json.dumps(value, ensure_ascii=False) for value in values]
+        texts = [
+            None if value is ABSENT or value is None else json.dumps(value, ensure_ascii=False) for value in values
+        ]
         return _as_extension(pyarrow.array(texts, kind), field)
     values = [None if value is ABSENT else value for value in values]
     mask = pyarrow.array([value is None for value in values], pyarrow.bool_())
@@ -254,7 +258,8 @@ def _of_json(values: list[Any], field: pyarrow.Field) -> pyarrow.Array:
     if types.is_struct(kind):
         parts = [kind.field(position) for position in range(kind.num_fields)]
         columns = [
-            _of_json([ABSENT if value is None else value.get(part.name, ABSENT) for value in values], part) for part in parts
+            _of_json([ABSENT if value is None else value.get(part.name, ABSENT) for value in values], part)
+            for part in parts
         ]
         return pyarrow.StructArray.from_arrays(columns, fields=parts, mask=mask)
     if types.is_map(kind):
@@ -305,19 +310,25 @@ def _of_words(words: list[str | None], kind: pyarrow.DataType, field: pyarrow.Fi
     if types.is_decimal(kind):
         return pyarrow.array([None if word is None else Decimal(word) for word in words], kind)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        if field.metadata and field.metadata.get(EXTENSION_NAME) == b"arrow.uuid" or _is_uuid(field.type):
-            return pyarrow.array([None if word is None else bytes.fromhex(word.replace("-", "")) for word in words], kind)
+        if (field.metadata and field.metadata.get(EXTENSION_NAME) == b"arrow.uuid") or _is_uuid(field.type):
+            return pyarrow.array(
+                [None if word is None else bytes.fromhex(word.replace("-", "")) for word in words], kind
+            )
         return pyarrow.array([None if word is None else base64.b64decode(word) for word in words], kind)
     if types.is_duration(kind):
         return pyarrow.array([None if word is None else _ticks(word, kind.unit) for word in words], kind)
     if types.is_date(kind) or types.is_timestamp(kind):
-        return pyarrow.array([None if word is None else _instant(word, kind) for word in words], pyarrow.int64()).cast(
-            pyarrow.timestamp("ms" if types.is_date64(kind) else "s" if types.is_date(kind) else kind.unit)
-        ).cast(kind if not types.is_timestamp(kind) else pyarrow.timestamp(kind.unit, kind.tz), safe=False)
+        return (
+            pyarrow.array([None if word is None else _instant(word, kind) for word in words], pyarrow.int64())
+            .cast(pyarrow.timestamp("ms" if types.is_date64(kind) else "s" if types.is_date(kind) else kind.unit))
+            .cast(kind if not types.is_timestamp(kind) else pyarrow.timestamp(kind.unit, kind.tz), safe=False)
+        )
     if types.is_time(kind):
-        return pyarrow.array([None if word is None else _time_of_day(word, kind.unit) for word in words], pyarrow.int64()).cast(
-            pyarrow.int32() if types.is_time32(kind) else pyarrow.int64()
-        ).cast(kind)
+        return (
+            pyarrow.array([None if word is None else _time_of_day(word, kind.unit) for word in words], pyarrow.int64())
+            .cast(pyarrow.int32() if types.is_time32(kind) else pyarrow.int64())
+            .cast(kind)
+        )
     return pyarrow.array(words, pyarrow.string()).cast(kind)
 
 
@@ -369,7 +380,9 @@ def _instant(word: str, kind: pyarrow.DataType) -> int:
 
 def _is_json(field: pyarrow.Field) -> bool:
     name = getattr(field.type, "extension_name", None)
-    return name == JSON_EXTENSION or bool(field.metadata and field.metadata.get(EXTENSION_NAME) == JSON_EXTENSION.encode())
+    return name == JSON_EXTENSION or bool(
+        field.metadata and field.metadata.get(EXTENSION_NAME) == JSON_EXTENSION.encode()
+    )
 
 
 def _is_uuid(kind: pyarrow.DataType) -> bool:
