@@ -1,8 +1,8 @@
 """What a function returns is what its output gives back: tables of every type, through each library and each format.
 
-Each test divides a table at random into mini-batches, returns it unchanged from a function, and compares the output, read
-with the types that the job recorded, with the table that went in. JOB_FILE.md lists the differences that are left, each
-with its reason; `FILE_CANNOT` and `PYTHON_CANNOT` are that list.
+Each test divides a table at random into mini-batches, returns it unchanged from a function, and compares the output,
+read with the types that the job recorded, with the table that went in. JOB_FILE.md lists the differences that are left,
+each with its reason; `FILE_HAS` and `PYTHON_CANNOT` are that list.
 """
 
 import datetime
@@ -293,7 +293,10 @@ def test_values_without_a_common_type_are_those_of_python_in_json_lines(home):
 
 
 def test_plain_values_and_missing_rows(home):
+    def lengths(texts):
+        return [None if text == "b" else len(text) for text in texts]
+
     for form in FORMATS:
-        job = gristmill.run(lambda letters: [None if letter == "b" else len(letter) for letter in letters],
-                            gristmill.Items(["a", "b", "cc"]), output=f"n.{form}", mini_batch_size=1, progress=False)  # fmt: skip
+        texts = gristmill.Items(["a", "b", "cc"])
+        job = gristmill.run(lengths, texts, output=f"n.{form}", mini_batch_size=1, progress=False)
         assert job.to_arrow().to_pydict() == {"value": [1, None, 2]}, form

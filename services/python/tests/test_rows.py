@@ -260,7 +260,7 @@ def test_columns_need_names_of_their_own():
     table = pyarrow.table([[1], [2]], names=["a", "a"])
     with pytest.raises(rows.RowsError, match="several columns named 'a'"):
         rows.Tables().of_table(table)
-    with pytest.raises(rows.RowsError, match="two keys of a row have the text .1."):
+    with pytest.raises(rows.RowsError, match='two keys of a row have the text "1"'):
         rows.Tables().of_list([{1: "a", "1": "b"}])
 
 

@@ -1,6 +1,7 @@
 """Values and rows as JSON.
 
-``result_schema`` checks rows in this form, and a value that no column holds, such as a deeply nested one, is written in it.
+``result_schema`` checks rows in this form, and a value that no column holds, such as a deeply nested one, is written in
+it.
 """
 
 import json

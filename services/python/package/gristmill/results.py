@@ -54,7 +54,7 @@ def made_into_list(result, mini_batch_id):
 
 
 def arrow_rows(result):
-    """Returns a table of Arrow or Polars as rows, and ``None`` for any other value, without importing their packages."""
+    """Returns a table of Arrow or Polars as rows, else ``None``. Imports none of their packages."""
     kind = type(result)
     package = kind.__module__.partition(".")[0]
     if package == "pyarrow" and kind.__name__ in ("Table", "RecordBatch"):

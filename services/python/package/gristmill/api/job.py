@@ -222,8 +222,8 @@ class Job:
         """Continues the job: failed mini-batches run again, and those that succeeded do not. Waits for the end, and
         raises like ``wait``.
 
-        :param output_format: ``"csv"``, ``"jsonl"`` or ``"parquet"``: writes the output of a job in another format, if it
-            could not be written; the file gets this extension.
+        :param output_format: ``"csv"``, ``"jsonl"`` or ``"parquet"``, for an output that could not be written; the file
+            gets the extension of this format.
         """
         arguments = ["retry", self.id, *([] if output_format is None else ["--set", f"output_format={output_format}"])]
         self._result = None
@@ -329,8 +329,8 @@ class Job:
         return read(self.output)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Returns the output as a DataFrame: its rows in the order of the inputs, with the index, the categories and the
-        types that were returned. Nothing is read before this call.
+        """Returns the output as a DataFrame: its rows in the order of the inputs, with the index, the categories and
+        the types that were returned. Nothing is read before this call.
         """
         from gristmill.api.output import to_pandas
 

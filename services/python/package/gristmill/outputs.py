@@ -1,0 +1,414 @@
+"""The outputs of jobs, read with the types that their rows had.
+
+A Parquet file has its types. Those of CSV and JSON lines are in a hidden file beside the output, which the reducer
+writes (``reducer/src/output/schema_file.rs``): no value is guessed from its text.
+"""
+
+import base64
+import json
+import os
+import re
+from decimal import Decimal
+
+from gristmill.api.errors import GristmillError
+
+BATCH_LINES = 65_536
+"""Lines of JSON that become one record batch."""
+CATEGORIES = b"gristmill.categories"
+"""Key of the metadata of a field with its categories in order, as a list in JSON."""
+JSON_EXTENSION = "arrow.json"
+EXTENSION_NAME = b"ARROW:extension:name"
+DURATION = re.compile(r"(-?)P(\d+)DT(\d+)H(\d+)M(\d+)(?:\.(\d+))?S")
+"""A duration, as the reducer writes it."""
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+ABSENT = object()
+"""Stands for a value whose row has no such key."""
+
+
+def read_table(path):
+    """Returns the output at a path or URL as an Arrow table."""
+    import pyarrow
+
+    schema, batches = _opened(path)
+    return _with_categories(pyarrow.Table.from_batches(batches, schema))
+
+
+def read_batches(path):
+    """Returns the rows of an output in batches, each read when it is asked for."""
+    return _opened(path)[1]
+
+
+def to_pandas(table, path):
+    """Returns the table of an output as a DataFrame. Values of JSON lines that have no common type are Python's, and so
+    are nested integers of which some are missing."""
+    import pyarrow
+
+    frame = table.to_pandas()
+    for position, field in enumerate(table.schema):
+        if field.name not in frame.columns:
+            continue  # It is in the index, or pandas gave it another label.
+        if path.endswith(".jsonl") and _is_json(field):
+            texts = _storage(table.column(position)).to_pylist()
+            frame[field.name] = _objects([None if text is None else json.loads(text) for text in texts], frame.index)
+        elif pyarrow.types.is_nested(field.type) and _pandas_changes(table.column(position).combine_chunks()):
+            frame[field.name] = _objects(table.column(position).to_pylist(), frame.index)
+    return frame
+
+
+def _pandas_changes(array):
+    """Returns whether pandas would make floating-point numbers of nested integers, because some are missing."""
+    import pyarrow
+
+    types = pyarrow.types
+    if types.is_struct(array.type):
+        return any(_pandas_changes(array.field(position)) for position in range(array.type.num_fields))
+    if types.is_map(array.type):
+        return _pandas_changes(array.items)
+    if types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
+        return _pandas_changes(array.flatten())
+    return bool(types.is_integer(array.type) and array.null_count)
+
+
+def _objects(values, index):
+    import pandas
+
+    series = pandas.Series([None] * len(values), index=index, dtype=object)
+    for position, value in enumerate(values):
+        series.iat[position] = value
+    return series
+
+
+def _opened(path):
+    """Returns the schema of an output, and its rows."""
+    if path.endswith(".parquet"):
+        import pyarrow.parquet
+
+        file = pyarrow.parquet.ParquetFile(_open(path))
+        return file.schema_arrow, file.iter_batches()
+    if path.endswith(".csv"):
+        schema, _ = _schema_of(path)
+        return schema, _csv_batches(path, schema)
+    if path.endswith(".jsonl"):
+        schema, shape = _schema_of(path)
+        return schema, _json_batches(path, schema, shape)
+    raise GristmillError(f"{path} is text without columns: read it with open(), or set output_format")
+
+
+def _open(path):
+    """Opens a file, which may be in a store that Arrow knows."""
+    if "://" not in path:
+        return open(path, "rb")
+    import pyarrow.fs
+
+    system, inside = pyarrow.fs.FileSystem.from_uri(path)
+    return system.open_input_file(inside)
+
+
+def _schema_of(path):
+    """Returns the schema of a CSV or JSON lines file, and the shape of its rows."""
+    import pyarrow
+
+    folder, slash, name = path.rpartition("/")
+    beside = f"{folder}{slash}.{name}.schema.json"
+    try:
+        with _open(beside) as file:
+            described = json.loads(file.read())
+    except FileNotFoundError:
+        with _open(path):  # The error names the output if that is missing.
+            pass
+        raise GristmillError(
+            f"{path} has no schema: the job has written it to {beside}, which is not there. Without it types can only "
+            "be guessed, as pandas.read_csv and pandas.read_json do"
+        ) from None
+    stream = base64.b64decode(described["arrow"])
+    return pyarrow.ipc.open_stream(stream).schema, described["rows"]
+
+
+# ---- CSV -------------------------------------------------------------------------------------------------------
+
+
+def _csv_batches(path, schema):
+    import pyarrow
+    import pyarrow.csv
+
+    if not schema.names:
+        return
+    text = {name: pyarrow.string() for name in schema.names}
+    with _open(path) as file:
+        file.seek(0, os.SEEK_END)
+        # A row must fit a block.
+        size = min(max(file.tell(), 1 << 20), (1 << 31) - 1)
+        file.seek(0)
+        reader = pyarrow.csv.open_csv(
+            file,
+            read_options=pyarrow.csv.ReadOptions(block_size=size),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=text, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
+        )
+        if reader.schema.names != schema.names:
+            raise GristmillError(
+                f"{path} has been written anew by something else: its columns are not those of its job"
+            )
+        for batch in reader:
+            columns = [_of_texts(batch.column(position), field) for position, field in enumerate(schema)]
+            yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _of_texts(texts, field):
+    """Returns the values of a column of CSV."""
+    import pyarrow
+    import pyarrow.compute
+
+    kind = _storage_type(field.type)
+    if _is_json(field) or pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
+        return _as_extension(texts.cast(kind), field)
+    if not (pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)):
+        # In a file with one column, a missing value is in quotes.
+        texts = pyarrow.compute.if_else(pyarrow.compute.equal(texts, ""), pyarrow.scalar(None, pyarrow.string()), texts)
+    if pyarrow.types.is_dictionary(kind):
+        values = _of_texts(texts, pyarrow.field(field.name, kind.value_type))
+        return values.dictionary_encode().cast(kind)
+    if pyarrow.types.is_nested(kind):
+        values = [ABSENT if text is None else json.loads(text) for text in texts.to_pylist()]
+        return _of_json(values, field)
+    if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind):
+        return texts.cast(kind) if kind != pyarrow.float16() else texts.cast(pyarrow.float32()).cast(kind)
+    return _as_extension(_of_words(texts.to_pylist(), kind, field), field)
+
+
+# ---- JSON lines ------------------------------------------------------------------------------------------------
+
+
+def _json_batches(path, schema, shape):
+    import pyarrow
+
+    def batch(lines):
+        rows = [json.loads(line) for line in lines]
+        if shape == "record":
+            columns = [[row.get(name, ABSENT) for row in rows] for name in schema.names]
+        elif shape == "tuple":
+            width = range(len(schema.names))
+            columns = [[row[position] if position < len(row) else ABSENT for row in rows] for position in width]
+        else:
+            columns = [rows]
+        arrays = [_of_json(values, field) for values, field in zip(columns, schema, strict=True)]
+        if not arrays:
+            return pyarrow.RecordBatch.from_pylist([{}] * len(rows))
+        return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+    with _open(path) as file:
+        lines = []
+        for line in _lines(file):
+            lines.append(line)
+            if len(lines) == BATCH_LINES:
+                yield batch(lines)
+                lines = []
+        if lines:
+            yield batch(lines)
+
+
+def _lines(file):
+    rest = b""
+    while piece := file.read(1 << 20):
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def _of_json(values, field):
+    """Returns a column of values that JSON has."""
+    import pyarrow
+
+    kind = _storage_type(field.type)
+    if _is_json(field):
+        # A value that is null and one that is not there look the same in a table.
+        texts = [
+            None if value is ABSENT or value is None else json.dumps(value, ensure_ascii=False) for value in values
+        ]
+        return _as_extension(pyarrow.array(texts, kind), field)
+    values = [None if value is ABSENT else value for value in values]
+    mask = pyarrow.array([value is None for value in values], pyarrow.bool_())
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        return _of_json(values, pyarrow.field(field.name, kind.value_type)).dictionary_encode().cast(kind)
+    if types.is_struct(kind):
+        parts = [kind.field(position) for position in range(kind.num_fields)]
+        columns = [
+            _of_json([ABSENT if value is None else value.get(part.name, ABSENT) for value in values], part)
+            for part in parts
+        ]
+        return pyarrow.StructArray.from_arrays(columns, fields=parts, mask=mask)
+    if types.is_map(kind):
+        pairs = [value or [] for value in values]
+        keys = _of_json([key for each in pairs for key, _ in each], pyarrow.field("key", kind.key_type))
+        items = _of_json([item for each in pairs for _, item in each], kind.item_field)
+        offsets = _offsets([len(each) for each in pairs], values)
+        return pyarrow.MapArray.from_arrays(pyarrow.array(offsets, pyarrow.int32()), keys, items, type=kind)
+    if types.is_list(kind) or types.is_large_list(kind):
+        items = _of_json([item for value in values for item in value or []], kind.value_field)
+        offsets = _offsets([len(value or []) for value in values], values)
+        make = pyarrow.ListArray if types.is_list(kind) else pyarrow.LargeListArray
+        width = pyarrow.int32() if types.is_list(kind) else pyarrow.int64()
+        return make.from_arrays(pyarrow.array(offsets, width), items, type=kind)
+    if types.is_fixed_size_list(kind):
+        empty = [None] * kind.list_size
+        items = _of_json([item for value in values for item in (empty if value is None else value)], kind.value_field)
+        return pyarrow.FixedSizeListArray.from_arrays(items, type=kind, mask=mask)
+    if types.is_floating(kind) and kind == pyarrow.float16():
+        return pyarrow.array(values, pyarrow.float32()).cast(kind)
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return pyarrow.array(values, kind)
+    if types.is_string(kind) or types.is_large_string(kind):
+        # A text that stands where the file's job found others: `1` beside `"one"`.
+        texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+        return pyarrow.array(texts, kind)
+    return _as_extension(_of_words(values, kind, field), field)
+
+
+def _offsets(lengths, values):
+    """Returns the offsets of lists, with ``None`` where a list is missing."""
+    offsets = []
+    end = 0
+    for length, value in zip(lengths, values, strict=True):
+        offsets.append(None if value is None else end)
+        end += length
+    return [*offsets, end]
+
+
+# ---- both ------------------------------------------------------------------------------------------------------
+
+
+def _of_words(words, kind, field):
+    """Returns the values of a type that both formats write as text."""
+    import pyarrow
+
+    types = pyarrow.types
+    if types.is_decimal(kind):
+        return pyarrow.array([None if word is None else Decimal(word) for word in words], kind)
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        if (field.metadata and field.metadata.get(EXTENSION_NAME) == b"arrow.uuid") or _is_uuid(field.type):
+            return pyarrow.array(
+                [None if word is None else bytes.fromhex(word.replace("-", "")) for word in words], kind
+            )
+        return pyarrow.array([None if word is None else base64.b64decode(word) for word in words], kind)
+    if types.is_duration(kind):
+        return pyarrow.array([None if word is None else _ticks(word, kind.unit) for word in words], kind)
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return (
+            pyarrow.array([None if word is None else _instant(word, kind) for word in words], pyarrow.int64())
+            .cast(pyarrow.timestamp("ms" if types.is_date64(kind) else "s" if types.is_date(kind) else kind.unit))
+            .cast(kind if not types.is_timestamp(kind) else pyarrow.timestamp(kind.unit, kind.tz), safe=False)
+        )
+    if types.is_time(kind):
+        return (
+            pyarrow.array([None if word is None else _time_of_day(word, kind.unit) for word in words], pyarrow.int64())
+            .cast(pyarrow.int32() if types.is_time32(kind) else pyarrow.int64())
+            .cast(kind)
+        )
+    return pyarrow.array(words, pyarrow.string()).cast(kind)
+
+
+def _time_of_day(word, unit):
+    hours, minutes, seconds = word.split(":")
+    whole, _, fraction = seconds.partition(".")
+    total = (int(hours) * 60 + int(minutes)) * 60 + int(whole)
+    return total * PER_SECOND[unit] + int(fraction.ljust(9, "0")) * PER_SECOND[unit] // 10**9
+
+
+def _ticks(word, unit):
+    match = DURATION.fullmatch(word)
+    if match is None:
+        raise GristmillError(f"{word!r} is not a duration")
+    sign, days, hours, minutes, seconds, fraction = match.groups()
+    whole = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+    nanoseconds = whole * 10**9 + int((fraction or "").ljust(9, "0"))
+    ticks = nanoseconds * PER_SECOND[unit] // 10**9
+    return -ticks if sign else ticks
+
+
+INSTANT = re.compile(r"([+-]?\d+)-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d+))?)?(?:([+-])(\d\d):(\d\d))?")
+
+
+def _instant(word, kind):
+    """Returns a day or an instant of any year as a number of its unit since 1970."""
+    import pyarrow
+
+    match = INSTANT.fullmatch(word)
+    if match is None:
+        raise GristmillError(f"{word!r} is not a time")
+    year, month, day = (int(part) for part in match.group(1, 2, 3))
+    # Days since 1970-01-01; years are counted from March.
+    year -= month <= 2
+    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    days = year * 365 + year // 4 - year // 100 + year // 400 + day_of_year - 719_468
+    hours, minutes, seconds = (int(part or 0) for part in match.group(4, 5, 6))
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if match[8]:
+        offset = (int(match[9]) * 60 + int(match[10])) * 60
+        total += offset if match[8] == "-" else -offset
+    if pyarrow.types.is_date64(kind):
+        return total * 1000
+    if pyarrow.types.is_date(kind):
+        return total
+    per_second = PER_SECOND[kind.unit]
+    return total * per_second + int((match[7] or "").ljust(9, "0")) * per_second // 10**9
+
+
+def _is_json(field):
+    name = getattr(field.type, "extension_name", None)
+    return name == JSON_EXTENSION or bool(
+        field.metadata and field.metadata.get(EXTENSION_NAME) == JSON_EXTENSION.encode()
+    )
+
+
+def _is_uuid(kind):
+    return getattr(kind, "extension_name", None) == "arrow.uuid"
+
+
+def _storage_type(kind):
+    """Returns the type of the values of an extension type."""
+    return getattr(kind, "storage_type", kind)
+
+
+def _storage(column):
+    import pyarrow
+
+    if not isinstance(column.type, pyarrow.BaseExtensionType):
+        return column
+    return pyarrow.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+
+
+def _as_extension(array, field):
+    import pyarrow
+
+    if isinstance(field.type, pyarrow.BaseExtensionType):
+        return field.type.wrap_array(array)
+    return array
+
+
+def _with_categories(table):
+    """Returns the table with the categories of its columns in their order, also those that no row has."""
+    import pyarrow
+    import pyarrow.compute
+
+    known = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
+    ordered = {
+        column.get("field_name", column.get("name"))
+        for column in known.get("columns", ())
+        if (column.get("metadata") or {}).get("ordered")
+    }
+    for position, field in enumerate(table.schema):
+        names = (field.metadata or {}).get(CATEGORIES)
+        if names is None:
+            continue
+        # Arrow reads only categories of texts from a Parquet file as categories.
+        kind = field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type
+        categories = pyarrow.array(json.loads(names), kind)
+        values = table.column(position).cast(kind).combine_chunks()
+        indices = pyarrow.compute.index_in(values, value_set=categories)
+        column = pyarrow.DictionaryArray.from_arrays(indices, categories, ordered=field.name in ordered)
+        table = table.set_column(position, field.name, column)
+    return table
