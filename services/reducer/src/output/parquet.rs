@@ -9,7 +9,7 @@ use ::parquet::file::metadata::KeyValue;
 use ::parquet::file::properties::WriterProperties;
 use anyhow::Context;
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use protocol::PANDAS_METADATA;
 
 use super::conform::conform;
@@ -42,7 +42,23 @@ impl<'a> Parquet<'a> {
 fn writable(field: &FieldRef) -> FieldRef {
     match field.data_type() {
         DataType::Interval(_) => Arc::new(Field::new(field.name(), DataType::Utf8, true)),
-        _ => field.clone(),
+        other => Arc::new(field.as_ref().clone().with_data_type(without_seconds(other))),
+    }
+}
+
+/// Returns a type with milliseconds in place of seconds, which Parquet does not have: readers would find numbers.
+fn without_seconds(data_type: &DataType) -> DataType {
+    let part = |field: &FieldRef| Arc::new(field.as_ref().clone().with_data_type(without_seconds(field.data_type())));
+    match data_type {
+        DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
+        DataType::Timestamp(TimeUnit::Second, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),
+        DataType::Dictionary(index, values) => DataType::Dictionary(index.clone(), without_seconds(values).into()),
+        DataType::List(item) => DataType::List(part(item)),
+        DataType::LargeList(item) => DataType::LargeList(part(item)),
+        DataType::FixedSizeList(item, length) => DataType::FixedSizeList(part(item), *length),
+        DataType::Map(entries, is_sorted) => DataType::Map(part(entries), *is_sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(part).collect()),
+        other => other.clone(),
     }
 }
 
