@@ -212,6 +212,8 @@ pub enum Takes {
     /// As a DataFrame of pandas.
     #[default]
     Frame,
+    /// As a DataFrame of pandas, with the types that its Parquet file declares, if it comes from one.
+    Declared,
     /// As a table of Arrow.
     Arrow,
     /// As dictionaries.

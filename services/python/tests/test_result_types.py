@@ -9,6 +9,7 @@ import datetime
 import decimal
 import pathlib
 import random
+import warnings
 
 import pandas
 import polars
@@ -298,3 +299,22 @@ def test_plain_values_and_missing_rows(home):
         texts = gristmill.Items(["a", "b", "cc"])
         job = gristmill.run(lengths, texts, output=f"n.{form}", mini_batch_size=1, progress=False)
         assert job.to_arrow().to_pydict() == {"value": [1, None, 2]}, form
+
+
+def test_integers_that_pandas_rounds_are_said(home):
+    """As with ``pandas.read_csv``, a missing value makes floating-point numbers of a column: not in silence."""
+    pathlib.Path("ids.csv").write_text(f"id,v\n{2**60 + 1},1\n,2\n")
+
+    def same(frame: pandas.DataFrame):
+        return frame
+
+    with pytest.warns(gristmill.GristmillWarning, match='column "id"'):
+        gristmill.run(same, "ids.csv", progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        def as_arrow(table: pyarrow.Table):
+            return table
+
+        job = gristmill.run(as_arrow, "ids.csv", progress=False)
+    assert job.to_arrow()["id"].to_pylist() == [2**60 + 1, None]

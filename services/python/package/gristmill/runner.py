@@ -69,10 +69,12 @@ def path_of(path):
 
 
 def _takes(functions):
-    """Returns how the script gets the rows of a table (``Takes`` in ``protocol/src/frame.rs``)."""
+    """Returns how the script gets the rows of a table, as the agent names it."""
+    if functions.wants_arrow:
+        return "arrow"
     if functions.wants_items:
         return "items"
-    return "arrow" if functions.wants_arrow or functions.wants_pandas is not None else "frame"
+    return "frame" if functions.wants_pandas is None else "declared"
 
 
 class Process:

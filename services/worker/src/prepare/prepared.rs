@@ -96,7 +96,11 @@ impl Prepared {
                 };
                 (payload, items.rows, items.unread)
             }
-            (Takes::Frame | Takes::Items, _) => {
+            // Types that a file declares hold all of its numbers.
+            (Takes::Declared, _) if matches!(*self.payload, Payload::Table { is_declared: true, .. }) => {
+                (self.payload, self.passed, self.unread)
+            }
+            (Takes::Frame | Takes::Declared | Takes::Items, _) => {
                 warnings.extend(warnings_of_pandas);
                 (self.payload, self.passed, self.unread)
             }
