@@ -231,7 +231,7 @@ def test_pandas_frame_comes_back(home, form, seed):
     ids=["range", "numbers", "times", "levels"],
 )
 def test_index_of_an_input_comes_back(home, index):
-    frame = pandas.DataFrame({"n": range(ROWS), 0: 1.5}, index=index)
+    frame = pandas.DataFrame({3: range(ROWS), 0: 1.5}, index=index)
 
     def same_frame(frame: pandas.DataFrame):
         return frame

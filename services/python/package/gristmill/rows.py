@@ -144,7 +144,8 @@ class Tables:
             known = None
         if known is None:
             try:
-                schema = pyarrow.Schema.from_pandas(frame.iloc[:0], preserve_index=with_index)
+                # Without this argument, a range is described too, and with ``False`` the labels of the columns are not.
+                schema = pyarrow.Schema.from_pandas(frame.iloc[:0], preserve_index=with_index or None)
             except (pyarrow.ArrowException, TypeError, ValueError):
                 return None
             known = schema.metadata[b"pandas"].decode()
