@@ -24,7 +24,11 @@ pub(super) fn conform(array: &ArrayRef, from: &Field, to: &Field) -> anyhow::Res
     if array.data_type() == to.data_type() {
         return Ok(array.clone());
     }
-    let Some(array) = without_encoding(array) else { return Ok(new_null_array(to.data_type(), array.len())) };
+    // Missing values have the type of the others, whatever type their own array has.
+    let array = match without_encoding(array) {
+        Some(array) if array.logical_null_count() < array.len() => array,
+        _ => return Ok(new_null_array(to.data_type(), array.len())),
+    };
     Ok(match (array.data_type(), to.data_type()) {
         (own, wanted) if own == wanted => array,
         (DataType::Union(fields, _), wanted) => {
