@@ -11,6 +11,7 @@ mod header;
 mod json_lines;
 mod local;
 mod merged;
+mod native;
 mod object;
 mod observed;
 mod pandas;
@@ -132,7 +133,7 @@ impl Assembly<'_> {
             self.write_file(&name, &|sink| Ok(sink.write_all(&contents)?))?;
         }
         let path = self.write_file(&self.output.file_name, &|sink| {
-            table::write(&table, sink, self.output.format, &mut *self.in_order(), &|position| self.between(position))
+            native::write(&table, sink, self.output.format, &mut *self.in_order(), &|position| self.between(position))
         })?;
         let (columns, warnings) = (schema_file::columns(&table), table.warnings());
         Ok(path.map(|path| Written { path, columns, warnings }))

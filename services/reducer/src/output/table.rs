@@ -1,8 +1,8 @@
-//! The final file of a native format: CSV, JSON lines or Parquet.
+//! The columns of the final file in a native format: CSV, JSON lines or Parquet.
 //!
-//! Rows are Arrow IPC streams. The first pass reads their schemas, and the arrays of columns whose type only the values
-//! decide; [`Table`] is what comes of it: one field for each column, in the order of their first appearance. The second
-//! pass writes the rows.
+//! Rows are Arrow IPC streams. A pass over them reads their schemas, and the arrays of columns whose type only the values
+//! decide; [`Table`] is what comes of it: one field for each column, in the order of their first appearance. Another pass
+//! writes the rows (`native.rs`).
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -20,7 +20,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::observed::{Conflict, Conflicts, Observed, Place, json_field};
 use super::pandas::Frames;
-use super::{InOrder, csv_file, json_lines, parquet, rows_of};
+use super::{InOrder, rows_of};
 use crate::words::counted;
 
 /// Categories of a column that are kept in order. More are rather texts.
@@ -75,31 +75,8 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Writes the rows of every mini-batch. Calls `between` after each with its position; an error from it ends the writing.
-pub(super) fn write<'a>(
-    table: &Table,
-    into: &'a mut (dyn Write + Send),
-    format: OutputFormat,
-    rows: &mut dyn InOrder,
-    between: &dyn Fn(usize) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let mut file: Box<dyn Rows + 'a> = match format {
-        OutputFormat::Jsonl => Box::new(json_lines::JsonLines::new(into, table)),
-        OutputFormat::Parquet => Box::new(parquet::Parquet::new(into, table)?),
-        OutputFormat::Csv | OutputFormat::Text => Box::new(csv_file::Csv::new(into, table)?),
-    };
-    let mut position = 0;
-    rows.for_each(&mut |mini_batch, rows, joined| {
-        for_each_stream(rows, joined, |stream| stream.try_for_each(|batch| file.write(&batch?)))
-            .with_context(|| rows_of(mini_batch))?;
-        position += 1;
-        between(position - 1)
-    })?;
-    file.finish().context("finish the file")
-}
-
 /// Calls `take` for the stream, or for each of the streams that follow one another if the rows are `joined`.
-fn for_each_stream(
+pub(super) fn for_each_stream(
     mut rows: Box<dyn Read>,
     joined: bool,
     mut take: impl FnMut(&mut StreamReader<&mut dyn Read>) -> anyhow::Result<()>,
