@@ -179,3 +179,11 @@ def test_date_that_proves_the_other_order_says_so(workplace):
     ended = workplace.job(REPR, inputs=table()).run()
     remedies = {kind["column"]: kind["remedy"] for kind in ended.result["warning_kinds"]}
     assert remedies["d"].endswith("set columns: {d: timestamp_day_first} if days come first")
+
+
+def test_long_row_where_the_first_look_ends_is_reported(workplace):
+    """The look at the beginning of a file ends within a row of many cells, which is behind its last whole line."""
+    text = "a,b\n" + "1,2\n" * 1020 + ",".join("123456789012") + "\n" + "1,2\n" * 100
+    workplace.write({"data/a.csv": text})
+    ended = workplace.job("def run(frame): return list(frame.a)", inputs=table()).run()
+    assert len(ended.lines) == 1121 and "more cells" in json.dumps(ended.result), str(ended)

@@ -318,3 +318,40 @@ def test_integers_that_pandas_rounds_are_said(home):
 
         job = gristmill.run(as_arrow, "ids.csv", progress=False)
     assert job.to_arrow()["id"].to_pylist() == [2**60 + 1, None]
+
+
+def test_integers_beside_missing_ones_are_exact_in_pandas(home):
+    def some(numbers):
+        return [{"p": None if number % 2 else 2**60 + number, "small": None if number else 1} for number in numbers]
+
+    for form in FORMATS:
+        job = gristmill.run(some, list(range(4)), output=f"p.{form}", mini_batch_size=3, progress=False)
+        frame = job.to_pandas()
+        assert frame["p"].tolist() == [2**60, pandas.NA, 2**60 + 2, pandas.NA] and frame["p"].dtype == "Int64"
+        assert frame["small"].dtype == "float64", "as pandas has it, where nothing is lost"
+
+
+def test_index_of_a_series_comes_back(home):
+    def counts(frame: pandas.DataFrame):
+        return frame["g"].value_counts()
+
+    frame = pandas.DataFrame({"g": list("aabbbc")})
+    job = gristmill.run(counts, frame, mini_batch_size="6 rows", error_threshold=-1, progress=False)
+    pandas.testing.assert_frame_equal(job.to_pandas(), frame["g"].value_counts().to_frame())
+
+    def lengths(frame: pandas.DataFrame):
+        return frame["g"].str.len()
+
+    job = gristmill.run(lengths, frame, mini_batch_size="2 rows", progress=False)
+    assert job.to_arrow().to_pydict() == {"value": [1] * 6}, "positions are no labels"
+
+
+def test_days_of_arrow_stay_days(home):
+    table = pyarrow.table({"d": pyarrow.array([DAY, None], pyarrow.date64())})
+
+    def same_days(table: pyarrow.Table):
+        return table
+
+    for form in FORMATS:
+        found = run(same_days, table, form, 1).to_arrow()["d"]
+        assert pyarrow.types.is_date(found.type) and found.to_pylist() == [DAY, None], form

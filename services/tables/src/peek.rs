@@ -180,7 +180,8 @@ impl Peek {
         let quote = memchr::memmem::find_iter(text, b"\\\"").find(|at| !ends_field(text.get(at + 2)));
         let escaped = [b'\\', options.delimiter];
         let delimiter = rows.ragged.iter().filter(|row| row.cells > columns).find_map(|row| {
-            let line = text[row.position..].split(|&byte| byte == b'\n').next().unwrap_or_default();
+            // The last row may lie behind the text, which ends with a whole line.
+            let line = text.get(row.position..)?.split(|&byte| byte == b'\n').next().unwrap_or_default();
             memchr::memmem::find(line, &escaped).map(|at| row.position + at)
         });
         let Some(at) = [quote, delimiter].into_iter().flatten().min() else { return };

@@ -85,10 +85,15 @@ _ARGUMENTS = {
 
 
 def _as_result(result):
-    """Returns a column as a list, and everything else unchanged."""
+    """Returns a column as a list, or as a frame if its index names its values, and everything else unchanged."""
     kind = type(result)
     package = kind.__module__.partition(".")[0]
-    if (package, kind.__name__) in (("pandas", "Series"), ("numpy", "ndarray")) and result.ndim > 0:
+    if (package, kind.__name__) == ("pandas", "Series"):
+        from gristmill.rows import says_more_than_positions
+
+        name = "value" if result.name is None else result.name
+        return result.to_frame(name) if says_more_than_positions(result.index) else list(result)
+    if (package, kind.__name__) == ("numpy", "ndarray") and result.ndim > 0:
         return list(result)
     if kind.__name__ in ("Series", "Array", "ChunkedArray") and package in ("polars", "pyarrow"):
         return result.to_list() if package == "polars" else result.to_pylist()

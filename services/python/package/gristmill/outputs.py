@@ -20,6 +20,8 @@ JSON_EXTENSION = "arrow.json"
 EXTENSION_NAME = b"ARROW:extension:name"
 DURATION = re.compile(r"(-?)P(\d+)DT(\d+)H(\d+)M(\d+)(?:\.(\d+))?S")
 """A duration, as the reducer writes it."""
+EXACT_MAX = 2**53
+"""Every whole number up to this one is a ``float64``."""
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 ABSENT = object()
 """Stands for a value whose row has no such key."""
@@ -47,12 +49,29 @@ def to_pandas(table, path):
     for position, field in enumerate(table.schema):
         if field.name not in frame.columns:
             continue  # It is in the index, or pandas gave it another label.
+        if pyarrow.types.is_integer(field.type) and frame[field.name].dtype == "float64":
+            if (integers := _exact_integers(table.column(position))) is not None:
+                frame[field.name] = integers.set_axis(frame.index)
+            continue
         if path.endswith(".jsonl") and _is_json(field):
             texts = _storage(table.column(position)).to_pylist()
             frame[field.name] = _objects([None if text is None else json.loads(text) for text in texts], frame.index)
         elif pyarrow.types.is_nested(field.type) and _pandas_changes(table.column(position).combine_chunks()):
             frame[field.name] = _objects(table.column(position).to_pylist(), frame.index)
     return frame
+
+
+def _exact_integers(column):
+    """Returns integers as a nullable type of pandas if floating-point numbers, which pandas has beside missing values,
+    would round one of them, else ``None``."""
+    import pandas
+    import pyarrow.compute
+
+    ends = pyarrow.compute.min_max(column).as_py()
+    if max(abs(ends["min"] or 0), abs(ends["max"] or 0)) <= EXACT_MAX:
+        return None
+    kind = "UInt64" if str(column.type).startswith("u") else "Int64"
+    return pandas.Series(pandas.array(column.to_pylist(), dtype=kind))
 
 
 def _pandas_changes(array):

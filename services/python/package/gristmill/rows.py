@@ -109,13 +109,8 @@ class Tables:
 
     def _kept_index(self, frame):
         """Returns the levels of the index if it says more than the positions of the rows, else ``None``."""
-        import pandas
-
         index = frame.index
-        if isinstance(index, pandas.RangeIndex) and index.name is None:
-            return None
-        is_numbers = index.nlevels == 1 and getattr(index.dtype, "kind", "O") in "iu"
-        if is_numbers and index.name is None and not self.keeps_index:
+        if not says_more_than_positions(index) and (is_range(index) or not self.keeps_index):
             return None
         return [index.get_level_values(level).to_series() for level in range(index.nlevels)]
 
@@ -151,6 +146,17 @@ class Tables:
             known = schema.metadata[b"pandas"].decode()
             self._known[key] = known
         return known
+
+
+def is_range(index):
+    return type(index).__name__ == "RangeIndex"
+
+
+def says_more_than_positions(index):
+    """Returns whether an index has a name, or other labels than numbers, which are mostly positions of rows."""
+    if index.nlevels > 1 or index.name is not None:
+        return True
+    return not is_range(index) and getattr(index.dtype, "kind", "O") not in "iu"
 
 
 def index_names(index, names):

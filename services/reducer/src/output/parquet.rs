@@ -42,17 +42,20 @@ impl<'a> Parquet<'a> {
 fn writable(field: &FieldRef) -> FieldRef {
     match field.data_type() {
         DataType::Interval(_) => Arc::new(Field::new(field.name(), DataType::Utf8, true)),
-        other => Arc::new(field.as_ref().clone().with_data_type(without_seconds(other))),
+        other => Arc::new(field.as_ref().clone().with_data_type(with_parquet_units(other))),
     }
 }
 
-/// Returns a type with milliseconds in place of seconds, which Parquet does not have: readers would find numbers.
-fn without_seconds(data_type: &DataType) -> DataType {
-    let part = |field: &FieldRef| Arc::new(field.as_ref().clone().with_data_type(without_seconds(field.data_type())));
+/// Returns a type with milliseconds in place of seconds, and days in place of the milliseconds of days, which Parquet does
+/// not have: readers would find numbers.
+fn with_parquet_units(data_type: &DataType) -> DataType {
+    let part =
+        |field: &FieldRef| Arc::new(field.as_ref().clone().with_data_type(with_parquet_units(field.data_type())));
     match data_type {
+        DataType::Date64 => DataType::Date32,
         DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
         DataType::Timestamp(TimeUnit::Second, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),
-        DataType::Dictionary(index, values) => DataType::Dictionary(index.clone(), without_seconds(values).into()),
+        DataType::Dictionary(index, values) => DataType::Dictionary(index.clone(), with_parquet_units(values).into()),
         DataType::List(item) => DataType::List(part(item)),
         DataType::LargeList(item) => DataType::LargeList(part(item)),
         DataType::FixedSizeList(item, length) => DataType::FixedSizeList(part(item), *length),
