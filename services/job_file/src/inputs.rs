@@ -4,7 +4,7 @@ mod columns;
 mod mltable;
 
 use partitioner::{MissingColumn, PartitionFormat};
-use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
+use protocol::{HeaderMode, Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions, TypeRules};
 
 use crate::keys::{INPUT, Read};
 use crate::paths::{glob_folder, real};
@@ -114,7 +114,8 @@ fn read_input(
             Fault::new(node, "columns in braces: {Store}/{Brand}/{file_name}.csv").saying(error.to_string())
         })
     });
-    let (table, columns) = read_table(&section, kind.map(|(_, kind)| kind));
+    let is_local = item_paths.iter().all(|path| !path.is_url());
+    let (table, columns) = read_table(&section, kind.map(|(_, kind)| kind), is_local);
     let (location, kind) = kind?;
     let input = Input { name, kind, paths: item_paths, partition_format, table };
     let locations = InputLocations { path: path.to_owned(), keys: section.locations(), columns };
@@ -177,7 +178,11 @@ fn exists_or_matches(node: &Node, path: ItemPath, paths: &Paths) -> Result<ItemP
     }
 }
 
-fn read_table(section: &Section<'_>, kind: Option<InputKind>) -> (TableOptions, Vec<(String, Location)>) {
+fn read_table(
+    section: &Section<'_>,
+    kind: Option<InputKind>,
+    is_local: bool,
+) -> (TableOptions, Vec<(String, Location)>) {
     let formats = [TableFormat::Csv, TableFormat::Tsv, TableFormat::Jsonl, TableFormat::Parquet];
     let formats = formats.map(|format| (format.word(), format));
     let format = section.value("format", |node| choice(node, &formats));
@@ -197,6 +202,13 @@ fn read_table(section: &Section<'_>, kind: Option<InputKind>) -> (TableOptions, 
     let mut table = TableOptions { by_name, delimiter, columns: names, column_types: types, ..TableOptions::default() };
     table.format = format.unwrap_or(table.format);
     section.fill(&mut table, |read| if let Read::Table(set) = read { Some(set) } else { None });
+    if table.types == TypeRules::Pandas && is_local {
+        // As pandas reads each file. The planner reads all of a file for it, which a URL makes expensive.
+        if section.get("header").is_none() {
+            table.header = HeaderMode::AllFilesDifferentHeaders;
+        }
+        table.support_multi_line |= section.get("support_multi_line").is_none();
+    }
     (table, locations)
 }
 

@@ -9,7 +9,7 @@ use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOption
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema};
 use parquet::arrow::encode_arrow_schema;
-use protocol::{Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, UnreadRecord, fields};
+use protocol::{Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules, UnreadRecord, fields};
 
 use crate::builder::{Builder, Finished};
 use crate::column::Column;
@@ -218,7 +218,7 @@ impl Decoder {
                     let has_first_line = (from..=to).contains(&file.first_line);
                     // Reserves room for all rows at once.
                     let behind = if from == first { last - to } else { 0 };
-                    self.append_text(&file, options, has_first_line, behind, table);
+                    self.append_text(&file, options, has_first_line, behind, table)?;
                     from = to + 1;
                 }
             }
@@ -267,7 +267,7 @@ impl Decoder {
         while windows.next(&mut self.text)? {
             if !self.text.is_blank(options.delimiter) {
                 let behind = if is_sized { 0 } else { windows.behind() };
-                self.append_text(file, options, has_first_line, behind, table);
+                self.append_text(file, options, has_first_line, behind, table)?;
                 (has_first_line, is_sized) = (false, true);
             }
         }
@@ -287,14 +287,14 @@ impl Decoder {
         has_first_line: bool,
         behind: u64,
         table: &mut Table,
-    ) {
+    ) -> Result<()> {
         let mut origin = Origin { file, text: &self.text, lines: &mut self.lines };
         if let Some(numbers) = &mut table.line_numbers {
             numbers.begin(origin.lines_before());
         }
         if options.format == TableFormat::Jsonl {
             table.append_jsonl(&mut origin);
-            return;
+            return Ok(());
         }
         let splitter = splitter(options);
         let mut from = 0;
@@ -306,16 +306,30 @@ impl Decoder {
                 table.problems.defect(Problem::BrokenHeader, (&mut origin, 0), None, None, defect);
             }
             let header = column_names(first.cells);
-            let differs = match table.is_selection {
-                _ if has_own_header(options) => false,
-                false => header != table.names,
-                true => table.selected.iter().any(|&index| header.get(index) != Some(&table.names[index])),
+            let differs = |&index: &usize| header.get(index) != table.names.get(index);
+            let other = match table.is_selection {
+                _ if has_own_header(options) => None,
+                false => (0..header.len().max(table.names.len())).find(differs),
+                true => table.selected.iter().copied().find(differs),
             };
-            if differs {
-                table.problems.other_header(&file.name);
+            match other {
+                Some(index) if options.types == TypeRules::Pandas => {
+                    let name = |names: &[String]| names.get(index).map_or("missing".to_owned(), |name| format!("{name:?}"));
+                    let message = format!(
+                        "has another header than the first file: column {} is {} instead of {}; set header: \
+                         all_files_different_headers to read each file by its own header",
+                        index + 1,
+                        name(&header),
+                        name(&table.names)
+                    );
+                    return Err(Error::Kind { path: file.name.clone(), message });
+                }
+                Some(_) => table.problems.other_header(&file.name),
+                None => {}
             }
         }
         table.append_delimited(splitter, from, behind, &mut self.rows, &mut origin);
+        Ok(())
     }
 
     fn decode_parquet(&mut self, request: &DecodeRequest) -> Result<Decoded> {

@@ -17,7 +17,7 @@ use crate::jsonl::{Value, lines, members};
 use crate::missing::is_missing;
 use crate::scalar::{is_whole, parse_float, parse_integer, parse_truth, parse_unsigned, trim};
 use crate::source::{Text, TextFile, encoding_of};
-use crate::split::{FirstRow, Rows, first_row, is_multi_line, splitter, unquote};
+use crate::split::{FirstRow, Rows, Splitter, first_row, is_multi_line, splitter, unquote};
 use crate::stream::{TextStream, Windows, record_ends};
 
 /// Places of an input whose rows decide the types by the rules of pandas.
@@ -66,6 +66,32 @@ pub(crate) fn column_names(cells: Vec<String>) -> Vec<String> {
         names.push(name);
     }
     names
+}
+
+/// Returns rows of a text that may begin within quotes: none of them, and none of the lines before, has quotes that it does
+/// not close, or another number of cells. Empty if there are no such rows.
+fn whole_rows(splitter: Splitter, text: &[u8], columns: usize) -> &[u8] {
+    /// Lines that may end what was within quotes, before the text is given up.
+    const TRIES: usize = 64;
+    let mut rows = Rows::default();
+    let mut start = 0;
+    for _ in 0..TRIES {
+        let end = splitter.split(text, start, columns, WINDOW_ROWS, &mut rows);
+        let odd = rows.starts().zip(rows.starts().skip(1).chain([end])).find(|&(from, to)| {
+            memchr::memchr_iter(b'"', &text[from..to]).count() % 2 == 1
+        });
+        let odd = odd.map(|(from, _)| from);
+        let Some(odd) = rows.ragged.first().map(|ragged| ragged.position).into_iter().chain(odd).min() else {
+            return &text[start..end];
+        };
+        // The last row may go on after the text; where all rows before it are whole, they are enough.
+        if end == text.len() && rows.starts().last() == Some(odd) && odd > start {
+            return &text[start..odd];
+        }
+        let Some(length) = memchr::memchr(b'\n', &text[odd..]) else { break };
+        start = odd + length + 1;
+    }
+    &[]
 }
 
 /// Collects the first rows of an input, file by file.
@@ -146,7 +172,7 @@ impl SchemaInference {
         self.files += 1;
         let file = TextFile::open(path, name, &self.options)?;
         let mut text = std::mem::take(&mut self.text);
-        let added = match file.is_stream || is_multi_line(&self.options) || places <= 1 {
+        let added = match file.is_stream || places <= 1 {
             true => {
                 self.window_max += if is_sample { WINDOW_ROWS.saturating_mul(places as usize) } else { 0 };
                 self.add_records(&file, &mut text)
@@ -157,16 +183,24 @@ impl SchemaInference {
         added
     }
 
-    /// Adds the rows at several places of a file that can be split at any line.
+    /// Adds the rows at several places of a file whose lines can be found from anywhere.
     fn add_places(&mut self, file: &TextFile, places: u64, text: &mut Text) -> Result<()> {
         let start = |place: u64| (u128::from(file.bytes) * u128::from(place) / u128::from(places)) as u64;
+        let is_multi_line = is_multi_line(&self.options);
         for place in 0..places {
             self.window_max = self.window + WINDOW_ROWS;
+            if is_multi_line && place == 0 {
+                self.add_records(file, text)?;
+                continue;
+            }
             let (mut from, end) = (start(place).max(file.first_line), start(place + 1));
             while from < end && (!self.has_rows() || self.awaits_header) {
                 let to = (end - 1).min(from + PLACE_BYTES - 1);
                 file.read_lines(from, to, text)?;
-                if !text.is_blank(self.options.delimiter) {
+                if is_multi_line {
+                    let rows = whole_rows(splitter(&self.options), text.as_slice(), self.places.len());
+                    self.add_text(rows, false);
+                } else if !text.is_blank(self.options.delimiter) {
                     self.add_text(text.as_slice(), (from..=to).contains(&file.first_line));
                 }
                 from = to + 1;

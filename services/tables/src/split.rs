@@ -68,6 +68,12 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// Returns the starts of the rows in the text.
+    pub fn starts(&self) -> impl Iterator<Item = usize> + '_ {
+        let rows = self.index[..self.count * (self.columns + 1)].chunks_exact(self.columns + 1);
+        rows.map(|row| self.base + row[0].wrapping_add(1) as usize)
+    }
+
     /// Returns the cells of one column as `(start, end)`. A missing cell has `start > end`.
     pub fn cells(&self, column: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let base = self.base;

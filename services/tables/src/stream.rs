@@ -275,10 +275,19 @@ impl RecordEnds {
             return memrchr(b'\n', piece).map(|at| at + 1);
         }
         let mut end = 0;
-        while let Some(length) = self.next(&piece[end..]) {
-            end += length;
+        loop {
+            // Most text has few quotes: up to the next one, only the last line counts.
+            let rest = &piece[end..];
+            if !self.quoted && let Some(plain) = memrchr(b'\n', &rest[..memchr(b'"', rest).unwrap_or(rest.len())]) {
+                end += plain + 1;
+                self.at += plain as u64 + 1;
+                self.cell = self.at;
+            }
+            match self.next(&piece[end..]) {
+                Some(length) => end += length,
+                None => return (end > 0).then_some(end),
+            }
         }
-        (end > 0).then_some(end)
     }
 }
 

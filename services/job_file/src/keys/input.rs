@@ -53,8 +53,8 @@ const OF_INPUT: &[Key] = &[
         .meaning(
             "Which files begin with a header. `from_first_file`: only the first. `all_files_different_headers`: each file \
              names its own columns, `run` gets the columns of all files, and rows of a file that lacks a column have \
-             missing values there; the planner then reads the beginning of every file. Without a header, columns are \
-             `Column1`, `Column2`, …",
+             missing values there; the planner then reads the beginning of every file. This is the default of files on \
+             this machine with `types: pandas`. Without a header, columns are `Column1`, `Column2`, …",
         )
         .table(|table, node| {
             let headers = [
@@ -98,7 +98,7 @@ const OF_INPUT: &[Key] = &[
     key_with_default("support_multi_line", BOOLEAN, "false")
         .meaning(
             "Quoted fields may hold line breaks. The planner then reads each file once to find where records end; the \
-             size of mini-batches does not change.",
+             size of mini-batches does not change. `true` is the default of files on this machine with `types: pandas`.",
         )
         .table(|table, node| boolean(node).map(|multi_line| table.support_multi_line = multi_line))
         .only(Applies::Delimited),

@@ -3,7 +3,7 @@
 use arrow::datatypes::{DataType, TimeUnit};
 use protocol::{ColumnType, MismatchPolicy, TableColumn, TableOptions, TypeRules, fields};
 
-use crate::support::{Input, column, csv, dtype, jsonl, messages};
+use crate::support::{ALL_LINES, Input, column, csv, dtype, jsonl, messages};
 
 use ColumnType::{Boolean, Float, Integer, Json, Text, Unsigned};
 
@@ -73,6 +73,43 @@ fn rows_of_many_places_decide() {
     }
     let small: String = (0..1000).map(|row| if row == 999 { "x\n" } else { "5\n" }).collect();
     assert_eq!(first_column(&Input::new(format!("a\n{small}"), pandas())).column_type, Text, "all rows");
+}
+
+#[test]
+fn rows_of_many_places_decide_where_fields_hold_line_breaks() {
+    // Lines within quotes that look like rows, and rows that hold such lines, at every place.
+    let options = TableOptions { support_multi_line: true, ..pandas() };
+    let row = |value: &str| format!("{value},\"one\n1.5,\"\"two\"\",3\n7,\n\",4\n");
+    let rows = |at: usize| (0..20_000).map(|number| row(if number == at { "x" } else { "5" })).collect::<String>();
+    for (at, expected) in [(0, Text), (312 * 40 + 100, Text), (312 * 40 + 300, Integer)] {
+        let input = Input::new(format!("a,b,c\n{}", rows(at)), options.clone());
+        let types: Vec<_> = input.schema.as_ref().expect("text").columns.iter().map(|one| one.column_type).collect();
+        assert_eq!(types, [expected, Text, Integer], "row {at}");
+    }
+    // Among very long fields, no place may be found to have whole rows; the first one has.
+    let long = format!("1,\"{}\",2\n", "no row, but a line of text\n".repeat(10_000));
+    let types: Vec<_> = (Input::new(format!("a,b,c\n{}", long.repeat(20)), options).schema.expect("text").columns)
+        .iter()
+        .map(|one| one.column_type)
+        .collect();
+    assert_eq!(types, [Integer, Text, Integer]);
+}
+
+#[test]
+fn file_with_another_header_is_an_error() {
+    let schema = Input::new("a,b\n1,2\n", pandas()).schema;
+    for (text, expected) in [
+        ("b,a\n1,2\n", "column 1 is \"b\" instead of \"a\""),
+        ("a\n1\n", "column 2 is missing instead of \"b\""),
+        ("a,b,c\n1,2,3\n", "column 3 is \"c\" instead of missing"),
+    ] {
+        let input = Input { schema: schema.clone(), ..Input::new(text, pandas()) };
+        let error = input.decode(ALL_LINES).expect_err("another header").to_string();
+        assert!(error.contains(expected), "{error}");
+        let original = TableOptions { types: TypeRules::Original, ..pandas() };
+        let input = Input { schema: schema.clone(), ..Input::new(text, original) };
+        assert!(messages(&input.decode_all())[0].contains("its header differs"));
+    }
 }
 
 #[test]
