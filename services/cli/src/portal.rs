@@ -1,7 +1,9 @@
 //! `gristmill portal`, and `run --portal`: serves the page that shows jobs in a browser.
 
-use std::io::IsTerminal;
+use std::fs::OpenOptions;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -76,6 +78,7 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
     if !arguments.no_open && std::io::stdout().is_terminal() {
         open(&shown, settings);
     }
+    let _noted = (options.target.is_none()).then(|| Noted::write(settings.engine.home().portal_file(), &shown));
     let stop = CancellationToken::new();
     let _signals = watch_for_stop(stop.clone());
     Portal::new(options).serve(listener, stop).await?;
@@ -115,6 +118,30 @@ pub fn serve(target: Option<Target>, settings: &Settings, own_jobs: OwnJobs, are
         say!(note, "portal {}", url(address, Some(&token)));
     }
     Ok(())
+}
+
+/// The file that tells other programs of this user where the portal is, while it runs: a card in a notebook links to it.
+struct Noted {
+    path: PathBuf,
+}
+
+impl Noted {
+    /// Writes the file, which only its user may read: the address may have a token. Without it, nothing is linked.
+    fn write(path: PathBuf, address: &str) -> Self {
+        let content = serde_json::json!({ "address": address, "process": std::process::id() }).to_string();
+        let _ = std::fs::remove_file(&path);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        if let Err(error) = file.and_then(|mut file| file.write_all(content.as_bytes())) {
+            tracing::debug!("{} cannot be written: {error}", path.display());
+        }
+        Self { path }
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 fn url(address: SocketAddr, token: Option<&Token>) -> String {

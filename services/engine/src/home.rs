@@ -83,6 +83,11 @@ impl Home {
         self.folder.join(name)
     }
 
+    /// Returns the file in which a portal that shows the jobs of this machine leaves its address.
+    pub fn portal_file(&self) -> PathBuf {
+        self.folder.join("portal.json")
+    }
+
     /// Returns the caches of the jobs of this machine, which only a clean-up empties.
     pub(crate) fn caches(&self) -> Cache {
         Cache::new(self.folder.clone(), CacheLimits::default())

@@ -200,14 +200,21 @@ fn read_table(
     };
     let Columns { names, types, locations } = read_columns(section, kind, format);
     let mut table = TableOptions { by_name, delimiter, columns: names, column_types: types, ..TableOptions::default() };
+    if section.get("names").is_some() {
+        table.header = HeaderMode::NoHeader;
+    }
     table.format = format.unwrap_or(table.format);
     section.fill(&mut table, |read| if let Read::Table(set) = read { Some(set) } else { None });
     if table.types == TypeRules::Pandas && is_local {
         // As pandas reads each file. The planner reads all of a file for it, which a URL makes expensive.
-        if section.get("header").is_none() {
+        if section.get("header").is_none() && table.names.is_empty() {
             table.header = HeaderMode::AllFilesDifferentHeaders;
         }
         table.support_multi_line |= section.get("support_multi_line").is_none();
+    }
+    if !table.names.is_empty() && table.header != HeaderMode::NoHeader {
+        let fault = Fault::of("names of columns, and a header that names them", "names with header: no_header");
+        section.refuse("names", section.location_of("names"), fault);
     }
     (table, locations)
 }

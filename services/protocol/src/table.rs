@@ -14,6 +14,9 @@ pub struct TableOptions {
     pub delimiter: u8,
     /// Whether the first line of a file names its columns.
     pub header: HeaderMode,
+    /// Names of the columns of files without a header, in their order. The JSON omits an empty list.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// WHATWG label of the text encoding, `utf-8` by default.
     pub encoding: String,
     /// Number of lines before the header, or before the first row of a file without one. The JSON omits 0.
@@ -88,6 +91,7 @@ impl Default for TableOptions {
             format: TableFormat::Csv,
             delimiter: b',',
             header: HeaderMode::AllFilesSameHeaders,
+            names: Vec::new(),
             encoding: "utf-8".to_owned(),
             skip_rows: 0,
             types: TypeRules::Original,

@@ -10,7 +10,7 @@ import pytest
 from calls import run
 
 import gristmill
-from gristmill.api import start
+from gristmill.api.document import output_of
 
 
 def processes_of(home):
@@ -167,11 +167,11 @@ def test_url_with_a_mistake_is_refused_with_the_right_one(inputs, output, meant)
 
 @pytest.mark.parametrize("output", ["s3://bucket/deep/out.csv", "S3://bucket/out.parquet", "file:///data/out.jsonl"])
 def test_output_behind_a_url_is_no_folder_of_this_machine(output):
-    keys = start._output(output)
+    keys = output_of(output)
     assert f"{keys['output']}/{keys['append_row_file_name']}" == output
 
 
 def test_output_at_a_path_is_relative_to_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert start._output("out.csv")["output"] == str(tmp_path)
-    assert start._output(Path("deep", "out.csv").as_posix())["output"] == str(tmp_path / "deep")
+    assert output_of("out.csv")["output"] == str(tmp_path)
+    assert output_of(Path("deep", "out.csv").as_posix())["output"] == str(tmp_path / "deep")

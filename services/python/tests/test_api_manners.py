@@ -96,15 +96,15 @@ def test_import_loads_few_modules():
         "_collections_abc",
     }
     own = {name.removeprefix("gristmill.") for name in used if name.startswith("gristmill.")}
-    api = {"card", "child", "command", "errors", "inputs", "job", "keywords", "start", "step_values"}
+    api = {"card", "child", "command", "errors", "inputs", "job", "keywords", "printed", "start", "step_values"}
     assert own == {"api", "contract", *(f"api.{name}" for name in api)}
     assert len(used) < 120, sorted(used)
 
 
 def test_examples_of_the_documentation_run():
-    from gristmill.api import inputs, job, parallel_job, parallel_run_step, start
+    from gristmill.api import described, job, parallel_job, parallel_run_step, start
 
-    results = [doctest.testmod(module) for module in (start, job, inputs, parallel_run_step, parallel_job)]
+    results = [doctest.testmod(module) for module in (start, job, described, parallel_run_step, parallel_job)]
     assert [result.failed for result in results] == [0, 0, 0, 0, 0]
     assert sum(result.attempted for result in results) > 50
     assert not [module for module in (start, job) if "doctest: +SKIP" in Path(module.__file__).read_text()]

@@ -19,7 +19,7 @@ def test_rejects_are_replayed_into_the_output(tmp_path):
         return rows.assign(price=rows["price"] * rows["currency"].map(json.loads(rates.read_text()).__getitem__))
 
     (tmp_path / "prices.csv").write_text("currency,price\nEUR,2\nCHF,2\nEUR,4\n")
-    job = gristmill.run(convert, "prices.csv", error_threshold=-1, progress=False)
+    job = gristmill.run(convert, "prices.csv", error_threshold=-1, isolate="items", progress=False)
     assert job.to_pandas()["price"].tolist() == [3.0, 6.0], "the good rows of the mini-batch are saved"
     (reject,) = job.rejects
     assert (reject["exception"], reject["values"]) == ("KeyError", {"currency": "CHF", "price": 2})
@@ -42,7 +42,7 @@ def test_changed_function_runs_the_rejects(tmp_path):
         return row.assign(price=row["price"] * row["currency"].map(state.__getitem__))
 
     (tmp_path / "prices.csv").write_text("currency,price\nEUR,2\nCHF,2\nEUR,4\nJPY,6\n")
-    job = gristmill.run(convert, "prices.csv", init=load, error_threshold=-1, progress=False)
+    job = gristmill.run(convert, "prices.csv", init=load, error_threshold=-1, isolate="items", progress=False)
     job = gristmill.attach(job.id)
     assert [reject["values"]["currency"] for reject in job.rejects] == ["CHF", "JPY"]
 
@@ -63,7 +63,7 @@ def test_replay_refuses_functions_that_do_not_fit(tmp_path):
     def fail(numbers):
         raise ValueError("bad")
 
-    job = gristmill.run(lambda numbers: [1 / number for number in numbers], [1, 0], error_threshold=-1, progress=False)
+    job = gristmill.run(lambda numbers: [1 / number for number in numbers], [1, 0], error_threshold=-1, isolate="items", progress=False)
     with pytest.raises(TypeError, match="must be a function, not 'script"):
         job.replay(function="script.py", progress=False)
     with pytest.raises(TypeError, match="takes no argument"):
@@ -111,7 +111,7 @@ def test_reject_names_the_line_of_its_file(tmp_path, name, size):
     def inverse(rows):
         return [1 // (number not in bad) for number in rows["number"]]
 
-    job = gristmill.run(inverse, name, mini_batch_size=size, error_threshold=-1, progress=False)
+    job = gristmill.run(inverse, name, mini_batch_size=size, error_threshold=-1, isolate="items", progress=False)
     rejects = [reject for reject in job.rejects if reject["exception"] == "ZeroDivisionError"]
     places = [reject["detail"].rpartition(", line ") for reject in rejects]
     assert {int(line) for _, _, line in places} == expected
@@ -124,6 +124,6 @@ def test_reject_names_the_row_of_its_parquet_file(tmp_path):
     def inverse(rows):
         return [1 // (number not in (0, 29, 77)) for number in rows["number"]]
 
-    job = gristmill.run(inverse, "rows.parquet", mini_batch_size=7, error_threshold=-1, progress=False)
+    job = gristmill.run(inverse, "rows.parquet", mini_batch_size=7, error_threshold=-1, isolate="items", progress=False)
     expected = [f"{tmp_path / 'rows.parquet'}, row {row}, counted from 0" for row in (0, 29, 77)]
     assert [reject["detail"] for reject in job.rejects] == expected

@@ -287,7 +287,7 @@ def test_values_without_a_common_type_are_those_of_python_in_json_lines(home):
         return [{"v": 1 if letter != "c" else {"bad": [1, "x"]}} for letter in letters]
 
     with pytest.warns(gristmill.GristmillWarning, match='column "v" has values without a common type'):
-        job = gristmill.run(mixed, gristmill.Items("abc"), output="v.jsonl", mini_batch_size=1, progress=False)
+        job = gristmill.run(mixed, gristmill.items("abc"), output="v.jsonl", mini_batch_size=1, progress=False)
     assert job.to_pandas()["v"].tolist() == [1, 1, {"bad": [1, "x"]}]
 
 
@@ -296,7 +296,7 @@ def test_plain_values_and_missing_rows(home):
         return [None if text == "b" else len(text) for text in texts]
 
     for form in FORMATS:
-        texts = gristmill.Items(["a", "b", "cc"])
+        texts = gristmill.items(["a", "b", "cc"])
         job = gristmill.run(lengths, texts, output=f"n.{form}", mini_batch_size=1, progress=False)
         assert job.to_arrow().to_pydict() == {"value": [1, None, 2]}, form
 

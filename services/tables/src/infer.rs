@@ -240,7 +240,13 @@ impl SchemaInference {
                 self.places = column_names(cells).into_iter().map(|name| self.place_of(name)).collect();
             } else if !self.has_columns && !cells.is_empty() {
                 let candidates = Candidates::new(&self.options);
-                let names = if is_header { cells } else { vec![String::new(); cells.len()] };
+                let names = match is_header {
+                    true => cells,
+                    false => {
+                        let given = self.options.names.iter().cloned();
+                        given.chain(std::iter::repeat(String::new())).take(cells.len()).collect()
+                    }
+                };
                 self.columns = column_names(names).into_iter().map(|name| (name, candidates.clone())).collect();
                 self.places = (0..self.columns.len()).collect();
             }

@@ -3,7 +3,7 @@
 use protocol::{HeaderMode, MismatchPolicy, TypeRules};
 
 use super::{Applies, Key, REQUIRED, Table, key, key_with_default};
-use crate::values::{boolean, choice, integer, text, word};
+use crate::values::{boolean, choice, integer, list, text, word};
 use crate::{Fault, Node};
 
 const BOOLEAN: &str = "`true`, `false`";
@@ -65,6 +65,10 @@ const OF_INPUT: &[Key] = &[
             ];
             choice(node, &headers).map(|header| table.header = header)
         })
+        .only(Applies::Delimited),
+    key("names", "list of names, each once", "`Column1`, `Column2`, …")
+        .meaning("Names of the columns of files without a header. Sets `header: no_header`.")
+        .table(|table, node| names(node).map(|names| table.names = names))
         .only(Applies::Delimited),
     key_with_default("skip_rows", "integer from 0", "0")
         .meaning("Lines of each file before its header, or before its first row where it has none.")
@@ -156,6 +160,18 @@ const OF_ENVIRONMENT: &[Key] = &[
     key("requirements", "path", "none")
         .meaning("A requirements file, `pyproject.toml` or conda file, from which `python` creates the environment."),
 ];
+
+fn names(node: &Node) -> Result<Vec<String>, Fault> {
+    const ALLOWED: &str = "a list of column names, each once: [store, price]";
+    let mut names: Vec<String> = Vec::new();
+    for item in list(node, ALLOWED)? {
+        match word(item) {
+            Ok(name) if !names.contains(&name) => names.push(name),
+            _ => return Err(Fault::new(item, ALLOWED)),
+        }
+    }
+    if names.is_empty() { Err(Fault::new(node, ALLOWED)) } else { Ok(names) }
+}
 
 fn delimiter(node: &Node) -> Result<u8, Fault> {
     match text(node)?.as_bytes() {

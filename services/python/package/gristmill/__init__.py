@@ -21,13 +21,13 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gristmill.api.described import files, items, read_csv, read_json, read_parquet
     from gristmill.api.errors import GristmillError, GristmillWarning, InvalidJob, JobBusy
-    from gristmill.api.inputs import Items
     from gristmill.api.job import Job, JobCanceled, JobFailed
     from gristmill.api.output import read
     from gristmill.api.parallel_job import Parallel, RunFunction, parallel_run_function
     from gristmill.api.parallel_run_step import ParallelRunConfig, ParallelRunStep, PipelineParameter
-    from gristmill.api.start import attach, jobs, run, submit
+    from gristmill.api.start import attach, jobs, map, run, submit
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,6 @@ __all__ = [
     "GristmillError",
     "GristmillWarning",
     "InvalidJob",
-    "Items",
     "Job",
     "JobBusy",
     "JobCanceled",
@@ -46,22 +45,28 @@ __all__ = [
     "PipelineParameter",
     "RunFunction",
     "attach",
+    "files",
+    "items",
     "jobs",
+    "map",
     "parallel_run_function",
     "read",
+    "read_csv",
+    "read_json",
+    "read_parquet",
     "run",
     "submit",
 ]
 
 
 _MODULES = {
+    "described": ("files", "items", "read_csv", "read_json", "read_parquet"),
     "errors": ("GristmillError", "GristmillWarning", "InvalidJob", "JobBusy"),
-    "inputs": ("Items",),
     "job": ("Job", "JobCanceled", "JobFailed"),
     "output": ("read",),
     "parallel_job": ("Parallel", "RunFunction", "parallel_run_function"),
     "parallel_run_step": ("ParallelRunConfig", "ParallelRunStep", "PipelineParameter"),
-    "start": ("attach", "jobs", "run", "submit"),
+    "start": ("attach", "jobs", "map", "run", "submit"),
 }
 
 

@@ -88,6 +88,8 @@ def describe(error):
         text = str(error)
     except Exception:
         text = ""
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
+        text += f" (in the working folder {os.getcwd()})"
     return one_line(text) or f"{type(error).__name__} without a message"
 
 

@@ -5,23 +5,35 @@ import linecache
 import os
 import pickle
 import sys
+import time
+
+from gristmill.errors import add_note
+from gristmill.results import RowsOfItems
+
+KEEP_SECONDS = 0.05
+"""Time between two moments at which the results of single items are kept for another try."""
 
 
 class FunctionJob:
-    """A function, its ``init``, and the form of its argument."""
+    """A function, its ``init``, and the form of its argument. ``name`` is what messages call the function."""
 
     def __init__(self, folder, about):
         self._about = about
         self._state = None
         self._coroutines = None
+        self.name = about["name"]
         for name, lines in about["sources"].items():
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-        # On the machine that started the job, what a function imports is where it was.
-        sys.path.extend(path for path in about["folders"] if os.path.isdir(path) and path not in sys.path)
+        # On the machine that started the job, what a function imports and opens is where it was.
+        modules = os.path.join(folder, "modules")
+        sys.path.extend(path for path in (*about["folders"], modules) if os.path.isdir(path) and path not in sys.path)
+        if about["working_folder"] is not None and os.path.isdir(about["working_folder"]):
+            os.chdir(about["working_folder"])
         with open(os.path.join(folder, "function.pkl"), "rb") as file:
             wanted = pickle.load(file)
-        self._function, self._init = wanted["function"], wanted["init"]
+        self._function, self._init, self._empty = wanted["function"], wanted["init"], wanted["empty"]
         self._argument = _ARGUMENTS[about["argument"]]
+        self._run = self._of_each if about["each"] else self._of_all
 
     def init(self):
         if self._init is not None:
@@ -30,24 +42,70 @@ class FunctionJob:
     def run(self, mini_batch, context):
         given = {"state": self._state, "context": context}
         named = {name: given[name] for name in self._about["takes"]}
-        return _as_result(self._awaited(self._function(self._argument(mini_batch), **named)))
+        if self._empty is not None:
+            # The columns of the result are those that the function makes of no rows.
+            return [] if self._about["each"] else self._of_all(self._empty, named, context)
+        return self._run(self._argument(mini_batch, self._about), named, context)
 
     def shutdown(self):
         if self._coroutines is not None:
             self._coroutines.close()
 
+    def _of_all(self, argument, named, _context):
+        return as_result(self._awaited(self._function(argument, **named)))
+
+    def _of_each(self, items, named, context):
+        """Returns one row for each item, and none where the function returns ``None``."""
+        if self._about["is_async"]:
+            from gristmill.coroutines import ItemFunction
+
+            async def run_item(item):
+                return await self._function(item, **named)
+
+            return ItemFunction(self._loop(), run_item, self._about["concurrency"], False).run(items, context)
+        result = RowsOfItems(len(items))
+        result.positions = []
+        kept, keep_at = 0, time.monotonic() + KEEP_SECONDS
+        for position, item in enumerate(items):
+            try:
+                row = self._awaited(self._function(item, **named))
+            except Exception as error:
+                add_note(error, f"in item {position} of the mini-batch: {item!r:.200}")
+                result.failures.append((position, error))
+                continue
+            if row is not None:
+                result.positions.append(position)
+                result.append(row)
+            if time.monotonic() >= keep_at:
+                for index in range(kept, len(result)):
+                    context.done(result.positions[index], result[index])
+                kept, keep_at = len(result), time.monotonic() + KEEP_SECONDS
+        if len(result) == len(items):
+            result.positions = None
+        return result
+
     def _awaited(self, value):
-        if not hasattr(value, "__await__"):
-            return value
+        """Returns the result of a coroutine, the elements of a generator, and everything else unchanged."""
+        if hasattr(value, "__anext__"):
+            return self._loop().call(_elements_of, value)
+        if hasattr(value, "__await__"):
+            return self._loop().call(_result_of, value)
+        return list(value) if hasattr(value, "__next__") else value
+
+    def _loop(self):
         if self._coroutines is None:
             from gristmill.coroutines import Coroutines
 
             self._coroutines = Coroutines()
-        return self._coroutines.call(_result_of, value)
+        return self._coroutines
 
 
 async def _result_of(awaitable):
     return await awaitable
+
+
+async def _elements_of(generator):
+    return [element async for element in generator]
 
 
 def load(entry):
@@ -64,28 +122,54 @@ def load(entry):
     return FunctionJob(folder, about)
 
 
-def _unpickled(table):
-    return [pickle.loads(item.as_buffer()) for item in table.column(0)]
+# ---- what the function gets ------------------------------------------------------------------------------------------
 
 
-def _polars(table):
+def _polars(table, _about):
     import polars
 
     return polars.from_arrow(table)
 
 
+def _series(frame, about):
+    series = frame.iloc[:, 0]
+    if not about["is_named"]:
+        series.name = None
+    return series
+
+
+def _array(table, about):
+    import numpy
+
+    column = table.column(0).combine_chunks()
+    dtype, width = numpy.dtype(about["dtype"]), column.type.byte_width
+    count = len(column) * width // dtype.itemsize
+    values = numpy.frombuffer(column.buffers()[1], dtype, count, column.offset * width)
+    # A copy, which the function may change.
+    return values.reshape(-1, *about["shape"]).copy()
+
+
 _ARGUMENTS = {
-    "pandas": lambda frame: frame,
-    "frame": lambda frame: frame,
-    "pyarrow": lambda table: table,
+    "pandas": lambda frame, _: frame,
+    "frame": lambda frame, _: frame,
+    "pyarrow": lambda table, _: table,
     "polars": _polars,
-    "list": list,
-    "items": _unpickled,
+    "list": lambda paths, _: list(paths),
+    "items": lambda table, _: [pickle.loads(item.as_buffer()) for item in table.column(0)],
+    "records": lambda table, _: table.to_pylist(),
+    "series": _series,
+    "polars_series": lambda table, about: _polars(table, about).to_series(),
+    "arrow_array": lambda table, _: table.column(0),
+    "array": _array,
 }
 
 
-def _as_result(result):
-    """Returns a column as a list, or as a frame if its index names its values, and everything else unchanged."""
+# ---- what it returns -------------------------------------------------------------------------------------------------
+
+
+def as_result(result):
+    """Returns a column as a list, or as a frame if its index names its values, tables of a list as one table, and everything
+    else unchanged."""
     kind = type(result)
     package = kind.__module__.partition(".")[0]
     if (package, kind.__name__) == ("pandas", "Series"):
@@ -97,4 +181,24 @@ def _as_result(result):
         return list(result)
     if kind.__name__ in ("Series", "Array", "ChunkedArray") and package in ("polars", "pyarrow"):
         return result.to_list() if package == "polars" else result.to_pylist()
+    if kind is list and result and hasattr(result[0], "columns") and len({*map(type, result)}) == 1:
+        return _together(result)
     return result
+
+
+def _together(tables):
+    """Returns the rows of several tables of one kind, such as those that a generator yields, as one table."""
+    package = type(tables[0]).__module__.partition(".")[0]
+    if package == "pandas":
+        import pandas
+
+        return pandas.concat(tables)
+    if package == "polars":
+        import polars
+
+        return polars.concat(tables, how="diagonal")
+    if package == "pyarrow":
+        import pyarrow
+
+        return pyarrow.concat_tables(tables, promote_options="default")
+    return tables

@@ -275,7 +275,9 @@ class Process:
 
                     vain = {"items_tried": is_last, "gave_up": not any_succeeded and gave_up(result, items)}
                     raise self._first_of(failures)
-            if returned != items:
+            if functions.function is not None and type(result) is not RowsOfItems:
+                returned = items
+            elif returned != items:
                 returned = compare_lengths(mini_batch, result, items, warnings, self._strict and not only_kept)
             misfits = ()
             if self._checks is not None:
@@ -284,7 +286,7 @@ class Process:
                 returned -= len(failures) + len(misfits)
                 from gristmill.failed_items import in_pieces, named
 
-                occasion = f"run_item() of {try_of(mini_batch)}, item "
+                occasion = f"{functions.function or 'run_item()'} of {try_of(mini_batch)}, item "
                 failures = [
                     (item, self._errors.report_exception(f"{occasion}{item}", error)) for item, error in failures
                 ]
@@ -325,6 +327,7 @@ class Process:
         if handing_back.done is not None and handing_back.done.has_files:
             header += ',"has_checkpoints":true'
         if warnings:
+            warnings = map(self._in_its_words, warnings)
             header += f',"warnings":{json.dumps([{"message": one_line(text)} for text in warnings])}'
         self._channel.send(f"{header}}}".encode(), payload)
         return process_ended
@@ -448,16 +451,24 @@ class Process:
         return {} if position is None else {"suspect": position}
 
     def _fail(self, mini_batch, error, seconds, about):
-        occasion = f"run() of {try_of(mini_batch)}"
+        occasion = f"{self._functions.function or 'run()'} of {try_of(mini_batch)}"
         self._streams.flush()
         printed = self._streams.printed()
         if isinstance(error, (IllegalResult, ShortResult)):
             status = "illegal_result"
-            report = self._errors.report(occasion, type(error).__name__, one_line(str(error)), printed=printed)
+            said = self._in_its_words(str(error))
+            report = self._errors.report(occasion, type(error).__name__, one_line(said), printed=printed)
         else:
             status = "run_raised"
             report = self._errors.report_exception(occasion, error, printed=printed)
         self._send_failed(mini_batch, status, report, seconds, about)
+
+    def _in_its_words(self, text):
+        """Returns a message about ``run()`` of a script as one about the function that it runs."""
+        called = self._functions.function
+        if called is None:
+            return text
+        return text.replace("The run() method in the entry script", called).replace("run()", called)
 
     def _send_failed(self, mini_batch, status, report, seconds, about=None):
         load_seconds, run_seconds, process_seconds = seconds

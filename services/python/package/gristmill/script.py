@@ -18,6 +18,8 @@ ARROW = "__gristmill_arrow__"
 PANDAS = "__gristmill_pandas__"
 """A module with this name set to ``files`` gets tables of Parquet files as ``pandas.read_parquet`` reads them, and with
 ``memory`` the DataFrame that ``gristmill.run`` has written. Of functions alone."""
+FUNCTION = "__gristmill_function__"
+"""What messages call the function of a module that ``gristmill.run`` has written. It returns as many rows as it likes."""
 
 
 class MissingRun(Exception):
@@ -134,6 +136,7 @@ class EntryFunctions:
         self.run = flags.adapt(self.run, arguments)
         self.wants_arrow = getattr(module, ARROW, False) is True
         self.wants_pandas = getattr(module, PANDAS, None)
+        self.function = getattr(module, FUNCTION, None)
         shutdown = _callable(module, "shutdown")
         self.shutdown = self._plain("shutdown", shutdown)
         if self.coroutines is not None:

@@ -216,7 +216,8 @@ def frame_of_table(table, text, rows):
     data = dict(enumerate(series[:count]))
     frame = pandas.DataFrame(data, index=pandas.RangeIndex(table.num_rows), copy=count > BLOCKS_MAX)
     frame.columns = described["columns"]
-    indexes = [pandas.Index(values, name=name) for values, (_, name) in zip(series[count:], levels, strict=True)]
+    # A name of None is one, too, and no reason to take that of the series.
+    indexes = [pandas.Index(values).rename(name) for values, (_, name) in zip(series[count:], levels, strict=True)]
     if described["range"] is not None:
         frame.index = part_of_range(*described["range"], rows)
     elif described["is_multiple"]:

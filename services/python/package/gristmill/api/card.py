@@ -23,10 +23,16 @@ def sentence(status: dict[str, Any]) -> str:
     return ", ".join(parts) + (f". {cause}" if cause else "")
 
 
-def card(job_id: str, status: dict[str, Any]) -> str:
-    """Returns a table in HTML: state, counts, cause of failure, and where output and logs are.
+REUSED = "this job has this result already: same code, inputs and settings; fresh=True runs it again"
+"""What a call says that ran nothing."""
+
+
+def card(job_id: str, status: dict[str, Any], reused: bool, portal: str | None) -> str:
+    """Returns a table in HTML: state, counts, cause of failure, and where output, logs and portal are.
 
     :param status: as of ``sentence``.
+    :param reused: the call found the job ended, and ran nothing.
+    :param portal: the address of the page of the job, if a portal runs.
     """
     ended = status.get("result") or {}
     counted = ended or status.get("progress") or {}
@@ -42,7 +48,11 @@ def card(job_id: str, status: dict[str, Any]) -> str:
             rows.append((name, ended[name]))
     if status.get("hint"):
         rows.append(("waits for", status["hint"]))
+    if reused:
+        rows.append(("reused", REUSED))
     rows.append(("logs", status["logs"]))
+    if status["logs"].startswith("/"):
+        rows.append(("portal", portal or "gristmill portal"))
     colour = COLOURS.get(status["state"], "#4c8bc9")
     cells = "".join(
         f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
@@ -57,6 +67,10 @@ def card(job_id: str, status: dict[str, Any]) -> str:
 
 def _linked(name: str, value: str) -> str:
     text = html.escape(value)
+    if name == "portal":
+        if value.startswith("http"):
+            return f"<a href='{text}' target='_blank'>{text.partition('/?')[0]}</a>"
+        return f"<code>{text}</code> shows it while it runs"
     if name in ("logs", "output") and value.startswith("/"):
         return f"<a href='file://{text}'>{text}</a>"
     return text

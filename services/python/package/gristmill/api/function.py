@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.machinery
 import inspect
 import io
 import json
@@ -32,12 +33,13 @@ job = load(__file__)
 init, run, shutdown = job.init, job.run, job.shutdown
 __gristmill_arrow__ = {takes_arrow}
 __gristmill_pandas__ = {takes_pandas}
+__gristmill_function__ = job.name
 '''
 """``takes_arrow``: whether ``run`` gets tables as ``pyarrow.Table``, without a copy. A job's check reads it here.
 ``takes_pandas``: whether it gets Parquet files as pandas reads them (``files``), or a DataFrame that ``run`` has
 written (``memory``): only then does the process unpickle what the file says about it."""
-TAKES_ARROW = ("pyarrow", "polars", "items")
-TAKES_PANDAS = {"pandas": "files", "frame": "memory"}
+TAKES_ARROW = ("pyarrow", "polars", "items", "records", "polars_series", "arrow_array", "array")
+TAKES_PANDAS = {"pandas": "files", "frame": "memory", "series": "memory"}
 CODE = (
     *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
     *("names", "varnames", "freevars", "cellvars"),
@@ -45,29 +47,39 @@ CODE = (
 """What decides the behaviour of a code object, besides its constants."""
 TRAVELS_ANYWAY = ("gristmill", "azureml_user", "cloudpickle")
 """Packages that every worker process has."""
+FORM = ("argument", "each", "concurrency", "is_named", "dtype", "shape", "working_folder")
+"""What the caller says about the form of the argument."""
 SPECIAL = ("state", "context")
 """Names of parameters that get something else than the mini-batch."""
 ARGUMENTS = {
     ("pandas", "DataFrame"): "pandas",
+    ("pandas", "Series"): "series",
     ("pyarrow", "Table"): "pyarrow",
     ("polars", "DataFrame"): "polars",
+    ("polars", "Series"): "polars_series",
+    ("numpy", "ndarray"): "array",
     ("builtins", "list"): "list",
+    ("typing", "Sequence"): "list",
+    ("collections", "Sequence"): "list",
+    **{("builtins", name): "item" for name in ("str", "bytes", "int", "float", "dict")},
+    ("pathlib", "Path"): "item",
 }
+TABLES = ("pandas", "frame", "pyarrow", "polars", "series", "polars_series", "arrow_array", "array")
+"""Forms of an argument that is a table or a column."""
 
 
-def check(function: Any, init: Any) -> None:
-    """Fails unless these can be ``run`` and ``init``."""
+def check(function: Any, init: Any, each: bool) -> None:
+    """Fails unless these can be the function, of mini-batches or of ``each`` item, and ``init``."""
+    first = "item" if each else "mini-batch"
     if not callable(function):
         raise TypeError(f"run needs a function, or the path of an entry script or job file, not {function!r}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{name_of(function)} is a generator: collect what it yields in a list, and return that")
     given = _positional(function)
     if not given:
-        raise TypeError(f"{name_of(function)} takes no argument: its first one is the mini-batch")
+        raise TypeError(f"{name_of(function)} takes no argument: its first one is the {first}")
     others = [name for name in _required(given[1:]) if name not in SPECIAL]
     if others:
         raise TypeError(
-            f"{name_of(function)} needs {', '.join(others)} too: it gets the mini-batch, and what it calls `state` "
+            f"{name_of(function)} needs {', '.join(others)} too: it gets the {first}, and what it calls `state` "
             "(the result of init) or `context`"
         )
     if init is not None:
@@ -93,9 +105,14 @@ def _required(parameters: list[inspect.Parameter]) -> list[str]:
     return [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
 
 
+def is_async(function: Any) -> bool:
+    """Returns whether a call of the function is a coroutine."""
+    plain = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa: B004
+
+
 def argument_of(function: Any) -> str | None:
-    """Returns what the type of the first parameter asks for: ``pandas``, ``pyarrow``, ``polars``, ``list``, or ``None``
-    without a hint."""
+    """Returns what the type of the first parameter asks for, as in ``ARGUMENTS``, or ``None`` without a hint."""
     try:
         first = next(iter(inspect.signature(function).parameters.values()))
     except (TypeError, ValueError, StopIteration):
@@ -108,7 +125,8 @@ def argument_of(function: Any) -> str | None:
             hint = typing.get_type_hints(function).get(first.name, hint)
         except Exception:
             last = hint.partition("[")[0].rpartition(".")
-            module = {"pd": "pandas", "pa": "pyarrow", "pl": "polars"}.get(last[0], last[0] or "builtins")
+            short = {"pd": "pandas", "pa": "pyarrow", "pl": "polars", "np": "numpy"}
+            module = short.get(last[0], last[0] or "builtins")
             return ARGUMENTS.get((module, last[2]))
     hint = typing.get_origin(hint) or hint
     module = (getattr(hint, "__module__", "") or "").partition(".")[0]
@@ -124,44 +142,61 @@ def job_name(text: str) -> str:
     """Returns a name for jobs: 3 to 32 small letters, digits and dashes."""
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text.lower())
     name = name.strip("-0123456789")[:32].strip("-")
-    return name if len(name) >= 3 else "function"
+    return name if len(name) >= 3 else f"function-{name}".strip("-")
 
 
-def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument: str, root: Path) -> Path:
+def pack(
+    function: Callable[..., Any], init: Callable[[], Any] | None, form: dict[str, Any], root: Path, empty: Any = None
+) -> Path:
     """Returns the folder of the function below ``root``.
 
     Equal functions have one folder, so that a cell that runs again means the same job.
+
+    :param form: what the function gets: ``argument`` (a form of ``function_job``), ``each`` (a call for each item), and
+        what else the form needs.
+    :param empty: inputs without elements, which the function then gets in its only mini-batch.
     """
     import cloudpickle
 
-    wanted = {"function": function, "init": init}
+    wanted = {"function": function, "init": init, "empty": empty}
     about = {
+        **form,
+        "name": f"{name_of(function)}()",
+        "is_async": is_async(function),
         "python": list(sys.version_info[:2]),
-        "argument": argument,
         "takes": [one.name for one in _positional(function)[1:] if one.name in SPECIAL],
-        "sources": _sources(function, init),
         "folders": [path for path in map(os.path.abspath, sys.path) if _is_own_folder(path)],
     }
-    settings = json.dumps({key: about[key] for key in ("python", "argument", "takes", "folders")}, sort_keys=True)
+    settings = json.dumps(about, sort_keys=True)
     try:
         with _by_value():
-            same = _digest(wanted)
+            same, codes = _digest(wanted)
     except Exception as error:
         raise TypeError(_cannot_travel(function, init, error)) from None
+    modules = _modules_imported_by(codes)
+    for name, source in sorted(modules.items()):
+        same += hashlib.blake2b(f"{name}\n".encode() + source).digest()
     digest = hashlib.blake2b(same + settings.encode() + ENTRY.encode(), digest_size=8).hexdigest()
     folder = root / job_name(name_of(function)) / digest
     if in_use(folder):
         return folder
     with _by_value():
         pickled = cloudpickle.dumps(wanted)
+    about["sources"] = _sources(codes)
     beside = folder.with_name(f".{digest}.{os.getpid()}.{threading.get_ident()}")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     (beside / "entry.py").write_text(
-        ENTRY.format(takes_arrow=argument in TAKES_ARROW, takes_pandas=repr(TAKES_PANDAS.get(argument)))
+        ENTRY.format(
+            takes_arrow=form["argument"] in TAKES_ARROW, takes_pandas=repr(TAKES_PANDAS.get(form["argument"]))
+        )
     )
     (beside / "function.pkl").write_bytes(pickled)
     (beside / "function.json").write_text(json.dumps(about, indent=2))
+    for name, source in modules.items():
+        path = beside / "modules" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source)
     # The interpreter of a worker need not have it. Its compiled form saves 10 ms of each start.
     shutil.copytree(Path(cloudpickle.__file__).parent, beside / "cloudpickle")
     try:
@@ -172,8 +207,8 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, argument:
     return folder
 
 
-def unpack(folder: Path) -> tuple[str, Callable[[], Any] | None]:
-    """Returns the form of the argument of a packed function, and its ``init``."""
+def unpack(folder: Path) -> tuple[dict[str, Any], Callable[[], Any] | None]:
+    """Returns the form of a packed function, as in ``pack``, and its ``init``."""
     try:
         about = json.loads((folder / "function.json").read_text())
         pickled = (folder / "function.pkl").read_bytes()
@@ -182,7 +217,8 @@ def unpack(folder: Path) -> tuple[str, Callable[[], Any] | None]:
     if about["python"] != list(sys.version_info[:2]):
         version = ".".join(map(str, about["python"]))
         raise GristmillError(f"the function of the job was pickled by Python {version}: replay it from that version")
-    return about["argument"], pickle.loads(pickled)["init"]
+    form = {name: value for name, value in about.items() if name in FORM}
+    return form, pickle.loads(pickled)["init"]
 
 
 def replacement(job_id: str, folder: str, changed: Any, init: Any, root: Path) -> Path:
@@ -193,21 +229,21 @@ def replacement(job_id: str, folder: str, changed: Any, init: Any, root: Path) -
     """
     if not callable(changed):
         raise TypeError(f"function must be a function, not {changed!r}")
-    check(changed, init)
     if Path(folder).parent.parent.resolve() != root.resolve():
         raise TypeError(
             f"job {job_id} runs the entry script in {folder}, not a function of this machine: correct the script, and "
             "replay without a function"
         )
-    was, its_init = unpack(Path(folder))
-    wanted = argument_of(changed)
-    takes_tables = was in ("pandas", "frame", "pyarrow", "polars")
-    if wanted is not None and (wanted != "list") != takes_tables:
+    form, its_init = unpack(Path(folder))
+    check(changed, init, form["each"])
+    was, wanted = form["argument"], argument_of(changed)
+    takes_tables = was in TABLES
+    if not form["each"] and wanted is not None and (wanted != "list") != takes_tables:
         kinds = "a table" if takes_tables else "a list", "a list" if takes_tables else "a table"
         raise TypeError(f"the function of job {job_id} takes {kinds[0]}, and {name_of(changed)} {kinds[1]}")
-    keeps_form = wanted is None or was == "items" or (was, wanted) == ("frame", "pandas")
-    argument = was if keeps_form or wanted is None else wanted
-    return pack(changed, its_init if init is None else init, argument, root)
+    if was in ("pandas", "pyarrow", "polars") and wanted in ("pandas", "pyarrow", "polars") and not form["each"]:
+        form["argument"] = wanted
+    return pack(changed, its_init if init is None else init, form, root)
 
 
 _PICKLING = threading.RLock()
@@ -261,13 +297,17 @@ def _is_own_folder(path: str) -> bool:
     return not any(full == one or full.startswith(one + os.sep) for one in {*installed, package})
 
 
-def _digest(wanted: Any) -> bytes:
-    """Returns bytes that are equal for functions with the same code and values, wherever that code was typed."""
+def _digest(wanted: Any) -> tuple[bytes, list[types.CodeType]]:
+    """Returns bytes that are equal for functions with the same code and values, wherever that code was typed; and all
+    code that travels."""
     import cloudpickle
+
+    codes: list[types.CodeType] = []
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, types.CodeType):
+                codes.append(obj)
                 # Not file and lines: a notebook names its cells after the process of its kernel.
                 parts = [getattr(obj, f"co_{part}", None) for part in CODE]
                 return bytes, (repr(parts).encode(),), {"consts": obj.co_consts}
@@ -275,17 +315,62 @@ def _digest(wanted: Any) -> bytes:
 
     file = io.BytesIO()
     Pickler(file).dump(wanted)
-    return hashlib.blake2b(file.getvalue()).digest()
+    return hashlib.blake2b(file.getvalue()).digest(), codes
 
 
-def _sources(*functions: Any) -> dict[str, list[str]]:
-    """Returns the lines of files that exist only in this process, such as the cells of a notebook, for tracebacks."""
-    sources = {}
-    for function in functions:
-        name = getattr(getattr(inspect.unwrap(function) if function else None, "__code__", None), "co_filename", None)
-        if name and ("ipykernel" in name or not os.path.exists(name)) and (lines := linecache.getlines(name)):
-            sources[name] = lines
-    return sources
+def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
+    """Returns the user's own modules that this code imports when it runs, and those that they import: their paths below a
+    folder of modules, and their sources. The modules that a function has as globals travel with it."""
+    import dis
+
+    found: dict[str, bytes] = {}
+    left = list(codes)
+    while left:
+        code = left.pop()
+        left += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+        imported = [one for one in dis.get_instructions(code) if one.opname in ("IMPORT_NAME", "IMPORT_FROM")]
+        package = ""
+        for one in imported:
+            if one.opname == "IMPORT_NAME":
+                package = str(one.argval)
+            names = [package] if one.opname == "IMPORT_NAME" else [f"{package}.{one.argval}"]
+            for name in names:
+                for path, file in _own_files(name):
+                    if path not in found:
+                        with open(file, "rb") as opened:
+                            found[path] = opened.read()
+                        left.append(compile(found[path], file, "exec", dont_inherit=True))
+    return found
+
+
+def _own_files(name: str) -> list[tuple[str, str]]:
+    """Returns the files of a module and of the packages around it, if they are the user's own: the path of each below the
+    folder in which the import finds it, and its file."""
+    files: list[tuple[str, str]] = []
+    folders: list[str] | None = None
+    path = ""
+    for part in filter(None, name.split(".")):
+        spec = importlib.machinery.PathFinder.find_spec(part, folders)
+        if spec is None:
+            break
+        path = os.path.join(path, part)
+        if spec.origin is not None and not _is_own_file(spec.origin):
+            break
+        if spec.origin is not None:
+            in_folder = os.path.join(path, "__init__.py") if spec.submodule_search_locations else f"{path}.py"
+            files.append((in_folder, spec.origin))
+        if not spec.submodule_search_locations:
+            break
+        folders = list(spec.submodule_search_locations)
+    return files
+
+
+def _sources(codes: list[types.CodeType]) -> dict[str, list[str]]:
+    """Returns the lines of the user's own code, for tracebacks: a cell of a notebook exists only in this process, and a
+    file perhaps only on this machine."""
+    names = {code.co_filename for code in codes}
+    own = [name for name in sorted(names) if "ipykernel" in name or not os.path.exists(name) or _is_own_file(name)]
+    return {name: lines for name in own if (lines := linecache.getlines(name))}
 
 
 def _cannot_travel(function: Any, init: Any, error: Exception) -> str:

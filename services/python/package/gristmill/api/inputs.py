@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,41 @@ PICKLED = "item"
 
 
 class Items(list):  # type: ignore[type-arg]
-    """A list of objects as ``inputs``. Needed only for texts, which would otherwise be paths.
+    """Objects as ``inputs``. Made by ``gristmill.items``."""
 
-    >>> import gristmill
-    >>> texts = gristmill.Items(["a text", "another"])
-    >>> gristmill.run(lambda items: [len(item) for item in items], texts, progress=False).to_pandas()["value"].tolist()
-    [6, 7]
-    """
+
+class Described:
+    """Files as an input. Made by ``gristmill.read_csv`` and its kin; nothing is read before a job."""
+
+    def __init__(self, kind: str, paths: list[str], keys: dict[str, Any]) -> None:
+        self.kind = kind
+        """``tabular`` or ``file``."""
+        self.paths = paths
+        """Absolute paths, or URLs."""
+        self.keys = keys
+        """Further keys of the input of a job file."""
+
+    def __repr__(self) -> str:
+        said = "".join(f", {name}={value!r}" for name, value in self.keys.items())
+        return f"<{self.kind} input {self.paths}{said}>"
 
 
 def path_inputs(inputs: Any) -> list[dict[str, Any]] | None:
-    """Returns the inputs of a job file if these are paths, else ``None``."""
+    """Returns the inputs of a job file if these are paths, else ``None``. Those that were described have a ``type``."""
     if isinstance(inputs, Mapping):
-        named = [(str(name), _paths(value)) for name, value in inputs.items()]
-        if not named or any(paths is None for _, paths in named):
+        named = [(str(name), _keys(value)) for name, value in inputs.items()]
+        if not named or any(keys is None for _, keys in named):
             return None
-        return [{"name": name, "paths": paths} for name, paths in named]
-    paths = _paths(inputs)
-    return None if paths is None else [{"name": "data", "paths": paths}]
+        return [{"name": name, **(keys or {})} for name, keys in named]
+    keys = _keys(inputs)
+    return None if keys is None else [{"name": "data", **keys}]
+
+
+def _keys(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, Described):
+        return {"type": value.kind, "paths": value.paths, **value.keys}
+    paths = _paths(value)
+    return None if paths is None else {"paths": paths}
 
 
 def _paths(value: Any) -> list[str] | None:
@@ -49,6 +67,14 @@ def _paths(value: Any) -> list[str] | None:
     return None
 
 
+def paths_of(value: Any, what: str) -> list[str]:
+    """Returns the paths of an input of files. Fails if the value is none."""
+    paths = _paths(value)
+    if paths is None:
+        raise TypeError(f"{what} takes a path, pattern or URL, or a list of them, not {type(value).__name__}")
+    return paths
+
+
 def absolute(path: Any) -> str:
     """Returns a path from the working folder, or a URL as it is. A misspelt URL stays as it is, too: the
     check of the job names the URL that was probably meant."""
@@ -58,7 +84,10 @@ def absolute(path: Any) -> str:
 
 def looks_tabular(inputs: list[dict[str, Any]]) -> bool:
     """Returns whether names say that the inputs are tables: the paths, or the first file of a folder."""
-    return all(TABLE_NAMES.search(_first_name(path)) for one in inputs for path in one["paths"])
+    return all(
+        one["type"] == "tabular" if "type" in one else all(TABLE_NAMES.search(_first_name(path)) for path in one["paths"])
+        for one in inputs
+    )
 
 
 def _first_name(path: str) -> str:
@@ -82,17 +111,51 @@ def library_of(value: Any) -> str:
     return type(value).__module__.partition(".")[0]
 
 
+COLUMNS = {
+    ("pandas", "Series"): "series",
+    ("polars", "Series"): "polars_series",
+    ("pyarrow", "Array"): "arrow_array",
+    ("pyarrow", "ChunkedArray"): "arrow_array",
+    ("numpy", "ndarray"): "array",
+}
+"""Forms of an argument that is a column, by the classes of the inputs."""
+
+
+def column_form(value: Any) -> dict[str, Any] | None:
+    """Returns the form in which a function gets mini-batches of a column in memory, as in ``function.pack``; ``None`` for
+    anything else."""
+    kinds = ((one.__module__.partition(".")[0], one.__name__) for one in type(value).__mro__)
+    argument = next((COLUMNS[kind] for kind in kinds if kind in COLUMNS), None)
+    if argument == "array":
+        if value.ndim == 0 or value.dtype.hasobject or value.dtype.itemsize == 0 or 0 in value.shape[1:]:
+            return None
+        return {"argument": argument, "dtype": value.dtype.str, "shape": list(value.shape[1:])}
+    if argument in ("series", "polars_series"):
+        return {"argument": argument, "is_named": value.name is not None}
+    return None if argument is None else {"argument": argument}
+
+
 def stored_table(value: Any, taker: str | None) -> Any:
-    """Returns a DataFrame, an Arrow table, or a list of objects as the Arrow table of a Parquet file.
+    """Returns a table, a column, or a list of objects as the Arrow table of a Parquet file.
 
     Fails with the column that cannot be written.
 
-    :param taker: what gets the table: a function over ``pandas``, ``polars`` or ``pyarrow``, or ``None``: a script or
-        a function over objects. Only the file for a function says how its columns were before.
+    :param taker: what gets the table: a function over ``pandas``, ``polars``, ``pyarrow``, or a form of a column; ``None``:
+        a script or a function over objects. Only the file for a function says how its columns were before.
     """
     from gristmill.stored_tables import stored, table_of_frame
 
     pyarrow = _pyarrow()
+    if taker == "array":
+        width = value.dtype.itemsize * math.prod(value.shape[1:])
+        content = pyarrow.py_buffer(value.tobytes())
+        return pyarrow.table({PICKLED: pyarrow.Array.from_buffers(pyarrow.binary(width), len(value), [None, content])})
+    if taker == "series":
+        return stored(table_of_frame(value.to_frame("value" if value.name is None else value.name)))
+    if taker == "polars_series":
+        return stored(_of_polars(value.to_frame()))
+    if taker == "arrow_array":
+        return stored(pyarrow.table({"value": value}))
     if not is_table(value):
         return pyarrow.table({PICKLED: pyarrow.array(_pickled(value), pyarrow.binary())})
     library = library_of(value)
@@ -159,19 +222,18 @@ def _pickled(values: Any) -> list[bytes]:
     return pickled
 
 
-def check_kind(inputs: Any) -> None:
-    """Fails unless the value may be an input."""
-    if is_table(inputs) or (isinstance(inputs, Sequence) and not isinstance(inputs, (bytes, bytearray))):
-        if len(inputs) == 0:
-            raise ValueError("inputs is empty: there is nothing to run on")
-        return
-    if isinstance(inputs, Iterator):
-        raise TypeError(f"inputs is a {type(inputs).__name__}, which can be read only once: pass list(inputs)")
-    if isinstance(inputs, Iterable) and not isinstance(inputs, (bytes, bytearray, Mapping)):
-        raise TypeError(f"inputs is a {type(inputs).__name__}, neither a table nor a list: pass list(inputs)")
+def collected(inputs: Any) -> Any:
+    """Returns inputs in memory: tables and columns as they are, and any other elements as a list. Fails if there are no
+    elements."""
+    if is_table(inputs):
+        return inputs.collect() if hasattr(inputs, "collect") else inputs
+    if column_form(inputs) is not None or isinstance(inputs, list):
+        return inputs
+    if isinstance(inputs, Iterable) and not isinstance(inputs, (str, bytes, bytearray, Mapping)):
+        return list(inputs)
     raise TypeError(
         f"inputs is a {type(inputs).__name__}: pass a path or pattern, a list of paths, a mapping of names to paths, "
-        "a DataFrame, an Arrow table, or a list of objects"
+        "what read_csv and its kin return, a table, a column, or the objects to work on"
     )
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import html
 import io
 import json
+import os
+import pickle
 import re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.api import command
-from gristmill.api.card import card, sentence
+from gristmill.api.card import REUSED, card, sentence
 from gristmill.api.child import Child
 from gristmill.api.errors import GristmillError, at_call, warn
+from gristmill.api.printed import Printed
 from gristmill.api.step_values import home
 
 if TYPE_CHECKING:
@@ -53,10 +58,13 @@ class Job:
         self._result: dict[str, Any] | None = None
         self._reused = False
         self._note = note
+        self._advice: str | None = None
+        self._say: Callable[[str], str] = str
+        self._printed: Printed | None = None
         self._told: set[str] = set()
 
     @classmethod
-    def _begun(cls, child: Child, target: str | None) -> Job:
+    def _begun(cls, child: Child, target: str | None, say: Callable[[str], str] = str) -> Job:
         """Returns the job that a command starts, as soon as it has an id."""
         try:
             begun = {"job_id": child.job_id()} if target is None else child.result()
@@ -65,6 +73,7 @@ class Job:
             raise
         job = cls(begun["job_id"], target, child if target is None else None)
         job._reused = bool(begun.get("reused"))
+        job._say = say
         job._warn(child.warnings())
         return job
 
@@ -102,13 +111,20 @@ class Job:
         """Why the job ended other than completed, in one line."""
         return (self.result or {}).get("cause")
 
-    def wait(self, timeout: float | None = None, progress: bool = True) -> Job:
+    @property
+    def reused(self) -> bool:
+        """Whether the call found this job ended, with the same code, inputs and settings, and nothing ran again.
+        ``fresh=True`` runs it again."""
+        return self._reused
+
+    def wait(self, timeout: float | None = None, progress: bool = True, verbose: bool = True) -> Job:
         """Waits for the end, and returns the job.
 
         Ctrl-C cancels a job that this process runs on this machine, and ends only the wait for any other.
 
         :param timeout: seconds; ``None``: without limit.
         :param progress: show a progress bar in notebooks and terminals, and lines elsewhere.
+        :param verbose: show what the function prints on this machine, its first 200 lines.
         :raises JobFailed: the job failed. The message has the cause, and the traceback of the first error.
         :raises JobCanceled: the job was canceled.
         :raises TimeoutError: the job has not ended yet, and continues.
@@ -121,10 +137,15 @@ class Job:
         from gristmill.api.progress import Bar
 
         end = None if timeout is None else time.monotonic() + timeout
+        if self._printed is None and self._child is not None:
+            self._printed = Printed(self.id, home() / "jobs" / self.id / "logs")
+        printed = self._printed if verbose else None
         try:
             with Bar(self.id, progress) as bar:
                 while not self._has_ended(bar):
                     self._tell(progress)
+                    if printed is not None:
+                        printed.show(False)
                     left = LOOK_EVERY if end is None else min(LOOK_EVERY, end - time.monotonic())
                     if left <= 0:
                         raise TimeoutError(f"job {self.id} has not ended after {timeout} s; it continues")
@@ -135,6 +156,8 @@ class Job:
             self.cancel()
             raise Interrupted(self) from None
         self._tell(progress)
+        if printed is not None and not self.reused:
+            printed.show(True)
         try:
             return self._ended()
         except GristmillError as error:
@@ -158,6 +181,7 @@ class Job:
         if self._child is not None:
             if self._child.has_ended():
                 self._result = self._child.result()
+                self._reused = self._reused or bool(self._result.get("reused"))
                 return True
             if bar is None or not bar.is_due():
                 return False
@@ -174,21 +198,23 @@ class Job:
         if self._child is not None:
             notes += self._child.notes()
             self._warn(self._child.warnings())
-        if self._result is not None and (self._reused or self._result.get("reused")):
-            notes.append(
-                f"job {self.id} has this result already: same code, inputs and settings (fresh=True runs it again)"
-            )
+        if self._result is not None and self.reused:
+            # Always said: what a function reads by itself may have changed.
+            said = REUSED.replace("this job", f"job {self.id}", 1)
+            if said not in self._told:
+                self._told.add(said)
+                print(said, file=sys.stderr, flush=True)
         elif self._result is not None:
             self._warn(_warnings_of(self._result))
             if headline := self._result.get("headline"):
                 notes.append(f"job {self.id} {headline}")
-        for text in notes if shown else []:
+        for text in map(self._say, notes) if shown else []:
             if text not in self._told:
                 self._told.add(text)
                 print(text, file=sys.stderr, flush=True)
 
     def _warn(self, texts: list[str]) -> None:
-        for text in texts:
+        for text in map(self._say, texts):
             if text not in self._told:
                 self._told.add(text)
                 warn(text)
@@ -201,9 +227,11 @@ class Job:
 
     def _ended(self) -> Job:
         result = self.result or {}
-        cause = f"job {self.id} {result.get('state', '').lower()}: {result.get('cause')}"
+        cause = f"job {self.id} {result.get('state', '').lower()}: {self._say(str(result.get('cause')))}"
         if result.get("state") == "Failed":
-            raise JobFailed(self, cause, self._first_traceback())
+            # Rows that could not be read have not reached the function.
+            advice = self._advice if result["mini_batches"]["failed"] else None
+            raise JobFailed(self, cause, self._say(self._first_traceback()), advice)
         if result.get("state") == "Canceled":
             raise JobCanceled(self, cause)
         return self
@@ -290,6 +318,7 @@ class Job:
 
         >>> import gristmill
         >>> job = gristmill.run(lambda items: [print("got", item) for item in items], inputs=[7], progress=False)
+        got 7
         >>> "got 7" in job.logs("user/stdout")
         True
         """
@@ -417,6 +446,9 @@ class Job:
             for name in ("mini_batch", "item", "items", "row", "byte_start", "byte_end", "tries"):
                 reject[name] = int(reject[name]) if reject[name] else None
             reject["values"] = json.loads(reject["values"]) if reject["values"] else None
+            if Path(reject["path"]).parent == home() / "functions" / "inputs":
+                reject["path"], reject["detail"] = "inputs", self._say(reject["detail"])
+                reject["values"] = _object_of(reject["values"])
             # The table has it once for each mini-batch.
             if reject["traceback"] or reject["mini_batch"] != traceback[0]:
                 traceback = (reject["mini_batch"], reject["traceback"])
@@ -459,10 +491,19 @@ class Job:
             said = str(error).partition("\n")[0]
         return f"<Job {self.id}{where}: {said}>"
 
+    def _page(self) -> str | None:
+        """Returns the address of the page of the job, if a portal of this user runs."""
+        try:
+            noted = json.loads((home() / "portal.json").read_text())
+            os.kill(noted["process"], 0)
+        except (OSError, ValueError, KeyError):
+            return None
+        return f"{noted['address']}#/jobs/{self.id}"
+
     def _repr_html_(self) -> str:
         """A card for notebooks: state, counts, cause of failure, and where output and logs are."""
         try:
-            return card(self.id, self.status)
+            return card(self.id, self.status, self.reused, self._page())
         except GristmillError as error:
             return f"<pre>{html.escape(str(error))}</pre>"
 
@@ -470,8 +511,8 @@ class Job:
 class JobFailed(GristmillError):
     """The job failed. ``job`` is the job, ``cause`` says why in one line, ``traceback`` is that of the first error."""
 
-    def __init__(self, job: Job, cause: str, traceback: str = "") -> None:
-        super().__init__(f"{cause}\n\n{traceback}".strip())
+    def __init__(self, job: Job, cause: str, traceback: str = "", advice: str | None = None) -> None:
+        super().__init__("\n\n".join(part for part in (cause, traceback, advice) if part))
         self.job = job
         self.cause = cause
         self.traceback = traceback
@@ -491,6 +532,17 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, job: Job) -> None:
         super().__init__(f"job {job.id} was canceled; what it committed stays, and job.retry() continues it")
         self.job = job
+
+
+def _object_of(values: Any) -> Any:
+    """Returns an object of a list as it was, and the row of a table unchanged."""
+    from gristmill.api.inputs import PICKLED
+
+    if isinstance(values, dict) and list(values) == [PICKLED]:
+        # Written by this package, below its home folder.
+        with contextlib.suppress(Exception):
+            return pickle.loads(bytes.fromhex(values[PICKLED]))
+    return values
 
 
 def _warnings_of(result: dict[str, Any]) -> list[str]:

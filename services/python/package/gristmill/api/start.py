@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gristmill import contract
 from gristmill.api import command
-from gristmill.api import inputs as given
 from gristmill.api.child import Child
 from gristmill.api.errors import GristmillError, InvalidJob, JobBusy, at_call
-from gristmill.api.inputs import absolute
 from gristmill.api.job import Job
 from gristmill.api.keywords import nearest
-from gristmill.api.step_values import Step, home, written
+from gristmill.api.step_values import Step, home, plain, text_of
+
+ISOLATE = (
+    'All rows of a failed mini-batch failed with it. isolate="items" runs them again in smaller pieces, and only those that '
+    "fail alone are rejected; a function that treats rows together, as a mean does, gets other results then."
+)
 
 
 def run(
@@ -30,23 +32,25 @@ def run(
     name: str | None = None,
     target: str | None = None,
     progress: bool = True,
+    verbose: bool = True,
     fresh: bool = False,
     **settings: Any,
 ) -> Job:
     """Runs a function over every mini-batch of the inputs, in parallel, and waits for the end.
 
     The function travels to worker processes with its closure, its globals and your own modules. Each call gets one
-    mini-batch and returns a list or a table, usually with one row for each item.
+    mini-batch and returns a list or a table, with any number of rows; a generator yields rows, or tables.
 
     :param function: a function, the path of an entry script (``.py``), of a job file or of a document of Azure ML
         (``.yaml``), a ``ParallelRunStep`` or a parallel job. The type hint of the first parameter of a function
         chooses what it gets: ``list[str]`` (paths), ``pandas.DataFrame``, ``pyarrow.Table`` or ``polars.DataFrame``.
-        Without a hint, the inputs choose: a table in memory arrives as it is, files of tables as pandas DataFrames,
-        other files as a list of paths, and a list as a list of its objects. A parameter named ``state`` gets the result
-        of ``init``, and one named ``context`` the context of the mini-batch. The function may be ``async``.
-    :param inputs: a path, folder, pattern or URL, a list of them, or a mapping of names to paths; a DataFrame or Arrow
-        table; or a list of any objects that pickle (texts as ``gristmill.Items``). For a document of Azure ML, one
-        path, or a mapping of its inputs to paths and values.
+        Without a hint, the inputs choose: a table or column in memory arrives as it is, files of tables as pandas
+        DataFrames, other files as a list of paths, and a list as a list of its objects. A parameter named ``state`` gets
+        the result of ``init``, and one named ``context`` the context of the mini-batch. The function may be ``async``.
+    :param inputs: files: a path, folder, pattern or URL, a list of them, a mapping of names to paths, or what ``read_csv``,
+        ``read_json``, ``read_parquet`` and ``files`` return. In memory: a DataFrame, a Series, an array, an Arrow or
+        Polars table, or a list or generator of any objects that pickle (texts as ``gristmill.items``). For a document of
+        Azure ML, one path, or a mapping of its inputs to paths and values.
     :param init: a function without arguments, which each process calls once, before its first mini-batch.
     :param output: a file that ends in ``.parquet``, ``.csv`` or ``.jsonl``. By default a Parquet file below
         ``~/.gristmill``, or in the store of a target on other machines, which ``job.to_pandas()`` reads.
@@ -56,11 +60,12 @@ def run(
     :param name: the name of the job: 3 to 32 lower-case letters, digits and dashes. By default that of the function.
     :param target: a compute target of ``gristmill.toml``. By default this machine.
     :param progress: show a progress bar.
+    :param verbose: show what the function prints; at most the first 200 lines. ``job.logs("user/stdout")`` has all.
     :param fresh: start over. Otherwise the same call continues an interrupted job, or returns the earlier result.
-    :param settings: any other key of the job file, such as ``process_count_per_node=4``, ``run_max_try=3``,
-        ``run_invocation_timeout=600`` (seconds) or ``error_threshold=10`` (failed items that the job accepts; -1:
-        any number). By default a function gets one try for each mini-batch, and the first failed item fails the job;
-        rows that are missing from its result count as failed items.
+    :param settings: any other key of the job file, such as ``concurrency=4`` (processes), ``run_max_try=3``,
+        ``run_invocation_timeout=600`` (seconds), ``error_threshold=10`` (failed items that the job accepts; -1: any
+        number) or ``isolate="items"`` (run the rows of a failed mini-batch again in smaller pieces, to find those that
+        fail). By default a function gets one try for each mini-batch, and the first failure fails the job.
     :return: the job, completed.
     :raises InvalidJob: the job is invalid, and nothing was started. The message names each problem.
     :raises JobFailed: the job failed. The message has the cause, and the traceback of the first error.
@@ -83,11 +88,39 @@ def run(
     >>> job.to_pandas()["y"].tolist()
     [10, 20, 30]
     """
-    try:
-        started = _start(function, inputs, init, output, mini_batch_size, name, target, fresh, settings)
-        return started.wait(progress=progress)
-    except Exception as error:
-        raise at_call(error) from error.__cause__
+    call = Call(function, inputs, False, init, output, mini_batch_size, name, target, fresh, settings)
+    return _to_its_end(call, progress, verbose)
+
+
+def map(
+    function: Callable[..., Any],
+    inputs: Any,
+    *,
+    init: Callable[[], Any] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    mini_batch_size: int | str | None = None,
+    name: str | None = None,
+    target: str | None = None,
+    progress: bool = True,
+    verbose: bool = True,
+    fresh: bool = False,
+    **settings: Any,
+) -> Job:
+    """Runs a function over every item of the inputs, one item at a time, and waits for the end.
+
+    The function gets the path of a file, the row of a table as a ``dict``, or an object of a list. It returns a value, or a
+    ``dict`` with the columns of a row; ``None`` adds no row. An item that fails is rejected alone: the others of its
+    mini-batch keep their rows. Of an ``async`` function, ``concurrency`` calls run at a time in each process.
+
+    The parameters are those of ``run``.
+
+    >>> import gristmill
+    >>> job = gristmill.map(lambda word: {"word": word, "letters": len(word)}, gristmill.items(["a", "bcd"]), progress=False)
+    >>> job.to_pandas()["letters"].tolist()
+    [1, 3]
+    """
+    call = Call(function, inputs, True, init, output, mini_batch_size, name, target, fresh, settings)
+    return _to_its_end(call, progress, verbose)
 
 
 def submit(
@@ -115,7 +148,7 @@ def submit(
     [2, 4, 6]
     """
     try:
-        return _start(function, inputs, init, output, mini_batch_size, name, target, fresh, settings)
+        return _start(Call(function, inputs, False, init, output, mini_batch_size, name, target, fresh, settings))
     except Exception as error:
         raise at_call(error) from error.__cause__
 
@@ -156,32 +189,52 @@ def jobs(target: str | None = None, *, name: str | None = None, state: str | Non
     return [Job(one["job_id"], target) for one in json.loads(command.call("jobs", "--json", *flags))]
 
 
-def _start(
-    what: Any,
-    inputs: Any,
-    init: Any,
-    output: Any,
-    mini_batch_size: Any,
-    name: str | None,
-    target: str | None,
-    fresh: bool,
-    settings: dict[str, Any],
-) -> Job:
+class Call(NamedTuple):
+    """The arguments of a call."""
+
+    what: Any
+    inputs: Any
+    each: bool
+    """The function gets one item at a time."""
+    init: Any
+    output: Any
+    mini_batch_size: Any
+    name: str | None
+    target: str | None
+    fresh: bool
+    settings: dict[str, Any]
+
+
+def _to_its_end(call: Call, progress: bool, verbose: bool) -> Job:
+    try:
+        return _start(call).wait(progress=progress, verbose=verbose)
+    except Exception as error:
+        raise at_call(error) from error.__cause__
+
+
+def _start(call: Call) -> Job:
     if os.environ.get(contract.PROCESS_VARIABLE):
         raise RuntimeError(
             "this is a worker process of a job, and it must not start another job: "
             "put the call below `if __name__ == '__main__':`"
         )
+    what, target, fresh = call.what, call.target, call.fresh
+    own = {"mini_batch_size": call.mini_batch_size, "name": call.name}
     if hasattr(what, "job_document"):
-        if not (inputs is init is output is None):
+        if not (call.inputs is call.init is call.output is None):
             raise TypeError(f"{what.name} says what its inputs, its script and its output are: pass only settings")
-        return _start_step(what, {**settings, "mini_batch_size": mini_batch_size, "name": name}, target, fresh)
-    if output is not None:
-        settings = {**settings, **_output(os.fspath(output))}
+        return _start_step(what, {**call.settings, **own}, target, fresh)
+    from gristmill.api.document import document_of, output_of
+    from gristmill.api.function import name_of
+    from gristmill.api.wording import Wording
+
+    settings = dict(call.settings)
+    if call.output is not None:
+        settings |= output_of(os.fspath(call.output))
     if isinstance(what, (str, os.PathLike)) and os.fspath(what).endswith((".yaml", ".yml", ".json")):
-        return _start_file(os.fspath(what), inputs, init, mini_batch_size, name, target, fresh, settings)
+        return _start_file(call, settings)
     try:
-        document = _document(what, inputs, init, mini_batch_size, name, settings)
+        document = document_of(what, call.inputs, each=call.each, init=call.init, target=target, settings=settings, **own)
     except OSError as error:
         if not str(error.filename or "").startswith(str(home())):
             raise
@@ -190,13 +243,19 @@ def _start(
             f"{error.filename} cannot be written: {cause}; set GRISTMILL_HOME to a folder that can be"
         ) from None
     arguments = _arguments("-", target, fresh)
+    say = Wording(f"{name_of(what)}()") if callable(what) else str
     try:
-        return Job._begun(Child(arguments, _json(document)), target)
+        job = Job._begun(Child(arguments, text_of(document)), target, say)
+    except InvalidJob as error:
+        raise InvalidJob(say(str(error)), error.problems) from None
     except JobBusy as busy:
         # This folder belongs to one function, input and settings.
         if busy.job_id is None or fresh or Path(document.get("output", "")).parent != home() / "functions" / "outputs":
             raise
         return Job(busy.job_id, note=f"job {busy.job_id} is running already: this call follows it")
+    if document.get("isolate") == "off" and "isolate" not in call.settings:
+        job._advice = ISOLATE
+    return job
 
 
 def _start_step(step: Step, settings: dict[str, Any], target: str | None, fresh: bool) -> Job:
@@ -212,10 +271,10 @@ def _start_step(step: Step, settings: dict[str, Any], target: str | None, fresh:
     if own := getattr(step, "job_settings", None):
         # Its document is not a job file, so it gets keys of a job file as on a command line.
         for key, value in (own() | replaced).items():
-            arguments += ["--set", f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}"]
+            arguments += ["--set", f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"]
     else:
         document |= replaced
-    return Job._begun(Child(arguments, _json(document)), target)
+    return Job._begun(Child(arguments, text_of(document)), target)
 
 
 def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
@@ -224,55 +283,27 @@ def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
     return ["run", job_file, *(["--fresh"] if fresh else [])]
 
 
-def _json(document: dict[str, Any], sort_keys: bool = False) -> str:
-    """Returns the text of a job file."""
-    for key, value in document.items():
-        try:
-            json.dumps(value, default=_plain)
-        except (TypeError, ValueError):
-            raise TypeError(f"{key}: {value!r} cannot be part of a job file") from None
-    # JSON escapes some characters as a pair, which YAML rejects.
-    return json.dumps(document, default=_plain, sort_keys=sort_keys, ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """Returns a path as text, and a number of NumPy as one of Python."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if hasattr(value, "item"):
-        return value.item()
-    raise TypeError(type(value).__name__)
-
-
-def _start_file(
-    path: str,
-    inputs: Any,
-    init: Any,
-    mini_batch_size: Any,
-    name: str | None,
-    target: str | None,
-    fresh: bool,
-    settings: dict[str, Any],
-) -> Job:
+def _start_file(call: Call, settings: dict[str, Any]) -> Job:
+    path = os.fspath(call.what)
     own = f"{path} says what its inputs and its script are: pass only settings that replace its own"
-    if init is not None:
+    if call.init is not None or call.each:
         raise TypeError(own)
-    replaced = {**settings, "mini_batch_size": mini_batch_size, "name": name}
-    arguments = _arguments(path, target, fresh)
+    replaced = {**settings, "mini_batch_size": call.mini_batch_size, "name": call.name}
+    arguments = _arguments(path, call.target, call.fresh)
     for key, value in replaced.items():
         if value is not None:
-            text = _plain(value) if isinstance(value, os.PathLike) else value
-            arguments += ["--set", f"{key}={text if isinstance(text, str) else json.dumps(text, default=_plain)}"]
-    for value in _inputs_of_document(inputs):
+            text = plain(value) if isinstance(value, os.PathLike) else value
+            arguments += ["--set", f"{key}={text if isinstance(text, str) else json.dumps(text, default=plain)}"]
+    for value in _inputs_of_document(call.inputs):
         arguments += ["--input", value]
     child = Child(arguments)
     try:
-        return _steps(arguments, child, target) if child.has_steps() else Job._begun(child, target)
+        return _steps(arguments, child, call.target) if child.has_steps() else Job._begun(child, call.target)
     except KeyboardInterrupt:
         child.interrupt()
         raise
     except InvalidJob as error:
-        if inputs is not None and "this is a job file" in str(error):
+        if call.inputs is not None and "this is a job file" in str(error):
             raise TypeError(own) from None
         raise
 
@@ -296,84 +327,3 @@ def _inputs_of_document(inputs: Any) -> list[str]:
     raise TypeError("inputs of a document are one path, or a mapping of names to paths and values")
 
 
-def _document(
-    what: Any, inputs: Any, init: Any, mini_batch_size: Any, name: str | None, settings: dict[str, Any]
-) -> dict[str, Any]:
-    """Returns the job file of a call."""
-    from gristmill.api import function
-
-    if inputs is None:
-        meant = next((f" as inputs, not as {name}" for name in ("input", "input_data", "data") if name in settings), "")
-        raise TypeError(f"inputs is missing: pass a path, a table or a list{meant}")
-    own = home() / "functions"
-    is_script = isinstance(what, (str, os.PathLike))
-    if not is_script:
-        function.check(what, init)
-    elif init is not None:
-        raise TypeError(f"{os.fspath(what)} has its own init()")
-    wanted = None if is_script else function.argument_of(what)
-    document: dict[str, Any] = {}
-    paths = given.path_inputs(inputs)
-    if paths is not None:
-        tabular = given.looks_tabular(paths) if wanted is None else wanted != "list"
-        argument = wanted or ("pandas" if tabular else "list")
-        document["inputs"] = [{**one, "type": "tabular" if tabular else "file"} for one in paths]
-        if tabular and not is_script:
-            # A function takes tables as its author knows them from `pandas.read_csv`.
-            document["inputs"] = [{"types": "pandas", **one} for one in document["inputs"]]
-        if mini_batch_size is not None:
-            of_rows = tabular and hasattr(mini_batch_size, "__index__")
-            document["mini_batch_size"] = f"{mini_batch_size} rows" if of_rows else mini_batch_size
-    else:
-        _check_argument(what, wanted, inputs)
-        argument = (wanted or given.library_of(inputs)) if given.is_table(inputs) else "items"
-        taker = None if is_script or argument == "items" else argument
-        if argument == "pandas" and given.library_of(inputs) == "pandas":
-            argument = "frame"
-        document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size, taker)}]
-    if is_script:
-        script = Path(absolute(what))
-        document |= {"source_directory": str(script.parent), "entry_script": script.name}
-        document["name"] = name or function.job_name(script.stem)
-    else:
-        folder = function.pack(what, init, argument, own)
-        document |= {"source_directory": str(folder), "entry_script": "entry.py"}
-        document["name"] = name or function.job_name(function.name_of(what))
-    document |= settings
-    if "output" not in document and document.get("output_action") != "summary_only":
-        same = hashlib.blake2b(_json(document, sort_keys=True).encode(), digest_size=8).hexdigest()
-        output = str(own / "outputs" / f"{document['name']}-{same}")
-        defaults = {"output": output, "output_format": "native", "append_row_file_name": "output.parquet"}
-        document = defaults | document
-    document.setdefault("output_action", "append_row")
-    if not is_script:
-        # A function that fails should not cost three tries before its author hears of it, nor end as completed.
-        document.setdefault("error_threshold", 0)
-        document.setdefault("run_max_try", 1)
-    return document
-
-
-def _check_argument(what: Any, wanted: str | None, inputs: Any) -> None:
-    """Fails if a function or script that takes one kind of mini-batches gets inputs in memory of another."""
-    from gristmill.api import function
-
-    given.check_kind(inputs)
-    if given.is_table(inputs):
-        if wanted == "list":
-            raise TypeError(
-                f"{function.name_of(what)} takes a list of paths, and inputs is a table: give it a DataFrame"
-            )
-    elif isinstance(what, (str, os.PathLike)):
-        raise TypeError(f"{os.fspath(what)} takes paths or rows, and inputs is a list of objects: pass a function")
-    elif wanted not in (None, "list"):
-        raise TypeError(
-            f"{function.name_of(what)} takes a table, and inputs is a list of objects: pass pandas.DataFrame(inputs)"
-        )
-
-
-def _output(path: str) -> dict[str, Any]:
-    """Returns the keys of an output file, a path or a URL."""
-    folder, name = os.path.split(path)
-    if os.path.splitext(name)[1] not in (".parquet", ".csv", ".jsonl"):
-        raise ValueError(f"output: {path} must end in .parquet, .csv or .jsonl")
-    return {"output": absolute(folder), "append_row_file_name": name, "output_format": "native"}

@@ -50,6 +50,26 @@ def home() -> Path:
     return Path(os.environ.get("GRISTMILL_HOME") or Path.home() / ".gristmill").absolute()
 
 
+def text_of(document: dict[str, Any], sort_keys: bool = False) -> str:
+    """Returns the text of a job file."""
+    for key, value in document.items():
+        try:
+            json.dumps(value, default=plain)
+        except (TypeError, ValueError):
+            raise TypeError(f"{key}: {value!r} cannot be part of a job file") from None
+    # JSON escapes some characters as a pair, which YAML rejects.
+    return json.dumps(document, default=plain, sort_keys=sort_keys, ensure_ascii=False)
+
+
+def plain(value: Any) -> Any:
+    """Returns a path as text, and a number of NumPy as one of Python."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(type(value).__name__)
+
+
 def input_of(value: Any, what: str) -> dict[str, Any]:
     """Returns the keys of one input of a job file, without its name.
 
@@ -73,7 +93,6 @@ def written(value: Any, mini_batch_size: int | str | None, taker: str | None) ->
 
     :param taker: as in ``inputs.stored_table``.
     """
-    given.check_kind(value)
     table = given.stored_table(value, taker)
     rows = given.rows_each(table, mini_batch_size)
     path = home() / "functions" / "inputs" / f"{given.fingerprint(table)}-{rows}.parquet"

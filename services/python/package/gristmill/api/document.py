@@ -1,0 +1,152 @@
+"""The job file of a call: what ``run``, ``map`` and ``submit`` were given, as keys and values."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from gristmill.contract import CONCURRENCY
+from gristmill.api import function as functions
+from gristmill.api import inputs as given
+from gristmill.api.inputs import absolute
+from gristmill.api.step_values import home, text_of, written
+
+
+def document_of(
+    what: Any,
+    inputs: Any,
+    *,
+    each: bool,
+    init: Any,
+    mini_batch_size: Any,
+    name: str | None,
+    target: str | None,
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    """Returns the job file of a call.
+
+    :param what: a function, or the path of an entry script.
+    :param each: the function gets one item at a time.
+    """
+    if inputs is None:
+        meant = next((f" as inputs, not as {name}" for name in ("input", "input_data", "data") if name in settings), "")
+        raise TypeError(f"inputs is missing: pass a path, a table or a list{meant}")
+    is_script = isinstance(what, (str, os.PathLike))
+    if not is_script:
+        functions.check(what, init, each)
+    elif init is not None or each:
+        raise TypeError(f"{os.fspath(what)} has its own {'run()' if each else 'init()'}")
+    wanted = None if is_script or each else functions.argument_of(what)
+    if wanted == "item":
+        raise TypeError(
+            f"{functions.name_of(what)} takes one item, and run passes it a mini-batch: call "
+            f"gristmill.map({functions.name_of(what)}, …)"
+        )
+    document: dict[str, Any] = {}
+    empty = None
+    form: dict[str, Any] = {"each": each, "working_folder": os.getcwd() if target is None else None}
+    paths = given.path_inputs(inputs)
+    if paths is not None:
+        document["inputs"], is_table = _of_paths(what, paths, wanted, is_script)
+        form["argument"] = (wanted or "pandas") if is_table else "list"
+        if each and is_table:
+            form["argument"] = "records"
+        if mini_batch_size is not None:
+            of_rows = is_table and hasattr(mini_batch_size, "__index__")
+            document["mini_batch_size"] = f"{mini_batch_size} rows" if of_rows else mini_batch_size
+    else:
+        inputs = given.collected(inputs)
+        form |= _form_of(what, inputs, wanted, each, is_script)
+        is_table = form["argument"] in functions.TABLES
+        taker = None if is_script or form["argument"] in ("items", "records") else form["argument"]
+        if form["argument"] == "pandas" and given.library_of(inputs) == "pandas":
+            form["argument"] = "frame"
+        if len(inputs):
+            document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size, taker)}]
+        elif is_script:
+            raise ValueError("inputs is empty: there is nothing to run on")
+        else:
+            empty = inputs
+            document["arguments"] = ["--rank_mini_batch_count", "1"]
+    if is_script:
+        script = Path(absolute(what))
+        document |= {"source_directory": str(script.parent), "entry_script": script.name}
+        document["name"] = name or functions.job_name(script.stem)
+    else:
+        concurrency = settings.pop("concurrency", None)
+        if functions.is_async(what) and each:
+            form["concurrency"] = concurrency or CONCURRENCY
+        elif concurrency is not None:
+            settings.setdefault("process_count_per_node", concurrency)
+        folder = functions.pack(what, init, form, home() / "functions", empty)
+        document |= {"source_directory": str(folder), "entry_script": "entry.py"}
+        document["name"] = name or functions.job_name(functions.name_of(what))
+        # A mini-batch of a table may mean more than its rows, which the function alone knows.
+        if is_table and not each:
+            settings.setdefault("isolate", "off")
+    document |= settings
+    if "output" not in document and document.get("output_action") != "summary_only":
+        same = hashlib.blake2b(text_of(document, sort_keys=True).encode(), digest_size=8).hexdigest()
+        output = str(home() / "functions" / "outputs" / f"{document['name']}-{same}")
+        defaults = {"output": output, "output_format": "native", "append_row_file_name": "output.parquet"}
+        document = defaults | document
+    document.setdefault("output_action", "append_row")
+    if not is_script:
+        # A function that fails should not cost three tries before its author hears of it, nor end as completed.
+        document.setdefault("error_threshold", 0)
+        document.setdefault("run_max_try", 1)
+    return document
+
+
+def output_of(path: str) -> dict[str, Any]:
+    """Returns the keys of an output file, a path or a URL."""
+    folder, name = os.path.split(path)
+    if os.path.splitext(name)[1] not in (".parquet", ".csv", ".jsonl"):
+        raise ValueError(f"output: {path} must end in .parquet, .csv or .jsonl")
+    return {"output": absolute(folder), "append_row_file_name": name, "output_format": "native"}
+
+
+def _of_paths(
+    what: Any, paths: list[dict[str, Any]], wanted: str | None, is_script: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """Returns the inputs of a job file, and whether they are tables."""
+    if "type" in paths[0]:
+        is_table = given.looks_tabular(paths)
+        if wanted is not None and (wanted != "list") != is_table:
+            kinds = ("a list of paths", "tables") if is_table else ("a table", "files of any content")
+            raise TypeError(f"{functions.name_of(what)} takes {kinds[0]}, and inputs are {kinds[1]}")
+    else:
+        is_table = given.looks_tabular(paths) if wanted is None else wanted != "list"
+    if wanted in ("series", "polars_series", "array"):
+        raise TypeError(f"{functions.name_of(what)} takes a column, and inputs are files: let it take a DataFrame")
+    inputs = [{**one, "type": "tabular" if is_table else "file"} for one in paths]
+    if is_table and not is_script:
+        # A function takes tables as its author knows them from `pandas.read_csv`.
+        inputs = [{"types": "pandas", **one} for one in inputs]
+    return inputs, is_table
+
+
+def _form_of(what: Any, inputs: Any, wanted: str | None, each: bool, is_script: bool) -> dict[str, Any]:
+    """Returns how a function, or a script, gets inputs in memory. Fails if it takes another kind of mini-batches."""
+    name = os.fspath(what) if is_script else functions.name_of(what)
+    if given.is_table(inputs):
+        if each:
+            return {"argument": "records"}
+        if wanted in ("list", "series", "polars_series", "array"):
+            kind = "a list" if wanted == "list" else "a column"
+            raise TypeError(f"{name} takes {kind}, and inputs is a table: let it take a DataFrame")
+        return {"argument": wanted or given.library_of(inputs)}
+    column = given.column_form(inputs)
+    if column is None or each:
+        if is_script:
+            raise TypeError(f"{name} takes paths or rows, and inputs is a list of objects: pass a function")
+        if wanted not in (None, "list"):
+            raise TypeError(f"{name} takes a table, and inputs is a list of objects: pass pandas.DataFrame(inputs)")
+        return {"argument": "items"}
+    if is_script:
+        raise TypeError(f"{name} takes paths or rows, and inputs is a column: pass a table")
+    if wanted not in (None, column["argument"]):
+        raise TypeError(f"{name} takes another kind of mini-batches than inputs, a {type(inputs).__name__}")
+    return column

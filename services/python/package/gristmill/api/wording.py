@@ -1,0 +1,66 @@
+"""Messages of the engine in the words of a call from Python.
+
+The engine speaks of job files (``columns: {zip: string}``), of ``run()``, and of the file in which it got a table in memory.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_OF_COLUMN = re.compile(r"columns: \{(?P<name>\"[^\"]*\"|'[^']*'|[^:{}]+): (?P<type>\w+)\}")
+"""The type of a column, as a job file sets it."""
+SETTING = re.compile(
+    r"\b(?P<key>delimiter|encoding|error_threshold|header|infer_column_types|isolate|isolate_items_max|lost_delivery_max"
+    r"|mini_batch_size|names|on_type_mismatch|output_format|process_count_per_node|run_invocation_timeout|run_max_try"
+    r"|skip_rows|support_multi_line|take): (?P<value>\"[^\"]*\"|[\w-]+(\.\d+)?)"
+)
+"""A key of a job file and a simple value."""
+NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows"}
+"""Keys that the functions of this package call otherwise."""
+WHOLE = {("header", "no_header"): 'header=None, names=["a", "b"]', ("infer_column_types", "false"): "dtype=str"}
+DATES = {"timestamp": "parse_dates=[{}]", "timestamp_day_first": "parse_dates=[{}], dayfirst=True"}
+NEW_OUTPUT = re.compile(r'(, )?output is "[^"]*/functions/outputs/[^"]*" and was "[^"]*"')
+"""The default output of a function has the name of the function and of its inputs."""
+NEW_FUNCTION = re.compile(r'source_directory is "[^"]*/functions/[^"]*" and was "[^"]*"')
+RETRY = re.compile(r"`gristmill retry (?P<job>[^` ]+)`")
+STORED = re.compile(r"/\S*/functions/inputs/[0-9a-f]+-\d+\.parquet(, row group \d+)?")
+"""The file of inputs in memory."""
+
+
+class Wording:
+    """Says what the engine says, of a call of one function.
+
+    :param called: what messages call the function: ``score()``.
+    """
+
+    def __init__(self, called: str) -> None:
+        self._called = called
+
+    def __call__(self, text: str) -> str:
+        """Returns the text in the words of the call."""
+        text = text.replace("The run() method in the entry script", self._called)
+        text = re.sub(r"(?<![\w.])run\(\)", lambda _: self._called, text)
+        text = TYPE_OF_COLUMN.sub(_type_of_column, text)
+        text = SETTING.sub(_setting, text)
+        text = NEW_OUTPUT.sub("", NEW_FUNCTION.sub("the function has changed", text)).replace("because , ", "because ")
+        text = text.replace("the value of inputs has changed", "the inputs have changed")
+        text = RETRY.sub(lambda match: f'`gristmill.attach("{match["job"]}").retry()`', text)
+        return STORED.sub("inputs", text)
+
+
+def _type_of_column(match: re.Match[str]) -> str:
+    name = f'"{match["name"].strip(chr(34) + chr(39))}"'
+    if match["type"] in DATES:
+        return DATES[match["type"]].format(name)
+    return f'dtype={{{name}: "{match["type"]}"}}'
+
+
+def _setting(match: re.Match[str]) -> str:
+    key, value = match["key"], match["value"]
+    if (key, value) in WHOLE:
+        return WHOLE[key, value]
+    if value in ("true", "false"):
+        value = value.capitalize()
+    elif not value.startswith('"') and not re.fullmatch(r"-?\d+(\.\d+)?", value):
+        value = f'"{value}"'
+    return f"{NAMES.get(key, key)}={value}"

@@ -1,0 +1,478 @@
+"""Functions as a data scientist writes them: any inputs, any number of rows, one item at a time, prints and errors."""
+
+import asyncio
+import os
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from calls import run
+
+import gristmill
+
+
+def mapped(function, inputs, **settings):
+    return gristmill.map(function, inputs, progress=False, process_count_per_node=1, **settings)
+
+
+# ---- what a function gets --------------------------------------------------------------------------------------------
+
+
+def kinds(column):
+    return [f"{type(column).__module__.split('.')[0]}.{type(column).__name__}"]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pd.Series([1, None], name=("a", 1), dtype="Int64"), "pandas.Series"),
+        (pd.Series(["x", "y"], index=[5, 7]), "pandas.Series"),
+        (pl.Series("n", [1, None]), "polars.Series"),
+        (pa.array([[1], None]), "pyarrow.ChunkedArray"),
+        (pa.chunked_array([[1], [2]]), "pyarrow.ChunkedArray"),
+        (np.arange(3.0), "numpy.ndarray"),
+        (np.array(["ab", "c"]), "numpy.ndarray"),
+        (np.array(["2020-01-01"], "M8[D]"), "numpy.ndarray"),
+        (np.arange(24, dtype="<i2").reshape(2, 3, 4)[::-1], "numpy.ndarray"),
+        ([np.float32(1.5), {"a": 1}], "builtins.list"),
+        (({"n": number} for number in range(3)), "builtins.list"),
+        (range(3), "builtins.list"),
+    ],
+)
+def test_values_in_memory_arrive_as_they_are(home, tmp_path, column, kind):
+    kept = tmp_path / "kept.pickle"
+
+    def keep(values):
+        pd.to_pickle(values, kept)
+        return kinds(values)
+
+    expected = column if hasattr(column, "__len__") else None
+    assert run(keep, column, mini_batch_size=100).to_pandas()["value"].tolist() == [kind]
+    got = pd.read_pickle(kept)
+    if isinstance(column, pd.Series):
+        pd.testing.assert_series_equal(got, column)
+    elif isinstance(column, np.ndarray):
+        np.testing.assert_array_equal(got, column)
+        assert got.dtype == column.dtype and got.flags.writeable
+    elif isinstance(column, pl.Series):
+        assert got.equals(column, check_names=True, check_dtypes=True)
+    elif isinstance(column, (pa.Array, pa.ChunkedArray)):
+        assert got.to_pylist() == column.to_pylist() and got.type == column.type
+    else:
+        assert got == (list(expected) if expected is not None else [{"n": 0}, {"n": 1}, {"n": 2}])
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_pieces_of_an_array_are_the_array(home, size):
+    values = np.arange(20, dtype="f4").reshape(5, 4)
+    total = run(lambda piece: piece.sum(axis=1), values, mini_batch_size=size).to_pandas()["value"].tolist()
+    assert total == values.sum(axis=1).tolist()
+
+
+def test_function_with_a_hint_gets_another_column(home):
+    def takes_series(column: pd.Series):
+        return column
+
+    with pytest.raises(TypeError, match="takes_series takes another kind of mini-batches than inputs, a ndarray"):
+        run(takes_series, np.arange(3))
+    with pytest.raises(TypeError, match="takes_series takes a column, and inputs is a table"):
+        run(takes_series, pd.DataFrame({"x": [1]}))
+
+
+@pytest.mark.parametrize("hint", [str, "str", dict, int, "Path"])
+def test_function_of_one_item_is_for_map(home, hint):
+    from pathlib import Path
+
+    def score(item):
+        return str(item)
+
+    score.__annotations__["item"] = Path if hint == "Path" else hint
+    with pytest.raises(TypeError, match=r"score takes one item, and run passes it a mini-batch: call gristmill\.map\(sco"):
+        run(score, gristmill.items(["a"]))
+    assert mapped(score, gristmill.items(["a"])).to_pandas()["value"].tolist() == ["a"]
+
+
+# ---- what it returns -------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_free(home):
+    table = pd.DataFrame({"x": [3, 1, 2]})
+    few = run(lambda frame: frame[frame["x"] > 1], table, mini_batch_size=1)
+    assert few.to_pandas()["x"].tolist() == [3, 2]
+    assert few.result["items"]["failed"] == 0 and few.result["state"] == "Completed"
+    more = run(lambda frame: frame.loc[frame.index.repeat(frame["x"])], table)
+    assert more.to_pandas()["x"].tolist() == [3, 3, 3, 1, 2, 2]
+    assert run(lambda frame: [frame["x"].sum()], table, mini_batch_size=3).to_pandas()["value"].tolist() == [6]
+    none = run(lambda frame: frame[frame["x"] > 9], table)
+    assert none.to_pandas().dtypes.to_dict() == {"x": np.dtype("int64")} and len(none.to_pandas()) == 0
+
+
+def test_generators_yield_rows_and_tables(home):
+    def rows(numbers):
+        for number in numbers:
+            yield {"n": number}
+
+    async def later(numbers):
+        for number in numbers:
+            await asyncio.sleep(0)
+            yield {"n": number}
+
+    def tables(frame):
+        yield frame
+        yield frame.assign(x=frame["x"] * 10)
+
+    assert run(rows, [1, 2]).to_pandas()["n"].tolist() == [1, 2]
+    assert run(later, [1, 2]).to_pandas()["n"].tolist() == [1, 2]
+    for table in (pd.DataFrame({"x": [1, 2]}), pl.DataFrame({"x": [1, 2]}), pa.table({"x": [1, 2]})):
+        if isinstance(table, pa.Table):
+
+            def function(table):
+                yield table
+                yield table.set_column(0, "x", [[10, 20]])
+        elif isinstance(table, pl.DataFrame):
+
+            def function(table):
+                yield table
+                yield table * 10
+        else:
+            function = tables
+        assert run(function, table, mini_batch_size=2).to_arrow()["x"].to_pylist() == [1, 2, 10, 20]
+
+
+def test_no_rows_in_is_no_rows_out_with_the_right_columns(home):
+    table = pd.DataFrame({"x": pd.Series([], dtype="int64"), "t": pd.Series([], dtype="datetime64[ns, UTC]")})
+    out = run(lambda frame: frame.assign(y=frame["x"] / 2), table).to_pandas()
+    assert out.dtypes.astype(str).to_dict() == {"x": "int64", "t": "datetime64[ns, UTC]", "y": "float64"}
+    assert run(lambda frame: frame, pl.DataFrame({"x": []}, schema={"x": pl.UInt8})).to_polars().schema == {"x": pl.UInt8}
+    for nothing in ([], iter(()), np.zeros((0, 2)), pd.Series([], dtype="str")):
+        assert len(run(lambda values: values, nothing).to_pandas()) == 0
+    assert len(mapped(lambda item: 1 / 0, []).to_pandas()) == 0
+    with pytest.raises(ValueError, match="inputs is empty"):
+        run("score.py", pd.DataFrame({"x": []}))
+
+
+# ---- one item at a time ----------------------------------------------------------------------------------------------
+
+
+def test_map_gets_one_item(home, tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.txt").write_text("three")
+    files = mapped(lambda path: {"name": os.path.basename(path), "size": len(open(path).read())}, gristmill.files("*.txt"))
+    assert files.to_pandas().to_dict("list") == {"name": ["a.txt", "b.txt"], "size": [3, 5]}
+    (tmp_path / "rows.csv").write_text("id,n\n007,1\n8,\n")
+    rows = gristmill.read_csv("rows.csv", dtype={"id": str, "n": "int64"})
+    got = mapped(lambda row: {"kinds": " ".join(type(value).__name__ for value in row.values()), **row}, rows)
+    assert got.to_arrow().to_pylist() == [
+        {"kinds": "str int", "id": "007", "n": 1},
+        {"kinds": "str NoneType", "id": "8", "n": None},
+    ]
+    for table in (pd.DataFrame({"x": [1, 2]}), pl.DataFrame({"x": [1, 2]}), pa.table({"x": [1, 2]})):
+        assert mapped(lambda row: row["x"] + 1, table).to_pandas()["value"].tolist() == [2, 3]
+    assert mapped(lambda word: word.upper(), gristmill.items(w for w in "ab")).to_pandas()["value"].tolist() == ["A", "B"]
+    assert mapped(lambda n: n if n % 2 else None, range(6)).to_pandas()["value"].tolist() == [1, 3, 5]
+    assert mapped(lambda n, state: n + state, [1, 2], init=lambda: 10).to_pandas()["value"].tolist() == [11, 12]
+
+
+def test_map_rejects_items_alone(home):
+    numbers = list(range(20))
+    job = mapped(lambda number: 1 / (number % 10 - 3), numbers, mini_batch_size=10, error_threshold=-1)
+    assert job.to_pandas()["value"].tolist() == [1 / (n % 10 - 3) for n in numbers if n % 10 != 3]
+    assert [(reject["items"], reject["values"], reject["path"]) for reject in job.rejects] == [
+        (1, 3, "inputs"),
+        (1, 13, "inputs"),
+    ]
+    with pytest.raises(gristmill.JobFailed, match=r"(?s)in item 3 of the mini-batch: 3"):
+        mapped(lambda number: 1 / (number - 3), numbers, mini_batch_size=20)
+
+
+def test_map_of_a_coroutine_function_runs_several_items_at_a_time(home):
+    async def most(number):
+        running.append(number)
+        await asyncio.sleep(0.05)
+        count = len(running)
+        running.remove(number)
+        return count
+
+    running = []
+    job = mapped(most, list(range(8)), concurrency=3, mini_batch_size=8)
+    assert job.to_pandas()["value"].max() == 3
+
+
+def test_concurrency_of_a_plain_function_is_its_processes(home):
+    job = gristmill.run(lambda numbers: [os.getpid()], list(range(4)), mini_batch_size=1, concurrency=1, progress=False)
+    assert job.to_pandas()["value"].nunique() == 1
+
+
+# ---- isolation -------------------------------------------------------------------------------------------------------
+
+
+def centred(frame):
+    if (frame["x"] == 3).any():
+        raise ValueError("no threes")
+    return frame - frame["x"].mean()
+
+
+def test_mini_batches_of_tables_are_not_divided_unless_asked_for(home):
+    table = pd.DataFrame({"x": range(8)})
+    job = run(centred, table, mini_batch_size=4, error_threshold=-1)
+    assert job.to_pandas()["x"].tolist() == [-1.5, -0.5, 0.5, 1.5]
+    assert [reject["items"] for reject in job.rejects] == [4]
+    with pytest.raises(gristmill.JobFailed, match=r'(?s)no threes.*isolate="items" runs them again in smaller pieces'):
+        run(centred, table, mini_batch_size=4)
+    job = run(centred, table, mini_batch_size=4, error_threshold=-1, isolate="items")
+    assert [reject["items"] for reject in job.rejects] == [1]
+
+
+def test_lists_are_divided(home):
+    job = run(lambda numbers: [1 / number for number in numbers], [1, 0, 2], mini_batch_size=3, error_threshold=-1)
+    assert job.to_pandas()["value"].tolist() == [1.0, 0.5]
+
+
+# ---- what is reused --------------------------------------------------------------------------------------------------
+
+
+def test_reused_result_is_said_even_without_progress(home, capfd):
+    def same(numbers):
+        return numbers
+
+    assert not run(same, [1]).reused
+    assert "fresh=True" not in capfd.readouterr().err
+    job = run(same, [1])
+    assert job.reused and "has this result already" in job._repr_html_()
+    assert "same code, inputs and settings; fresh=True runs it again" in capfd.readouterr().err
+    assert not run(same, [1], fresh=True).reused
+
+
+def test_modules_imported_inside_a_function_decide(home, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_helper.py").write_text("from own_package.factors import FACTOR\n")
+    (tmp_path / "own_package").mkdir()
+    (tmp_path / "own_package" / "__init__.py").write_text("")
+    factors = tmp_path / "own_package" / "factors.py"
+    factors.write_text("FACTOR = 2\n")
+
+    def scaled(numbers):
+        import own_helper
+
+        return [number * own_helper.FACTOR for number in numbers]
+
+    assert run(scaled, [1]).to_pandas()["value"].tolist() == [2]
+    assert run(scaled, [1]).reused
+    factors.write_text("FACTOR = 30\n")
+    job = run(scaled, [1])
+    assert not job.reused and job.to_pandas()["value"].tolist() == [30]
+
+
+def test_modules_imported_inside_a_function_travel(home, tmp_path, monkeypatch):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    (folder / "travelling.py").write_text("def twice(number):\n    return 2 * number\n")
+
+    def doubled(numbers):
+        from travelling import twice
+
+        return list(map(twice, numbers))
+
+    job = gristmill.submit(doubled, [4])
+    assert job.wait(progress=False).to_pandas()["value"].tolist() == [8]
+    source = job.status["source_directory"]
+    assert (folder / "travelling.py").read_text() == open(os.path.join(source, "modules", "travelling.py")).read()
+
+
+# ---- errors and prints -----------------------------------------------------------------------------------------------
+
+
+def test_error_shows_the_line_of_the_function(home, tmp_path):
+    (tmp_path / "typed.py").write_text("def score(numbers):\n    # divides\n    return [1 / n for n in numbers]\n")
+    code = compile((tmp_path / "typed.py").read_text(), "/gone/typed.py", "exec")
+    import linecache
+
+    lines = (tmp_path / "typed.py").read_text().splitlines(keepends=True)
+    linecache.cache["/gone/typed.py"] = (1, None, lines, "/gone/typed.py")
+    names = {}
+    exec(code, names)
+    with pytest.raises(gristmill.JobFailed) as caught:
+        run(names["score"], [0])
+    said = str(caught.value)
+    assert "score() of mini-batch 0, try 1: ZeroDivisionError: division by zero" in said
+    assert "return [1 / n for n in numbers]" in said
+    assert "entry script" not in said and "run()" not in said and ".parquet" not in said
+    assert "(inputs, row 0, counted from 0)" in said
+    own = ["gristmill/api" in str(frame.path) for frame in caught.traceback]
+    assert own == sorted(own)
+
+
+def test_relative_paths_are_those_of_the_caller(home, tmp_path):
+    (tmp_path / "model.txt").write_text("weights")
+    job = run(lambda numbers: [open("model.txt").read()], [1])
+    assert job.to_pandas()["value"].tolist() == ["weights"]
+    with pytest.raises(gristmill.JobFailed, match=r"'absent\.txt' \(in the working folder .*"):
+        run(lambda numbers: [open("absent.txt")], [1])
+
+
+def test_what_a_function_prints_is_shown(home, capfd):
+    def chatty(numbers):
+        for number in numbers:
+            print("number", number)
+        return numbers
+
+    job = run(chatty, list(range(3)), mini_batch_size=3)
+    assert capfd.readouterr().out == "number 0\nnumber 1\nnumber 2\n"
+    run(chatty, list(range(3, 6)), verbose=False)
+    assert capfd.readouterr().out == ""
+    job = run(chatty, list(range(1000)), mini_batch_size=1000)
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[:2] + lines[199:] == [
+        "number 0",
+        "number 1",
+        "number 199",
+        f'… more is in gristmill.attach("{job.id}").logs("user/stdout")',
+    ]
+
+
+@pytest.mark.parametrize(("name", "job"), [("f", "function-f"), ("ab", "function-ab"), ("score", "score"), ("_1", "function")])
+def test_job_is_named_after_its_function(name, job):
+    from gristmill.api.function import job_name
+
+    assert job_name(name) == job
+
+
+# ---- inputs in the words of pandas -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "options"),
+    [
+        ("zip;city\n00501;Köln\n", "latin-1", {"sep": ";", "dtype": {"zip": str}, "encoding": "latin-1"}),
+        ("a,b\n1,\n2,NA\n", "utf-8", {}),
+        ("# made\n# by hand\na,b\n1,x\n", "utf-8", {"skiprows": 2}),
+        ("1,x\n2,y\n", "utf-8", {"names": ["n", "letter"]}),
+        ("1,x\n2,y\n", "utf-8", {"names": ["n", "letter"], "header": None}),
+        ("a,b,c\n1,2,3\n", "utf-8", {"usecols": ["a", "c"]}),
+        ("a,b\n1,2\n3,4\n5,6\n", "utf-8", {"nrows": 2}),
+        ("a,b\n1,2\n", "utf-8", {"dtype": "float64"} and {"dtype": {"a": "float64", "b": "str"}}),
+        ("a,b\n1,2\n", "utf-8", {"dtype": str}),
+        ("a,b\n2020-01-02,2\n", "utf-8", {"parse_dates": ["a"]}),
+        ("a,b\n31/01/2020,2\n01/02/2020,3\n", "utf-8", {"parse_dates": ["a"], "dayfirst": True}),
+        ('a,b\n"one\ntwo",2\n', "utf-8", {}),
+        ("a\tb\n1\t2\n", "utf-8", {"sep": "\t"}),
+    ],
+)
+def test_read_csv_reads_what_pandas_reads(home, tmp_path, text, encoding, options):
+    (tmp_path / "a.data").write_bytes(text.encode(encoding))
+    got = run(lambda frame: frame, gristmill.read_csv("a.data", **options)).to_pandas()
+    expected = pd.read_csv("a.data", **options)
+    for name in expected.select_dtypes("datetime").columns:
+        expected[name] = expected[name].astype("datetime64[ns]")
+    pd.testing.assert_frame_equal(got, expected, check_dtype=not options.get("parse_dates"))
+
+
+def test_files_with_other_orders_of_columns_are_read_by_name(home, tmp_path):
+    (tmp_path / "1.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "2.csv").write_text("b,a,c\n3,4,5\n")
+    rows = run(lambda frame: frame, "*.csv").to_arrow().to_pylist()
+    assert rows == [{"a": 1, "b": 2, "c": None}, {"a": 4, "b": 3, "c": 5}]
+
+
+def test_other_formats(home, tmp_path):
+    (tmp_path / "a.log").write_text('{"n": 1, "t": "x"}\n{"n": 2}\n')
+    assert run(lambda frame: frame, gristmill.read_json("a.log")).to_pandas()["n"].tolist() == [1, 2]
+    pd.DataFrame({"a": [1, 2], "b": [3, 4]}).to_parquet("a.bin")
+    assert run(lambda frame: frame, gristmill.read_parquet("a.bin", columns=["b"])).to_arrow().column_names == ["b"]
+    (tmp_path / "lines.txt").write_text("x")
+    assert run(len_of, gristmill.files("lines.txt")).to_pandas()["value"].tolist() == [1]
+    both = {"left": gristmill.read_parquet("a.bin", n_rows=1), "right": gristmill.read_parquet("a.bin")}
+    assert run(lambda frame: frame, both).to_pandas()["a"].tolist() == [1, 1, 2]
+
+
+def len_of(paths: list[str]):
+    return [len(open(path).read()) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: gristmill.read_csv("a", seperator=";"), TypeError, "read_csv has no seperator: there are path, sep"),
+        (lambda: gristmill.read_csv("a", skip_rows=1), TypeError, "read_csv has no skip_rows: did you mean skiprows"),
+        (lambda: gristmill.read_csv("a", header=None), ValueError, "header=None needs the names of the columns"),
+        (lambda: gristmill.read_csv("a", header=3), ValueError, "skiprows=3 skips the lines before it"),
+        (lambda: gristmill.read_csv("a", sep=",", delimiter=","), TypeError, "sep and delimiter are the same"),
+        (lambda: gristmill.read_csv("a", sep=r"\s+"), ValueError, r"sep='\\\\s\+' is not one ASCII character"),
+        (lambda: gristmill.read_csv("a", dtype={"x": "int32"}), ValueError, "dtype of 'x': int32 is not one of .*int64"),
+        (lambda: gristmill.read_csv("a", dtype=float), TypeError, "pass a mapping of names to types"),
+        (lambda: gristmill.read_csv("a", usecols=[0]), TypeError, "a list of names"),
+        (lambda: gristmill.read_csv(3), TypeError, "read_csv takes a path, pattern or URL"),
+        (lambda: gristmill.read_json("a", lines=False), ValueError, "write one object a line"),
+        (lambda: gristmill.read_parquet("a", filters=[]), TypeError, "read_parquet has no filters"),
+        (lambda: run(len_of, gristmill.read_csv("a")), TypeError, "len_of takes a list of paths, and inputs are tables"),
+    ],
+)
+def test_options_that_the_engine_lacks_name_the_nearest(home, call, error, said):
+    with pytest.raises(error, match=said):
+        call()
+
+
+def test_remedies_are_those_of_the_call(home, tmp_path):
+    rows = "".join(f"{row}\n" for row in range(20_000))
+    (tmp_path / "a.csv").write_text(f"x\n{rows[:-30]}many\n{rows}")
+    with pytest.warns(gristmill.GristmillWarning, match=r'set dtype=\{"x": "string"\}'):
+        run(lambda frame: frame, "a.csv", error_threshold=-1)
+    from gristmill.api.wording import Wording
+
+    say = Wording("score()")
+    for engine, python in [
+        ("set columns: {a b: timestamp_day_first} if", 'set parse_dates=["a b"], dayfirst=True if'),
+        ('columns: {"x: y": string}', 'dtype={"x: y": "string"}'),
+        ("set support_multi_line: true", "set support_multi_line=True"),
+        ("set header: all_files_different_headers", 'set header="all_files_different_headers"'),
+        ("set infer_column_types: false", "set dtype=str"),
+        ("set error_threshold: 10.", "set error_threshold=10."),
+        ("rerun() and run() of", "rerun() and score() of"),
+    ]:
+        assert say(engine) == python
+
+
+# ---- threads and loops -----------------------------------------------------------------------------------------------
+
+
+def test_calls_from_threads_and_loops(home):
+    results = {}
+
+    def call(number):
+        results[number] = run(lambda numbers: [n + number for n in numbers], [1]).to_pandas()["value"].tolist()
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert results == {0: [1], 1: [2], 2: [3]}
+
+    async def main():
+        jobs = [gristmill.submit(lambda numbers, k=k: [n * k for n in numbers], [1]) for k in (2, 3)]
+        return [(await job).to_pandas()["value"].tolist() for job in jobs]
+
+    assert asyncio.run(main()) == [[2], [3]]
+
+
+def test_script_without_a_guard_runs(home, tmp_path):
+    import subprocess
+
+    (tmp_path / "plain.py").write_text(
+        textwrap.dedent(
+            f"""
+            import sys
+            sys.path.insert(0, {os.path.dirname(os.path.dirname(gristmill.__file__))!r})
+            import gristmill
+            def double(numbers):
+                return [2 * number for number in numbers]
+            print(gristmill.run(double, [1, 2], progress=False).to_pandas()["value"].tolist())
+            """
+        )
+    )
+    ended = subprocess.run([sys.executable, "plain.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout == "[2, 4]\n"
