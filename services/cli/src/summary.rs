@@ -40,7 +40,7 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
     let _ = writeln!(text, "  items: {}", tallied(&result.items));
     if result.extra_runs > 0 {
         let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
-        let _ = writeln!(text, "  isolation: {runs}, {items} failed alone");
+        let _ = writeln!(text, "  isolation: {runs} of pieces of {}, {items} failed alone", result.divided.sentence());
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "  items rejected: {}", result.items_rejected);
     }

@@ -200,14 +200,15 @@ fn read_table(
     };
     let Columns { names, types, locations } = read_columns(section, kind, format);
     let mut table = TableOptions { by_name, delimiter, columns: names, column_types: types, ..TableOptions::default() };
-    if section.get("names").is_some() {
-        table.header = HeaderMode::NoHeader;
-    }
     table.format = format.unwrap_or(table.format);
     section.fill(&mut table, |read| if let Read::Table(set) = read { Some(set) } else { None });
+    let has_header = section.get("header").is_some();
+    if !table.names.is_empty() && !has_header {
+        table.header = HeaderMode::NoHeader;
+    }
     if table.types == TypeRules::Pandas && is_local {
         // As pandas reads each file. The planner reads all of a file for it, which a URL makes expensive.
-        if section.get("header").is_none() && table.names.is_empty() {
+        if !has_header && table.names.is_empty() {
             table.header = HeaderMode::AllFilesDifferentHeaders;
         }
         table.support_multi_line |= section.get("support_multi_line").is_none();

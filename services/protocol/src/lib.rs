@@ -61,7 +61,7 @@ pub use rejected::{
     FailedRun, NO_RESULT, REJECTED_MAX, Rejected, RejectedList, RejectedPart, UNREAD_MAX, UnreadRecord,
 };
 pub use report::{
-    Copies, Counts, FailedMiniBatch, FailureCause, JobResult, JobState, OutputColumn, Progress, RejectTables,
+    Copies, Counts, Divided, FailedMiniBatch, FailureCause, JobResult, JobState, OutputColumn, Progress, RejectTables,
     milliseconds_since_epoch,
 };
 pub use requirements::{LABEL_ALLOWED, LABEL_LENGTH_MAX, Offer, Requirements, Unfit, is_label};

@@ -62,6 +62,41 @@ impl Copies {
     }
 }
 
+/// Mini-batches of which ranges were run after their last try had failed, so that `run` saw parts of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Divided {
+    /// Their number.
+    pub mini_batches: u64,
+    /// Some of them, in their order: the first ones of the plan.
+    pub first: Vec<u64>,
+}
+
+impl Divided {
+    const FIRST_MAX: usize = 5;
+
+    fn is_none(&self) -> bool {
+        self.mini_batches == 0
+    }
+
+    /// Adds a mini-batch that is not among them.
+    pub fn add(&mut self, mini_batch: u64) {
+        self.mini_batches += 1;
+        let place = self.first.partition_point(|&earlier| earlier < mini_batch);
+        self.first.insert(place, mini_batch);
+        self.first.truncate(Self::FIRST_MAX);
+    }
+
+    /// Returns them in words: `mini-batches 3, 7 and 20 more`.
+    pub fn sentence(&self) -> String {
+        let named: Vec<String> = self.first.iter().map(u64::to_string).collect();
+        let noun = if self.mini_batches == 1 { "mini-batch" } else { "mini-batches" };
+        match self.mini_batches.saturating_sub(named.len() as u64) {
+            0 => format!("{noun} {}", named.join(", ")),
+            more => format!("{noun} {} and {more} more", named.join(", ")),
+        }
+    }
+}
+
 /// `progress.json`, which the reducer overwrites while the job runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
@@ -167,6 +202,9 @@ pub struct JobResult {
     /// Runs of ranges of mini-batches whose tries were spent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_runs: u64,
+    /// The mini-batches whose ranges were run.
+    #[serde(default, skip_serializing_if = "Divided::is_none")]
+    pub divided: Divided,
     /// Items whose results earlier tries had handed back, so that no later one computed them again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_kept: u64,
@@ -233,6 +271,7 @@ impl JobResult {
             items: Counts::default(),
             retrying: 0,
             extra_runs: 0,
+            divided: Divided::default(),
             items_kept: 0,
             waited: Waited::default(),
             items_rejected: 0,
@@ -301,4 +340,25 @@ pub struct FailedMiniBatch {
 /// Returns the wall clock for records that people read. Nothing measures with it.
 pub fn milliseconds_since_epoch() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divided_mini_batches_are_named_in_their_order() {
+        let mut divided = Divided::default();
+        for (mini_batch, expected) in [
+            (9, "mini-batch 9"),
+            (3, "mini-batches 3, 9"),
+            (7, "mini-batches 3, 7, 9"),
+            (20, "mini-batches 3, 7, 9, 20"),
+            (21, "mini-batches 3, 7, 9, 20, 21"),
+            (1, "mini-batches 1, 3, 7, 9, 20 and 1 more"),
+        ] {
+            divided.add(mini_batch);
+            assert_eq!(divided.sentence(), expected);
+        }
+    }
 }

@@ -82,7 +82,7 @@ impl Reducer {
             warnings.push(format!("{error:#}; the rejects of the job can still be counted by their causes"));
             None
         });
-        let Effort { extra_runs, items_kept, waited } = self.tally.effort();
+        let Effort { extra_runs, divided, items_kept, waited } = self.tally.effort();
         let result = JobResult {
             job_id: self.spec.job_id.clone(),
             state,
@@ -94,6 +94,7 @@ impl Reducer {
             items: self.tally.items(),
             retrying: self.tally.retrying(),
             extra_runs,
+            divided,
             items_kept,
             waited,
             items_rejected: self.tally.items_rejected(),

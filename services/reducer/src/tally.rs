@@ -441,7 +441,7 @@ impl Tally {
 
     /// Returns what its attempts cost beyond one run of each mini-batch, and what they did not.
     pub fn effort(&self) -> Effort {
-        self.effort
+        self.effort.clone()
     }
 
     /// Returns the number of mini-batches of which the second start succeeded first.

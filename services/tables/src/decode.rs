@@ -9,7 +9,9 @@ use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOption
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema};
 use parquet::arrow::encode_arrow_schema;
-use protocol::{Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules, UnreadRecord, fields};
+use protocol::{
+    Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules, UnreadRecord, fields,
+};
 
 use crate::builder::{Builder, Finished};
 use crate::column::Column;
@@ -314,7 +316,8 @@ impl Decoder {
             };
             match other {
                 Some(index) if options.types == TypeRules::Pandas => {
-                    let name = |names: &[String]| names.get(index).map_or("missing".to_owned(), |name| format!("{name:?}"));
+                    let name =
+                        |names: &[String]| names.get(index).map_or("missing".to_owned(), |name| format!("{name:?}"));
                     let message = format!(
                         "has another header than the first file: column {} is {} instead of {}; set header: \
                          all_files_different_headers to read each file by its own header",

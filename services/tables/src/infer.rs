@@ -77,9 +77,10 @@ fn whole_rows(splitter: Splitter, text: &[u8], columns: usize) -> &[u8] {
     let mut start = 0;
     for _ in 0..TRIES {
         let end = splitter.split(text, start, columns, WINDOW_ROWS, &mut rows);
-        let odd = rows.starts().zip(rows.starts().skip(1).chain([end])).find(|&(from, to)| {
-            memchr::memchr_iter(b'"', &text[from..to]).count() % 2 == 1
-        });
+        let odd = rows
+            .starts()
+            .zip(rows.starts().skip(1).chain([end]))
+            .find(|&(from, to)| memchr::memchr_iter(b'"', &text[from..to]).count() % 2 == 1);
         let odd = odd.map(|(from, _)| from);
         let Some(odd) = rows.ragged.first().map(|ragged| ragged.position).into_iter().chain(odd).min() else {
             return &text[start..end];
@@ -175,7 +176,7 @@ impl SchemaInference {
         let added = match file.is_stream || places <= 1 {
             true => {
                 self.window_max += if is_sample { WINDOW_ROWS.saturating_mul(places as usize) } else { 0 };
-                self.add_records(&file, &mut text)
+                self.add_records(&file, &mut text).map(|_| ())
             }
             false => self.add_places(&file, places, &mut text),
         };
@@ -187,13 +188,14 @@ impl SchemaInference {
     fn add_places(&mut self, file: &TextFile, places: u64, text: &mut Text) -> Result<()> {
         let start = |place: u64| (u128::from(file.bytes) * u128::from(place) / u128::from(places)) as u64;
         let is_multi_line = is_multi_line(&self.options);
+        let mut first = file.first_line;
         for place in 0..places {
             self.window_max = self.window + WINDOW_ROWS;
             if is_multi_line && place == 0 {
-                self.add_records(file, text)?;
+                first = self.add_records(file, text)?;
                 continue;
             }
-            let (mut from, end) = (start(place).max(file.first_line), start(place + 1));
+            let (mut from, end) = (start(place).max(first), start(place + 1));
             while from < end && (!self.has_rows() || self.awaits_header) {
                 let to = (end - 1).min(from + PLACE_BYTES - 1);
                 file.read_lines(from, to, text)?;
@@ -209,24 +211,29 @@ impl SchemaInference {
         Ok(())
     }
 
-    fn add_records(&mut self, file: &TextFile, text: &mut Text) -> Result<()> {
+    /// Adds the first rows of a file. Returns the position after them, or one behind it.
+    fn add_records(&mut self, file: &TextFile, text: &mut Text) -> Result<u64> {
         let mut stream = TextStream::open_table(file, &self.options)?;
         let mut windows = Windows::new(&mut stream, record_ends(&self.options), PIECE_BYTES, u64::MAX);
         let mut has_first_line = true;
         let needs_header = has_own_header(&self.options);
+        let mut end = 0;
         while (!self.has_rows() || needs_header && self.awaits_header) && windows.next(text)? {
             if !text.is_blank(self.options.delimiter) {
-                self.add_text(text.as_slice(), has_first_line);
+                let added = self.add_text(text.as_slice(), has_first_line);
+                end = text.offset + added as u64;
                 has_first_line = false;
             }
         }
-        Ok(())
+        Ok(end)
     }
 
-    /// Adds whole rows. `has_first_line` says whether they include the first line of the file.
-    fn add_text(&mut self, text: &[u8], has_first_line: bool) {
+    /// Adds whole rows, as many as are wanted, and returns where they end. `has_first_line` says whether they include the
+    /// first line of the file.
+    fn add_text(&mut self, text: &[u8], has_first_line: bool) -> usize {
         if self.options.format == TableFormat::Jsonl {
-            return self.add_objects(text);
+            self.add_objects(text);
+            return text.len();
         }
         let splitter = splitter(&self.options);
         let mut from = 0;
@@ -265,6 +272,7 @@ impl SchemaInference {
             self.window += rows.count;
             self.rows += rows.count;
         }
+        from
     }
 
     /// Returns the position of a column, and adds a new one.

@@ -278,7 +278,9 @@ impl RecordEnds {
         loop {
             // Most text has few quotes: up to the next one, only the last line counts.
             let rest = &piece[end..];
-            if !self.quoted && let Some(plain) = memrchr(b'\n', &rest[..memchr(b'"', rest).unwrap_or(rest.len())]) {
+            if !self.quoted
+                && let Some(plain) = memrchr(b'\n', &rest[..memchr(b'"', rest).unwrap_or(rest.len())])
+            {
                 end += plain + 1;
                 self.at += plain as u64 + 1;
                 self.cell = self.at;

@@ -150,6 +150,26 @@ fn options_of_tables_are_read() {
 }
 
 #[test]
+fn types_of_pandas_read_files_of_this_machine_as_pandas_does() {
+    use HeaderMode::{AllFilesDifferentHeaders, AllFilesSameHeaders, NoHeader};
+    let workplace = Workplace::new();
+    for (keys, expected) in [
+        ("", (AllFilesSameHeaders, false)),
+        ("names: [a, b]", (NoHeader, false)),
+        ("types: pandas", (AllFilesDifferentHeaders, true)),
+        ("types: pandas, names: [a, b]", (NoHeader, true)),
+        ("types: pandas, header: no_header", (NoHeader, true)),
+        ("types: pandas, header: all_files_same_headers, support_multi_line: false", (AllFilesSameHeaders, false)),
+    ] {
+        let table = &workplace.spec(&format!("inputs: [{{type: tabular, path: tables, {keys}}}]")).inputs[0].table;
+        assert_eq!((table.header, table.support_multi_line), expected, "{keys}");
+        assert_eq!(table.names.is_empty(), !keys.contains("names"));
+    }
+    let far = workplace.spec("inputs: [{type: tabular, path: 's3://bucket/a.csv', types: pandas}]");
+    assert_eq!((far.inputs[0].table.header, far.inputs[0].table.support_multi_line), (AllFilesSameHeaders, false));
+}
+
+#[test]
 fn column_names_are_kept_as_written() {
     let workplace = Workplace::new();
     let columns = |changes: &str| workplace.spec(changes).inputs[0].table.columns.clone();

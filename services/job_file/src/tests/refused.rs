@@ -56,6 +56,12 @@ const REFUSED: &[(&str, &str)] = &[
         "inputs: [{TABLE, header: from_last_file}]",
         "inputs[0].header: all_files_same_headers, all_files_different_headers, from_first_file, no_header",
     ),
+    ("inputs: [{TABLE, names: a}]", "inputs[0].names: a list of column names, each once"),
+    ("inputs: [{TABLE, names: [a, a]}]", "inputs[0].names: a list of column names, each once"),
+    (
+        "inputs: [{TABLE, names: [a], header: from_first_file}]",
+        "inputs[0].names: found names of columns, and a header that names them … allowed: names with header: no_header",
+    ),
     ("inputs: [{TABLE, skip: -1}]", "inputs[0].skip: an integer from 0"),
     ("inputs: [{TABLE, take: 0}]", "inputs[0].take: an integer from 1"),
     ("inputs: [{TABLE, encoding: klingon}]", "inputs[0].encoding: utf-8, latin-1"),

@@ -1,14 +1,16 @@
 //! What the attempts of a job cost beyond one run of each mini-batch, and what they did not.
 
-use protocol::{Attempt, AttemptStatus, Waited};
+use protocol::{Attempt, AttemptStatus, Divided, Waited};
 
 use super::Effect;
 
 /// Sums over the attempts that count. They stay although rows are lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
     /// Runs of ranges of mini-batches whose tries were spent.
     pub extra_runs: u64,
+    /// These mini-batches.
+    pub divided: Divided,
     /// Items of successes whose results earlier tries had handed back.
     pub items_kept: u64,
     /// Waits for limits and services.
@@ -22,6 +24,9 @@ impl Effort {
             return;
         }
         self.extra_runs += u64::from(attempt.extra_runs);
+        if attempt.extra_runs > 0 {
+            self.divided.add(attempt.mini_batch);
+        }
         self.waited.add(attempt.waited);
         if attempt.status == AttemptStatus::Succeeded {
             self.items_kept += attempt.items_kept;
@@ -48,6 +53,7 @@ mod tests {
         }
         let expected = Effort {
             extra_runs: 1,
+            divided: Divided { mini_batches: 1, first: vec![0] },
             items_kept: 4,
             waited: Waited { limits_milliseconds: 120, services_milliseconds: 2 },
         };

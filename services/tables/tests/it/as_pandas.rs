@@ -1,7 +1,7 @@
 //! Types by the rules of pandas.
 
 use arrow::datatypes::{DataType, TimeUnit};
-use protocol::{ColumnType, MismatchPolicy, TableColumn, TableOptions, TypeRules, fields};
+use protocol::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableOptions, TypeRules, fields};
 
 use crate::support::{ALL_LINES, Input, column, csv, dtype, jsonl, messages};
 
@@ -93,6 +93,17 @@ fn rows_of_many_places_decide_where_fields_hold_line_breaks() {
         .map(|one| one.column_type)
         .collect();
     assert_eq!(types, [Integer, Text, Integer]);
+}
+
+#[test]
+fn columns_without_a_header_have_the_given_names() {
+    let names = vec!["id".to_owned(), "name".to_owned()];
+    let options = TableOptions { header: HeaderMode::NoHeader, names, ..pandas() };
+    let input = Input::new("1,x,2.5\n2,y,3\n", options);
+    let columns = &input.schema.as_ref().expect("text").columns;
+    let named: Vec<_> = columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
+    assert_eq!(named, [("id", Integer), ("name", Text), ("Column3", Float)]);
+    assert_eq!(column(&input.decode_all(), "name"), ["x", "y"]);
 }
 
 #[test]
