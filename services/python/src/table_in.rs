@@ -21,14 +21,15 @@ use numpy::{Element, PyArray1, PyArrayMethods};
 use protocol::fields;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyString};
+use pyo3::types::{PyBool, PyFloat, PyList, PyString};
 use rustc_hash::FxBuildHasher;
 
 /// A column: `(name, kind, array)`.
 ///
 /// The kind is `plain`, `text` (of the type that pandas has for text), `utc` (nanoseconds, of which the smallest is
-/// missing), `lines` (the lines of JSON from which the rows come), `date` (days since the epoch), `datetime64[unit]` (64-bit integers, the smallest of which is
-/// missing), or `foreign`: then the array is the name of a type that only `pyarrow` can convert.
+/// missing), `lines` (a list of the lines of JSON from which the rows come), `unread` (in front of them), `date` (days
+/// since the epoch), `datetime64[unit]` (64-bit integers, the smallest of which is missing), or `foreign`: then the array is
+/// the name of a type that only `pyarrow` can convert.
 type Column = (String, &'static str, Py<PyAny>);
 
 /// Reads tables, and caches the texts of each column.
@@ -54,9 +55,13 @@ impl TableReader {
         let batch =
             py.detach(|| decode(fd, length).and_then(|batch| if as_items { Ok(batch) } else { fitting(batch) }))?;
         let schema = batch.schema();
+        // The rows are read from these lines; of the columns in front of them only the names matter.
+        let lines = schema.fields().iter().position(|field| field.metadata().contains_key(fields::LINES));
+        let unread = if as_items { lines.unwrap_or_default() } else { 0 };
         self.caches.resize_with(batch.num_columns().max(self.caches.len()), TextCache::default);
         let mut columns = Vec::with_capacity(batch.num_columns());
-        for ((field, array), cache) in schema.fields().iter().zip(batch.columns()).zip(&mut self.caches) {
+        for (position, (field, array)) in schema.fields().iter().zip(batch.columns()).enumerate() {
+            let cache = &mut self.caches[position];
             let selection = field.metadata().get(fields::LINES);
             if selection.is_some() && !as_items || field.metadata().contains_key(fields::FITS) {
                 continue;
@@ -64,8 +69,9 @@ impl TableReader {
             let is_json = field.metadata().get("ARROW:extension:name").is_some_and(|name| name == "arrow.json");
             let for_pandas = field.metadata().get(fields::PANDAS).map(String::as_str);
             let (kind, data) = match array.data_type() {
+                _ if position < unread => ("unread", py.None()),
                 _ if is_json => json_values(py, array)?,
-                _ if selection.is_some() => ("lines", texts(py, array.as_string::<i64>(), cache, &py.None())?),
+                _ if selection.is_some() => ("lines", lines_of(py, array)?),
                 data_type if as_items && data_type.is_integer() && array.null_count() > 0 => whole_numbers(py, array)?,
                 _ => convert(py, array, cache, for_pandas)?,
             };
@@ -265,6 +271,11 @@ where
     }
     cache.end();
     Ok(objects(py, cells))
+}
+
+/// Returns texts as a list, which needs no NumPy.
+fn lines_of(py: Python<'_>, array: &ArrayRef) -> PyResult<Py<PyAny>> {
+    Ok(PyList::new(py, array.as_string::<i64>())?.into_any().unbind())
 }
 
 /// Converts a dictionary: equal texts become the same Python object.

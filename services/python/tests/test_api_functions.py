@@ -5,6 +5,7 @@ import os
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -86,13 +87,13 @@ def test_function_with_a_hint_gets_another_column(home):
 
 @pytest.mark.parametrize("hint", [str, "str", dict, int, "Path"])
 def test_function_of_one_item_is_for_map(home, hint):
-    from pathlib import Path
-
     def score(item):
         return str(item)
 
     score.__annotations__["item"] = Path if hint == "Path" else hint
-    with pytest.raises(TypeError, match=r"score takes one item, and run passes it a mini-batch: call gristmill\.map\(sco"):
+    with pytest.raises(
+        TypeError, match=r"score takes one item, and run passes it a mini-batch: call gristmill\.map\(sco"
+    ):
         run(score, gristmill.items(["a"]))
     assert mapped(score, gristmill.items(["a"])).to_pandas()["value"].tolist() == ["a"]
 
@@ -148,7 +149,9 @@ def test_no_rows_in_is_no_rows_out_with_the_right_columns(home):
     table = pd.DataFrame({"x": pd.Series([], dtype="int64"), "t": pd.Series([], dtype="datetime64[ns, UTC]")})
     out = run(lambda frame: frame.assign(y=frame["x"] / 2), table).to_pandas()
     assert out.dtypes.astype(str).to_dict() == {"x": "int64", "t": "datetime64[ns, UTC]", "y": "float64"}
-    assert run(lambda frame: frame, pl.DataFrame({"x": []}, schema={"x": pl.UInt8})).to_polars().schema == {"x": pl.UInt8}
+    assert run(lambda frame: frame, pl.DataFrame({"x": []}, schema={"x": pl.UInt8})).to_polars().schema == {
+        "x": pl.UInt8
+    }
     for nothing in ([], iter(()), np.zeros((0, 2)), pd.Series([], dtype="str")):
         assert len(run(lambda values: values, nothing).to_pandas()) == 0
     assert len(mapped(lambda item: 1 / 0, []).to_pandas()) == 0
@@ -162,7 +165,9 @@ def test_no_rows_in_is_no_rows_out_with_the_right_columns(home):
 def test_map_gets_one_item(home, tmp_path):
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.txt").write_text("three")
-    files = mapped(lambda path: {"name": os.path.basename(path), "size": len(open(path).read())}, gristmill.files("*.txt"))
+    files = mapped(
+        lambda path: {"name": os.path.basename(path), "size": len(Path(path).read_text())}, gristmill.files("*.txt")
+    )
     assert files.to_pandas().to_dict("list") == {"name": ["a.txt", "b.txt"], "size": [3, 5]}
     (tmp_path / "rows.csv").write_text("id,n\n007,1\n8,\n")
     rows = gristmill.read_csv("rows.csv", dtype={"id": str, "n": "int64"})
@@ -173,7 +178,10 @@ def test_map_gets_one_item(home, tmp_path):
     ]
     for table in (pd.DataFrame({"x": [1, 2]}), pl.DataFrame({"x": [1, 2]}), pa.table({"x": [1, 2]})):
         assert mapped(lambda row: row["x"] + 1, table).to_pandas()["value"].tolist() == [2, 3]
-    assert mapped(lambda word: word.upper(), gristmill.items(w for w in "ab")).to_pandas()["value"].tolist() == ["A", "B"]
+    assert mapped(lambda word: word.upper(), gristmill.items(w for w in "ab")).to_pandas()["value"].tolist() == [
+        "A",
+        "B",
+    ]
     assert mapped(lambda n: n if n % 2 else None, range(6)).to_pandas()["value"].tolist() == [1, 3, 5]
     assert mapped(lambda n, state: n + state, [1, 2], init=lambda: 10).to_pandas()["value"].tolist() == [11, 12]
 
@@ -282,7 +290,7 @@ def test_modules_imported_inside_a_function_travel(home, tmp_path, monkeypatch):
     job = gristmill.submit(doubled, [4])
     assert job.wait(progress=False).to_pandas()["value"].tolist() == [8]
     source = job.status["source_directory"]
-    assert (folder / "travelling.py").read_text() == open(os.path.join(source, "modules", "travelling.py")).read()
+    assert (folder / "travelling.py").read_text() == Path(source, "modules", "travelling.py").read_text()
 
 
 # ---- errors and prints -----------------------------------------------------------------------------------------------
@@ -303,17 +311,17 @@ def test_error_shows_the_line_of_the_function(home, tmp_path):
     assert "score() of mini-batch 0, try 1: ZeroDivisionError: division by zero" in said
     assert "return [1 / n for n in numbers]" in said
     assert "entry script" not in said and "run()" not in said and ".parquet" not in said
-    assert "(inputs, row 0, counted from 0)" in said
+    assert "(item 0 of inputs)" in said
     own = ["gristmill/api" in str(frame.path) for frame in caught.traceback]
     assert own == sorted(own)
 
 
 def test_relative_paths_are_those_of_the_caller(home, tmp_path):
     (tmp_path / "model.txt").write_text("weights")
-    job = run(lambda numbers: [open("model.txt").read()], [1])
+    job = run(lambda numbers: [Path("model.txt").read_text()], [1])
     assert job.to_pandas()["value"].tolist() == ["weights"]
     with pytest.raises(gristmill.JobFailed, match=r"'absent\.txt' \(in the working folder .*"):
-        run(lambda numbers: [open("absent.txt")], [1])
+        run(lambda numbers: [Path("absent.txt").read_text()], [1])
 
 
 def test_what_a_function_prints_is_shown(home, capfd):
@@ -336,7 +344,9 @@ def test_what_a_function_prints_is_shown(home, capfd):
     ]
 
 
-@pytest.mark.parametrize(("name", "job"), [("f", "function-f"), ("ab", "function-ab"), ("score", "score"), ("_1", "function")])
+@pytest.mark.parametrize(
+    ("name", "job"), [("f", "function-f"), ("ab", "function-ab"), ("score", "score"), ("_1", "function")]
+)
 def test_job_is_named_after_its_function(name, job):
     from gristmill.api.function import job_name
 
@@ -392,7 +402,7 @@ def test_other_formats(home, tmp_path):
 
 
 def len_of(paths: list[str]):
-    return [len(open(path).read()) for path in paths]
+    return [len(Path(path).read_text()) for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -404,13 +414,21 @@ def len_of(paths: list[str]):
         (lambda: gristmill.read_csv("a", header=3), ValueError, "skiprows=3 skips the lines before it"),
         (lambda: gristmill.read_csv("a", sep=",", delimiter=","), TypeError, "sep and delimiter are the same"),
         (lambda: gristmill.read_csv("a", sep=r"\s+"), ValueError, r"sep='\\\\s\+' is not one ASCII character"),
-        (lambda: gristmill.read_csv("a", dtype={"x": "int32"}), ValueError, "dtype of 'x': int32 is not one of .*int64"),
+        (
+            lambda: gristmill.read_csv("a", dtype={"x": "int32"}),
+            ValueError,
+            "dtype of 'x': int32 is not one of .*int64",
+        ),
         (lambda: gristmill.read_csv("a", dtype=float), TypeError, "pass a mapping of names to types"),
         (lambda: gristmill.read_csv("a", usecols=[0]), TypeError, "a list of names"),
         (lambda: gristmill.read_csv(3), TypeError, "read_csv takes a path, pattern or URL"),
         (lambda: gristmill.read_json("a", lines=False), ValueError, "write one object a line"),
         (lambda: gristmill.read_parquet("a", filters=[]), TypeError, "read_parquet has no filters"),
-        (lambda: run(len_of, gristmill.read_csv("a")), TypeError, "len_of takes a list of paths, and inputs are tables"),
+        (
+            lambda: run(len_of, gristmill.read_csv("a")),
+            TypeError,
+            "len_of takes a list of paths, and inputs are tables",
+        ),
     ],
 )
 def test_options_that_the_engine_lacks_name_the_nearest(home, call, error, said):

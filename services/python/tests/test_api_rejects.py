@@ -63,7 +63,9 @@ def test_replay_refuses_functions_that_do_not_fit(tmp_path):
     def fail(numbers):
         raise ValueError("bad")
 
-    job = gristmill.run(lambda numbers: [1 / number for number in numbers], [1, 0], error_threshold=-1, isolate="items", progress=False)
+    job = gristmill.run(
+        lambda numbers: [1 / number for number in numbers], [1, 0], error_threshold=-1, isolate="items", progress=False
+    )
     with pytest.raises(TypeError, match="must be a function, not 'script"):
         job.replay(function="script.py", progress=False)
     with pytest.raises(TypeError, match="takes no argument"):

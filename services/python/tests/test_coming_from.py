@@ -62,4 +62,3 @@ def test_task_has_the_same_result(folder, peer):
     if peer != "pandas" and PEERS is None:
         pytest.skip("GRISTMILL_PEERS names no interpreter that has the other libraries")
     assert result == result_of(theirs, folder, sys.executable if peer == "pandas" else PEERS)
-

@@ -3,9 +3,10 @@
 use std::io::Cursor;
 
 use arrow::array::{Array, RecordBatch};
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
 use arrow::ipc::reader::StreamReader;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
+use protocol::fields;
 use serde_json::Value;
 
 use crate::error::Result;
@@ -19,7 +20,7 @@ const VALUE_CHARACTERS_MAX: usize = 200;
 /// that the batch does not have is an empty text.
 pub fn row_texts(stream: &[u8], rows: &[u64], bytes_max: usize) -> Result<Vec<String>> {
     let batch = match StreamReader::try_new(Cursor::new(stream), None)?.next() {
-        Some(batch) => batch?,
+        Some(batch) => shown_columns(&batch?)?,
         None => return Ok(vec![String::new(); rows.len()]),
     };
     let options = FormatOptions::default();
@@ -31,6 +32,14 @@ pub fn row_texts(stream: &[u8], rows: &[u64], bytes_max: usize) -> Result<Vec<St
         _ => String::new(),
     };
     Ok(rows.iter().map(text).collect())
+}
+
+/// Returns the batch without the columns that say of its rows which lines they were, and whether they fit.
+fn shown_columns(batch: &RecordBatch) -> Result<RecordBatch> {
+    let is_hidden = |field: &Field| [fields::LINES, fields::FITS].iter().any(|key| field.metadata().contains_key(*key));
+    let all = batch.schema_ref().fields().iter().enumerate();
+    let shown: Vec<usize> = all.filter(|(_, field)| !is_hidden(field)).map(|(position, _)| position).collect();
+    Ok(batch.project(&shown)?)
 }
 
 fn row_text(batch: &RecordBatch, formatters: &[ArrayFormatter<'_>], row: usize, bytes_max: usize) -> String {
@@ -74,7 +83,10 @@ fn value(column: &dyn Array, formatter: &ArrayFormatter<'_>, row: usize) -> Valu
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, LargeStringArray, TimestampNanosecondArray};
+    use arrow::array::{
+        ArrayRef, BooleanArray, Float64Array, Int64Array, LargeStringArray, StringArray, TimestampNanosecondArray,
+    };
+    use arrow::datatypes::Schema;
 
     use super::*;
     use crate::IpcStream;
@@ -93,6 +105,21 @@ mod tests {
         // A memory file is longer than what it holds.
         stream.extend([7; 100]);
         stream
+    }
+
+    #[test]
+    fn lines_of_items_are_no_value() {
+        let hidden = |key: &str| {
+            let metadata = [(key.to_owned(), String::new())].into();
+            Field::new("", DataType::Utf8, true).with_metadata(metadata)
+        };
+        let shown = Field::new("n", DataType::Utf8, true);
+        let schema = Arc::new(Schema::new(vec![shown, hidden(fields::FITS), hidden(fields::LINES)]));
+        let column = || Arc::new(StringArray::from(vec!["x"])) as ArrayRef;
+        let batch = RecordBatch::try_new(schema, vec![column(), column(), column()]).expect("equal lengths");
+        let mut stream = Vec::new();
+        IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
+        assert_eq!(row_texts(&stream, &[0], 1000).expect("a stream"), [r#"{"n":"x"}"#]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 """The worker's side of a job whose entry script is a pickled function (``api/function.py`` writes it)."""
 
+import base64
 import json
 import linecache
 import os
@@ -155,7 +156,7 @@ _ARGUMENTS = {
     "pyarrow": lambda table, _: table,
     "polars": _polars,
     "list": lambda paths, _: list(paths),
-    "items": lambda table, _: [pickle.loads(item.as_buffer()) for item in table.column(0)],
+    "items": lambda rows, _: [pickle.loads(base64.b64decode(row["item"])) for row in rows],
     "records": lambda table, _: table.to_pylist(),
     "series": _series,
     "polars_series": lambda table, about: _polars(table, about).to_series(),
@@ -168,8 +169,8 @@ _ARGUMENTS = {
 
 
 def as_result(result):
-    """Returns a column as a list, or as a frame if its index names its values, tables of a list as one table, and everything
-    else unchanged."""
+    """Returns a column as a list, or as a frame if its index names its values, tables of a list as one table, and
+    everything else unchanged."""
     kind = type(result)
     package = kind.__module__.partition(".")[0]
     if (package, kind.__name__) == ("pandas", "Series"):

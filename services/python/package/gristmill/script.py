@@ -18,8 +18,11 @@ ARROW = "__gristmill_arrow__"
 PANDAS = "__gristmill_pandas__"
 """A module with this name set to ``files`` gets tables of Parquet files as ``pandas.read_parquet`` reads them, and with
 ``memory`` the DataFrame that ``gristmill.run`` has written. Of functions alone."""
+ITEMS = "__gristmill_items__"
+"""A module with this name set to ``True`` gets the rows of a table as dictionaries. Of functions alone."""
 FUNCTION = "__gristmill_function__"
-"""What messages call the function of a module that ``gristmill.run`` has written. It returns as many rows as it likes."""
+"""What messages call the function of a module that ``gristmill.run`` has written. It returns as many rows as it
+likes."""
 
 
 class MissingRun(Exception):
@@ -134,6 +137,7 @@ class EntryFunctions:
                 "place of run()"
             )
         self.run = flags.adapt(self.run, arguments)
+        self.wants_items = self.wants_items or getattr(module, ITEMS, False) is True
         self.wants_arrow = getattr(module, ARROW, False) is True
         self.wants_pandas = getattr(module, PANDAS, None)
         self.function = getattr(module, FUNCTION, None)

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gristmill.contract import CONCURRENCY
 from gristmill.api import function as functions
 from gristmill.api import inputs as given
 from gristmill.api.inputs import absolute
-from gristmill.api.step_values import home, text_of, written
+from gristmill.api.step_values import home, text_of, written, written_objects
+from gristmill.contract import CONCURRENCY
 
 
 def document_of(
@@ -60,10 +60,14 @@ def document_of(
         inputs = given.collected(inputs)
         form |= _form_of(what, inputs, wanted, each, is_script)
         is_table = form["argument"] in functions.TABLES
-        taker = None if is_script or form["argument"] in ("items", "records") else form["argument"]
+        taker = None if is_script or form["argument"] == "records" else form["argument"]
         if form["argument"] == "pandas" and given.library_of(inputs) == "pandas":
             form["argument"] = "frame"
-        if len(inputs):
+        if len(inputs) and form["argument"] == "items":
+            path, rows = written_objects(inputs, mini_batch_size)
+            document["inputs"] = [{"name": "data", "type": "tabular", "format": "jsonl", "path": path}]
+            document["mini_batch_size"] = f"{rows} rows"
+        elif len(inputs):
             document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size, taker)}]
         elif is_script:
             raise ValueError("inputs is empty: there is nothing to run on")

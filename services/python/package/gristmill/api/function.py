@@ -33,12 +33,14 @@ job = load(__file__)
 init, run, shutdown = job.init, job.run, job.shutdown
 __gristmill_arrow__ = {takes_arrow}
 __gristmill_pandas__ = {takes_pandas}
+__gristmill_items__ = {takes_items}
 __gristmill_function__ = job.name
 '''
 """``takes_arrow``: whether ``run`` gets tables as ``pyarrow.Table``, without a copy. A job's check reads it here.
 ``takes_pandas``: whether it gets Parquet files as pandas reads them (``files``), or a DataFrame that ``run`` has
-written (``memory``): only then does the process unpickle what the file says about it."""
-TAKES_ARROW = ("pyarrow", "polars", "items", "records", "polars_series", "arrow_array", "array")
+written (``memory``): only then does the process unpickle what the file says about it. ``takes_items``: whether it
+gets objects, each in a line of JSON, which needs neither pyarrow nor pandas."""
+TAKES_ARROW = ("pyarrow", "polars", "records", "polars_series", "arrow_array", "array")
 TAKES_PANDAS = {"pandas": "files", "frame": "memory", "series": "memory"}
 CODE = (
     *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
@@ -108,7 +110,10 @@ def _required(parameters: list[inspect.Parameter]) -> list[str]:
 def is_async(function: Any) -> bool:
     """Returns whether a call of the function is a coroutine."""
     plain = inspect.unwrap(function)
-    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa:
+
+
+B004
 
 
 def argument_of(function: Any) -> str | None:
@@ -188,7 +193,9 @@ def pack(
     beside.mkdir(parents=True)
     (beside / "entry.py").write_text(
         ENTRY.format(
-            takes_arrow=form["argument"] in TAKES_ARROW, takes_pandas=repr(TAKES_PANDAS.get(form["argument"]))
+            takes_arrow=form["argument"] in TAKES_ARROW,
+            takes_pandas=repr(TAKES_PANDAS.get(form["argument"])),
+            takes_items=form["argument"] == "items",
         )
     )
     (beside / "function.pkl").write_bytes(pickled)
@@ -319,8 +326,8 @@ def _digest(wanted: Any) -> tuple[bytes, list[types.CodeType]]:
 
 
 def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
-    """Returns the user's own modules that this code imports when it runs, and those that they import: their paths below a
-    folder of modules, and their sources. The modules that a function has as globals travel with it."""
+    """Returns the user's own modules that this code imports when it runs, and those that they import: their paths below
+    a folder of modules, and their sources. The modules that a function has as globals travel with it."""
     import dis
 
     found: dict[str, bytes] = {}
@@ -344,8 +351,8 @@ def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
 
 
 def _own_files(name: str) -> list[tuple[str, str]]:
-    """Returns the files of a module and of the packages around it, if they are the user's own: the path of each below the
-    folder in which the import finds it, and its file."""
+    """Returns the files of a module and of the packages around it, if they are the user's own: the path of each below
+    the folder in which the import finds it, and its file."""
     files: list[tuple[str, str]] = []
     folders: list[str] | None = None
     path = ""

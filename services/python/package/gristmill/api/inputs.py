@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ LIKE_URL = re.compile(r"[a-z][a-z0-9+.-]*://|(s3a?|gs|az|adl|azure|abfss?|https?
 TABLE_NAMES = re.compile(r"\.(csv|tsv|jsonl|ndjson)(\.gz|\.zst)?$|\.(parquet|pq)$", re.IGNORECASE)
 UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30}
 PICKLED = "item"
-"""Name of the column that holds objects of a list, each pickled."""
+"""Name of the key, or of the column of an array, that holds objects of a list."""
+PLAIN = (int, float, bool, str, bytes, type(None))
+"""Objects that the module ``pickle`` pickles as well as ``cloudpickle``, and faster."""
 
 
 class Items(list):  # type: ignore[type-arg]
@@ -85,7 +88,9 @@ def absolute(path: Any) -> str:
 def looks_tabular(inputs: list[dict[str, Any]]) -> bool:
     """Returns whether names say that the inputs are tables: the paths, or the first file of a folder."""
     return all(
-        one["type"] == "tabular" if "type" in one else all(TABLE_NAMES.search(_first_name(path)) for path in one["paths"])
+        one["type"] == "tabular"
+        if "type" in one
+        else all(TABLE_NAMES.search(_first_name(path)) for path in one["paths"])
         for one in inputs
     )
 
@@ -122,8 +127,8 @@ COLUMNS = {
 
 
 def column_form(value: Any) -> dict[str, Any] | None:
-    """Returns the form in which a function gets mini-batches of a column in memory, as in ``function.pack``; ``None`` for
-    anything else."""
+    """Returns the form in which a function gets mini-batches of a column in memory, as in ``function.pack``; ``None``
+    for anything else."""
     kinds = ((one.__module__.partition(".")[0], one.__name__) for one in type(value).__mro__)
     argument = next((COLUMNS[kind] for kind in kinds if kind in COLUMNS), None)
     if argument == "array":
@@ -136,12 +141,12 @@ def column_form(value: Any) -> dict[str, Any] | None:
 
 
 def stored_table(value: Any, taker: str | None) -> Any:
-    """Returns a table, a column, or a list of objects as the Arrow table of a Parquet file.
+    """Returns a table or a column as the Arrow table of a Parquet file.
 
     Fails with the column that cannot be written.
 
-    :param taker: what gets the table: a function over ``pandas``, ``polars``, ``pyarrow``, or a form of a column; ``None``:
-        a script or a function over objects. Only the file for a function says how its columns were before.
+    :param taker: what gets the table: a function over ``pandas``, ``polars``, ``pyarrow``, or a form of a column;
+        ``None``: a script. Only the file for a function says how its columns were before.
     """
     from gristmill.stored_tables import stored, table_of_frame
 
@@ -156,8 +161,6 @@ def stored_table(value: Any, taker: str | None) -> Any:
         return stored(_of_polars(value.to_frame()))
     if taker == "arrow_array":
         return stored(pyarrow.table({"value": value}))
-    if not is_table(value):
-        return pyarrow.table({PICKLED: pyarrow.array(_pickled(value), pyarrow.binary())})
     library = library_of(value)
     if library == "pyarrow":
         table = value if isinstance(value, pyarrow.Table) else pyarrow.Table.from_batches([value])
@@ -210,16 +213,32 @@ def _converted(frame: Any, keeps_index: bool) -> Any:
         raise TypeError(f"inputs cannot be converted to an Arrow table: {error}") from None
 
 
-def _pickled(values: Any) -> list[bytes]:
-    import cloudpickle
+def lines_of(values: Iterable[Any]) -> list[bytes]:
+    """Returns a line of JSON for each object, which is pickled in it."""
+    import base64
+    import pickle
 
-    pickled = []
+    lines = []
     for position, value in enumerate(values):
         try:
-            pickled.append(cloudpickle.dumps(value))
+            if type(value) in PLAIN:
+                pickled = pickle.dumps(value, 5)
+            else:
+                import cloudpickle
+
+                pickled = cloudpickle.dumps(value)
         except Exception as error:
             raise TypeError(f"inputs: item {position} ({type(value).__name__}) cannot be pickled: {error}") from None
-    return pickled
+        lines.append(b'{"%s": "%s"}\n' % (PICKLED.encode(), base64.b64encode(pickled)))
+    return lines
+
+
+def object_of(values: dict[str, Any]) -> Any:
+    """Returns the object of a line."""
+    import base64
+    import pickle
+
+    return pickle.loads(base64.b64decode(values[PICKLED]))
 
 
 def collected(inputs: Any) -> Any:
@@ -237,13 +256,12 @@ def collected(inputs: Any) -> Any:
     )
 
 
-def rows_each(table: Any, mini_batch_size: int | str | None) -> int:
-    """Returns the number of rows of a mini-batch.
+def rows_each(rows: int, size_in_bytes: int, mini_batch_size: int | str | None) -> int:
+    """Returns the number of rows of a mini-batch of inputs in memory, which have so many rows and bytes.
 
     :param mini_batch_size: rows or items (``500``, ``"500 rows"``) or bytes (``"1MB"``); by default a few mini-batches
         for each core.
     """
-    rows = max(1, int(table.num_rows))
     if mini_batch_size is None:
         return max(1, -(-rows // (4 * (os.cpu_count() or 1))))
     match = re.fullmatch(r"\s*(-?\d+)\s*(rows|b|kb|mb|gb)?\s*", str(mini_batch_size), re.IGNORECASE)
@@ -253,24 +271,40 @@ def rows_each(table: Any, mini_batch_size: int | str | None) -> int:
     if size < 1:
         raise ValueError(f"mini_batch_size: {mini_batch_size} is below 1")
     if unit != "rows":
-        size = size * UNITS[unit] * rows // max(1, int(table.nbytes))
+        size = size * UNITS[unit] * rows // max(1, size_in_bytes)
     return max(1, min(rows, size))
 
 
-def write(table: Any, path: Path, rows: int) -> None:
+def write_table(table: Any, path: Path, rows: int) -> None:
     """Writes a table as the Parquet file of an input, one row group for each mini-batch, if it does not exist."""
-    import pyarrow.parquet
-
     if in_use(path):
         return
+    import pyarrow.parquet
+
+    with _new(path) as beside:
+        try:
+            pyarrow.parquet.write_table(table, beside, row_group_size=rows, compression="zstd")
+        except _pyarrow().ArrowException as error:
+            raise TypeError(f"inputs cannot be written to a table: {error}") from None
+
+
+def write_lines(lines: list[bytes], path: Path) -> None:
+    """Writes the lines of objects, if the file does not exist."""
+    if not in_use(path):
+        with _new(path) as beside:
+            beside.write_bytes(b"".join(lines))
+
+
+@contextlib.contextmanager
+def _new(path: Path) -> Iterator[Path]:
+    """Gives the path of a file that becomes the one at ``path``, unless an exception ends it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
     try:
-        pyarrow.parquet.write_table(table, beside, row_group_size=rows, compression="zstd")
-    except _pyarrow().ArrowException as error:
+        yield beside
+        beside.replace(path)
+    finally:
         beside.unlink(missing_ok=True)
-        raise TypeError(f"inputs cannot be written to a table: {error}") from None
-    beside.replace(path)
 
 
 def in_use(path: Path) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import html
 import io
+import itertools
 import json
 import os
-import pickle
 import re
 import sys
 import time
@@ -447,8 +446,9 @@ class Job:
                 reject[name] = int(reject[name]) if reject[name] else None
             reject["values"] = json.loads(reject["values"]) if reject["values"] else None
             if Path(reject["path"]).parent == home() / "functions" / "inputs":
+                if reject["path"].endswith(".jsonl"):
+                    reject["values"] = _object_at(reject["detail"], reject["values"])
                 reject["path"], reject["detail"] = "inputs", self._say(reject["detail"])
-                reject["values"] = _object_of(reject["values"])
             # The table has it once for each mini-batch.
             if reject["traceback"] or reject["mini_batch"] != traceback[0]:
                 traceback = (reject["mini_batch"], reject["traceback"])
@@ -534,15 +534,17 @@ class Interrupted(KeyboardInterrupt):
         self.job = job
 
 
-def _object_of(values: Any) -> Any:
-    """Returns an object of a list as it was, and the row of a table unchanged."""
-    from gristmill.api.inputs import PICKLED
+def _object_at(place: str, values: Any) -> Any:
+    """Returns an object of the inputs, which this package has written below its home folder: that in a line of a file.
+    If it cannot be unpickled any more, the values of the line."""
+    from gristmill.api.inputs import object_of
 
-    if isinstance(values, dict) and list(values) == [PICKLED]:
-        # Written by this package, below its home folder.
-        with contextlib.suppress(Exception):
-            return pickle.loads(bytes.fromhex(values[PICKLED]))
-    return values
+    path, _, line = place.rpartition(", line ")
+    try:
+        with open(path, "rb") as lines:
+            return object_of(json.loads(next(itertools.islice(lines, int(line) - 1, None))))
+    except Exception:
+        return values
 
 
 def _warnings_of(result: dict[str, Any]) -> list[str]:

@@ -17,8 +17,8 @@ from gristmill.api.keywords import nearest
 from gristmill.api.step_values import Step, home, plain, text_of
 
 ISOLATE = (
-    'All rows of a failed mini-batch failed with it. isolate="items" runs them again in smaller pieces, and only those that '
-    "fail alone are rejected; a function that treats rows together, as a mean does, gets other results then."
+    'All rows of a failed mini-batch failed with it. isolate="items" runs them again in smaller pieces, and only those '
+    "that fail alone are rejected; a function that treats rows together, as a mean does, gets other results then."
 )
 
 
@@ -45,12 +45,12 @@ def run(
         (``.yaml``), a ``ParallelRunStep`` or a parallel job. The type hint of the first parameter of a function
         chooses what it gets: ``list[str]`` (paths), ``pandas.DataFrame``, ``pyarrow.Table`` or ``polars.DataFrame``.
         Without a hint, the inputs choose: a table or column in memory arrives as it is, files of tables as pandas
-        DataFrames, other files as a list of paths, and a list as a list of its objects. A parameter named ``state`` gets
-        the result of ``init``, and one named ``context`` the context of the mini-batch. The function may be ``async``.
-    :param inputs: files: a path, folder, pattern or URL, a list of them, a mapping of names to paths, or what ``read_csv``,
-        ``read_json``, ``read_parquet`` and ``files`` return. In memory: a DataFrame, a Series, an array, an Arrow or
-        Polars table, or a list or generator of any objects that pickle (texts as ``gristmill.items``). For a document of
-        Azure ML, one path, or a mapping of its inputs to paths and values.
+        DataFrames, other files as a list of paths, and a list as a list of its objects. A parameter named ``state``
+        gets the result of ``init``, and one named ``context`` the context of the mini-batch. The function may be
+    ``async``. :param inputs: files: a path, folder, pattern or URL, a list of them, a mapping of names to paths, or
+        what ``read_csv``, ``read_json``, ``read_parquet`` and ``files`` return. In memory: a DataFrame, a Series, an
+        array, an Arrow or Polars table, or a list or generator of any objects that pickle (texts as
+        ``gristmill.items``). For a document of Azure ML, one path, or a mapping of its inputs to paths and values.
     :param init: a function without arguments, which each process calls once, before its first mini-batch.
     :param output: a file that ends in ``.parquet``, ``.csv`` or ``.jsonl``. By default a Parquet file below
         ``~/.gristmill``, or in the store of a target on other machines, which ``job.to_pandas()`` reads.
@@ -108,14 +108,15 @@ def map(
 ) -> Job:
     """Runs a function over every item of the inputs, one item at a time, and waits for the end.
 
-    The function gets the path of a file, the row of a table as a ``dict``, or an object of a list. It returns a value, or a
-    ``dict`` with the columns of a row; ``None`` adds no row. An item that fails is rejected alone: the others of its
-    mini-batch keep their rows. Of an ``async`` function, ``concurrency`` calls run at a time in each process.
+    The function gets the path of a file, the row of a table as a ``dict``, or an object of a list. It returns a value,
+    or a ``dict`` with the columns of a row; ``None`` adds no row. An item that fails is rejected alone: the others of
+    its mini-batch keep their rows. Of an ``async`` function, ``concurrency`` calls run at a time in each process.
 
     The parameters are those of ``run``.
 
     >>> import gristmill
-    >>> job = gristmill.map(lambda word: {"word": word, "letters": len(word)}, gristmill.items(["a", "bcd"]), progress=False)
+    >>> words = gristmill.items(["a", "bcd"])
+    >>> job = gristmill.map(lambda word: {"word": word, "letters": len(word)}, words, progress=False)
     >>> job.to_pandas()["letters"].tolist()
     [1, 3]
     """
@@ -234,7 +235,9 @@ def _start(call: Call) -> Job:
     if isinstance(what, (str, os.PathLike)) and os.fspath(what).endswith((".yaml", ".yml", ".json")):
         return _start_file(call, settings)
     try:
-        document = document_of(what, call.inputs, each=call.each, init=call.init, target=target, settings=settings, **own)
+        document = document_of(
+            what, call.inputs, each=call.each, init=call.init, target=target, settings=settings, **own
+        )
     except OSError as error:
         if not str(error.filename or "").startswith(str(home())):
             raise
@@ -325,5 +328,3 @@ def _inputs_of_document(inputs: Any) -> list[str]:
     if inputs is None or isinstance(inputs, (str, os.PathLike)):
         return [] if inputs is None else [os.fspath(inputs)]
     raise TypeError("inputs of a document are one path, or a mapping of names to paths and values")
-
-

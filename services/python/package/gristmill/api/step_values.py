@@ -89,15 +89,27 @@ def input_of(value: Any, what: str) -> dict[str, Any]:
 
 
 def written(value: Any, mini_batch_size: int | str | None, taker: str | None) -> str:
-    """Writes a table or a list of objects once, below the home folder, and returns the path of the file.
+    """Writes a table or a column once, below the home folder, and returns the path of the file.
 
     :param taker: as in ``inputs.stored_table``.
     """
     table = given.stored_table(value, taker)
-    rows = given.rows_each(table, mini_batch_size)
+    rows = given.rows_each(int(table.num_rows), int(table.nbytes), mini_batch_size)
     path = home() / "functions" / "inputs" / f"{given.fingerprint(table)}-{rows}.parquet"
-    given.write(table, path, rows)
+    given.write_table(table, path, rows)
     return str(path)
+
+
+def written_objects(values: list[Any], mini_batch_size: int | str | None) -> tuple[str, int]:
+    """Writes a list of objects once, below the home folder, and returns the path of the file, and the number of objects
+    of a mini-batch."""
+    lines = given.lines_of(values)
+    content = hashlib.blake2b(digest_size=16)
+    for line in lines:
+        content.update(line)
+    path = home() / "functions" / "inputs" / f"{content.hexdigest()}.jsonl"
+    given.write_lines(lines, path)
+    return str(path), given.rows_each(len(lines), sum(map(len, lines)), mini_batch_size)
 
 
 def path_of(value: Any, what: str) -> str:

@@ -1,6 +1,7 @@
 """Messages of the engine in the words of a call from Python.
 
-The engine speaks of job files (``columns: {zip: string}``), of ``run()``, and of the file in which it got a table in memory.
+The engine speaks of job files (``columns: {zip: string}``), of ``run()``, and of the file in which it got a table in
+memory.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import re
 TYPE_OF_COLUMN = re.compile(r"columns: \{(?P<name>\"[^\"]*\"|'[^']*'|[^:{}]+): (?P<type>\w+)\}")
 """The type of a column, as a job file sets it."""
 SETTING = re.compile(
-    r"\b(?P<key>delimiter|encoding|error_threshold|header|infer_column_types|isolate|isolate_items_max|lost_delivery_max"
-    r"|mini_batch_size|names|on_type_mismatch|output_format|process_count_per_node|run_invocation_timeout|run_max_try"
-    r"|skip_rows|support_multi_line|take): (?P<value>\"[^\"]*\"|[\w-]+(\.\d+)?)"
-)
-"""A key of a job file and a simple value."""
+   
+   
+   
+r"\b(?P<key>delimiter|encoding|error_threshold|header|infer_column_types|isolate|isolate_items_max|lost_delivery_max"
+r"|mini_batch_size|names|on_type_mismatch|output_format|process_count_per_node|run_invocation_timeout|run_max_try"
+r"|skip_rows|support_multi_line|take): (?P<value>\"[^\"]*\"|[\w-]+(\.\d+)?)" ) """A key of a job file and a simple
+value."""
 NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows"}
 """Keys that the functions of this package call otherwise."""
 WHOLE = {("header", "no_header"): 'header=None, names=["a", "b"]', ("infer_column_types", "false"): "dtype=str"}
@@ -23,8 +26,10 @@ NEW_OUTPUT = re.compile(r'(, )?output is "[^"]*/functions/outputs/[^"]*" and was
 """The default output of a function has the name of the function and of its inputs."""
 NEW_FUNCTION = re.compile(r'source_directory is "[^"]*/functions/[^"]*" and was "[^"]*"')
 RETRY = re.compile(r"`gristmill retry (?P<job>[^` ]+)`")
-STORED = re.compile(r"/\S*/functions/inputs/[0-9a-f]+-\d+\.parquet(, row group \d+)?")
-"""The file of inputs in memory."""
+STORED = re.compile(
+    r"/\S*/functions/inputs/[0-9a-f]+(-\d+\.parquet|\.jsonl)(, row (?P<row>\d+), counted from 0|, line (?P<line>\d+))?"
+)
+"""The file of inputs in memory, and a place in it."""
 
 
 class Wording:
@@ -45,7 +50,14 @@ class Wording:
         text = NEW_OUTPUT.sub("", NEW_FUNCTION.sub("the function has changed", text)).replace("because , ", "because ")
         text = text.replace("the value of inputs has changed", "the inputs have changed")
         text = RETRY.sub(lambda match: f'`gristmill.attach("{match["job"]}").retry()`', text)
-        return STORED.sub("inputs", text)
+        return STORED.sub(_place, text)
+
+
+def _place(match: re.Match[str]) -> str:
+    """Returns a place as the caller counts it: rows of a table, items of a list."""
+    if match["row"]:
+        return f"row {match['row']} of inputs"
+    return f"item {int(match['line']) - 1} of inputs" if match["line"] else "inputs"
 
 
 def _type_of_column(match: re.Match[str]) -> str:
