@@ -110,10 +110,8 @@ def _required(parameters: list[inspect.Parameter]) -> list[str]:
 def is_async(function: Any) -> bool:
     """Returns whether a call of the function is a coroutine."""
     plain = inspect.unwrap(function)
-    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa:
-
-
-B004
+    called = plain if inspect.isroutine(plain) else getattr(type(plain), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(called)
 
 
 def argument_of(function: Any) -> str | None:

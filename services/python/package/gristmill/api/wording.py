@@ -10,14 +10,13 @@ import re
 
 TYPE_OF_COLUMN = re.compile(r"columns: \{(?P<name>\"[^\"]*\"|'[^']*'|[^:{}]+): (?P<type>\w+)\}")
 """The type of a column, as a job file sets it."""
-SETTING = re.compile(
-   
-   
-   
-r"\b(?P<key>delimiter|encoding|error_threshold|header|infer_column_types|isolate|isolate_items_max|lost_delivery_max"
-r"|mini_batch_size|names|on_type_mismatch|output_format|process_count_per_node|run_invocation_timeout|run_max_try"
-r"|skip_rows|support_multi_line|take): (?P<value>\"[^\"]*\"|[\w-]+(\.\d+)?)" ) """A key of a job file and a simple
-value."""
+KEYS = (
+    *("delimiter", "encoding", "error_threshold", "header", "infer_column_types", "isolate", "isolate_items_max"),
+    *("lost_delivery_max", "mini_batch_size", "names", "on_type_mismatch", "output_format", "process_count_per_node"),
+    *("run_invocation_timeout", "run_max_try", "skip_rows", "support_multi_line", "take"),
+)
+SETTING = re.compile(rf'\b(?P<key>{"|".join(KEYS)}): (?P<value>"[^"]*"|[\w-]+(\.\d+)?)')
+"""A key of a job file and a simple value."""
 NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows"}
 """Keys that the functions of this package call otherwise."""
 WHOLE = {("header", "no_header"): 'header=None, names=["a", "b"]', ("infer_column_types", "false"): "dtype=str"}
