@@ -355,3 +355,14 @@ def test_days_of_arrow_stay_days(home):
     for form in FORMATS:
         found = run(same_days, table, form, 1).to_arrow()["d"]
         assert pyarrow.types.is_date(found.type) and found.to_pylist() == [DAY, None], form
+
+
+def test_types_that_polars_lacks(home):
+    letters = polars.DataFrame({"e": polars.Series(["b", "a"], dtype=polars.Enum(["a", "b", "c"]))})
+    out = gristmill.run(lambda frame: frame, letters, progress=False).to_polars()
+    assert out.schema["e"] == polars.Categorical and out["e"].to_list() == ["b", "a"]
+    large = pyarrow.table({"d": pyarrow.array([decimal.Decimal(10) ** 50], pyarrow.decimal256(60, 0))})
+    job = gristmill.run(lambda table: table, large, progress=False)
+    assert job.to_arrow().equals(large)
+    with pytest.raises(gristmill.GristmillError, match=r"column d is decimal256\(60, 0\), and Polars has no decimals"):
+        job.to_polars()

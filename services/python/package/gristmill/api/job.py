@@ -193,6 +193,8 @@ class Job:
 
     def _tell(self, shown: bool) -> None:
         """Says once, if ``shown``, what the engine decided and whether the job is new. Passes its warnings on."""
+        from gristmill.api.progress import note
+
         notes = [] if self._note is None else [self._note]
         if self._child is not None:
             notes += self._child.notes()
@@ -202,7 +204,7 @@ class Job:
             said = REUSED.replace("this job", f"job {self.id}", 1)
             if said not in self._told:
                 self._told.add(said)
-                print(said, file=sys.stderr, flush=True)
+                note(said)
         elif self._result is not None:
             self._warn(_warnings_of(self._result))
             if headline := self._result.get("headline"):
@@ -210,7 +212,7 @@ class Job:
         for text in map(self._say, notes) if shown else []:
             if text not in self._told:
                 self._told.add(text)
-                print(text, file=sys.stderr, flush=True)
+                note(text)
 
     def _warn(self, texts: list[str]) -> None:
         for text in map(self._say, texts):
@@ -368,7 +370,14 @@ class Job:
         """Returns the output as a Polars DataFrame."""
         import polars
 
-        frame = polars.from_arrow(self.to_arrow())
+        table = self.to_arrow()
+        for field in table.schema:
+            if "decimal256" in str(field.type):
+                raise GristmillError(
+                    f"column {field.name} is {field.type}, and Polars has no decimals of more than 38 digits: "
+                    "job.to_arrow() returns it"
+                )
+        frame = polars.from_arrow(table)
         assert isinstance(frame, polars.DataFrame)
         return frame
 

@@ -44,7 +44,8 @@ class Bar:
             return
         counts = progress["mini_batches"]
         if self._bar is None:
-            self._bar = _bar(self._job_id, counts["total"] or None)
+            # What an earlier call has done is no rate of this one.
+            self._bar = _bar(self._job_id, counts["total"] or None, counts["succeeded"] + counts["failed"])
         if self._bar is None:
             return self._print(counts, status.get("hint"))
         self._bar.total = counts["total"] or None
@@ -65,12 +66,21 @@ class Bar:
         print(f"{text}; {hint}" if hint else text, file=sys.stderr, flush=True)
 
 
-def _bar(job_id: str, total: int | None) -> Any:
-    in_notebook = "ipykernel" in sys.modules
-    if not in_notebook and not sys.stderr.isatty():
+def in_notebook() -> bool:
+    """Returns whether this process is the kernel of a notebook, which shows standard error in red."""
+    return "ipykernel" in sys.modules
+
+
+def note(text: str) -> None:
+    """Shows a line that is no warning."""
+    print(text, file=sys.stdout if in_notebook() else sys.stderr, flush=True)
+
+
+def _bar(job_id: str, total: int | None, done: int) -> Any:
+    if not in_notebook() and not sys.stderr.isatty():
         return None
     try:
         from tqdm.auto import tqdm
     except ImportError:
         return None
-    return tqdm(desc=job_id, unit="mini-batch", total=total)
+    return tqdm(desc=job_id, unit="mini-batch", total=total, initial=done)
