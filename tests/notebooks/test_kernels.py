@@ -51,7 +51,7 @@ def test_notebook_shows_progress_and_a_card(cells, tmp_path):
     assert looked["data"][0]["text/plain"] == "[0, 1, 2]"
     html = card["data"][0]["text/html"]
     assert "3 of 3 succeeded, 0 failed" in html and "<table>" in html and "href='file://" in html
-    assert "has this result already: same code, inputs and settings (fresh=True runs it again)" in again["text"]
+    assert "has this result already: same code, inputs and settings; fresh=True runs it again" in again["text"]
     assert len(calls(tmp_path)) == 6
 
 
@@ -108,3 +108,31 @@ def test_error_of_a_function_is_that_of_its_cell(cells):
     assert "return [1 / item for item in items]" in failed["error"], "the line of the cell"
     assert "ZeroDivisionError: division by zero" in failed["error"]
     assert awaited["data"][-1]["text/plain"] == "[1.0, 0.5]", awaited["traceback"]
+
+
+FAILING = """
+import gristmill
+
+def score(numbers):
+    print("scoring", numbers)
+    # The line below fails.
+    return [1 / number for number in numbers]
+
+gristmill.run(score, [0], progress=False)
+"""
+
+
+def test_error_in_a_cell_shows_its_line(cells):
+    failed, corrected, edited = cells(
+        {"run": FAILING},
+        {"run": FAILING.replace("1 / number", "number").replace("progress=False", "")},
+        {"run": FAILING.replace("1 / number", "-number").replace("progress=False", "")},
+    )
+    assert failed["status"] == "error" and "JobFailed" in failed["error"]
+    assert "return [1 / number for number in numbers]" in failed["traceback"]
+    assert "score() of mini-batch 0, try 1: ZeroDivisionError: division by zero" in failed["traceback"]
+    assert "item 0 of inputs" in failed["traceback"] and "run()" not in failed["traceback"]
+    assert "scoring [0]" in failed["text"]
+    assert corrected["status"] == "ok", corrected["traceback"]
+    assert "and this is a new job, because the function has changed\n" in edited["text"]
+    assert "functions/outputs" not in edited["text"]

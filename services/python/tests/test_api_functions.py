@@ -451,9 +451,41 @@ def test_remedies_are_those_of_the_call(home, tmp_path):
         ("set header: all_files_different_headers", 'set header="all_files_different_headers"'),
         ("set infer_column_types: false", "set dtype=str"),
         ("set error_threshold: 10.", "set error_threshold=10."),
+        ("inputs[0].columns: the files have no", "usecols or dtype: the files have no"),
         ("rerun() and run() of", "rerun() and score() of"),
     ]:
         assert say(engine) == python
+
+
+# ---- cards -----------------------------------------------------------------------------------------------------------
+
+
+def test_card_links_to_the_portal_that_runs(home, tmp_path):
+    import json
+    import subprocess
+    import time
+
+    from gristmill.api import command
+
+    job = run(lambda numbers: numbers, [1])
+    assert "<code>gristmill portal</code> shows it" in job._repr_html_()
+    portal = subprocess.Popen(
+        [command.executable(), "portal", "--no-open", "--listen", "127.0.0.1:0"],
+        env=command.environment(),
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + 60
+        while not (home / "portal.json").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        address = json.loads((home / "portal.json").read_text())["address"]
+        assert (home / "portal.json").stat().st_mode & 0o777 == 0o600
+        assert f"href='{address}#/jobs/{job.id}'" in job._repr_html_()
+    finally:
+        portal.terminate()
+        portal.wait(60)
+    assert not (home / "portal.json").exists()
+    assert "<code>gristmill portal</code> shows it" in job._repr_html_()
 
 
 # ---- threads and loops -----------------------------------------------------------------------------------------------

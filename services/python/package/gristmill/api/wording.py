@@ -17,10 +17,11 @@ KEYS = (
 )
 SETTING = re.compile(rf'\b(?P<key>{"|".join(KEYS)}): (?P<value>"[^"]*"|[\w-]+(\.\d+)?)')
 """A key of a job file and a simple value."""
-NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows"}
+NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows", "columns": "usecols or dtype"}
 """Keys that the functions of this package call otherwise."""
 WHOLE = {("header", "no_header"): 'header=None, names=["a", "b"]', ("infer_column_types", "false"): "dtype=str"}
 DATES = {"timestamp": "parse_dates=[{}]", "timestamp_day_first": "parse_dates=[{}], dayfirst=True"}
+KEY_OF_INPUT = re.compile(r"inputs\[\d+\]\.(?P<key>\w+)")
 NEW_OUTPUT = re.compile(r'(, )?output is "[^"]*/functions/outputs/[^"]*" and was "[^"]*"')
 """The default output of a function has the name of the function and of its inputs."""
 NEW_FUNCTION = re.compile(r'source_directory is "[^"]*/functions/[^"]*" and was "[^"]*"')
@@ -44,6 +45,7 @@ class Wording:
         """Returns the text in the words of the call."""
         text = text.replace("The run() method in the entry script", self._called)
         text = re.sub(r"(?<![\w.])run\(\)", lambda _: self._called, text)
+        text = KEY_OF_INPUT.sub(lambda match: NAMES.get(match["key"], match["key"]), text)
         text = TYPE_OF_COLUMN.sub(_type_of_column, text)
         text = SETTING.sub(_setting, text)
         text = NEW_OUTPUT.sub("", NEW_FUNCTION.sub("the function has changed", text)).replace("because , ", "because ")
