@@ -316,6 +316,18 @@ def test_error_shows_the_line_of_the_function(home, tmp_path):
     assert own == sorted(own)
 
 
+def test_timeout_is_about_what_was_asked_for(home):
+    import time
+
+    def sleepy(numbers):
+        time.sleep(60)
+
+    began = time.monotonic()
+    with pytest.raises(gristmill.JobFailed, match=r"sleepy\(\) did not end within 6 seconds"):
+        run(sleepy, [1], run_invocation_timeout=1)
+    assert time.monotonic() - began < 30
+
+
 def test_relative_paths_are_those_of_the_caller(home, tmp_path):
     (tmp_path / "model.txt").write_text("weights")
     job = run(lambda numbers: [Path("model.txt").read_text()], [1])

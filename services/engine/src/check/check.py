@@ -147,9 +147,10 @@ def imported(tree, script, source_directory):
                     yield path + "/__init__.py"
 
 
-def takes_arrow(tree):
-    """Returns whether a module gets tables as pyarrow.Table, as modules of functions may."""
-    name = ["__gristmill_arrow__"]
+def asks_for(tree, form):
+    """Returns whether a module gets tables in this form ("arrow": pyarrow.Table, "items": objects), as those of functions
+    may."""
+    name = ["__gristmill_%s__" % form]
     assigned = [node for node in tree.body if kind(node) == "Assign" and names(node.targets[0]) == name]
     return any(getattr(node.value, "value", None) is True for node in assigned)
 
@@ -172,8 +173,10 @@ def check_script(script, source_directory):
             continue
         if path == script:
             check_functions(path, source, tree)
-            if takes_arrow(tree):
+            if asks_for(tree, "arrow"):
                 packages = ("pyarrow",)
+            elif asks_for(tree, "items"):
+                packages = ()
         for other in imported(tree, path, source_directory):
             if other not in seen:
                 seen.add(other)

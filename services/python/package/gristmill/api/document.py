@@ -13,6 +13,9 @@ from gristmill.api.inputs import absolute
 from gristmill.api.step_values import home, text_of, written, written_objects
 from gristmill.contract import CONCURRENCY
 
+OVERHEAD_SECONDS = 5
+"""Time for what surrounds a call of a function: reading its mini-batch, and the import of pandas for the first one."""
+
 
 def document_of(
     what: Any,
@@ -101,6 +104,9 @@ def document_of(
         # A function that fails should not cost three tries before its author hears of it, nor end as completed.
         document.setdefault("error_threshold", 0)
         document.setdefault("run_max_try", 1)
+        if "run_invocation_timeout" in settings:
+            # The engine adds 30 s for what surrounds a run, which is much beside the second that somebody asks for.
+            document["arguments"] = [*document.get("arguments", []), "--task_overhead_timeout", str(OVERHEAD_SECONDS)]
     return document
 
 
