@@ -102,9 +102,9 @@ def test_import_loads_few_modules():
 
 
 def test_examples_of_the_documentation_run():
-    from gristmill.api import inputs, job, parallel_job, parallel_run_step, start
+    from gristmill.api import gpus, inputs, job, parallel_job, parallel_run_step, start
 
-    results = [doctest.testmod(module) for module in (start, job, inputs, parallel_run_step, parallel_job)]
-    assert [result.failed for result in results] == [0, 0, 0, 0, 0]
+    results = [doctest.testmod(module) for module in (start, job, inputs, gpus, parallel_run_step, parallel_job)]
+    assert [result.failed for result in results] == [0, 0, 0, 0, 0, 0]
     assert sum(result.attempted for result in results) > 50
     assert not [module for module in (start, job) if "doctest: +SKIP" in Path(module.__file__).read_text()]

@@ -60,7 +60,8 @@ def run(
     :param settings: any other key of the job file, such as ``process_count_per_node=4``, ``run_max_try=3``,
         ``run_invocation_timeout=600`` (seconds) or ``error_threshold=10`` (failed items that the job accepts; -1:
         any number). By default a function gets one try for each mini-batch, and the first failed item fails the job;
-        rows that are missing from its result count as failed items.
+        rows that are missing from its result count as failed items. And ``gpus``: GPUs for each process, or a part of
+        one, such as ``0.5``, which two processes share.
     :return: the job, completed.
     :raises InvalidJob: the job is invalid, and nothing was started. The message names each problem.
     :raises JobFailed: the job failed. The message has the cause, and the traceback of the first error.
@@ -172,6 +173,10 @@ def _start(
             "this is a worker process of a job, and it must not start another job: "
             "put the call below `if __name__ == '__main__':`"
         )
+    if "gpus" in settings:
+        from gristmill.api.gpus import with_gpu_keys
+
+        settings = with_gpu_keys(settings)
     if hasattr(what, "job_document"):
         if not (inputs is init is output is None):
             raise TypeError(f"{what.name} says what its inputs, its script and its output are: pass only settings")
