@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness import file_names
+from harness import COMPLETED, INVALID, file_names
 
 SCRIPT = """
     import os
@@ -115,3 +115,97 @@ def test_gpu_that_keeps_failing_is_taken_out_of_use(workplace):
     assert notice.startswith(gone)
     assert gone in ended.log("sys/node/0/_main.txt")
     assert f"Note: {gone}" in ended.log("job_result.txt")
+
+
+MEETS = """
+    import os
+    from recorder import record, recorded, wait_for
+
+    def run(files, context):
+        record("run", process=context.process_name, gpu=os.environ.get("CUDA_VISIBLE_DEVICES"))
+        wait_for(lambda: len({fact["process"] for fact in recorded("run")}) >= int(os.environ["PROCESSES"]))
+        return [os.path.basename(file) for file in files]
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "seen"),
+    [
+        (4, {"gpus_per_process": 2}, ["0,1", "2,3"]),
+        (5, {"gpus_per_process": 2, "process_count_per_node": 3}, ["0,1", "2,3", None]),
+        (4, {"gpus_per_process": 2, "process_count_per_node": 1}, ["0,1"]),
+        (3, {"gpus_per_process": 3, "process_count_per_node": 2, "hide_unassigned_gpus": True}, ["0,1,2", ""]),
+        (3, {"gpus_per_process": 1}, ["0", "1", "2"]),
+        (2, {"process_count_per_gpu": 2}, ["0", "1", "0", "1"]),
+        (2, {"process_count_per_gpu": 2, "process_count_per_node": 3}, ["0", "1", "0"]),
+        (1, {"process_count_per_gpu": 2, "process_count_per_node": 3}, ["0", "0", None]),
+    ],
+    ids=str,
+)
+def test_processes_have_several_gpus_or_share_one(workplace, gpus, settings, seen):
+    workplace.data(2 * len(seen))
+    job = workplace.job(MEETS, **{"process_count_per_node": None, **settings})
+    ended = job.run(AZ_BATCHAI_GPU_COUNT_FOUND=str(gpus), PROCESSES=str(len(seen)))
+    visible = {fact["process"]: fact["gpu"] for fact in workplace.recorded("run")}
+    assert visible == {f"process{number:03}": gpu for number, gpu in enumerate(seen)}
+    assert ended.lines == file_names(2 * len(seen))
+    summary = {row["Process Name"]: row["GPU"] for row in ended.table("sys/job_report/process_summary.csv")}
+    assert summary == {process: (gpu or "").replace(",", " ") for process, gpu in visible.items()}
+
+
+def test_several_gpus_are_among_those_that_the_environment_names(workplace):
+    workplace.data(4)
+    job = workplace.job(MEETS, gpus_per_process=2, process_count_per_node=None)
+    job.run(AZ_BATCHAI_GPU_COUNT_FOUND="8", CUDA_VISIBLE_DEVICES="7,2,5,0,1", PROCESSES="2")
+    assert {fact["gpu"] for fact in workplace.recorded("run")} == {"7,2", "5,0"}
+
+
+def test_several_gpus_of_a_process_are_taken_out_of_use_together(workplace):
+    workplace.data(12)
+    script = LOSES_GPU.replace('GPU == "1"', 'GPU == "2,3"').replace('["gpu"] == "1"', '["gpu"] == "2,3"')
+    job = workplace.job(script, gpus_per_process=2, process_count_per_node=None, run_max_try=3)
+    ended = job.run(AZ_BATCHAI_GPU_COUNT_FOUND="4")
+    assert (ended.mini_batches, ended.lines) == ((12, 12, 0), file_names(12))
+    failed = [fact["file"] for fact in workplace.recorded("run") if fact["gpu"] == "2,3"]
+    assert len(failed) == len(set(failed)) == 3, "each mini-batch is tried elsewhere next"
+    gone = "GPUs 2 and 3 of node 0 are out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable"
+    assert ended.result["notes"][1].startswith(gone)
+    assert " can no longer use GPUs 2 and 3, replacing it" in ended.log("sys/node/0/_main.txt")
+
+
+def test_processes_leave_a_gpu_out_of_use_that_they_share(workplace):
+    workplace.data(12)
+    job = workplace.job(LOSES_GPU, process_count_per_gpu=2, process_count_per_node=None, run_max_try=9)
+    ended = job.run(AZ_BATCHAI_GPU_COUNT_FOUND="2")
+    assert (ended.mini_batches, ended.lines) == ((12, 12, 0), file_names(12))
+    gone = "GPU 1 of node 0 is out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable"
+    assert any(note.startswith(gone) for note in ended.result["notes"]), ended.result["notes"]
+    failed = [fact for fact in workplace.recorded("run") if fact["gpu"] == "1"]
+    assert len(failed) <= 4, "the other process may run one when the GPU is taken out of use"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "expected"),
+    [
+        (2, {"gpus_per_process": 4}, "gpus_per_process: a process needs 4 GPUs, and this machine has 2 GPUs;"),
+        (0, {"gpus_per_process": 1}, "gpus_per_process: a process needs 1 GPU, and this machine has no GPU;"),
+        (0, {"process_count_per_gpu": 2}, "process_count_per_gpu: a process needs 1 GPU, and this machine has no GPU;"),
+    ],
+    ids=["too few", "none", "none to share"],
+)
+def test_machine_with_too_few_gpus_refuses_the_job(workplace, gpus, settings, expected):
+    workplace.data(1)
+    job = workplace.job(MEETS, **settings)
+    for command in ("validate", "run"):
+        ended = workplace.command(command, job.file, AZ_BATCHAI_GPU_COUNT_FOUND=str(gpus))
+        assert ended.exit_status == INVALID and expected in ended.stderr, str(ended)
+    assert workplace.job_ids() == []
+
+
+def test_target_refuses_several_gpus_for_a_process(workplace):
+    workplace.data(1)
+    workplace.write({"gristmill.toml": '[targets.here]\nqueue = "sqlite:queues"\nstore = "store"\n'})
+    job = workplace.job(MEETS, gpus_per_process=2)
+    ended = workplace.command("enqueue", job.file, "--target", "here")
+    assert ended.exit_status not in (COMPLETED, 101), str(ended)
+    assert "gpus_per_process is not possible on target here: so far it works only on this machine" in ended.stderr

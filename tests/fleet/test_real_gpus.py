@@ -83,6 +83,26 @@ def test_gpu_may_be_named_by_its_uuid(workplace):
     assert {sample["Gpu"] for sample in ended.table("perf/0/node_gpu_usage.csv")} == {"0"}
 
 
+@needs("torch")
+def test_process_has_all_gpus_of_the_machine(workplace):
+    gpus = len(subprocess.check_output(["nvidia-smi", "-L"]).splitlines())
+    workplace.data(20)
+    job = workplace.job(COMPUTES, gpus_per_process=gpus, process_count_per_node=None)
+    assert job.run().lines == expected_rows(20)
+    numbers = ",".join(map(str, range(gpus)))
+    assert [(fact["gpus"], fact["seen"]) for fact in workplace.recorded("init")] == [(numbers, gpus)]
+
+
+@needs("torch")
+def test_two_processes_share_a_gpu(workplace):
+    script = COMPUTES.replace("from recorder import record", "from recorder import record, recorded, wait_for")
+    script = script.replace("at = time.time()", 'at = time.time(); wait_for(lambda: len(recorded("init")) == 2)')
+    workplace.data(40)
+    job = workplace.job(script, process_count_per_gpu=2, process_count_per_node=None)
+    assert job.run(CUDA_VISIBLE_DEVICES="0").lines == expected_rows(40)
+    assert [(fact["gpus"], fact["seen"]) for fact in workplace.recorded("init")] == [("0", 1)] * 2
+
+
 FILLS = {
     "torch": "torch.empty(1 << 42, dtype=torch.uint8, device='cuda')",
     "cupy": "cupy.zeros(1 << 42, dtype='uint8')",

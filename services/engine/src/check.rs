@@ -92,6 +92,7 @@ impl Engine {
         };
         if !parsed.elsewhere {
             self.warn_of_unfit_machine(parsed, events);
+            problems.extend(self.too_few_gpus(parsed));
         }
         problems.extend(urls::problems(parsed, options, events));
         let check = Check { surveys: surveys.into_iter().flatten().collect(), script };

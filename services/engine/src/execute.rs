@@ -110,8 +110,7 @@ impl Execution<'_> {
         results.release_all().await.context("take over the result queue")?;
 
         let gpus = self.settings.gpus();
-        let process_count =
-            self.spec.process_count_per_node.unwrap_or_else(|| worker::default_process_count(gpus.count()));
+        let process_count = worker::process_count(&self.spec, gpus.count());
         let options = reducer::Options {
             process_count_per_node: Some(process_count),
             tasks: Some(tasks.clone()),

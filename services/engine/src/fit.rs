@@ -1,12 +1,13 @@
-//! Whether this machine, or a worker of a target, has what a job requires.
+//! Whether this machine, or a worker of a target, has what a job requires, and the GPUs for its processes.
 
 use std::collections::BTreeMap;
 
-use job_file::Parsed;
+use job_file::{Parsed, Problem};
 use protocol::{JobSpec, Requirements};
 use storage::TargetStore;
 
-use crate::{Engine, Events, Notice, TargetRef};
+use crate::words::counted;
+use crate::{Engine, Error, Events, Notice, TargetRef};
 
 /// Compares the workers of a target with the requirements of a job. Workers that come later may differ, so this is no error.
 pub(crate) async fn warn_of_unfit_workers(spec: &JobSpec, store: &TargetStore, target: TargetRef, events: &Events) {
@@ -22,7 +23,38 @@ pub(crate) async fn warn_of_unfit_workers(spec: &JobSpec, store: &TargetStore, t
     }
 }
 
+/// Returns the key with which a job asks for GPUs for each process, and how many GPUs a process needs.
+fn gpu_key(spec: &JobSpec) -> Option<(&'static str, u32)> {
+    match (spec.gpus_per_process, spec.process_count_per_gpu) {
+        (Some(gpus), _) => Some(("gpus_per_process", gpus)),
+        (None, Some(_)) => Some(("process_count_per_gpu", 1)),
+        (None, None) => None,
+    }
+}
+
+/// Rejects a job of a target that asks for GPUs for each process, because workers divide GPUs without regard to it.
+pub(crate) fn check_gpu_key(spec: &JobSpec, target: &str) -> crate::Result<()> {
+    let Some((key, _)) = gpu_key(spec) else { return Ok(()) };
+    Err(Error::UnsuitableTarget(format!(
+        "{key} is not possible on target {target}: so far it works only on this machine, and the workers of a target give \
+         each process one GPU; remove the key, or run the job without a target"
+    )))
+}
+
 impl Engine {
+    /// Returns a problem if this machine has too few GPUs for a single process of a job that asks for them.
+    pub(crate) fn too_few_gpus(&self, parsed: &Parsed) -> Option<Problem> {
+        let (key, needed) = gpu_key(&parsed.spec)?;
+        let there = self.settings().gpus().count();
+        let has = if there == 0 { "no GPU".to_owned() } else { counted(there.into(), "GPU") };
+        let message = format!(
+            "a process needs {}, and this machine has {has}; run the job on a machine that has enough, or lower or remove \
+             the key",
+            counted(needed.into(), "GPU")
+        );
+        (there < needed).then(|| parsed.problem(key, message))
+    }
+
     /// Says so if this machine has less than a job requires that runs here. It has no labels.
     pub(crate) fn warn_of_unfit_machine(&self, parsed: &mut Parsed, events: &Events) {
         let requires = Requirements { labels: BTreeMap::new(), ..parsed.spec.requires.clone() };

@@ -18,7 +18,7 @@ use storage::{JobStore, PlanComplete, Source, TargetStore};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::execute::make_output_folder;
-use crate::fit::warn_of_unfit_workers;
+use crate::fit::{check_gpu_key, warn_of_unfit_workers};
 use crate::functions;
 use crate::turns::{self, Admission};
 use crate::{
@@ -75,6 +75,7 @@ impl Engine {
         let queues = target.open_queues(create_queues).await?;
         let mut spec = parsed.spec;
         check_durability(&spec, target)?;
+        check_gpu_key(&spec, &target.name)?;
         check_lease(&spec, &*queues.tasks)?;
         if spec.owner.is_empty() {
             spec.owner = owner(self.settings().user.as_deref());

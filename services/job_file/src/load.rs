@@ -215,6 +215,11 @@ fn read_keys(top: &Section<'_>, job: &mut JobSpec, paths: &Paths) -> (Vec<String
             top.refuse("model", location, fault);
         }
     }
+    if let (Some(gpus @ 2..), Some(2..)) = (job.gpus_per_process, job.process_count_per_gpu) {
+        let fault = Fault::of(format!("gpus_per_process {gpus} too"), "one of them above 1");
+        let fault = fault.saying("a process cannot have several GPUs and share each of them");
+        top.refuse("process_count_per_gpu", top.location_of("process_count_per_gpu"), fault);
+    }
     job.limits = limits::read_limits(top);
     job.requires = requires::read_requires(top);
     output::read_output(top, paths, job);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attempt, ColumnType, JobState, Wear};
+use crate::{Attempt, ColumnType, GpuSet, JobState, Wear};
 
 /// One event on the result queue. Rows that travel inline follow the event in its [`crate::Record`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,9 +34,9 @@ pub enum ResultEvent {
         process: String,
         /// Process id on that node.
         pid: u32,
-        /// The GPU that it has for itself.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        gpu: Option<u32>,
+        /// The GPUs that it is assigned.
+        #[serde(default, rename = "gpu", skip_serializing_if = "Option::is_none")]
+        gpus: Option<GpuSet>,
         /// Wall clock of the node, milliseconds since the epoch; 0: unknown.
         #[serde(default)]
         at: u64,

@@ -12,6 +12,7 @@ mod descriptor;
 mod event;
 pub mod fields;
 mod frame;
+mod gpu_set;
 pub mod instant;
 mod item_path;
 pub mod json;
@@ -46,6 +47,7 @@ pub use frame::{
     Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader, MiniBatchFrame, Payload,
     ProcessEvent, STATUS_PAGE_BYTES, Takes, ToProcess, encode_frame, status_offset,
 };
+pub use gpu_set::GpuSet;
 pub use item_path::ItemPath;
 pub use limits::RateLimits;
 pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};

@@ -53,8 +53,15 @@ pub struct JobSpec {
     /// Maximum number of nodes that work on the job concurrently; `None`: every node of the target, or this machine.
     #[serde(default)]
     pub node_count: Option<u32>,
-    /// Python processes per node; `None`: one per core, or 1 on a node with a GPU.
+    /// Python processes per node; `None`: as many as have GPUs if the job says how many GPUs belong to a process, else one
+    /// per core, or 1 on a node with a GPU.
     pub process_count_per_node: Option<u32>,
+    /// GPUs of each process; `None`: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_process: Option<u32>,
+    /// Processes that share each GPU; `None`: one has it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_count_per_gpu: Option<u32>,
     /// Person or team that the job counts for on a compute target; empty: not known yet.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
@@ -218,6 +225,11 @@ impl JobSpec {
     /// Whether the entry script is part of the Python package and not of the job.
     pub fn has_built_in_script(&self) -> bool {
         BUILT_IN_SCRIPTS.contains(&self.entry_script.as_str())
+    }
+
+    /// Whether it says how many GPUs a process has, or how many processes share one.
+    pub fn asks_for_gpus(&self) -> bool {
+        self.gpus_per_process.is_some() || self.process_count_per_gpu.is_some()
     }
 
     /// Returns the number of items of the largest mini-batch that is divided, and the most extra runs that one bad item

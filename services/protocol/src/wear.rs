@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::GpuSet;
+
 /// Why a node replaces a process that still works. Its text completes the sentence "process007 is replaced: it …".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
@@ -27,10 +29,11 @@ pub enum Wear {
         /// Failed runs.
         failures: u32,
     },
-    /// Its GPU no longer works for it.
+    /// Its GPUs no longer work for it.
     Gpu {
-        /// Index of the GPU on the node.
-        gpu: u32,
+        /// The GPUs that it is assigned.
+        #[serde(rename = "gpu")]
+        gpus: GpuSet,
     },
     /// A reason that this build does not know.
     #[serde(other)]
@@ -63,7 +66,7 @@ impl fmt::Display for Wear {
                 write!(formatter, "occupies {occupied} after {runs}, more than {limit} (process_max_memory)")
             }
             Self::Failures { failures } => write!(formatter, "has failed {failures} times"),
-            Self::Gpu { gpu } => write!(formatter, "can no longer use GPU {gpu}"),
+            Self::Gpu { gpus } => write!(formatter, "can no longer use {gpus}"),
             Self::Other => write!(formatter, "is worn out"),
         }
     }

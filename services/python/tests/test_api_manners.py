@@ -102,9 +102,10 @@ def test_import_loads_few_modules():
 
 
 def test_examples_of_the_documentation_run():
-    from gristmill.api import described, job, parallel_job, parallel_run_step, start
+    from gristmill.api import described, gpus, job, parallel_job, parallel_run_step, start
 
-    results = [doctest.testmod(module) for module in (start, job, described, parallel_run_step, parallel_job)]
-    assert [result.failed for result in results] == [0, 0, 0, 0, 0]
+    modules = (start, job, described, gpus, parallel_run_step, parallel_job)
+    results = [doctest.testmod(module) for module in modules]
+    assert [result.failed for result in results] == [0] * len(modules)
     assert sum(result.attempted for result in results) > 50
     assert not [module for module in (start, job) if "doctest: +SKIP" in Path(module.__file__).read_text()]

@@ -65,7 +65,7 @@ pub(crate) fn attempt(
 }
 
 pub(crate) fn started(node: &str, process: &str) -> ResultEvent {
-    ResultEvent::ProcessStarted { node: node.into(), process: process.into(), pid: 1, gpu: None, at: 0 }
+    ResultEvent::ProcessStarted { node: node.into(), process: process.into(), pid: 1, gpus: None, at: 0 }
 }
 
 pub(crate) fn succeeded(mini_batch: u64, try_number: u32, total: u64, succeeded: u64) -> Attempt {

@@ -400,8 +400,8 @@ mod tests {
     #[test]
     fn processes_of_a_node_that_has_lost_its_log_files_run_again() {
         let at = |moment: u64| {
-            let ResultEvent::ProcessStarted { node, process, pid, gpu, .. } = started("a") else { unreachable!() };
-            ResultEvent::ProcessStarted { node, process, pid, gpu, at: moment }
+            let ResultEvent::ProcessStarted { node, process, pid, gpus, .. } = started("a") else { unreachable!() };
+            ResultEvent::ProcessStarted { node, process, pid, gpus, at: moment }
         };
         let ended_at = |moment: u64| {
             let (node, process, notice) = ("0".into(), "a".into(), String::new());

@@ -280,9 +280,9 @@ impl Files {
                     counted(mini_batches, "task")
                 ));
             }
-            ResultEvent::ProcessStarted { node, process, pid, gpu, .. } => {
-                let gpu = gpu.map_or_else(String::new, |index| format!(" and GPU {index}"));
-                self.master.line(&format!("{process} on node {node} started with process id {pid}{gpu}."));
+            ResultEvent::ProcessStarted { node, process, pid, gpus, .. } => {
+                let gpus = gpus.as_ref().map_or_else(String::new, |gpus| format!(" and {gpus}"));
+                self.master.line(&format!("{process} on node {node} started with process id {pid}{gpus}."));
             }
             ResultEvent::ProcessReady { node, process, init_seconds, notice, .. } => {
                 self.master.line(&format!("{process} on node {node} is ready after {init_seconds:.3} seconds."));

@@ -1,6 +1,7 @@
 //! Numbers of GPUs, processes and threads, and what the GPUs do.
 
 use nvml_wrapper::Nvml;
+use protocol::JobSpec;
 
 /// The GPUs that this process may use. Everywhere else they have numbers from 0, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,6 +92,21 @@ pub fn default_process_count(gpus: u32) -> u32 {
     cores()
 }
 
+/// Returns the number of processes of a job on a machine of its own with this many GPUs.
+pub fn process_count(spec: &JobSpec, gpus: u32) -> u32 {
+    let default = || match processes_with_gpus(spec, gpus) {
+        processes if spec.asks_for_gpus() && processes > 0 => processes,
+        _ => default_process_count(gpus),
+    };
+    spec.process_count_per_node.unwrap_or_else(default)
+}
+
+/// Returns for how many processes of a job these GPUs are enough.
+pub(crate) fn processes_with_gpus(spec: &JobSpec, gpus: u32) -> u32 {
+    let per_process = spec.gpus_per_process.unwrap_or(1).max(1);
+    (gpus / per_process).saturating_mul(spec.process_count_per_gpu.unwrap_or(1))
+}
+
 /// Returns the number of threads for each of `processes`: its share of the cores. By default, numeric libraries use all
 /// cores in every process.
 pub(crate) fn threads_each(processes: u32) -> u32 {
@@ -125,6 +141,21 @@ mod tests {
     fn machine_with_gpus_runs_one_process_by_default() {
         assert_eq!(default_process_count(4), 1);
         assert!(default_process_count(0) >= 1);
+    }
+
+    #[test]
+    fn job_that_asks_for_gpus_has_as_many_processes_as_they_are_enough_for() {
+        let count = |process_count_per_node, gpus_per_process, process_count_per_gpu, gpus| {
+            let spec =
+                JobSpec { process_count_per_node, gpus_per_process, process_count_per_gpu, ..JobSpec::example() };
+            process_count(&spec, gpus)
+        };
+        assert_eq!(count(None, None, None, 4), 1, "by default, one process has one GPU");
+        assert_eq!([count(None, Some(1), None, 4), count(None, None, Some(1), 4)], [4, 4]);
+        assert_eq!([count(None, Some(2), None, 4), count(None, Some(2), None, 5)], [2, 2]);
+        assert_eq!([count(None, None, Some(3), 2), count(None, Some(1), Some(3), 2)], [6, 6]);
+        assert_eq!(count(Some(3), Some(2), None, 8), 3, "the job says it");
+        assert_eq!([count(None, Some(2), None, 1), count(None, None, Some(3), 0)], [1, default_process_count(0)]);
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub use agent::{Agent, Timing, report_provisioning};
 pub use allocator::keep_freed_memory;
 pub use cache::{Cache, Limits as CacheLimits, Used};
 pub use environment::interpreter;
-pub use gpu::{VisibleGpus, default_process_count};
+pub use gpu::{VisibleGpus, default_process_count, process_count};
 pub use memory_groups::{NoMemoryGroups, plan as plan_memory_groups};
 pub use node::executor::unspent;
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};

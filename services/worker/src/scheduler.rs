@@ -72,7 +72,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Chance, Descriptor, ErrorReport, JobSpec, MiniBatchFrame, ProcessEvent, ResultEvent, SlotPhase, Waiting,
+    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, MiniBatchFrame, ProcessEvent, ResultEvent, SlotPhase, Waiting,
 };
 
 use crate::lease::LeaseId;
@@ -211,9 +211,9 @@ pub enum Action {
     StopReceiving,
     /// Prepare a mini-batch. `resumes_since`: when it was received, if other nodes may have checkpoints to fetch.
     Prepare { lease: LeaseId, descriptor: Box<Descriptor>, resumes_since: Option<Instant> },
-    /// Start a process, with a GPU of its own if one is free. `sees`: what it sees without one on a node that jobs
-    /// share; `None`: the node is its own.
-    Start { process: ProcessId, gpu: Option<u32>, sees: Option<Vec<u32>> },
+    /// Start a process, with the GPUs that it is assigned if enough are free. `sees`: what it sees without on a node
+    /// that jobs share; `None`: the node is its own.
+    Start { process: ProcessId, gpus: Option<GpuSet>, sees: Option<Vec<u32>> },
     /// Send mini-batches to a process, in order, and the memory files of their tables.
     HandOver { process: ProcessId, frames: Vec<MiniBatchFrame>, files: Vec<Arc<OwnedFd>> },
     /// Limit a lease to the deadline of the attempt, which starts now.
@@ -283,7 +283,7 @@ impl Scheduler {
             is_receiving: false,
             mini_batches: MiniBatches::default(),
             processes: Processes::new(&config),
-            gpus: Gpus::new(config.gpus, config.share.as_ref()),
+            gpus: Gpus::new(&config.spec, config.gpus, config.share.as_ref()),
             isolations: Isolations::default(),
             room: Room::default(),
             tried: Tried::default(),
@@ -307,16 +307,16 @@ impl Scheduler {
                 leases.into_iter().for_each(|lease| self.lease_lost(lease, &sightings));
             }
             Event::NotStarted { process, message, chance } => {
-                let gpu = self.empty(process.slot);
-                self.not_started(process, gpu, message, (chance, String::new()), now);
+                let gpus = self.empty(process.slot);
+                self.not_started(process, gpus.as_ref(), message, (chance, String::new()), now);
             }
             Event::NoRoom { process, message } if self.shares_disk() => {
                 self.empty(process.slot);
                 self.no_room_to_start(process, message, now);
             }
             Event::NoRoom { process, message } => {
-                let gpu = self.empty(process.slot);
-                self.not_started(process, gpu, message, (Chance::Likely, String::new()), now);
+                let gpus = self.empty(process.slot);
+                self.not_started(process, gpus.as_ref(), message, (Chance::Likely, String::new()), now);
             }
             Event::Measured { process, bytes } => self.measured(process, bytes),
             Event::Limited { process, time } => self.limited(process, time, now),

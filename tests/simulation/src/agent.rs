@@ -316,7 +316,11 @@ impl Executor {
             Action::Receive { messages_max } => self.start_receiving(messages_max),
             Action::StopReceiving => self.receiving = None,
             Action::Prepare { lease, descriptor, .. } => self.prepare(lease, *descriptor),
-            Action::Start { process, gpu, sees } => return self.start(process, gpu, sees.unwrap_or_default()),
+            Action::Start { process, gpus, sees } => {
+                // No simulated job has several GPUs for one process.
+                let gpu = gpus.map(|gpus| gpus.numbers()[0]);
+                return self.start(process, gpu, sees.unwrap_or_default());
+            }
             Action::HandOver { process, frames, .. } => {
                 if self.agent.actor.is_told_to_stop() {
                     let name = self.agent.actor.name().to_owned();

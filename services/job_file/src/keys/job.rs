@@ -7,10 +7,11 @@ use super::{Key, REQUIRED, Table, key, key_with_default};
 use crate::values::{boolean, choice, integer, memory, text};
 use crate::{Fault, Node, ScalarKind};
 
-/// Larger numbers of nodes and processes are typing mistakes.
+/// Larger numbers of nodes, processes and GPUs are typing mistakes.
 const NODE_COUNT_MAX: i64 = 10_000;
 const CONCURRENCY_MAX: i64 = 1000;
 const PROCESS_COUNT_MAX: i64 = 1_000;
+const GPU_COUNT_MAX: i64 = 1_000;
 const BOOLEAN: &str = "`true`, `false`";
 
 pub static TABLES: &[Table] = &[
@@ -256,7 +257,10 @@ const NODES: &[Key] = &[
         .with_parts()
         .left_out(),
     key("process_count_per_node", "1 to 1000", "one for each core, or 1 where there is a GPU")
-        .meaning("Python processes on each node.")
+        .meaning(
+            "Python processes on each node. The default of a job with `gpus_per_process` or `process_count_per_gpu`: as many \
+             as have GPUs.",
+        )
         .job(|job, node| process_count(node).map(|processes| job.process_count_per_node = Some(processes)))
         .argument(13, |job, _| job.process_count_per_node.map(|processes| processes.to_string()))
         .left_out(),
@@ -323,6 +327,20 @@ const NODES: &[Key] = &[
         .meaning("Lowest level that is logged; upper or lower case.")
         .job(|job, node| choice(node, LOGGING_LEVELS).map(|level| job.logging_level = level.to_owned()))
         .argument(5, |job, _| Some(job.logging_level.clone()))
+        .left_out(),
+    key("gpus_per_process", "1 to 1000", "1")
+        .meaning(
+            "GPUs of each process, which no other process uses: for models that need several. On this machine only so far. \
+             See [GPUs of processes](#gpus-of-processes).",
+        )
+        .job(|job, node| integer(node, 1, GPU_COUNT_MAX).map(|gpus| job.gpus_per_process = Some(gpus)))
+        .left_out(),
+    key("process_count_per_gpu", "1 to 1000", "1")
+        .meaning(
+            "Processes that share each GPU: for models that leave room on it. On this machine only so far. See [GPUs of \
+             processes](#gpus-of-processes).",
+        )
+        .job(|job, node| integer(node, 1, PROCESS_COUNT_MAX).map(|count| job.process_count_per_gpu = Some(count)))
         .left_out(),
     key_with_default("hide_unassigned_gpus", BOOLEAN, "false")
         .meaning(

@@ -29,6 +29,22 @@ fn defaults_are_those_of_the_original() {
 }
 
 #[test]
+fn gpus_of_a_process_are_as_given() {
+    let workplace = Workplace::new();
+    for (changes, expected) in [
+        ("", (None, None)),
+        ("gpus_per_process: 4", (Some(4), None)),
+        ("process_count_per_gpu: 3", (None, Some(3))),
+        ("gpus_per_process: 1\nprocess_count_per_gpu: 3", (Some(1), Some(3))),
+        ("gpus_per_process: 2\nprocess_count_per_gpu: 1", (Some(2), Some(1))),
+    ] {
+        let spec = workplace.spec(changes);
+        assert_eq!((spec.gpus_per_process, spec.process_count_per_gpu), expected, "{changes}");
+        assert_eq!(spec.asks_for_gpus(), !changes.is_empty());
+    }
+}
+
+#[test]
 fn slow_mini_batches_are_started_twice_unless_that_may_do_harm() {
     let workplace = Workplace::new();
     for (changes, expected) in [

@@ -262,6 +262,13 @@ const REFUSED: &[(&str, &str)] = &[
     ("isolate: rows", "isolate: off, halves, items"),
     ("isolate_items_max: 1", "isolate_items_max: must be 2 to"),
     ("speculation: on", "speculation: found \"on\" … true or false"),
+    ("gpus_per_process: 0", "gpus_per_process: must be 1 to 1000"),
+    ("gpus_per_process: 0.5", "gpus_per_process: found \"0.5\""),
+    ("process_count_per_gpu: 0", "process_count_per_gpu: must be 1 to 1000"),
+    (
+        "gpus_per_process: 2\nprocess_count_per_gpu: 3",
+        "process_count_per_gpu: a process cannot have several GPUs and share each of them … gpus_per_process 2 too … one of them",
+    ),
     ("hide_unassigned_gpus: maybe", "hide_unassigned_gpus: true or false"),
     ("durability: disk", "durability: process, full"),
     ("process_max_runs: 0", "process_max_runs: an integer from 1"),

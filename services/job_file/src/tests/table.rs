@@ -120,7 +120,8 @@ fn every_setting_of_a_job_has_a_key() {
     let parsed = workplace.parsed(
         "outputs: {images: images}\nfail_fast: 3\nmodel: labels.txt\nprocess_max_runs: 9\nprocess_max_memory: 1GB\n\
          concurrency: 9\nlimits: {concurrent: 9}\nisolate: items\nisolate_items_max: 9\nspeculation: true\n\
-         owner: ana\npriority: high\nmax_share: 50\nmax_memory: 1GB\nresult_schema: {columns: {a: any}}\nrequires: {gpus: 1}",
+         owner: ana\npriority: high\nmax_share: 50\nmax_memory: 1GB\nresult_schema: {columns: {a: any}}\nrequires: {gpus: 1}\n\
+         gpus_per_process: 1\nprocess_count_per_gpu: 2",
     );
     let json = serde_json::to_value(&parsed.spec).expect("plain data");
     let known: Vec<&str> = keys::of_job().map(|key| key.setting).collect();

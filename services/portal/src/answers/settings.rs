@@ -60,7 +60,10 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     all.add("time", "first_task_creation_timeout", seconds(spec.first_task_creation_timeout_seconds));
     let or = |value: Option<u32>, default: &str| value.map_or_else(|| default.to_owned(), |value| value.to_string());
     all.add("processes", "node_count", or(spec.node_count, "every node"));
-    all.add("processes", "process_count_per_node", or(spec.process_count_per_node, "one per core, or 1 with a GPU"));
+    let default = if spec.asks_for_gpus() { "as many as have GPUs" } else { "one per core, or 1 with a GPU" };
+    all.add("processes", "process_count_per_node", or(spec.process_count_per_node, default));
+    all.add("processes", "gpus_per_process", spec.gpus_per_process.map(|gpus| gpus.to_string()));
+    all.add("processes", "process_count_per_gpu", spec.process_count_per_gpu.map(|processes| processes.to_string()));
     all.add("processes", "owner", Some(spec.owner.clone()).filter(|owner| !owner.is_empty()));
     let priority = Some(spec.priority).filter(|priority| *priority != Priority::Normal);
     all.add("processes", "priority", priority.map(|priority| priority.word().to_owned()));

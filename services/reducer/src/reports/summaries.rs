@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use protocol::{AttemptRef, ProcessName, ResultEvent, Start};
+use protocol::{AttemptRef, GpuSet, ProcessName, ResultEvent, Start};
 
 use crate::words::counted;
 
@@ -23,7 +23,7 @@ struct Process {
     return_code: Option<i32>,
     init_seconds: Option<f64>,
     start: Start,
-    gpu: Option<u32>,
+    gpus: Option<GpuSet>,
     /// Wall clock of its node at its start, and at the last sign of it; 0: unknown.
     started_at: u64,
     seen_at: u64,
@@ -56,9 +56,9 @@ impl Summaries {
     /// Applies any event except attempts.
     pub fn event(&mut self, event: &ResultEvent) {
         match event {
-            ResultEvent::ProcessStarted { node, process, pid, gpu, at } => {
+            ResultEvent::ProcessStarted { node, process, pid, gpus, at } => {
                 let process = self.process(node, process);
-                (process.gpu, process.started_at) = (*gpu, *at);
+                (process.gpus, process.started_at) = (gpus.clone(), *at);
                 process.pid = Some(*pid);
                 process.return_code = None;
             }
@@ -175,9 +175,10 @@ impl Process {
         (self.init_seconds.unwrap_or_default() - self.start.import_seconds).max(0.0)
     }
 
-    /// Returns how long its GPU was in `run()`, and how long it was not, from the start of the process to its last sign.
+    /// Returns how long its GPUs were in `run()`, and how long they were not, from the start of the process to its last
+    /// sign.
     fn gpu_seconds(&self) -> Option<[f64; 2]> {
-        self.gpu?;
+        self.gpus.as_ref()?;
         let lived = self.seen_at.saturating_sub(self.started_at) as f64 / 1000.0;
         let busy = self.work.run_seconds;
         Some([busy, if self.started_at == 0 { 0.0 } else { (lived - busy).max(0.0) }])
@@ -187,12 +188,13 @@ impl Process {
         let seconds = |seconds: Option<f64>| seconds.map_or_else(String::new, |seconds| format!("{seconds:.6}"));
         let of_start = |part: f64| seconds(self.init_seconds.map(|_| part));
         let [busy, idle] = [0, 1].map(|part| seconds(self.gpu_seconds().map(|gpu| gpu[part])));
-        let gpu = self.gpu.map_or_else(String::new, |gpu| gpu.to_string());
+        let numbers = self.gpus.iter().flat_map(GpuSet::numbers).map(u32::to_string);
+        let gpus = numbers.collect::<Vec<_>>().join(" ");
         let Start { interpreter_seconds, import_seconds } = self.start;
         let [interpreter, import, init] =
             [interpreter_seconds, import_seconds, self.init_method_seconds()].map(of_start);
         let first_run = seconds(self.first_run.map(|(_, run)| run));
-        format!("{interpreter},{import},{init},{first_run},{gpu},{busy},{idle}")
+        format!("{interpreter},{import},{init},{first_run},{gpus},{busy},{idle}")
     }
 }
 
@@ -251,7 +253,7 @@ mod tests {
             node: "0".into(),
             process: "process000".into(),
             pid: 17,
-            gpu: None,
+            gpus: None,
             at: 0,
         });
         assert_eq!(summaries.attempt(&succeeded(0, 1, 10, 9).core(), true), Some(17));
@@ -281,7 +283,13 @@ mod tests {
         let mut summaries = Summaries::default();
         let (node, process) = (|| "0".to_owned(), || "process000".to_owned());
         let at = 1_700_000_000_123 - 5_000;
-        summaries.event(&ResultEvent::ProcessStarted { node: node(), process: process(), pid: 17, gpu: Some(1), at });
+        summaries.event(&ResultEvent::ProcessStarted {
+            node: node(),
+            process: process(),
+            pid: 17,
+            gpus: GpuSet::new(vec![1]),
+            at,
+        });
         let start = Start { interpreter_seconds: 0.05, import_seconds: 1.5 };
         let (init_seconds, notice) = (4.0, String::new());
         summaries.event(&ResultEvent::ProcessReady { node: node(), process: process(), init_seconds, start, notice });

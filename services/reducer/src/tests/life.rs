@@ -33,7 +33,7 @@ async fn reports_describe_the_whole_job() {
         node: "0".into(),
         process: "process000".into(),
         pid: 77,
-        gpu: None,
+        gpus: None,
         at: 0,
     })
     .await;

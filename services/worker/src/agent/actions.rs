@@ -29,7 +29,7 @@ impl Executor {
                     let _ = messages.send(Message::Prepared { lease, descriptor: descriptor.into(), preparation });
                 });
             }
-            Action::Start { process, gpu, sees } => return self.start(process, gpu, sees).await,
+            Action::Start { process, gpus, sees } => return self.start(process, gpus, sees).await,
             Action::HandOver { process, frames, files } => {
                 self.send(process, &ToProcess::MiniBatches { mini_batches: frames }, files);
                 (self.agent.crash)(CrashPoint::AfterHandOver);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use protocol::{
-    Chance, Configure, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, ResultEvent, ToProcess,
+    Chance, Configure, GpuSet, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, ResultEvent, ToProcess,
     milliseconds_since_epoch,
 };
 
@@ -39,7 +39,7 @@ impl Executor {
     pub(super) async fn start(
         &mut self,
         process: ProcessId,
-        gpu: Option<u32>,
+        gpus: Option<GpuSet>,
         sees: Option<Vec<u32>>,
     ) -> Option<Event> {
         let name = process.name();
@@ -51,7 +51,7 @@ impl Executor {
                 python: self.agent.python.clone(),
                 package: self.agent.package.clone(),
                 scratch: scratch.clone(),
-                environment: self.environment(gpu, sees),
+                environment: self.environment(gpus.as_ref(), sees),
                 nice: self.agent.spec.nice,
                 group: self.group(),
                 logs: ["stdout.txt", "stderr.txt"].map(|stream| self.log.system_file(&name, stream)),
@@ -89,10 +89,10 @@ impl Executor {
             oom_kills: self.oom_kills(),
         });
         self.send(process, &configure, Vec::new());
-        let seen = gpu.map_or(String::new(), |index| format!(", sees GPU {index}"));
+        let seen = gpus.as_ref().map_or(String::new(), |gpus| format!(", sees {gpus}"));
         self.log.main("INFO", &format!("{name} started, pid {pid}{seen}"));
         let (node, at) = (self.agent.node.clone(), milliseconds_since_epoch());
-        let event = ResultEvent::ProcessStarted { node, process: name, pid, gpu, at };
+        let event = ResultEvent::ProcessStarted { node, process: name, pid, gpus, at };
         self.announce(Announcement::Event(event)).await;
         None
     }
@@ -123,7 +123,7 @@ impl Executor {
         }
     }
 
-    fn environment(&self, gpu: Option<u32>, sees: Option<Vec<u32>>) -> Vec<(OsString, OsString)> {
+    fn environment(&self, assigned: Option<&GpuSet>, sees: Option<Vec<u32>>) -> Vec<(OsString, OsString)> {
         let spec = &self.agent.spec;
         let mut variables: Vec<(OsString, OsString)> = vec![
             ("AZUREML_BI_OUTPUT_PATH".into(), spec.output.folder.as_path().into()),
@@ -142,8 +142,8 @@ impl Executor {
         variables
             .extend(side_inputs.map(|(name, path)| (format!("AZURE_ML_INPUT_{name}").into(), path.as_path().into())));
         variables.extend(spec.environment_variables.iter().map(|(name, value)| (name.into(), value.into())));
-        let visible = match (gpu, sees) {
-            (Some(number), _) => Some(gpus.names(&[number])),
+        let visible = match (assigned, sees) {
+            (Some(assigned), _) => Some(gpus.names(assigned.numbers())),
             (None, Some(numbers)) => Some(gpus.names(&numbers)),
             (None, None) => spec.hide_unassigned_gpus.then(String::new),
         };

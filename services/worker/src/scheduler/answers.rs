@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Chance, Ending, ErrorReport, ProcessEvent, ResultEvent, SlotPhase, Start, Wear};
+use protocol::{AttemptStatus, Chance, Ending, ErrorReport, GpuSet, ProcessEvent, ResultEvent, SlotPhase, Start, Wear};
 
 use super::pipe::Handed;
 use super::process::{Life, Verdict};
@@ -114,7 +114,7 @@ impl Scheduler {
         };
         process.noticed = None;
         process.condition.answered(is_harmless);
-        let (front, has_gpu) = (process.pipe.front(), process.gpu.is_some());
+        let (front, has_gpu) = (process.pipe.front(), process.gpus.is_some());
         self.processes.starts.answered();
         if has_gpu && let Some(mini_batch) = self.mini_batch_of(handed) {
             match &ending.error {
@@ -186,7 +186,7 @@ impl Scheduler {
             Verdict::Failed(ending) => process.pipe.remove(ending.sequence),
             _ => None,
         };
-        if process.gpu.is_some() {
+        if process.gpus.is_some() {
             let text = format!("{}\n{early}\n{}", death.message, death.printed);
             let mini_batch = handed.and_then(|handed| self.mini_batch_of(handed));
             self.gpu_died(id, mini_batch, &text);
@@ -212,8 +212,8 @@ impl Scheduler {
                     Some(reason) => (reason, Chance::Perhaps),
                     None => (early, chance),
                 };
-                let gpu = self.forget(id);
-                self.not_started(id, gpu, message, (chance, death.printed), now);
+                let gpus = self.forget(id);
+                self.not_started(id, gpus.as_ref(), message, (chance, death.printed), now);
             }
             Verdict::DiedIdle => {
                 self.processes.starts.died_idle(death.sentence());
@@ -226,23 +226,23 @@ impl Scheduler {
 
     /// Replaces a process that has ended. The mini-batches left in its pipe are handed over next, at no cost.
     fn replace(&mut self, id: ProcessId, now: Moment) {
-        let gpu = self.forget(id);
-        self.plan_start(id.slot, gpu, now);
+        let gpus = self.forget(id);
+        self.plan_start(id.slot, gpus.as_ref(), now);
     }
 
-    /// Empties the slot of a process that has ended, or was killed while the agent closes. Returns its GPU.
-    pub(super) fn forget(&mut self, id: ProcessId) -> Option<u32> {
+    /// Empties the slot of a process that has ended, or was killed while the agent closes. Returns its GPUs.
+    pub(super) fn forget(&mut self, id: ProcessId) -> Option<GpuSet> {
         let handed = self.processes.get_mut(id)?.pipe.take();
         self.mini_batches.take_back(&handed, true);
         self.act(Action::Forget(id));
         self.empty(id.slot)
     }
 
-    /// Empties a slot, and returns the GPU that its process had. Another process may take it now.
-    pub(super) fn empty(&mut self, slot: usize) -> Option<u32> {
-        let gpu = self.processes.empty(slot)?.gpu;
-        self.gpus.give_back(gpu);
-        gpu
+    /// Empties a slot, and returns the GPUs that its process had. Another process may take them now.
+    pub(super) fn empty(&mut self, slot: usize) -> Option<GpuSet> {
+        let gpus = self.processes.empty(slot)?.gpus;
+        self.gpus.give_back(gpus.as_ref());
+        gpus
     }
 
     fn mini_batch_of(&self, handed: Handed) -> Option<u64> {
@@ -284,20 +284,20 @@ impl Scheduler {
     // ---- starts ------------------------------------------------------------------------------------------------
 
     pub(super) fn start_process(&mut self, slot: usize, now: Moment) {
-        let gpu = self.gpus.take();
-        let sees = match self.gpus.common().filter(|_| gpu.is_none()) {
+        let gpus = self.gpus.take();
+        let sees = match self.gpus.common().filter(|_| gpus.is_none()) {
             Some(_) if self.config.spec.hide_unassigned_gpus => Some(Vec::new()),
             sees => sees,
         };
-        let process = self.processes.start(slot, gpu, sees.clone().unwrap_or_default(), now);
-        self.act(Action::Start { process, gpu, sees });
+        let process = self.processes.start(slot, gpus.clone(), sees.clone().unwrap_or_default(), now);
+        self.act(Action::Start { process, gpus, sees });
     }
 
-    /// Notes that a process, which had this GPU, has not started, with the chance of another one and what it printed.
+    /// Notes that a process, which had these GPUs, has not started, with the chance of another one and what it printed.
     pub(super) fn not_started(
         &mut self,
         id: ProcessId,
-        gpu: Option<u32>,
+        gpus: Option<&GpuSet>,
         message: String,
         (chance, printed): (Chance, String),
         now: Moment,
@@ -306,7 +306,7 @@ impl Scheduler {
         let error = ErrorReport { category: "ProcessDied".into(), message, traceback: String::new(), log, printed };
         self.act(Action::UserError { process: id, mini_batch: None, error: Box::new(error.clone()) });
         self.start_failed(id, chance, error);
-        self.plan_start(id.slot, gpu, now);
+        self.plan_start(id.slot, gpus, now);
     }
 
     fn start_failed(&mut self, id: ProcessId, chance: Chance, error: ErrorReport) {
@@ -316,18 +316,18 @@ impl Scheduler {
         self.tell(ResultEvent::InitFailed { node, process, error: error.into() });
     }
 
-    /// Decides whether and when the next process starts in an empty slot, after one with this GPU.
-    pub(super) fn plan_start(&mut self, slot: usize, gpu: Option<u32>, now: Moment) {
+    /// Decides whether and when the next process starts in an empty slot, after one with these GPUs.
+    pub(super) fn plan_start(&mut self, slot: usize, gpus: Option<&GpuSet>, now: Moment) {
         if !self.stopping.may_start() {
             return self.stop_if_alone();
         }
         if self.processes.are_full() {
             return;
         }
-        if self.gpus.is_missing(gpu) {
+        if self.gpus.is_missing(gpus) {
             // Without a GPU, the script would be slow, or fail.
             if self.processes.are_over() && self.gpus.are_hopeless(self.config.gpus) {
-                self.give_up(format!("no GPU is left on this node: {}", self.gpus.causes()));
+                self.give_up(self.gpus.shortage());
             }
             return;
         }

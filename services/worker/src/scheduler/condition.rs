@@ -1,6 +1,6 @@
 //! When a process is worn out: after a number of runs or failures, above a limit of memory, or without its GPU. Pure.
 
-use protocol::{JobSpec, Wear};
+use protocol::{GpuSet, JobSpec, Wear};
 
 use super::trouble::Trouble;
 
@@ -85,12 +85,12 @@ impl Condition {
         }
     }
 
-    /// Notes a failure of its GPU. What the process has kept may fill the memory of the GPU, so the second such failure in
+    /// Notes a failure of its GPUs. What the process has kept may fill their memory, so the second such failure in
     /// a row wears it out, and any other failure at once.
-    pub(super) fn gpu_failed(&mut self, gpu: u32, trouble: Trouble, is_out: bool) {
+    pub(super) fn gpu_failed(&mut self, gpus: GpuSet, trouble: Trouble, is_out: bool) {
         self.gpu_full += u32::from(trouble == Trouble::Memory);
         if is_out || trouble != Trouble::Memory || self.gpu_full > 1 {
-            self.wear.get_or_insert(Wear::Gpu { gpu });
+            self.wear.get_or_insert(Wear::Gpu { gpus });
         }
     }
 

@@ -55,7 +55,7 @@ impl Scheduler {
     pub(super) fn hand_over_copies(&mut self, now: Moment) -> usize {
         let mut left = 0;
         for lease in self.mini_batches.put_copies_last() {
-            let is_fit = |process: &&Process| process.is_free() && self.may_run(lease, process.gpu);
+            let is_fit = |process: &&Process| process.is_free() && self.may_run(lease, process.gpus.as_ref());
             let process = self.processes.iter().find(is_fit).map(|process| process.id);
             let (Some(process), Some(mini_batch)) = (process, self.mini_batches.get(lease)) else {
                 left += 1;

@@ -121,7 +121,7 @@ impl Scheduler {
             let ready = self.mini_batches.ready().len() - copies;
             let quota = process.wanted().min(share).min(ready);
             if quota > 0 && !runs_ranges {
-                let leases = self.choose(quota, ready, process.gpu);
+                let leases = self.choose(quota, ready, process.gpus.as_ref());
                 self.hand_over_to(slot, &leases, now);
             }
         }
@@ -135,7 +135,7 @@ impl Scheduler {
         let (id, was_empty) = (process.id, process.pipe.is_empty());
         // Items that fail with a GPU may be good ones on another.
         let spec = &self.config.spec;
-        let named_from = (spec.isolate != Isolate::Off && process.gpu.is_none()).then_some(spec.run_max_try);
+        let named_from = (spec.isolate != Isolate::Off && process.gpus.is_none()).then_some(spec.run_max_try);
         let doubted = self.isolations.are_items_doubted();
         let (frames, files) = self.mini_batches.hand_over(leases, process, named_from, doubted, takes, now);
         let front = was_empty.then(|| process.pipe.front()).flatten();

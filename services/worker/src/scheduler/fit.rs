@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 use super::process::{Life, Process};
 use super::{Moment, Scheduler};
+use crate::gpu::processes_with_gpus;
 
 /// What a job may have on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,8 +42,7 @@ pub struct InUse {
 impl Scheduler {
     /// Starts processes, or lets surplus ones end.
     pub(super) fn fit(&mut self, share: Share, now: Moment) {
-        let used = self.processes.iter().filter_map(|process| process.gpu).collect();
-        self.gpus.own(&share, &used);
+        self.gpus.own(&share);
         let has_other_number = self.processes.allow(share.processes);
         if !self.stopping.may_start() {
             return;
@@ -62,7 +62,7 @@ impl Scheduler {
     /// Returns the processes of the job, and which GPUs they may use, if that has changed since the last call.
     pub fn in_use(&mut self) -> Option<InUse> {
         let processes = || self.processes.iter();
-        let gpus = processes().flat_map(|process| process.gpu.iter().chain(&process.sees).copied());
+        let gpus = processes().flat_map(Process::visible_gpus).copied();
         let in_use = self.gpus.in_use(gpus)?;
         let is_ready = processes().any(|process| matches!(process.life, Life::Working));
         let has_ended_one = self.notices.has_ended_one();
@@ -72,7 +72,8 @@ impl Scheduler {
     fn grow(&mut self, now: Moment) {
         while !self.processes.are_full() && self.stopping.may_start() {
             // Without a GPU, the script would be slow, or fail.
-            let lacks_gpu = self.gpus.are_exhausted() && self.processes.slots() <= self.config.gpus as usize;
+            let with_gpus = processes_with_gpus(&self.config.spec, self.config.gpus);
+            let lacks_gpu = self.gpus.are_exhausted() && self.processes.slots() <= with_gpus as usize;
             let stays =
                 |process: &Process| matches!(process.life, Life::Starting | Life::Working) && !process.is_displaced;
             if self.processes.keep(stays) {

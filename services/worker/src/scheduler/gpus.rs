@@ -7,10 +7,13 @@
 //! A GPU is taken out of use after [`FAILURES_MAX`] failures in a row of different mini-batches or starts: always if the
 //! device is gone, otherwise only if another GPU of the node has succeeded in the meantime. So a script that fails
 //! everywhere costs no GPU.
+//!
+//! A job may give each process several GPUs. A failure does not say which of them it is about, so they fail, and are taken
+//! out of use, together. Or several processes share one GPU: once it is out of use, all of them end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::{Ending, ErrorReport};
+use protocol::{Ending, ErrorReport, GpuSet, JobSpec};
 use rustc_hash::FxHashMap;
 
 use super::process::{Life, Process};
@@ -24,16 +27,21 @@ const FAILURES_MAX: u32 = 3;
 /// The GPUs of a node.
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
-    /// GPUs of the job that no process holds. A process that starts takes the smallest, or none; its end frees it.
-    free: BTreeSet<u32>,
-    /// The GPUs of the job on a node that jobs share, and the number of its share; `None`: the node is its own.
-    owned: Option<(BTreeSet<u32>, u64)>,
+    /// How many GPUs a process takes, and how many processes may hold the same GPU.
+    per_process: usize,
+    processes_each: usize,
+    /// GPUs that the job may use.
+    owned: BTreeSet<u32>,
+    /// The number of its share of a node that jobs share; `None`: the node is its own.
+    share: Option<u64>,
+    /// How many processes hold each GPU.
+    held: BTreeMap<u32, usize>,
     /// The node does not know what is in use now.
     has_changed: bool,
     /// GPUs on which the last mini-batch or start has failed.
-    failing: BTreeMap<u32, Failing>,
+    failing: BTreeMap<GpuSet, Failing>,
     /// GPUs out of use, and why.
-    out: BTreeMap<u32, String>,
+    out: BTreeMap<GpuSet, String>,
     /// Mini-batches that have failed on a GPU of this node and have not succeeded here since.
     failed: FxHashMap<u64, FailedOn>,
 }
@@ -47,19 +55,24 @@ struct Failing {
     others_work: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct FailedOn {
-    gpu: u32,
+    gpus: GpuSet,
     /// The node has received it again, and has left it to other nodes once.
     is_returned: bool,
 }
 
 impl Gpus {
     /// `count`: GPUs of the machine; `share`: what the job may have of it, if it shares the machine with others.
-    pub(super) fn new(count: u32, share: Option<&Share>) -> Self {
-        let mut gpus = Self { free: (0..count).collect(), ..Self::default() };
+    pub(super) fn new(spec: &JobSpec, count: u32, share: Option<&Share>) -> Self {
+        let mut gpus = Self {
+            per_process: spec.gpus_per_process.unwrap_or(1) as usize,
+            processes_each: spec.process_count_per_gpu.unwrap_or(1) as usize,
+            owned: (0..count).collect(),
+            ..Self::default()
+        };
         if let Some(share) = share {
-            gpus.own(share, &BTreeSet::new());
+            gpus.own(share);
         }
         gpus
     }
@@ -69,103 +82,128 @@ impl Gpus {
         self.has_changed = true;
     }
 
-    pub(super) fn take(&mut self) -> Option<u32> {
+    /// Takes the GPUs of a process that starts, until [`Self::give_back`]; `None`: too few are free.
+    pub(super) fn take(&mut self) -> Option<GpuSet> {
         self.has_changed = true;
-        self.free.pop_first()
+        let gpus = self.free()?;
+        for gpu in gpus.numbers() {
+            *self.held.entry(*gpu).or_default() += 1;
+        }
+        Some(gpus)
     }
 
-    /// Takes note of the GPUs that the job has from now on; `used`: those that processes hold.
-    pub(super) fn own(&mut self, share: &Share, used: &BTreeSet<u32>) {
-        let owned: BTreeSet<u32> = share.gpus.iter().copied().collect();
-        self.free = owned.iter().filter(|gpu| !used.contains(gpu) && !self.out.contains_key(gpu)).copied().collect();
-        self.owned = Some((owned, share.number));
+    /// Returns the GPUs for the next process: those that the fewest processes hold.
+    fn free(&self) -> Option<GpuSet> {
+        let holders = |gpu: &u32| self.held.get(gpu).copied().unwrap_or(0);
+        let is_free = |gpu: &&u32| holders(gpu) < self.processes_each && !self.is_out(**gpu);
+        let mut free: Vec<u32> = self.owned.iter().filter(is_free).copied().collect();
+        free.sort_by_key(holders);
+        free.truncate(self.per_process);
+        GpuSet::new(free).filter(|gpus| gpus.numbers().len() == self.per_process)
+    }
+
+    fn is_out(&self, gpu: u32) -> bool {
+        self.out.keys().any(|gpus| gpus.numbers().contains(&gpu))
+    }
+
+    /// Takes note of the GPUs that the job has from now on.
+    pub(super) fn own(&mut self, share: &Share) {
+        self.owned = share.gpus.iter().copied().collect();
+        self.share = Some(share.number);
         self.has_changed = true;
     }
 
     /// Whether the job may use this GPU.
     pub(super) fn owns(&self, gpu: u32) -> bool {
-        self.owned.as_ref().is_none_or(|(owned, _)| owned.contains(&gpu))
+        self.owned.contains(&gpu)
     }
 
     /// Returns the GPUs for a process without one of its own, on a node that jobs share.
     pub(super) fn common(&self) -> Option<Vec<u32>> {
-        self.owned.as_ref().map(|(owned, _)| owned.iter().copied().collect())
+        self.share.map(|_| self.owned.iter().copied().collect())
     }
 
     /// Returns the GPUs of the job and those of its processes, if that has changed since the last call.
     pub(super) fn in_use(&mut self, of_processes: impl Iterator<Item = u32>) -> Option<InUse> {
-        let (owned, number) = self.owned.as_ref().filter(|_| self.has_changed)?;
-        let gpus = owned.iter().copied().chain(of_processes).collect();
-        let failing = self.out.keys().copied().collect();
-        let in_use = InUse { number: *number, gpus, failing, ..InUse::default() };
+        let number = self.share.filter(|_| self.has_changed)?;
+        let gpus = self.owned.iter().copied().chain(of_processes).collect();
+        let failing = self.out.keys().flat_map(GpuSet::numbers).copied().collect();
+        let in_use = InUse { number, gpus, failing, ..InUse::default() };
         self.has_changed = false;
         Some(in_use)
     }
 
-    /// Whether GPUs are out of use, and no other is free.
+    /// Whether GPUs are out of use, and no others are free.
     pub(super) fn are_exhausted(&self) -> bool {
-        self.free.is_empty() && !self.out.is_empty()
+        !self.out.is_empty() && self.free().is_none()
     }
 
-    pub(super) fn give_back(&mut self, gpu: Option<u32>) {
+    pub(super) fn give_back(&mut self, gpus: Option<&GpuSet>) {
         self.has_changed = true;
-        self.free.extend(gpu.filter(|gpu| !self.out.contains_key(gpu) && self.owns(*gpu)));
+        for gpu in gpus.into_iter().flat_map(GpuSet::numbers) {
+            self.held.entry(*gpu).and_modify(|holders| *holders -= 1);
+        }
     }
 
-    /// Whether all GPUs of a machine with this many are out of use, or the job has no others to hope for.
+    /// Whether a machine with this many GPUs has too few in use for a process, or the job has no others to hope for.
     pub(super) fn are_hopeless(&self, count: u32) -> bool {
-        self.owned.is_none() || self.out.len() >= count as usize
+        let out: usize = self.out.keys().map(|gpus| gpus.numbers().len()).sum();
+        self.share.is_none() || out + self.per_process > count as usize
     }
 
-    /// Whether a process that loses this GPU gets no other.
-    pub(super) fn is_missing(&self, gpu: Option<u32>) -> bool {
-        gpu.is_some_and(|gpu| self.out.contains_key(&gpu)) && self.free.is_empty()
+    /// Whether a process that loses these GPUs gets no others.
+    pub(super) fn is_missing(&self, gpus: Option<&GpuSet>) -> bool {
+        gpus.is_some_and(|gpus| self.out.contains_key(gpus)) && self.free().is_none()
     }
 
-    fn succeeded(&mut self, gpu: u32, mini_batch: u64) {
+    fn succeeded(&mut self, gpus: &GpuSet, mini_batch: u64) {
         self.failed.remove(&mini_batch);
-        self.failing.remove(&gpu);
+        self.failing.remove(gpus);
         self.failing.values_mut().for_each(|failing| failing.others_work = true);
     }
 
-    /// Notes a failure of a mini-batch, or of a start. Returns whether the GPU is out of use from now on.
-    fn failing(&mut self, gpu: u32, trouble: Trouble, mini_batch: Option<u64>, cause: &str) -> bool {
-        let failing = self.failing.entry(gpu).or_default();
+    /// Notes a failure of a mini-batch, or of a start. Returns whether the GPUs are out of use from now on.
+    fn failing(&mut self, gpus: &GpuSet, trouble: Trouble, mini_batch: Option<u64>, cause: &str) -> bool {
+        let failing = self.failing.entry(gpus.clone()).or_default();
         if mini_batch.is_none() || failing.last != mini_batch {
             failing.in_a_row += 1;
         }
         failing.last = mini_batch;
         let is_bad = failing.in_a_row >= FAILURES_MAX && (trouble == Trouble::Device || failing.others_work);
         self.has_changed |= is_bad;
-        is_bad && self.out.insert(gpu, cause.to_owned()).is_none()
+        is_bad && self.out.insert(gpus.clone(), cause.to_owned()).is_none()
     }
 
-    /// Returns why GPUs are out of use.
-    pub(super) fn causes(&self) -> String {
-        let causes: Vec<_> = self.out.iter().map(|(gpu, cause)| format!("GPU {gpu}: {cause}")).collect();
-        causes.join("; ")
+    /// Returns why no process can have GPUs any more.
+    pub(super) fn shortage(&self) -> String {
+        let causes: Vec<_> = self.out.iter().map(|(gpus, cause)| format!("{gpus}: {cause}")).collect();
+        let lack = match self.per_process {
+            1 => "no GPU is left".to_owned(),
+            wanted => format!("fewer than {wanted} GPUs are left"),
+        };
+        format!("{lack} on this node: {}", causes.join("; "))
     }
 }
 
 impl Scheduler {
     /// Notes a success of a process with a GPU.
     pub(super) fn gpu_succeeded(&mut self, id: ProcessId, mini_batch: u64) {
-        let gpu = self.processes.get(id).and_then(|process| process.gpu);
+        let gpus = self.processes.get(id).and_then(|process| process.gpus.as_ref());
         // The usual case: nothing has failed.
-        if let Some(gpu) = gpu.filter(|_| !self.gpus.failing.is_empty() || !self.gpus.failed.is_empty()) {
-            self.gpus.succeeded(gpu, mini_batch);
+        if let Some(gpus) = gpus.filter(|_| !self.gpus.failing.is_empty() || !self.gpus.failed.is_empty()) {
+            self.gpus.succeeded(gpus, mini_batch);
         }
     }
 
     /// Notes that a mini-batch, or without one the start of a process, has failed with this text. The process lives on.
     pub(super) fn gpu_failed(&mut self, id: ProcessId, mini_batch: Option<u64>, error: &ErrorReport) {
         let text = format!("{}: {}", error.category, error.message);
-        let Some((gpu, trouble, is_out)) = self.gpu_trouble(id, mini_batch, &text) else { return };
-        self.avoid(mini_batch, gpu);
+        let Some((gpus, trouble, is_out)) = self.gpu_trouble(id, mini_batch, &text) else { return };
+        self.avoid(mini_batch, gpus.clone());
         let Some(process) = self.processes.get_mut(id).filter(|process| matches!(process.life, Life::Working)) else {
             return;
         };
-        process.condition.gpu_failed(gpu, trouble, is_out);
+        process.condition.gpu_failed(gpus, trouble, is_out);
         if process.is_worn_out() {
             self.recall(id);
         }
@@ -173,80 +211,93 @@ impl Scheduler {
 
     /// Notes that a process has died, in a mini-batch or not. Its text is all that is known about it.
     pub(super) fn gpu_died(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) {
-        let Some(gpu) = self.processes.get(id).and_then(|process| process.gpu) else { return };
+        let Some(gpus) = self.processes.get(id).and_then(|process| process.gpus.clone()) else { return };
         self.gpu_trouble(id, mini_batch, text);
-        self.avoid(mini_batch, gpu);
+        self.avoid(mini_batch, gpus);
     }
 
-    /// Returns the GPU of a process if its failure says that the GPU is gone.
-    pub(super) fn lost_gpu(&self, id: ProcessId, ending: &Ending) -> Option<u32> {
-        let (gpu, error) = (self.processes.get(id)?.gpu?, ending.error.as_ref()?);
+    /// Returns the GPUs of a process if its failure says that a GPU is gone.
+    pub(super) fn lost_gpus(&self, id: ProcessId, ending: &Ending) -> Option<&GpuSet> {
+        let (gpus, error) = (self.processes.get(id)?.gpus.as_ref()?, ending.error.as_ref()?);
         let texts = [&error.category, &error.message, &error.printed];
-        texts.into_iter().any(|text| Trouble::of(text) == Some(Trouble::Device)).then_some(gpu)
+        texts.into_iter().any(|text| Trouble::of(text) == Some(Trouble::Device)).then_some(gpus)
     }
 
-    /// Takes the GPU of a process out of use if the text of a failure says so often enough.
-    fn gpu_trouble(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) -> Option<(u32, Trouble, bool)> {
-        let gpu = self.processes.get(id)?.gpu?;
+    /// Takes the GPUs of a process out of use if the text of a failure says so often enough.
+    fn gpu_trouble(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) -> Option<(GpuSet, Trouble, bool)> {
+        let gpus = self.processes.get(id)?.gpus.clone()?;
         let trouble = Trouble::of(text)?;
         let named = |line: &&str| Trouble::of(line).is_some();
         let cause = text.lines().find(named).unwrap_or(text).trim().trim_end_matches('.').to_owned();
-        let is_out = self.gpus.failing(gpu, trouble, mini_batch, &cause);
+        let is_out = self.gpus.failing(&gpus, trouble, mini_batch, &cause);
         if is_out {
-            let node = &self.config.node;
+            let (node, are) = (&self.config.node, if gpus.numbers().len() == 1 { "is" } else { "are" });
             let notice =
-                format!("GPU {gpu} of node {node} is out of use after {FAILURES_MAX} failures in a row: {cause}");
+                format!("{gpus} of node {node} {are} out of use after {FAILURES_MAX} failures in a row: {cause}");
             self.log("ERROR", notice.clone());
             if let Some(process) = self.processes.get_mut(id) {
                 process.notice = notice;
             }
+            self.wear_out_others(id, &gpus, trouble);
         }
-        Some((gpu, trouble, is_out))
+        Some((gpus, trouble, is_out))
     }
 
-    fn avoid(&mut self, mini_batch: Option<u64>, gpu: u32) {
+    /// Wears out the processes that share GPUs which are out of use now.
+    fn wear_out_others(&mut self, id: ProcessId, gpus: &GpuSet, trouble: Trouble) {
+        let may_work = |process: &Process| matches!(process.life, Life::Starting | Life::Working);
+        let others = |process: &Process| process.id != id && process.gpus.as_ref() == Some(gpus) && may_work(process);
+        for other in self.processes.ids(others) {
+            if let Some(process) = self.processes.get_mut(other) {
+                process.condition.gpu_failed(gpus.clone(), trouble, true);
+                self.recall(other);
+            }
+        }
+    }
+
+    fn avoid(&mut self, mini_batch: Option<u64>, gpus: GpuSet) {
         if let Some(mini_batch) = mini_batch {
-            self.gpus.failed.insert(mini_batch, FailedOn { gpu, is_returned: false });
+            self.gpus.failed.insert(mini_batch, FailedOn { gpus, is_returned: false });
         }
     }
 
-    /// Whether a process of this node has another GPU, or will have.
-    pub(super) fn has_other_gpu_than(&self, gpu: u32) -> bool {
-        let has_another = |process: &Process| {
+    /// Whether a process of this node has other GPUs, or will have.
+    pub(super) fn has_other_gpus_than(&self, gpus: &GpuSet) -> bool {
+        let has_others = |process: &Process| {
             let may_work = matches!(process.life, Life::Starting | Life::Working);
-            may_work && process.gpu.is_some_and(|other| other != gpu)
+            may_work && process.gpus.as_ref().is_some_and(|others| others != gpus)
         };
-        self.processes.iter().any(has_another)
+        self.processes.iter().any(has_others)
     }
 
-    /// Whether a process with this GPU leaves mini-batches that have failed on it to others.
-    fn chooses_mini_batches(&self, gpu: Option<u32>) -> bool {
-        gpu.is_some_and(|gpu| !self.gpus.failed.is_empty() && self.has_other_gpu_than(gpu))
+    /// Whether a process with these GPUs leaves mini-batches that have failed on them to others.
+    fn chooses_mini_batches(&self, gpus: Option<&GpuSet>) -> bool {
+        gpus.is_some_and(|gpus| !self.gpus.failed.is_empty() && self.has_other_gpus_than(gpus))
     }
 
-    fn has_failed_on(&self, lease: LeaseId, gpu: Option<u32>) -> bool {
-        self.failed_on(lease).is_some_and(|failed| Some(failed.gpu) == gpu)
+    fn has_failed_on(&self, lease: LeaseId, gpus: Option<&GpuSet>) -> bool {
+        self.failed_on(lease).is_some_and(|failed| Some(&failed.gpus) == gpus)
     }
 
     fn failed_on(&self, lease: LeaseId) -> Option<&FailedOn> {
         self.gpus.failed.get(&self.mini_batches.get(lease)?.descriptor.mini_batch)
     }
 
-    /// Whether a process with this GPU may get a mini-batch.
-    pub(super) fn may_run(&self, lease: LeaseId, gpu: Option<u32>) -> bool {
-        !self.chooses_mini_batches(gpu) || !self.has_failed_on(lease, gpu)
+    /// Whether a process with these GPUs may get a mini-batch.
+    pub(super) fn may_run(&self, lease: LeaseId, gpus: Option<&GpuSet>) -> bool {
+        !self.chooses_mini_batches(gpus) || !self.has_failed_on(lease, gpus)
     }
 
     /// Returns the next mini-batches for a process among the first `ready` ones, or the next range of one. Those that
-    /// have failed on its GPU stay for a process with another one.
-    pub(super) fn choose(&self, count: usize, ready: usize, gpu: Option<u32>) -> Vec<LeaseId> {
-        let chooses = self.chooses_mini_batches(gpu);
+    /// have failed on its GPUs stay for a process with others.
+    pub(super) fn choose(&self, count: usize, ready: usize, gpus: Option<&GpuSet>) -> Vec<LeaseId> {
+        let chooses = self.chooses_mini_batches(gpus);
         if !chooses && self.mini_batches.isolated().is_empty() {
             return self.mini_batches.ready().take(count).collect();
         }
         let ready = self.mini_batches.ready().take(ready);
         let mut chosen = Vec::new();
-        for lease in ready.filter(|lease| !chooses || !self.has_failed_on(*lease, gpu)).take(count) {
+        for lease in ready.filter(|lease| !chooses || !self.has_failed_on(*lease, gpus)).take(count) {
             let is_range = self.mini_batches.is_isolated(lease);
             if !is_range || chosen.is_empty() {
                 chosen.push(lease);
@@ -270,12 +321,12 @@ impl Scheduler {
     /// Whether a mini-batch that the node has received should go to another node first: it has failed on the only GPU
     /// that this node could give it. It is returned once, so that a single node works too.
     pub(super) fn is_for_another_node(&mut self, mini_batch: u64) -> bool {
-        let Some(FailedOn { gpu, is_returned: false }) = self.gpus.failed.get(&mini_batch).copied() else {
+        let Some(FailedOn { gpus, is_returned: false }) = self.gpus.failed.get(&mini_batch) else {
             return false;
         };
-        let is_meant = self.stopping.is_working() && !self.has_other_gpu_than(gpu);
-        if is_meant {
-            self.gpus.failed.insert(mini_batch, FailedOn { gpu, is_returned: true });
+        let is_meant = self.stopping.is_working() && !self.has_other_gpus_than(gpus);
+        if is_meant && let Some(failed) = self.gpus.failed.get_mut(&mini_batch) {
+            failed.is_returned = true;
         }
         is_meant
     }
@@ -285,60 +336,103 @@ impl Scheduler {
 mod tests {
     use super::*;
 
+    /// Returns the GPUs of a machine with so many.
+    fn gpus(per_process: u32, processes_each: u32, count: u32) -> Gpus {
+        let (gpus_per_process, process_count_per_gpu) = (Some(per_process), Some(processes_each));
+        Gpus::new(&JobSpec { gpus_per_process, process_count_per_gpu, ..JobSpec::example() }, count, None)
+    }
+
+    fn set(numbers: &[u32]) -> GpuSet {
+        GpuSet::new(numbers.to_vec()).expect("not empty")
+    }
+
+    fn one(number: u32) -> GpuSet {
+        set(&[number])
+    }
+
+    #[test]
+    fn process_with_several_gpus_has_them_alone() {
+        let mut gpus = gpus(2, 1, 5);
+        let (first, second) = (set(&[0, 1]), set(&[2, 3]));
+        assert_eq!([gpus.take(), gpus.take(), gpus.take()], [Some(first.clone()), Some(second.clone()), None]);
+        gpus.give_back(Some(&second));
+        assert_eq!((gpus.take(), gpus.take()), (Some(second), None));
+        (0..3).for_each(|mini_batch| _ = gpus.failing(&first, Trouble::Device, Some(mini_batch), "gone"));
+        gpus.give_back(Some(&first));
+        assert_eq!(gpus.take(), None, "both are out of use, and a single GPU is too few");
+        assert!(gpus.is_missing(Some(&first)));
+        assert_eq!(gpus.shortage(), "fewer than 2 GPUs are left on this node: GPUs 0 and 1: gone");
+    }
+
+    #[test]
+    fn processes_that_share_gpus_are_spread_evenly() {
+        let mut gpus = gpus(1, 2, 3);
+        let taken = |gpus: &mut Gpus| gpus.take().map(|gpus| gpus.numbers().to_vec());
+        let all: Vec<_> = (0..7).map(|_| taken(&mut gpus)).collect();
+        let expected = [Some(0), Some(1), Some(2), Some(0), Some(1), Some(2), None];
+        assert_eq!(all, expected.map(|gpu| gpu.map(|gpu| vec![gpu])));
+        for gpu in [2, 1, 2] {
+            gpus.give_back(Some(&one(gpu)));
+        }
+        assert_eq!([taken(&mut gpus), taken(&mut gpus)], [Some(vec![2]), Some(vec![1])], "no process holds GPU 2");
+    }
+
     #[test]
     fn gone_device_is_out_of_use_after_different_mini_batches() {
-        let mut gpus = Gpus::new(2, None);
-        assert_eq!((gpus.take(), gpus.take(), gpus.take()), (Some(0), Some(1), None));
+        let mut gpus = gpus(1, 1, 2);
+        let [first, second] = [0, 1].map(one);
+        assert_eq!([gpus.take(), gpus.take(), gpus.take()], [Some(first.clone()), Some(second.clone()), None]);
         for (mini_batch, is_out) in [(4, false), (4, false), (5, false), (6, true), (7, false)] {
-            assert_eq!(gpus.failing(0, Trouble::Device, Some(mini_batch), "gone"), is_out, "mini-batch {mini_batch}");
+            assert_eq!(
+                gpus.failing(&first, Trouble::Device, Some(mini_batch), "gone"),
+                is_out,
+                "mini-batch {mini_batch}"
+            );
         }
-        gpus.give_back(Some(0));
-        assert_eq!((gpus.take(), gpus.is_missing(Some(0)), gpus.is_missing(Some(1))), (None, true, false));
-        gpus.give_back(Some(1));
-        assert!(!gpus.is_missing(Some(0)), "another one is free");
-        assert_eq!(gpus.causes(), "GPU 0: gone");
+        gpus.give_back(Some(&first));
+        assert_eq!((gpus.take(), gpus.is_missing(Some(&first)), gpus.is_missing(Some(&second))), (None, true, false));
+        gpus.give_back(Some(&second));
+        assert!(!gpus.is_missing(Some(&first)), "another one is free");
+        assert_eq!(gpus.shortage(), "no GPU is left on this node: GPU 0: gone");
     }
 
     #[test]
     fn script_that_fails_on_every_gpu_takes_none_out_of_use() {
-        let mut gpus = Gpus::new(2, None);
+        let mut gpus = gpus(1, 1, 2);
         for mini_batch in 0..9 {
-            assert!(!gpus.failing(0, Trouble::Context, Some(mini_batch), "assert"));
-            assert!(!gpus.failing(1, Trouble::Memory, Some(mini_batch), "full"));
+            assert!(!gpus.failing(&one(0), Trouble::Context, Some(mini_batch), "assert"));
+            assert!(!gpus.failing(&one(1), Trouble::Memory, Some(mini_batch), "full"));
         }
-        gpus.succeeded(1, 20);
-        assert!(gpus.failing(0, Trouble::Context, Some(9), "assert"), "the other GPU works");
+        gpus.succeeded(&one(1), 20);
+        assert!(gpus.failing(&one(0), Trouble::Context, Some(9), "assert"), "the other GPU works");
     }
 
     #[test]
     fn gpus_of_other_jobs_are_not_taken() {
         let share = |gpus: &[u32], number| Share { processes: 2, gpus: gpus.to_vec(), number };
-        let mut gpus = Gpus::new(4, Some(&share(&[2, 3], 1)));
-        assert_eq!(
-            (gpus.take(), gpus.take(), gpus.take()),
-            (Some(2), Some(3), None),
-            "GPUs 0 and 1 are not of this job"
-        );
+        let mut gpus = Gpus::new(&JobSpec::example(), 4, Some(&share(&[2, 3], 1)));
+        let taken = [gpus.take(), gpus.take(), gpus.take()];
+        assert_eq!(taken, [Some(one(2)), Some(one(3)), None], "GPUs 0 and 1 are not of this job");
         assert_eq!(gpus.common(), Some(vec![2, 3]), "processes of one job share its GPUs");
         let in_use = |gpus: &mut Gpus, processes: &[u32]| {
             gpus.in_use(processes.iter().copied()).map(|used| (used.number, used.gpus))
         };
         assert_eq!(in_use(&mut gpus, &[2, 3]), Some((1, BTreeSet::from([2, 3]))));
         assert_eq!(in_use(&mut gpus, &[2, 3]), None, "nothing has changed");
-        gpus.own(&share(&[3], 2), &BTreeSet::from([2, 3]));
+        gpus.own(&share(&[3], 2));
         assert!(gpus.owns(3) && !gpus.owns(2));
         assert_eq!(in_use(&mut gpus, &[2, 3]), Some((2, BTreeSet::from([2, 3]))), "a process still has GPU 2");
-        gpus.give_back(Some(2));
+        gpus.give_back(Some(&one(2)));
         assert_eq!((gpus.take(), in_use(&mut gpus, &[3])), (None, Some((2, BTreeSet::from([3])))));
     }
 
     #[test]
     fn success_forgives() {
-        let mut gpus = Gpus::new(1, None);
+        let mut gpus = gpus(1, 1, 1);
         for mini_batch in 0..9 {
-            assert!(!gpus.failing(0, Trouble::Device, Some(mini_batch), "gone"));
+            assert!(!gpus.failing(&one(0), Trouble::Device, Some(mini_batch), "gone"));
             if mini_batch % 2 == 1 {
-                gpus.succeeded(0, mini_batch);
+                gpus.succeeded(&one(0), mini_batch);
             }
         }
     }

@@ -110,7 +110,7 @@ impl Scheduler {
             && self.is_last_try(mini_batch)
             && !matches!(*prepared.payload, Payload::Rank)
             && !self.isolations.are_over()
-            && self.lost_gpu(process, ending).is_none();
+            && self.lost_gpus(process, ending).is_none();
         is_isolated.then_some(prepared.passed)
     }
 
@@ -126,8 +126,9 @@ impl Scheduler {
         now: Moment,
     ) {
         let lease = handed.lease;
-        let lost_gpu = self.lost_gpu(process, &ending);
-        let has_other_gpu = lost_gpu.is_some_and(|gpu| self.has_other_gpu_than(gpu));
+        let lost_gpus = self.lost_gpus(process, &ending);
+        let has_other_gpus = lost_gpus.is_some_and(|gpus| self.has_other_gpus_than(gpus));
+        let lost_gpus = lost_gpus.is_some();
         match self.mini_batches.isolation_mut(lease) {
             None => self.begin_isolation(process, handed, divides, ending, now),
             Some(isolation) => {
@@ -137,10 +138,10 @@ impl Scheduler {
                     let failed = ending.status != AttemptStatus::Succeeded;
                     self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
                 }
-                if lost_gpu.is_none() {
+                if !lost_gpus {
                     let run = FailedRun { process: process.name().into(), started_at: handed.began.milliseconds };
                     isolation.ended(ending, rows, run, now.instant);
-                } else if !(has_other_gpu && isolation.again()) {
+                } else if !(has_other_gpus && isolation.again()) {
                     // No item is at fault, so none is rejected for it.
                     isolation.give_up();
                 }
@@ -186,7 +187,7 @@ impl Scheduler {
             };
             let id = isolation.process;
             let process = self.processes.get(id);
-            if process.is_some_and(|process| process.is_free() && self.may_run(lease, process.gpu)) {
+            if process.is_some_and(|process| process.is_free() && self.may_run(lease, process.gpus.as_ref())) {
                 self.hand_over_to(id.slot, &[lease], now);
             }
         }

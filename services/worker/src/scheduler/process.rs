@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use protocol::{AttemptStatus, Ending, SlotPhase};
+use protocol::{AttemptStatus, Ending, GpuSet, SlotPhase};
 
 use super::condition::{Condition, WearLimits};
 use super::pipe::Pipe;
@@ -29,8 +29,8 @@ pub(super) struct Process {
     pub(super) condition: Condition,
     /// The job may have fewer processes now, and no other follows this one.
     pub(super) is_surplus: bool,
-    /// The GPU that it has for itself.
-    pub(super) gpu: Option<u32>,
+    /// The GPUs that it is assigned.
+    pub(super) gpus: Option<GpuSet>,
     /// Without one of its own, on a node that jobs share: the GPUs that it sees.
     pub(super) sees: Vec<u32>,
     /// A GPU of it is to go to another job.
@@ -92,7 +92,7 @@ pub(super) enum Then {
 impl Process {
     pub(super) fn starting(
         id: ProcessId,
-        gpu: Option<u32>,
+        gpus: Option<GpuSet>,
         sees: Vec<u32>,
         limits: WearLimits,
         started: Instant,
@@ -104,7 +104,7 @@ impl Process {
             pipe: Pipe::default(),
             condition: Condition::new(limits),
             is_surplus: false,
-            gpu,
+            gpus,
             sees,
             is_displaced: false,
             notice: String::new(),
@@ -113,6 +113,11 @@ impl Process {
             noticed: None,
             stacks: None,
         }
+    }
+
+    /// Returns the GPUs that it may use.
+    pub(super) fn visible_gpus(&self) -> impl Iterator<Item = &u32> {
+        self.gpus.iter().flat_map(GpuSet::numbers).chain(&self.sees)
     }
 
     /// Takes note that `init()` has returned or failed.

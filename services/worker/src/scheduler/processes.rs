@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
+use protocol::GpuSet;
+
 use super::condition::WearLimits;
 use super::gpus::Gpus;
 use super::process::{Life, Process, ProcessId};
@@ -131,11 +133,11 @@ impl Processes {
         used.map(|slot| slot.process().map_or(1, Process::depth)).sum()
     }
 
-    /// Begins a process in an empty slot, with a GPU of its own, or without one and these that it sees.
-    pub(super) fn start(&mut self, slot: usize, gpu: Option<u32>, sees: Vec<u32>, now: Moment) -> ProcessId {
+    /// Begins a process in an empty slot, with GPUs that it is assigned, or without and these that it sees.
+    pub(super) fn start(&mut self, slot: usize, gpus: Option<GpuSet>, sees: Vec<u32>, now: Moment) -> ProcessId {
         let id = ProcessId { slot, number: self.next_number };
         self.next_number += 1;
-        self.slots[slot] = Slot::Process(Box::new(Process::starting(id, gpu, sees, self.wear_limits, now.instant)));
+        self.slots[slot] = Slot::Process(Box::new(Process::starting(id, gpus, sees, self.wear_limits, now.instant)));
         id
     }
 
@@ -221,7 +223,7 @@ impl Processes {
     pub(super) fn displace(&mut self, gpus: &Gpus) -> Vec<ProcessId> {
         let mut displaced = Vec::new();
         for process in self.slots.iter_mut().filter_map(Slot::process_mut) {
-            let is_displaced = process.gpu.iter().chain(&process.sees).any(|gpu| !gpus.owns(*gpu));
+            let is_displaced = process.visible_gpus().any(|gpu| !gpus.owns(*gpu));
             if is_displaced && !process.is_displaced {
                 displaced.push(process.id);
             }

@@ -65,7 +65,8 @@ def run(
     :param settings: any other key of the job file, such as ``concurrency=4`` (processes), ``run_max_try=3``,
         ``run_invocation_timeout=600`` (seconds), ``error_threshold=10`` (failed items that the job accepts; -1: any
         number) or ``isolate="items"`` (run the rows of a failed mini-batch again in smaller pieces, to find those that
-        fail). By default a function gets one try for each mini-batch, and the first failure fails the job.
+        fail). By default a function gets one try for each mini-batch, and the first failure fails the job. And
+        ``gpus``: GPUs for each process, or a part of one, such as ``0.5``, which two processes share.
     :return: the job, completed.
     :raises InvalidJob: the job is invalid, and nothing was started. The message names each problem.
     :raises JobFailed: the job failed. The message has the cause, and the traceback of the first error.
@@ -219,6 +220,10 @@ def _start(call: Call) -> Job:
             "this is a worker process of a job, and it must not start another job: "
             "put the call below `if __name__ == '__main__':`"
         )
+    if "gpus" in call.settings:
+        from gristmill.api.gpus import with_gpu_keys
+
+        call = call._replace(settings=with_gpu_keys(call.settings))
     what, target, fresh = call.what, call.target, call.fresh
     own = {"mini_batch_size": call.mini_batch_size, "name": call.name}
     if hasattr(what, "job_document"):

@@ -18,6 +18,14 @@ fn alone(gpus: u32) -> Node {
     node
 }
 
+/// Returns a node with processes of a job that asks for this many GPUs for each process, or processes for each GPU. The
+/// starts are its first actions.
+fn asking(processes: u32, gpus: u32, gpus_per_process: u32, process_count_per_gpu: u32) -> Node {
+    let (gpus_per_process, process_count_per_gpu) = (Some(gpus_per_process), Some(process_count_per_gpu));
+    let spec = JobSpec { gpus_per_process, process_count_per_gpu, ..JobSpec::example() };
+    starting_with(processes, |config| (config.spec, config.gpus) = (spec.into(), gpus))
+}
+
 fn error(message: &str) -> ErrorReport {
     ErrorReport { category: "RuntimeError".into(), message: message.into(), ..ErrorReport::default() }
 }
@@ -148,4 +156,50 @@ fn end_of_the_process_tells_which_gpu_is_out_of_use() {
     }
     let expected = format!("GPU 0 of node 0 is out of use after 3 failures in a row: RuntimeError: {GONE}");
     assert_eq!(notices, [(String::new(), None), (String::new(), None), (expected, None)]);
+}
+
+#[test]
+fn process_with_several_gpus_is_replaced_with_the_same_ones() {
+    let mut node = asking(2, 5, 2, 1);
+    assert_eq!(node.actions(), "start 0 with GPUs 0 and 1, start 1 with GPUs 2 and 3");
+    (0..2).for_each(|process| node.ready(process));
+    node.after(Event::Received((0..2).map(delivered).collect()));
+    assert_eq!(node.after(failed(1, 1, GONE)), "1 RunRaised, again, finish 1");
+    assert_eq!(node.after(exited(1, SlotPhase::Idle, 0)), "forget 1, start 2 with GPUs 2 and 3");
+    node.ready(2);
+    assert_eq!(node.after(Event::Received(vec![delivered(1)])), "", "it waits for the other GPUs");
+    assert_eq!(node.after(done(0, 1)), "0 Succeeded, 0 gets 1");
+}
+
+#[test]
+fn several_gpus_of_a_process_are_out_of_use_together() {
+    let mut node = asking(1, 3, 2, 1);
+    assert_eq!(node.actions(), "start 0 with GPUs 0 and 1");
+    node.ready(0);
+    node.after(Event::Received(vec![delivered(0)]));
+    assert_eq!(fail_first(&mut node, 0, 0), "forget 0, start 1 with GPUs 0 and 1");
+    fail_first(&mut node, 1, 10);
+    let cause = format!("fewer than 2 GPUs are left on this node: GPUs 0 and 1: RuntimeError: {GONE}");
+    assert_eq!(fail_first(&mut node, 2, 20), format!("forget 2, stopped: {cause}"));
+}
+
+#[test]
+fn processes_beyond_the_places_on_gpus_have_none() {
+    let mut node = asking(5, 2, 1, 2);
+    let starts = "start 0 with GPU 0, start 1 with GPU 1, start 2 with GPU 0, start 3 with GPU 1, start 4";
+    assert_eq!(node.actions(), starts);
+}
+
+#[test]
+fn processes_that_share_a_gpu_out_of_use_end_after_their_runs() {
+    let mut node = asking(2, 1, 1, 2);
+    assert_eq!(node.actions(), "start 0 with GPU 0, start 1 with GPU 0");
+    (0..2).for_each(|process| node.ready(process));
+    assert_eq!(node.after(Event::Received((0..2).map(delivered).collect())), "0 gets 0, 1 gets 1");
+    assert_eq!(fail_first(&mut node, 0, 0), "forget 0, start 2 with GPU 0");
+    assert_eq!(fail_first(&mut node, 2, 20), "forget 2, start 3 with GPU 0");
+    assert_eq!(fail_first(&mut node, 3, 30), "forget 3");
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded, finish 1");
+    let cause = format!("no GPU is left on this node: GPU 0: RuntimeError: {GONE}");
+    assert_eq!(node.after(exited(1, SlotPhase::Idle, 0)), format!("forget 1, stopped: {cause}"));
 }
