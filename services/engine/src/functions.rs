@@ -1,7 +1,8 @@
 //! The files of calls from Python. Python writes them below the home, and names them in job files:
 //!
 //! ```text
-//! functions/inputs/<digest>-<rows>.parquet    tables and objects that were in memory
+//! functions/inputs/<digest>-<rows>.parquet    tables and columns that were in memory
+//! functions/inputs/<digest>.jsonl             objects that were in memory, each in a line
 //! functions/environments/<digest>.yml         conda files that were in memory
 //! functions/<name>/<digest>/                  a function, as the folder of an entry script
 //! functions/outputs/<name>-<digest>/          outputs of functions, unless the call names another folder
