@@ -81,6 +81,7 @@ fn value(column: &dyn Array, formatter: &ArrayFormatter<'_>, row: usize) -> Valu
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::sync::Arc;
 
     use arrow::array::{
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn lines_of_items_are_no_value() {
         let hidden = |key: &str| {
-            let metadata = [(key.to_owned(), String::new())].into();
+            let metadata = HashMap::from([(key.to_owned(), String::new())]);
             Field::new("", DataType::Utf8, true).with_metadata(metadata)
         };
         let shown = Field::new("n", DataType::Utf8, true);
