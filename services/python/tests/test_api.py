@@ -123,7 +123,7 @@ def test_paths_become_files_or_tables(tmp_path):
     (tmp_path / "data").mkdir()
     for number in range(3):
         (tmp_path / "data" / f"{number}.csv").write_text(f"x\n{number}\n")
-    assert run(lambda df: df["x"] + 1, "data/*.csv").to_pandas()["value"].tolist() == [1, 2, 3]
+    assert run(lambda df: df["x"] + 1, "data/*.csv").to_pandas()["x"].tolist() == [1, 2, 3]
 
     def names(files: list[str]):
         return [os.path.basename(file) for file in files]
@@ -348,7 +348,7 @@ def test_job_within_a_job_is_an_error():
     def nested(items):
         return gristmill.run(len, items)
 
-    with pytest.raises(gristmill.JobFailed, match="put the call below `if __name__ == '__main__':`"):
+    with pytest.raises(gristmill.JobFailed, match="a function cannot call gristmill"):
         run(nested, [1])
 
 

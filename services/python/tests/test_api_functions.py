@@ -186,6 +186,57 @@ def test_map_gets_one_item(home, tmp_path):
     assert mapped(lambda n, state: n + state, [1, 2], init=lambda: 10).to_pandas()["value"].tolist() == [11, 12]
 
 
+def test_map_gets_what_a_line_of_json_holds(home, tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"t": ["a", "b"], "o": {"k": 1.5}, "n": 9007199254740993}\n{"t": [], "o": null}\n'
+    )
+    job = mapped(lambda row: {"kinds": " ".join(type(value).__name__ for value in row.values()), **row}, "a.jsonl")
+    assert job.to_arrow().to_pylist() == [
+        {"kinds": "list dict int", "t": ["a", "b"], "o": {"k": 1.5}, "n": 9007199254740993},
+        {"kinds": "list NoneType", "t": [], "o": None, "n": None},
+    ]
+
+    def arrow(table: pa.Table):
+        return [str(table.schema.field("t").type)]
+
+    def lazy(frame: pl.LazyFrame):
+        return frame.select(pl.col("t").list.len().alias("size"))
+
+    assert run(arrow, "a.jsonl").to_pandas()["value"].tolist() == ["list<item: string>"]
+    assert run(lazy, "a.jsonl").to_pandas()["size"].tolist() == [2, 0]
+
+
+def test_map_of_a_generator_adds_its_rows(home):
+    def repeated(number):
+        for _ in range(number):
+            yield number
+
+    job = mapped(repeated, [2, 0, 1], mini_batch_size=3)
+    assert job.to_pandas()["value"].tolist() == [2, 2, 1] and job.result["items"]["failed"] == 0
+
+
+def test_map_refuses_tables_of_one_item(home):
+    said = "returned a DataFrame for one item: return a dict, or call gristmill"
+    with pytest.raises(gristmill.JobFailed, match=said):
+        mapped(lambda number: pd.DataFrame({"x": [number]}), [1])
+
+
+def test_map_of_a_frame_gets_values_of_any_kind(home):
+    frame = pd.DataFrame({"o": ["a", 1, None], "at": pd.to_datetime(["2020-01-01", None, "2020-01-02"])})
+    job = mapped(lambda row: f"{row['o']!r} {type(row['at']).__name__}", frame)
+    assert job.to_pandas()["value"].tolist() == ["'a' Timestamp", "1 NaTType", "None Timestamp"]
+
+
+def test_columns_keep_type_and_name(home):
+    table = pd.DataFrame({"v": [1.5, 2.5], "k": pd.Categorical(["a", "b"])})
+    assert run(lambda frame: frame["v"].astype("float32"), table).to_pandas().dtypes.to_dict() == {"v": np.dtype("f4")}
+    assert run(lambda frame: frame["k"], table).to_pandas()["k"].dtype == table["k"].dtype
+    column = pl.Series("c", [1, 2], dtype=pl.Int8)
+    assert run(lambda series: series, column).to_polars().schema == {"c": pl.Int8}
+    assert run(lambda array: array, pa.array([1, 2], pa.uint8())).to_arrow().schema.field("value").type == pa.uint8()
+    assert run(lambda array: array, np.array([1, 2], "u1")).to_arrow().schema.field("value").type == pa.uint8()
+
+
 def test_map_rejects_items_alone(home):
     numbers = list(range(20))
     job = mapped(lambda number: 1 / (number % 10 - 3), numbers, mini_batch_size=10, error_threshold=-1)
@@ -230,7 +281,7 @@ def test_mini_batches_of_tables_are_not_divided_unless_asked_for(home):
     job = run(centred, table, mini_batch_size=4, error_threshold=-1)
     assert job.to_pandas()["x"].tolist() == [-1.5, -0.5, 0.5, 1.5]
     assert [reject["items"] for reject in job.rejects] == [4]
-    with pytest.raises(gristmill.JobFailed, match=r'(?s)no threes.*isolate="items" runs them again in smaller pieces'):
+    with pytest.raises(gristmill.JobFailed, match=r'(?s)no threes.*isolate="items" they run again in smaller pieces'):
         run(centred, table, mini_batch_size=4)
     job = run(centred, table, mini_batch_size=4, error_threshold=-1, isolate="items")
     assert [reject["items"] for reject in job.rejects] == [1]
@@ -271,6 +322,9 @@ def test_modules_imported_inside_a_function_decide(home, tmp_path, monkeypatch):
 
     assert run(scaled, [1]).to_pandas()["value"].tolist() == [2]
     assert run(scaled, [1]).reused
+    (tmp_path / "own_package" / "__init__.py").write_text("from . import factors\nfrom .factors import FACTOR\n")
+    (tmp_path / "own_helper.py").write_text("from own_package import FACTOR\n")
+    assert not run(scaled, [1]).reused
     factors.write_text("FACTOR = 30\n")
     job = run(scaled, [1])
     assert not job.reused and job.to_pandas()["value"].tolist() == [30]
@@ -423,7 +477,15 @@ def len_of(paths: list[str]):
         (lambda: gristmill.read_csv("a", seperator=";"), TypeError, "read_csv has no seperator: there are path, sep"),
         (lambda: gristmill.read_csv("a", skip_rows=1), TypeError, "read_csv has no skip_rows: did you mean skiprows"),
         (lambda: gristmill.read_csv("a", header=None), ValueError, "header=None needs the names of the columns"),
-        (lambda: gristmill.read_csv("a", header=3), ValueError, "skiprows=3 skips the lines before it"),
+        (lambda: gristmill.read_csv("a", header=3), ValueError, "pass skiprows=3, the lines before it"),
+        (lambda: gristmill.read_csv("a", header=-1), ValueError, "header=-1 is not possible"),
+        (lambda: gristmill.read_csv("a", skiprows=len), TypeError, "skiprows is the number of lines"),
+        (lambda: gristmill.read_csv("a", usecols=len), TypeError, "a list of names"),
+        (lambda: gristmill.read_csv("a", parse_dates=True), TypeError, "parse_dates is a list of names"),
+        (lambda: run(len, [1], num_proc=2), TypeError, "num_proc: gristmill calls it concurrency"),
+        (lambda: run(len, [1], concurrency=0), ValueError, "concurrency is the number of calls at a time, from 1"),
+        (lambda: mapped(str.upper, ["a text"]), gristmill.InvalidJob, "pass gristmill.items"),
+        (lambda: run(len, [1], isolate="item"), gristmill.InvalidJob, '^isolate: found "item"|^isolate: off, halves'),
         (lambda: gristmill.read_csv("a", sep=",", delimiter=","), TypeError, "sep and delimiter are the same"),
         (lambda: gristmill.read_csv("a", sep=r"\s+"), ValueError, r"sep='\\\\s\+' is not one ASCII character"),
         (
@@ -463,6 +525,7 @@ def test_remedies_are_those_of_the_call(home, tmp_path):
         ("set header: all_files_different_headers", 'set header="all_files_different_headers"'),
         ("set infer_column_types: false", "set dtype=str"),
         ("set error_threshold: 10.", "set error_threshold=10."),
+        ("isolate: off, halves or items (found", "isolate: off, halves or items (found"),
         ("inputs[0].columns: the files have no", "usecols or dtype: the files have no"),
         ("rerun() and run() of", "rerun() and score() of"),
     ]:

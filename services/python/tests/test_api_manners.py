@@ -62,7 +62,7 @@ def test_column_as_a_result_is_no_warning(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", gristmill.GristmillWarning)
         job = gristmill.run(lambda df: df["x"] + 1, "a.csv", progress=False, process_count_per_node=1)
-    assert job.to_arrow()["value"].to_pylist() == [2, 3]
+    assert job.to_arrow()["x"].to_pylist() == [2, 3]
 
 
 def test_values_that_are_lost_are_a_warning(tmp_path):

@@ -343,7 +343,7 @@ def test_index_of_a_series_comes_back(home):
         return frame["g"].str.len()
 
     job = gristmill.run(lengths, frame, mini_batch_size="2 rows", progress=False)
-    assert job.to_arrow().to_pydict() == {"value": [1] * 6}, "positions are no labels"
+    assert job.to_arrow().to_pydict() == {"g": [1] * 6}, "positions are no labels"
 
 
 def test_days_of_arrow_stay_days(home):

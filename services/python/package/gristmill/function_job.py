@@ -74,14 +74,18 @@ class FunctionJob:
                 add_note(error, f"in item {position} of the mini-batch: {item!r:.200}")
                 result.failures.append((position, error))
                 continue
-            if row is not None:
-                result.positions.append(position)
-                result.append(row)
-            if time.monotonic() >= keep_at:
+            rows = row if self._about["yields"] else () if row is None else (row,)
+            if any(hasattr(row, "columns") for row in rows):
+                said = f"{self.name} returned a {type(row).__name__} for one item: return a dict, or call gristmill.run"
+                result.failures.append((position, TypeError(said)))
+                continue
+            result.positions += [position] * len(rows)
+            result.extend(rows)
+            if not self._about["yields"] and time.monotonic() >= keep_at:
                 for index in range(kept, len(result)):
                     context.done(result.positions[index], result[index])
                 kept, keep_at = len(result), time.monotonic() + KEEP_SECONDS
-        if len(result) == len(items):
+        if result.positions == list(range(len(items))):
             result.positions = None
         return result
 
@@ -126,10 +130,28 @@ def load(entry):
 # ---- what the function gets ------------------------------------------------------------------------------------------
 
 
-def _polars(table, _about):
+def _polars(table, about):
     import polars
 
-    return polars.from_arrow(table)
+    return polars.from_arrow(_parsed(table, about))
+
+
+def _parsed(table, about):
+    """Returns a table of lines of JSON with nested values instead of their texts, where these have a type of Arrow."""
+    if not about.get("of_lines"):
+        return table
+    import pyarrow
+
+    for position, field in enumerate(table.schema):
+        if getattr(field.type, "extension_name", None) == "arrow.json":
+            texts = table.column(position).to_pylist()
+            values = [text if text is None else json.loads(text) for text in texts]
+            try:
+                parsed = pyarrow.array(values)
+            except pyarrow.ArrowException:
+                continue  # They have several types.
+            table = table.set_column(position, field.name, parsed)
+    return table
 
 
 def _series(frame, about):
@@ -153,11 +175,14 @@ def _array(table, about):
 _ARGUMENTS = {
     "pandas": lambda frame, _: frame,
     "frame": lambda frame, _: frame,
-    "pyarrow": lambda table, _: table,
+    "pyarrow": lambda table, about: _parsed(table, about),
     "polars": _polars,
     "list": lambda paths, _: list(paths),
     "items": lambda rows, _: [pickle.loads(base64.b64decode(row["item"])) for row in rows],
     "records": lambda table, _: table.to_pylist(),
+    "lines": lambda rows, _: list(rows),
+    "frame_rows": lambda frame, _: frame.to_dict("records"),
+    "polars_lazy": lambda table, about: _polars(table, about).lazy(),
     "series": _series,
     "polars_series": lambda table, about: _polars(table, about).to_series(),
     "arrow_array": lambda table, _: table.column(0),
@@ -169,22 +194,34 @@ _ARGUMENTS = {
 
 
 def as_result(result):
-    """Returns a column as a list, or as a frame if its index names its values, tables of a list as one table, and
-    everything else unchanged."""
+    """Returns a column as a table, which keeps its type and name, tables of a list as one table, and everything else
+    unchanged."""
     kind = type(result)
     package = kind.__module__.partition(".")[0]
     if (package, kind.__name__) == ("pandas", "Series"):
-        from gristmill.rows import says_more_than_positions
-
-        name = "value" if result.name is None else result.name
-        return result.to_frame(name) if says_more_than_positions(result.index) else list(result)
+        return result.to_frame("value" if result.name is None else result.name)
+    if (package, kind.__name__) == ("polars", "Series"):
+        return result.to_frame(result.name or "value")
     if (package, kind.__name__) == ("numpy", "ndarray") and result.ndim > 0:
-        return list(result)
-    if kind.__name__ in ("Series", "Array", "ChunkedArray") and package in ("polars", "pyarrow"):
-        return result.to_list() if package == "polars" else result.to_pylist()
+        return _of_array(result)
+    if package == "pyarrow" and hasattr(result, "to_pylist") and not hasattr(result, "columns"):
+        import pyarrow
+
+        return pyarrow.table({"value": result})
     if kind is list and result and hasattr(result[0], "columns") and len({*map(type, result)}) == 1:
         return _together(result)
     return result
+
+
+def _of_array(array):
+    """Returns an array as a table of one column, which keeps its type, or else as a list of its elements."""
+    pyarrow = sys.modules.get("pyarrow")
+    if array.ndim == 1 and array.dtype.kind in "biufM" and pyarrow is not None:
+        try:
+            return pyarrow.table({"value": pyarrow.array(array)})
+        except pyarrow.ArrowException:
+            pass
+    return list(array)
 
 
 def _together(tables):

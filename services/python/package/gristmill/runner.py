@@ -27,6 +27,8 @@ from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, ShortResult
 from gristmill.rows import Tables, make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
+ORIGINAL_SAYS = "The run() method in the entry script should return a list or a pandas DataFrame."
+
 LOAD, RUN, REPORT, IDLE = _native.PHASE_LOAD, _native.PHASE_RUN, _native.PHASE_REPORT, _native.PHASE_IDLE
 
 
@@ -468,7 +470,8 @@ class Process:
         called = self._functions.function
         if called is None:
             return text
-        return text.replace("The run() method in the entry script", called).replace("run()", called)
+        text = text.replace(ORIGINAL_SAYS, f"{called} should return a table, or a list with an element for each row.")
+        return text.replace("run()", called)
 
     def _send_failed(self, mini_batch, status, report, seconds, about=None):
         load_seconds, run_seconds, process_seconds = seconds

@@ -75,6 +75,8 @@ def read_csv(
     delimiter = sep if delimiter is None else delimiter
     if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii()):
         raise ValueError(f"read_csv: sep={delimiter!r} is not one ASCII character")
+    if not hasattr(skiprows, "__index__") or skiprows < 0:
+        raise TypeError(f"read_csv: skiprows is the number of lines to skip, not {skiprows!r}")
     keys: dict[str, Any] = {"delimiter": delimiter, "skip_rows": skiprows or None, "take": nrows}
     keys |= _header_of(header, names)
     if encoding.lower() not in ("utf-8", "utf8"):
@@ -83,6 +85,8 @@ def read_csv(
     if types == "string":
         keys["infer_column_types"] = False
         types = {}
+    if isinstance(parse_dates, (str, bool)):
+        raise TypeError(f"read_csv: parse_dates is a list of names of columns, not {parse_dates!r}")
     for column in parse_dates or ():
         types[column] = "timestamp_day_first" if dayfirst else "timestamp"
     keys["columns"] = _columns(usecols, types)
@@ -193,8 +197,10 @@ def _header_of(header: int | str | None, names: Sequence[str] | None) -> dict[st
         raise ValueError('read_csv: header=None needs the names of the columns: names=["a", "b"]')
     if header in ("infer", 0):
         return {}
-    if isinstance(header, int):
-        raise ValueError(f"read_csv: header={header} is not possible: skiprows={header} skips the lines before it")
+    if isinstance(header, int) and header > 0:
+        raise ValueError(f"read_csv: header={header} is not possible: pass skiprows={header}, the lines before it")
+    if not isinstance(header, str):
+        raise ValueError(f"read_csv: header={header!r} is not possible: the first line after skiprows is the header")
     return {"header": header}
 
 
@@ -224,7 +230,7 @@ def _columns(names: Sequence[str] | None, types: dict[str, str]) -> Any:
     """Returns the key ``columns``."""
     if names is None:
         return types or None
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"the columns to read are a list of names, not {names!r}")
     return [{name: types[name]} if name in types else name for name in names]
 
@@ -236,4 +242,5 @@ def _no_more(owner: str, unknown: dict[str, Any], function: Any) -> None:
 
         name = next(iter(unknown))
         known = [one.name for one in inspect.signature(function).parameters.values() if one.name != "unknown"]
-        raise TypeError(f"{owner} has no {name}: {nearest(name, known)}")
+        advice = "; what the engine lacks, the function can do: read the column as str, and convert it there"
+        raise TypeError(f"{owner} has no {name}: {nearest(name, known)}{advice if owner == 'read_csv' else ''}")

@@ -13,6 +13,13 @@ from gristmill.api.inputs import absolute
 from gristmill.api.step_values import home, text_of, written, written_objects
 from gristmill.contract import CONCURRENCY
 
+OTHER_WORDS = {
+    **dict.fromkeys(("num_proc", "n_jobs", "max_workers", "num_workers", "workers", "processes"), "concurrency"),
+    **dict.fromkeys(("batch_size", "chunksize"), "mini_batch_size"),
+    **dict.fromkeys(("num_gpus",), "gpus"),
+}
+"""What other libraries call keywords."""
+DAY_SECONDS = 86_400
 OVERHEAD_SECONDS = 5
 """Time for what surrounds a call of a function: reading its mini-batch, and the import of pandas for the first one."""
 
@@ -36,6 +43,9 @@ def document_of(
     if inputs is None:
         meant = next((f" as inputs, not as {name}" for name in ("input", "input_data", "data") if name in settings), "")
         raise TypeError(f"inputs is missing: pass a path, a table or a list{meant}")
+    for keyword in settings:
+        if keyword in OTHER_WORDS:
+            raise TypeError(f"{keyword}: gristmill calls it {OTHER_WORDS[keyword]}")
     is_script = isinstance(what, (str, os.PathLike))
     if not is_script:
         functions.check(what, init, each)
@@ -54,8 +64,9 @@ def document_of(
     if paths is not None:
         document["inputs"], is_table = _of_paths(what, paths, wanted, is_script)
         form["argument"] = (wanted or "pandas") if is_table else "list"
+        form["of_lines"] = is_table and given.are_json_lines(paths)
         if each and is_table:
-            form["argument"] = "records"
+            form["argument"] = "lines" if form["of_lines"] else "records"
         if mini_batch_size is not None:
             of_rows = is_table and hasattr(mini_batch_size, "__index__")
             document["mini_batch_size"] = f"{mini_batch_size} rows" if of_rows else mini_batch_size
@@ -64,6 +75,8 @@ def document_of(
         form |= _form_of(what, inputs, wanted, each, is_script)
         is_table = form["argument"] in functions.TABLES
         taker = None if is_script or form["argument"] == "records" else form["argument"]
+        if form["argument"] == "frame_rows":
+            taker = "pandas"
         if form["argument"] == "pandas" and given.library_of(inputs) == "pandas":
             form["argument"] = "frame"
         if len(inputs) and form["argument"] == "items":
@@ -83,6 +96,8 @@ def document_of(
         document["name"] = name or functions.job_name(script.stem)
     else:
         concurrency = settings.pop("concurrency", None)
+        if concurrency is not None and (not hasattr(concurrency, "__index__") or concurrency < 1):
+            raise ValueError(f"concurrency is the number of calls at a time, from 1, not {concurrency!r}")
         if functions.is_async(what) and each:
             form["concurrency"] = concurrency or CONCURRENCY
         elif concurrency is not None:
@@ -104,6 +119,8 @@ def document_of(
         # A function that fails should not cost three tries before its author hears of it, nor end as completed.
         document.setdefault("error_threshold", 0)
         document.setdefault("run_max_try", 1)
+        # A call may take long, and who waits for it can stop it.
+        document.setdefault("run_invocation_timeout", DAY_SECONDS)
         if "run_invocation_timeout" in settings:
             # The engine adds 30 s for what surrounds a run, which is much beside the second that somebody asks for.
             document["arguments"] = [*document.get("arguments", []), "--task_overhead_timeout", str(OVERHEAD_SECONDS)]
@@ -143,7 +160,7 @@ def _form_of(what: Any, inputs: Any, wanted: str | None, each: bool, is_script: 
     name = os.fspath(what) if is_script else functions.name_of(what)
     if given.is_table(inputs):
         if each:
-            return {"argument": "records"}
+            return {"argument": "frame_rows" if given.library_of(inputs) == "pandas" else "records"}
         if wanted in ("list", "series", "polars_series", "array"):
             kind = "a list" if wanted == "list" else "a column"
             raise TypeError(f"{name} takes {kind}, and inputs is a table: let it take a DataFrame")

@@ -40,8 +40,9 @@ __gristmill_function__ = job.name
 ``takes_pandas``: whether it gets Parquet files as pandas reads them (``files``), or a DataFrame that ``run`` has
 written (``memory``): only then does the process unpickle what the file says about it. ``takes_items``: whether it
 gets objects, each in a line of JSON, which needs neither pyarrow nor pandas."""
-TAKES_ARROW = ("pyarrow", "polars", "records", "polars_series", "arrow_array", "array")
-TAKES_PANDAS = {"pandas": "files", "frame": "memory", "series": "memory"}
+TAKES_ARROW = ("pyarrow", "polars", "polars_lazy", "records", "polars_series", "arrow_array", "array")
+TAKES_PANDAS = {"pandas": "files", "frame": "memory", "series": "memory", "frame_rows": "memory"}
+TAKES_ITEMS = ("items", "lines")
 CODE = (
     *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
     *("names", "varnames", "freevars", "cellvars"),
@@ -49,7 +50,7 @@ CODE = (
 """What decides the behaviour of a code object, besides its constants."""
 TRAVELS_ANYWAY = ("gristmill", "azureml_user", "cloudpickle")
 """Packages that every worker process has."""
-FORM = ("argument", "each", "concurrency", "is_named", "dtype", "shape", "working_folder")
+FORM = ("argument", "each", "concurrency", "is_named", "dtype", "shape", "of_lines", "working_folder")
 """What the caller says about the form of the argument."""
 SPECIAL = ("state", "context")
 """Names of parameters that get something else than the mini-batch."""
@@ -58,6 +59,7 @@ ARGUMENTS = {
     ("pandas", "Series"): "series",
     ("pyarrow", "Table"): "pyarrow",
     ("polars", "DataFrame"): "polars",
+    ("polars", "LazyFrame"): "polars_lazy",
     ("polars", "Series"): "polars_series",
     ("numpy", "ndarray"): "array",
     ("builtins", "list"): "list",
@@ -66,7 +68,8 @@ ARGUMENTS = {
     **{("builtins", name): "item" for name in ("str", "bytes", "int", "float", "dict")},
     ("pathlib", "Path"): "item",
 }
-TABLES = ("pandas", "frame", "pyarrow", "polars", "series", "polars_series", "arrow_array", "array")
+GENERATORS = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+TABLES = ("pandas", "frame", "pyarrow", "polars", "polars_lazy", "series", "polars_series", "arrow_array", "array")
 """Forms of an argument that is a table or a column."""
 
 
@@ -166,6 +169,7 @@ def pack(
         **form,
         "name": f"{name_of(function)}()",
         "is_async": is_async(function),
+        "yields": any(is_one(inspect.unwrap(function)) for is_one in GENERATORS),
         "python": list(sys.version_info[:2]),
         "takes": [one.name for one in _positional(function)[1:] if one.name in SPECIAL],
         "folders": [path for path in map(os.path.abspath, sys.path) if _is_own_folder(path)],
@@ -193,7 +197,7 @@ def pack(
         ENTRY.format(
             takes_arrow=form["argument"] in TAKES_ARROW,
             takes_pandas=repr(TAKES_PANDAS.get(form["argument"])),
-            takes_items=form["argument"] == "items",
+            takes_items=form["argument"] in TAKES_ITEMS,
         )
     )
     (beside / "function.pkl").write_bytes(pickled)
@@ -328,24 +332,44 @@ def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
     a folder of modules, and their sources. The modules that a function has as globals travel with it."""
     import dis
 
-    found: dict[str, bytes] = {}
+    names: list[str] = []
     left = list(codes)
     while left:
         code = left.pop()
         left += [one for one in code.co_consts if isinstance(one, types.CodeType)]
-        imported = [one for one in dis.get_instructions(code) if one.opname in ("IMPORT_NAME", "IMPORT_FROM")]
-        package = ""
-        for one in imported:
+        module = ""
+        for one in dis.get_instructions(code):
             if one.opname == "IMPORT_NAME":
-                package = str(one.argval)
-            names = [package] if one.opname == "IMPORT_NAME" else [f"{package}.{one.argval}"]
-            for name in names:
-                for path, file in _own_files(name):
-                    if path not in found:
-                        with open(file, "rb") as opened:
-                            found[path] = opened.read()
-                        left.append(compile(found[path], file, "exec", dont_inherit=True))
+                module = str(one.argval)
+                names.append(module)
+            elif one.opname == "IMPORT_FROM":
+                names.append(f"{module}.{one.argval}")
+    found: dict[str, bytes] = {}
+    while names:
+        for path, file in _own_files(names.pop()):
+            if path not in found:
+                with open(file, "rb") as opened:
+                    found[path] = opened.read()
+                names += _names_imported_by(path, found[path])
     return found
+
+
+def _names_imported_by(path: str, source: bytes) -> list[str]:
+    """Returns the names of the modules that the source of a module imports, and of what it imports from them."""
+    import ast
+
+    package = path.removesuffix(".py").removesuffix("/__init__").split(os.sep)
+    if not path.endswith("__init__.py"):
+        package.pop()
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parts = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*parts, *filter(None, [node.module])])
+            names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def _own_files(name: str) -> list[tuple[str, str]]:

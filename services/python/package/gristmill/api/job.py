@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -231,7 +230,8 @@ class Job:
         cause = f"job {self.id} {result.get('state', '').lower()}: {self._say(str(result.get('cause')))}"
         if result.get("state") == "Failed":
             # Rows that could not be read have not reached the function.
-            advice = self._advice if result["mini_batches"]["failed"] else None
+            is_of_rows = result["mini_batches"]["failed"] and "IllegalResult" not in cause
+            advice = self._advice if is_of_rows else None
             raise JobFailed(self, cause, self._say(self._first_traceback()), advice)
         if result.get("state") == "Canceled":
             raise JobCanceled(self, cause)

@@ -17,8 +17,9 @@ from gristmill.api.keywords import nearest
 from gristmill.api.step_values import Step, home, plain, text_of
 
 ISOLATE = (
-    'All rows of a failed mini-batch failed with it. isolate="items" runs them again in smaller pieces, and only those '
-    "that fail alone are rejected; a function that treats rows together, as a mean does, gets other results then."
+    'All rows of a failed mini-batch failed with it. With isolate="items" they run again in smaller pieces, and only '
+    "those that fail alone are rejected, as many as error_threshold allows; a function that treats rows together, as a "
+    "mean does, gets other results then."
 )
 
 
@@ -217,8 +218,8 @@ def _to_its_end(call: Call, progress: bool, verbose: bool) -> Job:
 def _start(call: Call) -> Job:
     if os.environ.get(contract.PROCESS_VARIABLE):
         raise RuntimeError(
-            "this is a worker process of a job, and it must not start another job: "
-            "put the call below `if __name__ == '__main__':`"
+            "this is a worker process of a job, which must not start another one: a function cannot call gristmill, "
+            "and a script has its call below `if __name__ == '__main__':`"
         )
     if "gpus" in call.settings:
         from gristmill.api.gpus import with_gpu_keys
@@ -255,7 +256,9 @@ def _start(call: Call) -> Job:
     try:
         job = Job._begun(Child(arguments, text_of(document)), target, say)
     except InvalidJob as error:
-        raise InvalidJob(say(str(error)), error.problems) from None
+        texts = isinstance(call.inputs, list) and "does not exist" in str(error)
+        hint = "\nA list of texts is a list of paths: pass gristmill.items([…]) for texts." if texts else ""
+        raise InvalidJob(say(str(error)) + hint, error.problems) from None
     except JobBusy as busy:
         # This folder belongs to one function, input and settings.
         if busy.job_id is None or fresh or Path(document.get("output", "")).parent != home() / "functions" / "outputs":

@@ -15,8 +15,10 @@ KEYS = (
     *("lost_delivery_max", "mini_batch_size", "names", "on_type_mismatch", "output_format", "process_count_per_node"),
     *("run_invocation_timeout", "run_max_try", "skip_rows", "support_multi_line", "take"),
 )
-SETTING = re.compile(rf'\b(?P<key>{"|".join(KEYS)}): (?P<value>"[^"]*"|[\w-]+(\.\d+)?)')
-"""A key of a job file and a simple value."""
+SETTING = re.compile(
+    rf'(?:(?<=set )|(?<=`)|(?<=or )|(?<=to )|(?<=, ))(?P<key>{"|".join(KEYS)}): (?P<value>"[^"]*"|[\w-]+(\.\d+)?)'
+)
+"""A key of a job file and a simple value, in a remedy."""
 NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows", "columns": "usecols or dtype"}
 """Keys that the functions of this package call otherwise."""
 WHOLE = {("header", "no_header"): 'header=None, names=["a", "b"]', ("infer_column_types", "false"): "dtype=str"}
