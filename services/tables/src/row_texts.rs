@@ -36,7 +36,7 @@ pub fn row_texts(stream: &[u8], rows: &[u64], bytes_max: usize) -> Result<Vec<St
 
 /// Returns the batch without the columns that say of its rows which lines they were, and whether they fit.
 fn shown_columns(batch: &RecordBatch) -> Result<RecordBatch> {
-    let is_hidden = |field: &Field| [fields::LINES, fields::FITS].iter().any(|key| field.metadata().contains_key(*key));
+    let is_hidden = |field: &Field| [fields::LINES, fields::FITS].iter().any(|key| field.metadata().contains_key(key));
     let all = batch.schema_ref().fields().iter().enumerate();
     let shown: Vec<usize> = all.filter(|(_, field)| !is_hidden(field)).map(|(position, _)| position).collect();
     Ok(batch.project(&shown)?)

@@ -23,8 +23,9 @@ def with_gpu_keys(settings: dict[str, Any]) -> dict[str, Any]:
         return others
     if given := [key for key in KEYS if others.get(key) is not None]:
         raise ValueError(f"gpus and {given[0]} are both given: pass one of them")
-    if isinstance(gpus, Real) and not isinstance(gpus, bool) and math.isfinite(gpus) and gpus > 0:
-        key, count = (KEYS[0], float(gpus)) if gpus >= 1 else (KEYS[1], 1 / gpus)
+    number = float(gpus) if isinstance(gpus, Real) and not isinstance(gpus, bool) else math.nan
+    if math.isfinite(number) and number > 0:
+        key, count = (KEYS[0], number) if number >= 1 else (KEYS[1], 1 / number)
         if math.isclose(count, round(count), rel_tol=1e-9):
             return {**others, key: round(count)}
     raise ValueError(
