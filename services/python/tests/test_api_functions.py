@@ -382,6 +382,15 @@ def test_timeout_is_about_what_was_asked_for(home):
     assert time.monotonic() - began < 30
 
 
+def test_call_may_take_long(home):
+    from gristmill.api.document import document_of
+
+    given = {"each": False, "init": None, "mini_batch_size": None, "name": None}
+    here, there = (document_of(len, [1], target=target, settings={}, **given) for target in (None, "prod"))
+    # SQS lends a message for 12 hours at most.
+    assert (here["run_invocation_timeout"], there["run_invocation_timeout"]) == (86_400, 900)
+
+
 def test_relative_paths_are_those_of_the_caller(home, tmp_path):
     (tmp_path / "model.txt").write_text("weights")
     job = run(lambda numbers: [Path("model.txt").read_text()], [1])

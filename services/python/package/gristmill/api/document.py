@@ -19,7 +19,10 @@ OTHER_WORDS = {
     **dict.fromkeys(("num_gpus",), "gpus"),
 }
 """What other libraries call keywords."""
-DAY_SECONDS = 86_400
+LONG_SECONDS = 86_400
+"""Limit of a call of a function on this machine: a day."""
+TARGET_SECONDS = 900
+"""The same on a compute target."""
 OVERHEAD_SECONDS = 5
 """Time for what surrounds a call of a function: reading its mini-batch, and the import of pandas for the first one."""
 
@@ -119,8 +122,8 @@ def document_of(
         # A function that fails should not cost three tries before its author hears of it, nor end as completed.
         document.setdefault("error_threshold", 0)
         document.setdefault("run_max_try", 1)
-        # A call may take long, and who waits for it can stop it.
-        document.setdefault("run_invocation_timeout", DAY_SECONDS)
+        # A call may take long, and who waits for it can stop it. Some queues do not lend a mini-batch for a day.
+        document.setdefault("run_invocation_timeout", LONG_SECONDS if target is None else TARGET_SECONDS)
         if "run_invocation_timeout" in settings:
             # The engine adds 30 s for what surrounds a run, which is much beside the second that somebody asks for.
             document["arguments"] = [*document.get("arguments", []), "--task_overhead_timeout", str(OVERHEAD_SECONDS)]
