@@ -224,11 +224,12 @@ def test_pandas_frame_comes_back(home, form, seed):
     "index",
     [
         pandas.RangeIndex(ROWS),
+        pandas.RangeIndex(10, 10 + 5 * ROWS, 5),
         pandas.Index([10 * number for number in range(ROWS)]),
         pandas.date_range("2024-01-01", periods=ROWS, tz="UTC", name="at"),
         pandas.MultiIndex.from_product([["a"], range(ROWS)], names=["letter", None]),
     ],
-    ids=["range", "numbers", "times", "levels"],
+    ids=["counting", "range", "numbers", "times", "levels"],
 )
 def test_index_of_an_input_comes_back(home, index):
     frame = pandas.DataFrame({3: range(ROWS), 0: 1.5}, index=index)

@@ -110,7 +110,7 @@ class Tables:
     def _kept_index(self, frame):
         """Returns the levels of the index if it says more than the positions of the rows, else ``None``."""
         index = frame.index
-        if not says_more_than_positions(index) and (is_range(index) or not self.keeps_index):
+        if not says_more_than_positions(index) and (counts_rows(index) or not self.keeps_index):
             return None
         return [index.get_level_values(level).to_series() for level in range(index.nlevels)]
 
@@ -150,6 +150,11 @@ class Tables:
 
 def is_range(index):
     return type(index).__name__ == "RangeIndex"
+
+
+def counts_rows(index):
+    """Returns whether an index is the range that counts rows from 0."""
+    return is_range(index) and (index.start, index.step) == (0, 1)
 
 
 def says_more_than_positions(index):

@@ -24,7 +24,7 @@ from gristmill.handing_back import HandingBack
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
 from gristmill.profiling import make_profiler
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, ShortResult, accept, compare_lengths
-from gristmill.rows import Tables, make_formatter
+from gristmill.rows import Tables, counts_rows, make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
 ORIGINAL_SAYS = "The run() method in the entry script should return a list or a pandas DataFrame."
@@ -395,7 +395,7 @@ class Process:
                 return arrow_table(table, rows)
             frame = pandas_frame(table, rows, functions.wants_pandas == "memory")
             if isinstance(self._formatter, Tables):
-                self._formatter.keeps_index = type(frame.index).__name__ != "RangeIndex"
+                self._formatter.keeps_index = not counts_rows(frame.index)
             return frame
         from gristmill.tables import frame_of
 
