@@ -446,7 +446,7 @@ def test_job_outlives_its_notebook():
 def test_canceled_job_says_so():
     notebook = started(CALL.format("submit") + "; time.sleep(600)")
     job = committed()
-    threading.Timer(1, Path("gate").absolute().touch).start()
+    threading.Timer(5, Path("gate").absolute().touch).start()
     job.cancel()
     notebook.kill()
     notebook.communicate()
