@@ -483,8 +483,16 @@ def len_of(paths: list[str]):
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
-        (lambda: gristmill.read_csv("a", seperator=";"), TypeError, "read_csv has no seperator: there are path, sep"),
-        (lambda: gristmill.read_csv("a", skip_rows=1), TypeError, "read_csv has no skip_rows: did you mean skiprows"),
+        (
+            lambda: gristmill.read_csv("a", seperator=";"),
+            TypeError,
+            "read_csv has no keyword seperator: there are path, sep",
+        ),
+        (
+            lambda: gristmill.read_csv("a", skip_rows=1),
+            TypeError,
+            "read_csv has no keyword skip_rows: did you mean skiprows",
+        ),
         (lambda: gristmill.read_csv("a", header=None), ValueError, "header=None needs the names of the columns"),
         (lambda: gristmill.read_csv("a", header=3), ValueError, "pass skiprows=3, the lines before it"),
         (lambda: gristmill.read_csv("a", header=-1), ValueError, "header=-1 is not possible"),
@@ -506,7 +514,7 @@ def len_of(paths: list[str]):
         (lambda: gristmill.read_csv("a", usecols=[0]), TypeError, "a list of names"),
         (lambda: gristmill.read_csv(3), TypeError, "read_csv takes a path, pattern or URL"),
         (lambda: gristmill.read_json("a", lines=False), ValueError, "write one object a line"),
-        (lambda: gristmill.read_parquet("a", filters=[]), TypeError, "read_parquet has no filters"),
+        (lambda: gristmill.read_parquet("a", filters=[]), TypeError, "read_parquet has no keyword filters"),
         (
             lambda: run(len_of, gristmill.read_csv("a")),
             TypeError,

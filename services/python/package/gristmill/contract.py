@@ -31,6 +31,9 @@ TRACEBACK_BYTES_MAX = 16 * 1024
 MESSAGE_CHARACTERS_MAX = 2000
 """Longest one-line message in an error report."""
 
+KEEP_SECONDS = 0.05
+"""Seconds between two moments at which a process keeps the results of single items for another try."""
+
 CONCURRENCY = 8
 """Items that ``run_item()`` works on at a time, if the job does not say it."""
 

@@ -12,6 +12,7 @@ import random
 import time
 import traceback
 
+from gristmill.contract import KEEP_SECONDS
 from gristmill.errors import add_note, is_own_frame
 from gristmill.results import RowsOfItems
 
@@ -19,8 +20,6 @@ ASYNCIO_FOLDER = os.path.dirname(asyncio.__file__) + os.sep
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
 """Longest pause, with doubling, of an answer that does not say how long."""
-KEEP_SECONDS = 0.05
-"""Time between two moments at which the results of ``run_item`` are kept for another try."""
 FIRST_ITEMS = PROBES = 8
 """Items that fail before any succeeds: so many from the start, and so many from everywhere, before the rest is left."""
 DOUBTED_FIRST_ITEMS, DOUBTED_PROBES = 1, 3

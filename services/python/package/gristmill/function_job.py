@@ -7,12 +7,11 @@ import os
 import pickle
 import sys
 import time
+import traceback
 
+from gristmill.contract import KEEP_SECONDS
 from gristmill.errors import add_note
 from gristmill.results import RowsOfItems
-
-KEEP_SECONDS = 0.05
-"""Time between two moments at which the results of single items are kept for another try."""
 
 
 class FunctionJob:
@@ -72,11 +71,16 @@ class FunctionJob:
                 row = self._awaited(self._function(item, **named))
             except Exception as error:
                 add_note(error, f"in item {position} of the mini-batch: {item!r:.200}")
+                # The report needs the lines, and the variables may be large.
+                traceback.clear_frames(error.__traceback__)
                 result.failures.append((position, error))
                 continue
             rows = row if self._about["yields"] else () if row is None else (row,)
-            if any(hasattr(row, "columns") for row in rows):
-                said = f"{self.name} returned a {type(row).__name__} for one item: return a dict, or call gristmill.run"
+            table = next((one for one in rows if hasattr(one, "columns")), None)
+            if table is not None:
+                said = (
+                    f"{self.name} returned a {type(table).__name__} for one item: return a dict, or call gristmill.run"
+                )
                 result.failures.append((position, TypeError(said)))
                 continue
             result.positions += [position] * len(rows)
@@ -175,7 +179,7 @@ def _array(table, about):
 _ARGUMENTS = {
     "pandas": lambda frame, _: frame,
     "frame": lambda frame, _: frame,
-    "pyarrow": lambda table, about: _parsed(table, about),
+    "pyarrow": _parsed,
     "polars": _polars,
     "list": lambda paths, _: list(paths),
     "items": lambda rows, _: [pickle.loads(base64.b64decode(row["item"])) for row in rows],

@@ -5,12 +5,13 @@ They describe an input, and read nothing: the engine cuts it into mini-batches, 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gristmill.api.inputs import Described, Items, paths_of
-from gristmill.api.keywords import nearest
+from gristmill.api.keywords import checked
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
@@ -25,8 +26,10 @@ TYPES = {
     "timestamp": ("datetime64[ns]", "datetime64", "datetime", "timestamp[ns]"),
 }
 """Types of columns of a job file, and what pandas, NumPy, Polars and Arrow call them, in lower case."""
+WITHOUT = "; for what the engine lacks, read the column as str, and convert it in the function"
 
 
+@functools.partial(checked, advice=WITHOUT)
 def read_csv(
     path: Paths,
     *,
@@ -38,13 +41,12 @@ def read_csv(
     dtype: Any = None,
     skiprows: int = 0,
     nrows: int | None = None,
-    encoding: str = "utf-8",
+    encoding: str | None = None,
     parse_dates: Sequence[str] | None = None,
     dayfirst: bool = False,
     partition_format: str | None = None,
     support_multi_line: bool | None = None,
     on_type_mismatch: str | None = None,
-    **unknown: Any,
 ) -> Described:
     """Describes CSV files, with the names and defaults of ``pandas.read_csv``. The types are those that pandas finds.
 
@@ -56,7 +58,8 @@ def read_csv(
     :param usecols: the names of the columns to read, in this order.
     :param dtype: the types of some columns by name (``{"zip": str}``), or ``str`` for all.
     :param skiprows: the number of lines before the header.
-    :param nrows: the number of rows to read of all files.
+    :param nrows: the number of rows to read, counted over all files.
+    :param encoding: the encoding of the files, such as ``"latin-1"``; by default UTF-8.
     :param parse_dates: the names of columns with times.
     :param dayfirst: in these, ``1/2/2020`` is in February.
     :param partition_format: columns from the paths, such as ``"{store}/{date:yyyy-MM}.csv"``.
@@ -69,7 +72,6 @@ def read_csv(
     >>> gristmill.run(lambda frame: frame, rows, progress=False).to_pandas()["zip"].tolist()
     ['00501']
     """
-    _no_more("read_csv", unknown, read_csv)
     if sep is not None and delimiter is not None:
         raise TypeError("read_csv: sep and delimiter are the same; pass one of them")
     delimiter = sep if delimiter is None else delimiter
@@ -77,10 +79,8 @@ def read_csv(
         raise ValueError(f"read_csv: sep={delimiter!r} is not one ASCII character")
     if not hasattr(skiprows, "__index__") or skiprows < 0:
         raise TypeError(f"read_csv: skiprows is the number of lines to skip, not {skiprows!r}")
-    keys: dict[str, Any] = {"delimiter": delimiter, "skip_rows": skiprows or None, "take": nrows}
+    keys: dict[str, Any] = {"delimiter": delimiter, "skip_rows": skiprows or None, "take": nrows, "encoding": encoding}
     keys |= _header_of(header, names)
-    if encoding.lower() not in ("utf-8", "utf8"):
-        keys["encoding"] = encoding
     types = _types(dtype, "read_csv")
     if types == "string":
         keys["infer_column_types"] = False
@@ -97,16 +97,16 @@ def read_csv(
     return _table("csv", paths, keys, partition_format)
 
 
+@checked
 def read_json(
     path: Paths,
     *,
     lines: bool = True,
     dtype: Any = None,
     nrows: int | None = None,
-    encoding: str = "utf-8",
+    encoding: str | None = None,
     partition_format: str | None = None,
     on_type_mismatch: str | None = None,
-    **unknown: Any,
 ) -> Described:
     """Describes files of JSON lines: one object on each line.
 
@@ -117,7 +117,6 @@ def read_json(
     :param partition_format: as in ``read_csv``.
     :param on_type_mismatch: as in ``read_csv``.
     """
-    _no_more("read_json", unknown, read_json)
     if not lines:
         raise ValueError(
             "read_json: lines=False, a file that is one JSON document, is not possible; write one object a line, or "
@@ -126,19 +125,17 @@ def read_json(
     types = _types(dtype, "read_json")
     if types == "string":
         raise TypeError("read_json: dtype has the types of some columns by name; JSON has types of its own")
-    keys = {"take": nrows, "columns": _columns(None, types), "on_type_mismatch": on_type_mismatch}
-    if encoding.lower() not in ("utf-8", "utf8"):
-        keys["encoding"] = encoding
+    keys = {"take": nrows, "columns": _columns(None, types), "encoding": encoding, "on_type_mismatch": on_type_mismatch}
     return _table("jsonl", paths_of(path, "read_json"), keys, partition_format)
 
 
+@checked
 def read_parquet(
     path: Paths,
     *,
     columns: Sequence[str] | None = None,
     n_rows: int | None = None,
     partition_format: str | None = None,
-    **unknown: Any,
 ) -> Described:
     """Describes Parquet files. Each row group is a mini-batch.
 
@@ -147,7 +144,6 @@ def read_parquet(
     :param n_rows: the number of rows to read of all files.
     :param partition_format: as in ``read_csv``.
     """
-    _no_more("read_parquet", unknown, read_parquet)
     keys = {"columns": _columns(columns, {}), "take": n_rows}
     return _table("parquet", paths_of(path, "read_parquet"), keys, partition_format)
 
@@ -233,14 +229,3 @@ def _columns(names: Sequence[str] | None, types: dict[str, str]) -> Any:
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"the columns to read are a list of names, not {names!r}")
     return [{name: types[name]} if name in types else name for name in names]
-
-
-def _no_more(owner: str, unknown: dict[str, Any], function: Any) -> None:
-    """Fails with the nearest keyword if there are unknown ones."""
-    if unknown:
-        import inspect
-
-        name = next(iter(unknown))
-        known = [one.name for one in inspect.signature(function).parameters.values() if one.name != "unknown"]
-        advice = "; what the engine lacks, the function can do: read the column as str, and convert it there"
-        raise TypeError(f"{owner} has no {name}: {nearest(name, known)}{advice if owner == 'read_csv' else ''}")

@@ -19,6 +19,8 @@ OTHER_WORDS = {
     **dict.fromkeys(("num_gpus",), "gpus"),
 }
 """What other libraries call keywords."""
+TAKERS = {"records": None, "frame_rows": "pandas"}
+"""Forms whose inputs ``stored_table`` writes as it does for another one."""
 LONG_SECONDS = 86_400
 """Limit of a call of a function on this machine: a day."""
 TARGET_SECONDS = 900
@@ -77,9 +79,7 @@ def document_of(
         inputs = given.collected(inputs)
         form |= _form_of(what, inputs, wanted, each, is_script)
         is_table = form["argument"] in functions.TABLES
-        taker = None if is_script or form["argument"] == "records" else form["argument"]
-        if form["argument"] == "frame_rows":
-            taker = "pandas"
+        taker = None if is_script else TAKERS.get(form["argument"], form["argument"])
         if form["argument"] == "pandas" and given.library_of(inputs) == "pandas":
             form["argument"] = "frame"
         if len(inputs) and form["argument"] == "items":

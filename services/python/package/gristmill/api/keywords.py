@@ -20,10 +20,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
 
 
-def checked(function: Callable[Parameters, Result], owner: str | None = None) -> Callable[Parameters, Result]:
+def checked(
+    function: Callable[Parameters, Result], owner: str | None = None, advice: str = ""
+) -> Callable[Parameters, Result]:
     """Makes a misspelt keyword an error with the nearest name, in every release of Python.
 
     :param owner: what messages call the function; by default its name.
+    :param advice: the end of every message.
     """
     import inspect
 
@@ -35,7 +38,7 @@ def checked(function: Callable[Parameters, Result], owner: str | None = None) ->
     def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
         for name in named:
             if name not in names:
-                raise TypeError(f"{owner} has no keyword {name}: {nearest(name, names)}")
+                raise TypeError(f"{owner} has no keyword {name}: {nearest(name, names)}{advice}")
         return function(*arguments, **named)
 
     return call

@@ -45,7 +45,6 @@ class Wording:
 
     def __call__(self, text: str) -> str:
         """Returns the text in the words of the call."""
-        text = text.replace("The run() method in the entry script", self._called)
         text = re.sub(r"(?<![\w.])run\(\)", lambda _: self._called, text)
         text = KEY_OF_INPUT.sub(lambda match: NAMES.get(match["key"], match["key"]), text)
         text = TYPE_OF_COLUMN.sub(_type_of_column, text)
