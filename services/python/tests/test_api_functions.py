@@ -382,6 +382,24 @@ def test_timeout_is_about_what_was_asked_for(home):
     assert time.monotonic() - began < 30
 
 
+def test_options_of_the_engine_join_the_arguments(home):
+    from gristmill.api.document import document_of
+
+    given = {"each": False, "init": None, "mini_batch_size": None, "name": None, "target": None}
+    for arguments in ("--mode 'a b'", ["--mode", "a b"]):
+        settings = {"arguments": arguments, "run_invocation_timeout": 9}
+        document = document_of(len, [1], settings=settings, **given)
+        assert document["arguments"] == ["--mode", "a b", "--task_overhead_timeout", "5"]
+    none = document_of(len, [], settings={"arguments": ["-x"]}, **given)
+    assert none["arguments"] == ["-x", "--rank_mini_batch_count", "1"]
+
+
+def test_inputs_are_of_one_kind(home):
+    both = {"a": gristmill.read_csv("a.csv"), "b": gristmill.files("b.txt")}
+    with pytest.raises(TypeError, match="inputs are tables and files of any content: a function gets one kind"):
+        run(len, both)
+
+
 def test_call_may_take_long(home):
     from gristmill.api.document import document_of
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def document_of(
         )
     document: dict[str, Any] = {}
     empty = None
+    options: list[str] = []
     form: dict[str, Any] = {"each": each, "working_folder": os.getcwd() if target is None else None}
     paths = given.path_inputs(inputs)
     if paths is not None:
@@ -92,7 +94,7 @@ def document_of(
             raise ValueError("inputs is empty: there is nothing to run on")
         else:
             empty = inputs
-            document["arguments"] = ["--rank_mini_batch_count", "1"]
+            options += ["--rank_mini_batch_count", "1"]
     if is_script:
         script = Path(absolute(what))
         document |= {"source_directory": str(script.parent), "entry_script": script.name}
@@ -126,7 +128,10 @@ def document_of(
         document.setdefault("run_invocation_timeout", LONG_SECONDS if target is None else TARGET_SECONDS)
         if "run_invocation_timeout" in settings:
             # The engine adds 30 s for what surrounds a run, which is much beside the second that somebody asks for.
-            document["arguments"] = [*document.get("arguments", []), "--task_overhead_timeout", str(OVERHEAD_SECONDS)]
+            options += ["--task_overhead_timeout", str(OVERHEAD_SECONDS)]
+    if options:
+        arguments = document.get("arguments") or []
+        document["arguments"] = [*(shlex.split(arguments) if isinstance(arguments, str) else arguments), *options]
     return document
 
 
@@ -142,8 +147,11 @@ def _of_paths(
     what: Any, paths: list[dict[str, Any]], wanted: str | None, is_script: bool
 ) -> tuple[list[dict[str, Any]], bool]:
     """Returns the inputs of a job file, and whether they are tables."""
-    if "type" in paths[0]:
-        is_table = given.looks_tabular(paths)
+    described = {one["type"] for one in paths if "type" in one}
+    if len(described) > 1:
+        raise TypeError("inputs are tables and files of any content: a function gets one kind, so pass one of them")
+    if described:
+        is_table = "tabular" in described
         if wanted is not None and (wanted != "list") != is_table:
             kinds = ("a list of paths", "tables") if is_table else ("a table", "files of any content")
             raise TypeError(f"{functions.name_of(what)} takes {kinds[0]}, and inputs are {kinds[1]}")
