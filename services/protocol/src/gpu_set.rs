@@ -18,7 +18,7 @@ enum Json {
 }
 
 impl GpuSet {
-    /// Returns the set of these GPUs; `None`: there are none.
+    /// Creates the set of these GPUs, or returns `None` if the list is empty.
     pub fn new(mut numbers: Vec<u32>) -> Option<Self> {
         numbers.sort_unstable();
         (!numbers.is_empty()).then_some(Self(numbers))

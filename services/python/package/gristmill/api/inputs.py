@@ -72,7 +72,7 @@ def _paths(value: Any) -> list[str] | None:
 
 
 def paths_of(value: Any, what: str) -> list[str]:
-    """Returns the paths of an input of files. Fails if the value is none."""
+    """Returns absolute paths, or URLs. Fails if the value is neither a path nor a list of paths."""
     paths = _paths(value)
     if paths is None:
         raise TypeError(f"{what} takes a path, pattern or URL, or a list of them, not {type(value).__name__}")
@@ -266,7 +266,7 @@ def collected(inputs: Any) -> Any:
 
 
 def rows_each(rows: int, size_in_bytes: int, mini_batch_size: int | str | None) -> int:
-    """Returns the number of rows of a mini-batch of inputs in memory, which have so many rows and bytes.
+    """Returns how many rows each mini-batch gets of inputs in memory with this number of rows and this size.
 
     :param mini_batch_size: rows or items (``500``, ``"500 rows"``) or bytes (``"1MB"``); by default a few mini-batches
         for each core.
