@@ -202,6 +202,21 @@ def test_machine_with_too_few_gpus_refuses_the_job(workplace, gpus, settings, ex
     assert workplace.job_ids() == []
 
 
+def test_job_is_not_continued_with_too_few_gpus(workplace):
+    workplace.data(2)
+    script = """
+        from recorder import record
+        def init(): record("import")
+        def run(files): raise ValueError("fails") if len(files) == 1 else None
+    """
+    job = workplace.job(script, gpus_per_process=2, process_count_per_node=None)
+    failed = job.run(expect=42, AZ_BATCHAI_GPU_COUNT_FOUND="2")
+    for command in (["retry", failed.job_id], ["replay", failed.job_id, "--mini-batch", "0"], ["replay", failed.job_id]):
+        ended = workplace.command(*command, AZ_BATCHAI_GPU_COUNT_FOUND="1")
+        assert ended.exit_status not in (COMPLETED, 42, 101), str(ended)
+        assert "gpus_per_process: a process needs 2 GPUs, and this machine has 1 GPU;" in ended.stderr, str(ended)
+
+
 def test_target_refuses_several_gpus_for_a_process(workplace):
     workplace.data(1)
     workplace.write({"gristmill.toml": '[targets.here]\nqueue = "sqlite:queues"\nstore = "store"\n'})

@@ -119,4 +119,4 @@ def test_start_is_itemised(workplace):
     assert re.search(
         r"Start of a process, mean of 1 process: interpreter .* init\(\) 0\.\d+ s, first run\(\) 0\.", result
     )
-    assert re.search(r"GPUs: \d\.\d s busy in run\(\), \d\.\d s idle\.", result)
+    assert re.search(r"Processes with GPUs: \d\.\d s in run\(\), \d\.\d s idle\.", result)

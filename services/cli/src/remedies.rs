@@ -77,8 +77,8 @@ pub fn message(error: &Error) -> String {
 pub fn busy(busy: &Busy) -> String {
     match busy {
         Busy::Running(job_id) => format!("{busy}; `gristmill status {job_id}` shows its progress"),
-        Busy::SameOutput { job_id: Some(id), .. } => {
-            format!("{busy}; wait for it, or stop it with: gristmill cancel {id}")
+        Busy::SameOutput { job_id: Some(id), target, .. } => {
+            format!("{busy}; wait for it, or stop it with: gristmill cancel {id}{}", flags(target))
         }
         Busy::SameOutput { job_id: None, .. } => format!("{busy}; wait for it"),
         Busy::Full { target, .. } => {

@@ -230,6 +230,7 @@ mod tests {
                 result: None,
                 progress: None,
                 replayed_by: None,
+                output_changed: false,
                 source_directory,
                 logs,
             }

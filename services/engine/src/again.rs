@@ -44,6 +44,7 @@ impl Engine {
         let (home, jobs) = (self.home(), self.jobs());
         let job = jobs.with_script(wanted, source_directory).await?;
         self.check_script(&job.spec, false, events)?;
+        self.check_gpus(&job.spec)?;
         let alone = jobs.alone(job, mini_batch).await?;
         let lock = home.try_lock_job(&alone.spec.job_id)?.context("a new job is already locked")?;
         let output = take_output(&alone.spec, home)?;

@@ -19,6 +19,8 @@ pub enum Busy {
         job_id: Option<String>,
         /// The output.
         output: PathBuf,
+        /// Where both jobs run.
+        target: TargetRef,
     },
     /// The quotas of the target do not let the job run now, and it was not to wait.
     #[error("{} has no room for the job: {full}", of_target(target))]

@@ -11,15 +11,21 @@ pub(crate) fn has_completed(job: &FoundJob) -> bool {
     job.result.as_ref().is_some_and(|result| result.state == JobState::Completed)
 }
 
-/// Whether nothing has written to the output since the job ended, as far as this machine can see it.
+/// Whether the output is still what the job has written, as far as this machine can see it.
 pub(crate) async fn is_untouched(output: &str, job: &FoundJob) -> bool {
-    let Ok(Some(ended)) = job.store.changed_at().await else { return false };
-    let is_url = output.contains("://");
-    let changed = match is_url {
-        // The script of such a job has written the files, if there are any.
-        true if job.spec.output.action == OutputAction::SummaryOnly => return true,
-        true => job.store.stores().modified(output).await.ok(),
-        false => Path::new(output).metadata().and_then(|found| found.modified()).ok().map(Into::into),
-    };
-    changed.is_some_and(|changed| changed <= ended || job.spec.output.action == OutputAction::SummaryOnly)
+    if job.spec.output.action == OutputAction::SummaryOnly {
+        // The script has written the files, if there are any.
+        return output.contains("://") || Path::new(output).exists();
+    }
+    let written = job.result.as_ref().and_then(|result| result.output_version.as_ref());
+    written.is_some() && job.store.stores().version(output).await.ok().as_ref() == written
+}
+
+/// Whether something else has written to an output on this machine.
+pub(crate) async fn is_output_changed(job: &FoundJob) -> bool {
+    let Some(result) = job.result.as_ref() else { return false };
+    match (&result.output, &result.output_version) {
+        (Some(output), Some(_)) if !output.contains("://") => !is_untouched(output, job).await,
+        _ => false,
+    }
 }

@@ -44,7 +44,17 @@ pub(crate) fn check_gpu_key(spec: &JobSpec, target: &str) -> crate::Result<()> {
 impl Engine {
     /// Returns a problem if this machine has too few GPUs for a single process of a job that asks for them.
     pub(crate) fn too_few_gpus(&self, parsed: &Parsed) -> Option<Problem> {
-        let (key, needed) = gpu_key(&parsed.spec)?;
+        self.lack_of_gpus(&parsed.spec).map(|(key, message)| parsed.problem(key, message))
+    }
+
+    /// Rejects a job that began elsewhere, or when this machine had more GPUs.
+    pub(crate) fn check_gpus(&self, spec: &JobSpec) -> crate::Result<()> {
+        let lack = self.lack_of_gpus(spec);
+        lack.map_or(Ok(()), |(key, message)| Err(Error::UnsuitableTarget(format!("{key}: {message}"))))
+    }
+
+    fn lack_of_gpus(&self, spec: &JobSpec) -> Option<(&'static str, String)> {
+        let (key, needed) = gpu_key(spec)?;
         let there = self.settings().gpus().count();
         let has = if there == 0 { "no GPU".to_owned() } else { counted(there.into(), "GPU") };
         let message = format!(
@@ -52,7 +62,7 @@ impl Engine {
              the key",
             counted(needed.into(), "GPU")
         );
-        (there < needed).then(|| parsed.problem(key, message))
+        (there < needed).then_some((key, message))
     }
 
     /// Says so if this machine has less than a job requires that runs here. It has no labels.

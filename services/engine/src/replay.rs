@@ -78,6 +78,7 @@ impl Engine {
         let mut replay = jobs.rejects_of(&job, options).await?;
         job_file::renew_script(&mut replay.spec);
         self.check_script(&replay.spec, false, events)?;
+        self.check_gpus(&replay.spec)?;
         // Before anything is created: another job may be writing it.
         let output = if separate { None } else { take_output(&replay.spec, home)? };
         if replay.spec.replays.is_some() {

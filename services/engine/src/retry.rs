@@ -20,7 +20,7 @@ use crate::ended::has_completed;
 use crate::list::in_order;
 use crate::mini_batches::MiniBatches;
 use crate::run::nothing_to_do;
-use crate::submit::PUBLISHING_EVERY;
+use crate::submit::{PUBLISHING_EVERY, check_writers, enter};
 use crate::turns::{self, Admission};
 use crate::unfinished::Needed;
 use crate::{Engine, Error, Events, For, FoundJob, Notice, Queues, Submission, Target, Unfinished};
@@ -89,6 +89,7 @@ impl Engine {
                 return Ok(Retry::NothingToDo(Box::new(result.clone())));
             }
             jobs.check_may_run_again(&found).await?;
+            check_writers(&found.spec, &store, target).await?;
             // Before the ledger is read: what ends in between counts as in flight.
             let in_queue = in_queue(&queues, &found.spec.job_id).await?;
             let options = reducer::Options { reports: false, ..reducer::Options::shared() };
@@ -159,7 +160,7 @@ impl Engine {
         let committed = mini_batches.succeeded.saturating_sub(incomplete);
         let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
         events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
-        let admission = turns::enter_again(&store, &spec).await?;
+        let admission = enter(&spec, &store, &target, turns::enter_again(&store, &spec)).await?;
         if store.is_being_removed(&job_id).await? {
             store.mark_ended(&job_id).await?;
             return Err(Error::BeingRemoved { job_id });

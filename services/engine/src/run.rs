@@ -1,7 +1,6 @@
 //! Runs a job on this machine: starts it, continues an unfinished one, or reuses the result of a finished one.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -14,7 +13,7 @@ use crate::execute::{Execution, watch_for_cancel};
 use crate::reuse::note_reuse;
 use crate::{
     Busy, Check, Engine, Error, Event, Events, For, FoundJob, Home, Index, Jobs, Lock, NewJobReason, Notice,
-    OutputLock, Remedy, Removed, Result, StopRequest, new_job_id, same_job,
+    OutputLock, Remedy, Removed, Result, StopRequest, TargetRef, new_job_id, same_job,
 };
 
 /// Earlier jobs with the same fingerprint that a run considers, newest first.
@@ -103,6 +102,7 @@ impl Engine {
             return Ok(result.clone());
         }
         jobs.check_may_run_again(&job).await?;
+        self.check_gpus(&job.spec)?;
         let output = take_output(&job.spec, home)?;
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
         drop(turn);
@@ -173,7 +173,12 @@ impl Engine {
                 continue;
             }
             let Some(lock) = home.try_lock_job(&id)? else {
-                return Err(Busy::SameOutput { job_id: Some(id), output: output_of(spec) }.into());
+                return Err(Busy::SameOutput {
+                    job_id: Some(id),
+                    output: spec.output.path(),
+                    target: TargetRef::ThisMachine,
+                }
+                .into());
             };
             if fresh {
                 continue;
@@ -294,9 +299,10 @@ pub(crate) fn take_output(spec: &JobSpec, home: &Home) -> Result<Option<OutputLo
     if spec.output.action != OutputAction::AppendRow {
         return Ok(None);
     }
-    let output = output_of(spec);
+    let output = spec.output.path();
     let locked = home.try_lock_output(&output)?;
-    locked.map(Some).map_err(|job_id| Busy::SameOutput { job_id, output }.into())
+    let target = TargetRef::ThisMachine;
+    locked.map(Some).map_err(|job_id| Busy::SameOutput { job_id, output, target }.into())
 }
 
 /// Whether the inputs of an unfinished job have changed since it was planned.
@@ -304,11 +310,4 @@ async fn inputs_have_changed(job: &FoundJob) -> bool {
     // The partitioner repeats an incomplete plan, and compares it on the way.
     let Ok(Some(plan)) = job.store.plan_complete().await else { return false };
     partitioner::inputs_digest(&job.spec).await.is_ok_and(|digest| digest != plan.inputs_digest)
-}
-
-fn output_of(spec: &JobSpec) -> PathBuf {
-    match spec.output.action {
-        OutputAction::AppendRow => spec.output.folder.as_path().join(&spec.output.file_name),
-        OutputAction::SummaryOnly => spec.output.folder.as_path().to_owned(),
-    }
 }

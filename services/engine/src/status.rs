@@ -7,6 +7,7 @@ use protocol::{JobResult, Priority, Progress};
 use reducer::{Reducer, committed_in};
 use serde::Serialize;
 
+use crate::ended::is_output_changed;
 use crate::history::{Origin, SharedHistory};
 use crate::{For, FoundJob, Hint, Jobs, Pulse, Result, Standing, State};
 
@@ -32,6 +33,8 @@ pub struct Status {
     pub progress: Option<Progress>,
     /// The last replay that has put its rows into the output of the job.
     pub replayed_by: Option<String>,
+    /// Whether something other than the job or its replays has written to its output on this machine since it ended.
+    pub output_changed: bool,
     /// The folder of its entry script, on the machine that started it.
     pub source_directory: String,
     /// The folder of its logs.
@@ -58,6 +61,8 @@ pub struct StatusDocument {
     /// The last replay that has put its rows into the output of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed_by: Option<String>,
+    /// Whether something other than the job or its replays has written to its output on this machine since it ended.
+    pub output_changed: bool,
     /// The folder of its entry script, on the machine that started it.
     pub source_directory: String,
     /// The folder of its logs.
@@ -67,10 +72,20 @@ pub struct StatusDocument {
 impl Status {
     /// Returns the JSON object of the status; `words` are those of the caller for what a job waits for.
     pub fn document(&self, words: impl FnOnce(&Hint) -> String) -> StatusDocument {
-        let Self { job_id, state, hint, owner, priority, result, progress, replayed_by, .. } = self.clone();
-        let (source_directory, logs) = (self.source_directory.clone(), self.logs.clone());
-        let hint = hint.as_ref().map(words);
-        StatusDocument { job_id, state, hint, owner, priority, result, progress, replayed_by, source_directory, logs }
+        let this = self.clone();
+        StatusDocument {
+            job_id: this.job_id,
+            state: this.state,
+            hint: this.hint.as_ref().map(words),
+            owner: this.owner,
+            priority: this.priority,
+            result: this.result,
+            progress: this.progress,
+            replayed_by: this.replayed_by,
+            output_changed: this.output_changed,
+            source_directory: this.source_directory,
+            logs: this.logs,
+        }
     }
 }
 
@@ -187,6 +202,8 @@ impl Look {
             priority,
             result: self.job.result.clone(),
             progress: committed.or_else(|| self.progress.clone()),
+            // A replay writes the output of the job again.
+            output_changed: replayed_by.is_none() && is_output_changed(&self.job).await,
             replayed_by,
             source_directory: self.job.spec.source_directory.display(),
             logs: self.job.store.shown("logs"),

@@ -108,6 +108,7 @@ impl Engine {
             spec.output.folder = ItemPath::from(job.shown("output").as_str());
         }
         make_output_folder(&spec)?;
+        check_writers(&spec, &store, target).await?;
         for _ in 0..SENDS_MAX {
             send_snapshots(&mut spec, &store, self.home(), address, events).await?;
             // No later job reuses one whose script changed while it was packed.
@@ -117,8 +118,9 @@ impl Engine {
             job.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
+                let admission = enter(&spec, &store, target, turns::enter(&store, &spec)).await?;
                 return Ok(Submission {
-                    admission: turns::enter(&store, &spec).await?,
+                    admission,
                     store,
                     job,
                     spec,
@@ -188,6 +190,30 @@ impl Submission {
     pub fn remedy(&self) -> Remedy {
         Remedy::Retry { job_id: self.spec.job_id.clone(), target: self.target.reference() }
     }
+}
+
+/// Rejects a job whose output another job of the target writes.
+pub(crate) async fn check_writers(spec: &JobSpec, store: &TargetStore, target: &Target) -> crate::Result<()> {
+    let Some(other) = store.other_writer(spec).await? else { return Ok(()) };
+    let (output, target) = (spec.output.path(), target.reference());
+    Err(Busy::SameOutput { job_id: Some(other), output, target }.into())
+}
+
+/// Opens a job with `opening`, as one that writes its output. If another job opens at the same time and writes the same
+/// output, this job is canceled.
+pub(crate) async fn enter(
+    spec: &JobSpec,
+    store: &TargetStore,
+    target: &Target,
+    opening: impl Future<Output = Result<Admission>>,
+) -> crate::Result<Admission> {
+    store.put_writer(spec).await?;
+    let admission = opening.await?;
+    let checked = check_writers(spec, store, target).await;
+    if let Err(error) = &checked {
+        store.job(&spec.job_id).request_cancel(&error.to_string()).await?;
+    }
+    checked.map(|()| admission)
 }
 
 /// Returns the owner of a job that names none.

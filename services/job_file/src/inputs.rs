@@ -202,17 +202,14 @@ fn read_table(
     let mut table = TableOptions { by_name, delimiter, columns: names, column_types: types, ..TableOptions::default() };
     table.format = format.unwrap_or(table.format);
     section.fill(&mut table, |read| if let Read::Table(set) = read { Some(set) } else { None });
-    let has_header = section.get("header").is_some();
-    if !table.names.is_empty() && !has_header {
-        table.header = HeaderMode::NoHeader;
-    }
-    if table.types == TypeRules::Pandas && is_local {
-        // As pandas reads each file. The planner reads all of a file for it, which a URL makes expensive.
-        if !has_header && table.names.is_empty() {
-            table.header = HeaderMode::AllFilesDifferentHeaders;
-        }
-        table.support_multi_line |= section.get("support_multi_line").is_none();
-    }
+    // As pandas reads each file. The planner reads all of a file for it, which a URL makes expensive.
+    let is_as_pandas = table.types == TypeRules::Pandas && is_local;
+    table.support_multi_line |= is_as_pandas && section.get("support_multi_line").is_none();
+    table.header = match (section.get("header").is_some(), table.names.is_empty()) {
+        (false, false) => HeaderMode::NoHeader,
+        (false, true) if is_as_pandas => HeaderMode::AllFilesDifferentHeaders,
+        _ => table.header,
+    };
     if !table.names.is_empty() && table.header != HeaderMode::NoHeader {
         let fault = Fault::of("names of columns, and a header that names them", "names with header: no_header");
         section.refuse("names", section.location_of("names"), fault);

@@ -98,7 +98,20 @@ fn status(job_id: &str) -> Status {
     let (hint, owner, priority, result, progress) = Default::default();
     let (replayed_by, source_directory, logs) = Default::default();
     let (job_id, state) = (job_id.to_owned(), State::Running);
-    Status { job_id, state, hint, owner, priority, result, progress, replayed_by, source_directory, logs }
+    let output_changed = false;
+    Status {
+        job_id,
+        state,
+        hint,
+        owner,
+        priority,
+        result,
+        progress,
+        replayed_by,
+        output_changed,
+        source_directory,
+        logs,
+    }
 }
 
 /// A job without a store.

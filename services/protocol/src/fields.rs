@@ -2,7 +2,8 @@
 
 /// Key of a field: what pandas must know of the column, [`FLOAT`] or [`NAN`].
 pub const PANDAS: &str = "gristmill.pandas";
-/// Whole numbers are `float64` in pandas, because a value is missing here or elsewhere.
+/// Whole numbers are `float64` in pandas, because a value is missing here or elsewhere; `Int64` or `UInt64` where that
+/// would round one.
 pub const FLOAT: &str = "float64";
 /// A missing value is NaN in pandas, not `None`.
 pub const NAN: &str = "nan";

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
-use crate::{Unfit, Waited, Waiting, WarningKind};
+use crate::{FileVersion, Unfit, Waited, Waiting, WarningKind};
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,6 +187,10 @@ pub struct JobResult {
     pub cause: Option<String>,
     /// Path of the final file, or of the output folder for `summary_only`; `None` without output.
     pub output: Option<String>,
+    /// Version of the final file as it was written; `None` without one. Another version means that something else has
+    /// written there since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_version: Option<FileVersion>,
     /// Columns of the final file, in the native formats.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<OutputColumn>,
@@ -266,6 +270,7 @@ impl JobResult {
             logs,
             cause: None,
             output: None,
+            output_version: None,
             columns: Vec::new(),
             mini_batches: Counts::default(),
             items: Counts::default(),

@@ -1,6 +1,7 @@
 //! A job after validation: every value resolved, every default filled in. Written once as `spec.json`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -413,6 +414,16 @@ pub struct Output {
     /// What each row must be; `None`: anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_schema: Option<ResultSchema>,
+}
+
+impl Output {
+    /// Returns the path or URL of the final file; without one, of the folder.
+    pub fn path(&self) -> PathBuf {
+        match self.action {
+            OutputAction::AppendRow => self.folder.as_path().join(&self.file_name),
+            OutputAction::SummaryOnly => self.folder.as_path().to_owned(),
+        }
+    }
 }
 
 /// `output_action`.

@@ -27,7 +27,7 @@ use rustc_hash::FxBuildHasher;
 /// A column: `(name, kind, array)`.
 ///
 /// The kind is `plain`, `text` (of the type that pandas has for text), `utc` (nanoseconds, of which the smallest is
-/// missing), `lines` (a list of the lines of JSON from which the rows come), `unread` (in front of them), `date` (days
+/// missing), `Int64` and `UInt64` (objects for the nullable types of pandas), `lines` (a list of the lines of JSON from which the rows come), `unread` (in front of them), `date` (days
 /// since the epoch), `datetime64[unit]` (64-bit integers, the smallest of which is missing), or `foreign`: then the array is
 /// the name of a type that only `pyarrow` can convert.
 type Column = (String, &'static str, Py<PyAny>);
@@ -72,7 +72,9 @@ impl TableReader {
                 _ if position < unread => ("unread", py.None()),
                 _ if is_json => json_values(py, array)?,
                 _ if selection.is_some() => ("lines", lines_of(py, array)?),
-                data_type if as_items && data_type.is_integer() && array.null_count() > 0 => whole_numbers(py, array)?,
+                data_type if as_items && data_type.is_integer() && array.null_count() > 0 => {
+                    ("plain", whole_numbers(py, array)?)
+                }
                 _ => convert(py, array, cache, for_pandas)?,
             };
             columns.push((selection.unwrap_or(field.name()).clone(), kind, data));
@@ -126,6 +128,12 @@ fn convert(
         DataType::Int8 => Ok(integers::<types::Int8Type>(py, array)),
         DataType::Int16 => Ok(integers::<types::Int16Type>(py, array)),
         DataType::Int32 => Ok(integers::<types::Int32Type>(py, array)),
+        DataType::Int64 if is_float && is_rounded::<types::Int64Type>(array) => {
+            Ok(("Int64", whole_numbers(py, array)?))
+        }
+        DataType::UInt64 if is_float && is_rounded::<types::UInt64Type>(array) => {
+            Ok(("UInt64", whole_numbers(py, array)?))
+        }
         DataType::Int64 => {
             Ok(wide_integers(py, array.as_primitive::<types::Int64Type>(), is_float, |value| value as f64))
         }
@@ -198,14 +206,24 @@ where
 }
 
 /// Converts whole numbers, some of which are missing, to `int` and `None`.
-fn whole_numbers(py: Python<'_>, array: &ArrayRef) -> PyResult<(&'static str, Py<PyAny>)> {
+fn whole_numbers(py: Python<'_>, array: &ArrayRef) -> PyResult<Py<PyAny>> {
     let array = cast(array, &DataType::Decimal128(20, 0)).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let cell = |value: Option<i128>| match value {
         Some(value) => Ok(value.into_pyobject(py)?.into_any().unbind()),
         None => Ok(py.None()),
     };
     let cells = array.as_primitive::<types::Decimal128Type>().iter().map(cell).collect::<PyResult<Vec<_>>>()?;
-    Ok(("plain", objects(py, cells)))
+    Ok(objects(py, cells))
+}
+
+/// Returns whether one of these whole numbers may be another as `float64`.
+fn is_rounded<T>(array: &ArrayRef) -> bool
+where
+    T: ArrowPrimitiveType,
+    T::Native: Into<i128>,
+{
+    const EXACT_MAX: u128 = 1 << f64::MANTISSA_DIGITS;
+    array.as_primitive::<T>().iter().flatten().any(|value| value.into().unsigned_abs() > EXACT_MAX)
 }
 
 fn floats<T>(py: Python<'_>, array: &PrimitiveArray<T>, missing: T::Native) -> PyResult<(&'static str, Py<PyAny>)>

@@ -304,7 +304,10 @@ impl<'py> Builder<'py> {
                     }
                 }
             }
-            Class::Other => return Err(PyValueError::new_err("a value has no form in a table")),
+            Class::Other => {
+                let message = format!("a {} has no form in a table", value.get_type().name()?);
+                return Err(PyValueError::new_err(message));
+            }
         })
     }
 

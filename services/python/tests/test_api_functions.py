@@ -329,6 +329,15 @@ def test_modules_imported_inside_a_function_decide(home, tmp_path, monkeypatch):
     job = run(scaled, [1])
     assert not job.reused and job.to_pandas()["value"].tolist() == [30]
 
+    def by_name(numbers):
+        import importlib
+
+        return [number * importlib.import_module("own_package.factors").FACTOR for number in numbers]
+
+    assert run(by_name, [1]).to_pandas()["value"].tolist() == [30]
+    factors.write_text("FACTOR = 4\n")
+    assert run(by_name, [1]).to_pandas()["value"].tolist() == [4]
+
 
 def test_modules_imported_inside_a_function_travel(home, tmp_path, monkeypatch):
     folder = tmp_path / "elsewhere"
@@ -461,6 +470,10 @@ def test_job_is_named_after_its_function(name, job):
         ("a,b\n1,2\n3,4\n5,6\n", "utf-8", {"nrows": 2}),
         ("a,b\n1,2\n", "utf-8", {"dtype": "float64"} and {"dtype": {"a": "float64", "b": "str"}}),
         ("a,b\n1,2\n", "utf-8", {"dtype": str}),
+        (f"a,b\n{2**60 + 1},x\n,\n", "utf-8", {"dtype": {"a": "Int64", "b": "string"}}),
+        ("a,b,c\n1,True,1.5\n,,\n", "utf-8", {"dtype": {"a": "UInt64", "b": "boolean", "c": "Float64"}}),
+        ("a,b\n1,x\n,\n", "utf-8", {"dtype": {"a": pd.Int64Dtype(), "b": "string[pyarrow]"}}),
+        ("a\n1\n\n2\n", "utf-8", {"dtype": {"a": "int64[pyarrow]"}}),
         ("a,b\n2020-01-02,2\n", "utf-8", {"parse_dates": ["a"]}),
         ("a,b\n31/01/2020,2\n01/02/2020,3\n", "utf-8", {"parse_dates": ["a"], "dayfirst": True}),
         ('a,b\n"one\ntwo",2\n', "utf-8", {}),
@@ -474,6 +487,26 @@ def test_read_csv_reads_what_pandas_reads(home, tmp_path, text, encoding, option
     for name in expected.select_dtypes("datetime").columns:
         expected[name] = expected[name].astype("datetime64[ns]")
     pd.testing.assert_frame_equal(got, expected, check_dtype=not options.get("parse_dates"))
+
+
+def test_script_gets_no_nullable_types(home, tmp_path):
+    (tmp_path / "script.py").write_text("def run(frame):\n    return frame\n")
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises(TypeError, match="dtype of 'a': an entry script gets no Int64"):
+        run("script.py", gristmill.read_csv("a.csv", dtype={"a": "Int64"}))
+
+
+def test_output_that_a_later_job_has_written_is_not_read(home):
+    first = run(lambda numbers: numbers, [1, 2], output="n.csv")
+    again = first.to_pandas()
+    assert first.to_pandas().equals(again)
+    later = run(lambda numbers: [-number for number in numbers], [1, 2], output="n.csv")
+    assert later.to_pandas()["value"].tolist() == [-1, -2]
+    for read in (first.to_pandas, first.to_arrow, first.to_polars, lambda: list(first)):
+        with pytest.raises(gristmill.GristmillError, match=f"the rows of job {first.id} are no longer in .*n.csv"):
+            read()
+    assert run(lambda numbers: numbers, [1, 2], output="n.csv").to_pandas().equals(again)
+    assert gristmill.read("n.csv").to_pandas().equals(again)
 
 
 def test_files_with_other_orders_of_columns_are_read_by_name(home, tmp_path):

@@ -83,7 +83,7 @@ def test_functions_get_the_types_of_pandas(tmp_path):
         return [f"{list(map(str, table.dtypes))} {table['t'].isna().tolist()}"] * len(table)
 
     text = str(pandas.Series([""]).dtype)
-    expected = f"['int64', 'float64', 'float64', '{text}'] [True, False]"
+    expected = f"['int64', 'Int64', 'float64', '{text}'] [True, False]"
     assert run(types, str(path)).to_pandas()["value"].tolist() == [expected] * 2
 
     def arrow(table: pa.Table):

@@ -25,6 +25,8 @@ from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 from polars.testing import assert_frame_equal as assert_polars_equal
 
+import gristmill
+
 pytestmark = pytest.mark.usefixtures("home")
 
 EXAMPLES = settings(
@@ -419,6 +421,25 @@ def test_whole_numbers_beside_missing_ones_are_exact(tmp_path):
     pq.write_table(pa.table({"id": [2**53 + 1, None], "small": [1, None]}), path)
     [frame] = received(str(path), tmp_path)
     assert frame["id"].tolist() == [2**53 + 1, pd.NA] and frame.dtypes.tolist() == ["Int64", "float64"]
+
+
+def test_listed_columns_keep_the_index(tmp_path):
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"a": [1, 2, 3], "b": list("xyz")}, index=pd.Index([7, 5, 9], name="id")).to_parquet(path)
+    listed = gristmill.read_parquet(str(path), columns=["b"])
+    assert_frame_equal(pd.concat(received(listed, tmp_path)), pd.read_parquet(path, columns=["b"]))
+    [table] = received(listed, tmp_path, "pyarrow")
+    assert table.column_names == ["b"]
+    [frame] = received(listed, tmp_path, "polars")
+    assert frame.columns == ["b"]
+    assert gristmill.map(dict, listed, progress=False).to_arrow().to_pylist() == [{"b": letter} for letter in "xyz"]
+
+
+def test_column_that_arrow_lacks_is_named(tmp_path):
+    path = tmp_path / "t.parquet"
+    pl.DataFrame({"n": [1], "big": pl.Series([2**70], dtype=pl.Int128)}).write_parquet(path)
+    with pytest.raises(gristmill.GristmillError, match=r't\.parquet declares column "big" as integers of 128 bits'):
+        run(lambda frame: frame, str(path))
 
 
 def test_pickles_in_a_file_of_somebody_else_are_not_read(tmp_path):

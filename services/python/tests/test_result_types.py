@@ -11,6 +11,7 @@ import pathlib
 import random
 import warnings
 
+import numpy
 import pandas
 import polars
 import pyarrow
@@ -302,23 +303,24 @@ def test_plain_values_and_missing_rows(home):
         assert job.to_arrow().to_pydict() == {"value": [1, None, 2]}, form
 
 
-def test_integers_that_pandas_rounds_are_said(home):
-    """As with ``pandas.read_csv``, a missing value makes floating-point numbers of a column: not in silence."""
-    pathlib.Path("ids.csv").write_text(f"id,v\n{2**60 + 1},1\n,2\n")
+def test_integers_that_pandas_would_round_are_nullable(home):
+    """``pandas.read_csv`` makes floating-point numbers of a column with a missing value, which rounds its ids."""
+    pathlib.Path("ids.csv").write_text(f"id,u,small\n{2**60 + 1},{2**64 - 1},1\n,,\n{-(2**60) - 1},7,2\n")
 
-    def same(frame: pandas.DataFrame):
-        return frame
+    def types(frame: pandas.DataFrame):
+        return frame.assign(types=" ".join(map(str, frame.dtypes)))
 
-    with pytest.warns(gristmill.GristmillWarning, match='column "id"'):
-        gristmill.run(same, "ids.csv", progress=False)
+    def as_arrow(table: pyarrow.Table):
+        return table
+
+    rows = gristmill.read_csv("ids.csv", dtype={"u": "uint64"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-
-        def as_arrow(table: pyarrow.Table):
-            return table
-
-        job = gristmill.run(as_arrow, "ids.csv", progress=False)
-    assert job.to_arrow()["id"].to_pylist() == [2**60 + 1, None]
+        for function in (types, as_arrow):
+            table = gristmill.run(function, rows, progress=False).to_arrow()
+            assert table["id"].to_pylist() == [2**60 + 1, None, -(2**60) - 1]
+            assert table["u"].to_pylist() == [2**64 - 1, None, 7]
+        assert gristmill.run(types, rows, progress=False).to_arrow()["types"][0].as_py() == "Int64 UInt64 float64"
 
 
 def test_integers_beside_missing_ones_are_exact_in_pandas(home):
@@ -356,6 +358,43 @@ def test_days_of_arrow_stay_days(home):
     for form in FORMATS:
         found = run(same_days, table, form, 1).to_arrow()["d"]
         assert pyarrow.types.is_date(found.type) and found.to_pylist() == [DAY, None], form
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_no_file_holds_has_another_form_or_fails_its_mini_batch(home, form):
+    def returned(value):
+        return gristmill.run(lambda numbers: value, [1], output=f"r.{form}", progress=False).to_arrow()
+
+    interval = pyarrow.array([(1, 2, 3), None], pyarrow.month_day_nano_interval())
+    text = "1 mons 2 days 0.000000003 secs"
+    assert returned(pyarrow.table({"v": interval}))["v"].to_pylist() == [text, None]
+    lists = pyarrow.array([[(1, 2, 3)], None], pyarrow.list_(pyarrow.month_day_nano_interval()))
+    assert returned(pyarrow.table({"v": lists}))["v"].to_pylist() == [[text], None]
+
+    wide = polars.DataFrame({"v": polars.Series([2**70, None], dtype=polars.Int128)})
+    assert returned(wide)["v"].to_pylist() == [decimal.Decimal(2**70), None]
+    too_wide = polars.DataFrame({"v": polars.Series([2**127 - 1], dtype=polars.Int128)})
+    nested = polars.DataFrame({"v": polars.Series([[1]], dtype=polars.List(polars.Int128))})
+    for frame, said in ((too_wide, "is Int128, and has a number"), (nested, r"is List\(Int128\), which Arrow lacks")):
+        with pytest.raises(gristmill.JobFailed, match=f"column 'v' of the Polars frame that .* {said}"):
+            returned(frame)
+
+    for complex_numbers in (pandas.DataFrame({"value": [1 + 2j]}), numpy.array([1 + 2j]), [1 + 2j]):
+        assert returned(complex_numbers)["value"].to_pylist() == ["(1+2j)"]
+    records = numpy.array([(1, 2.5), (2, 3.5)], dtype=[("a", "i4"), ("b", "f8")])
+    assert returned(records).to_pylist() == [{"a": 1, "b": 2.5}, {"a": 2, "b": 3.5}]
+
+
+def test_several_zones_become_utc(home):
+    def zoned(frame: pandas.DataFrame):
+        return pandas.DataFrame({"t": pandas.to_datetime(frame["t"]).dt.tz_localize(frame["zone"].iloc[0])})
+
+    frame = pandas.DataFrame({"t": ["2024-01-01 12:00"] * 2, "zone": ["Europe/Berlin", "UTC"]})
+    for form in FORMATS:
+        job = gristmill.run(zoned, frame, mini_batch_size="1 rows", output=f"t.{form}", progress=False)
+        found = job.to_pandas()["t"]
+        assert found.tolist() == [pandas.Timestamp(f"2024-01-01 {hour}:00", tz="UTC") for hour in (11, 12)]
+        assert str(found.dt.tz) == "UTC", form
 
 
 def test_types_that_polars_lacks(home):

@@ -54,13 +54,18 @@ impl Reducer {
 
     /// Writes the output of a complete job, and the result of any job.
     async fn write_end(&mut self, end: End, stop: &CancellationToken) -> anyhow::Result<Option<JobResult>> {
-        let (mut warnings, mut columns) = (Vec::new(), Vec::new());
+        let (mut warnings, mut columns, mut output_version) = (Vec::new(), Vec::new(), None);
         let (state, cause, output) = match end {
             End::Complete => match self.write_output(self.bases().await?, stop).await {
                 Ok(None) => return Ok(None),
                 Ok(Some(written)) => {
                     (warnings, columns) = (written.warnings, written.columns);
-                    (JobState::Completed, None, Some(written.path.display().to_string()))
+                    let output = written.path.display().to_string();
+                    if self.spec.output.action != OutputAction::SummaryOnly {
+                        // Without it the result is not reused, which harms nobody.
+                        output_version = self.store.stores().version(&output).await.ok();
+                    }
+                    (JobState::Completed, None, Some(output))
                 }
                 Err(error) => {
                     // Another reducer may have finished first and removed the parts.
@@ -88,6 +93,7 @@ impl Reducer {
             state,
             cause: cause.map(|cause| cause.replace(['\n', '\r'], " ")),
             output,
+            output_version,
             columns,
             logs: self.store.shown("logs"),
             mini_batches: self.tally.mini_batches(),

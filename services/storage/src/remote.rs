@@ -8,7 +8,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
@@ -57,12 +56,16 @@ impl Stores {
         Ok(())
     }
 
-    /// Returns when an object was last written.
-    pub async fn modified(&self, url: &str) -> Result<DateTime<Utc>> {
-        let url = parsed(url)?;
+    /// Returns the version of a local file or of an object now.
+    pub async fn version(&self, path_or_url: &str) -> Result<FileVersion> {
+        if !path_or_url.contains("://") {
+            let found = std::fs::metadata(path_or_url);
+            return Ok(FileVersion::of_file(&found.map_err(|error| Error::unavailable(path_or_url, error))?));
+        }
+        let url = parsed(path_or_url)?;
         let (store, path) = self.open(&url).await?;
         let found = store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
-        Ok(found.last_modified)
+        Ok(FileVersion { bytes: found.size, etag: found.e_tag, modified: None })
     }
 
     /// Returns the size of an object.

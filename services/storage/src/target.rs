@@ -1,5 +1,6 @@
 //! The store of a compute target: all jobs and the list of open jobs. [`removal`] removes jobs, [`snapshots`] keeps the
-//! folders that travel with them, [`workers`] lists the workers, and [`turns`] keeps quotas and what they decide.
+//! folders that travel with them, [`workers`] lists the workers, [`writers`] those who write an output, and [`turns`]
+//! keeps quotas and what they decide.
 //!
 //! ```text
 //! jobs/<job_id>/…      the objects of one job: `JobStore`
@@ -7,6 +8,7 @@
 //! snapshots/<digest>   a packed folder or file, named by its content
 //! snapshots/removing   a removal of snapshots is in progress
 //! workers/<name>       what a worker offers
+//! writers/<digest>/<job_id>  the job writes the output with this digest
 //! quotas.json          limits of jobs at a time, by owner
 //! turns/<number>       jobs that have begun after a wait: created if absent
 //! ```
@@ -15,6 +17,7 @@ mod removal;
 mod snapshots;
 mod turns;
 mod workers;
+mod writers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

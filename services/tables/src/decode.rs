@@ -338,7 +338,7 @@ impl Decoder {
     fn decode_parquet(&mut self, request: &DecodeRequest) -> Result<Decoded> {
         let mut batches = Vec::with_capacity(request.blocks.len());
         let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
-        let (mut declared, mut places) = (None, Vec::with_capacity(request.blocks.len()));
+        let (mut declared, mut index, mut places) = (None, Vec::new(), Vec::with_capacity(request.blocks.len()));
         for block in request.blocks {
             let name = block.block.path.display();
             let BlockRange::RowGroup { row_group, offset, rows } = block.block.range else {
@@ -348,6 +348,7 @@ impl Decoder {
             let group = self.row_groups.read(block.path, &name, piece, request.options, is_alone)?;
             let batch = group.batch;
             declared.get_or_insert(group.declared);
+            index = group.index;
             places.push(format!("{} {}", group.first_row, batch.num_rows()));
             rows_of_blocks.push(batch.num_rows());
             batches.push((name, batch));
@@ -371,6 +372,9 @@ impl Decoder {
             metadata.insert(DECLARED.to_owned(), encode_arrow_schema(&declared));
         }
         metadata.insert(PLACES.to_owned(), places.join(","));
+        if !index.is_empty() {
+            metadata.insert(INDEX.to_owned(), serde_json::to_string(&index).expect("texts serialise"));
+        }
         Ok(Decoded {
             batch,
             rows: rows as u64,
@@ -452,9 +456,11 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
         let place = |row| format!("row {row} of a mini-batch");
         let rounded = |row, value: i64, rounded| problems.rounded(|| place(row), name, value.into(), rounded);
         let Finished { array, is_json } = column.finish(failed.as_deref(), rounded)?;
-        rounded_by_pandas(&array, *has_missing, |row, value, float| {
-            of_pandas.rounded(|| place(row), name, value, float);
-        });
+        if options.types == TypeRules::Original {
+            rounded_by_pandas(&array, *has_missing, |row, value, float| {
+                of_pandas.rounded(|| place(row), name, value, float);
+            });
+        }
         if let Some((count, value)) = codes(&own[index], options, &array) {
             let first = request.blocks.first().map(|block| block.block.path.display()).unwrap_or_default();
             problems.codes(count, &first, name, value);
@@ -462,7 +468,7 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
         let mut metadata = HashMap::new();
         if is_json {
             metadata.insert("ARROW:extension:name".to_owned(), JSON.to_owned());
-        } else if let Some(word) = word_for_pandas(&own[index], options, array.data_type()) {
+        } else if let Some(word) = word_for_pandas(&own[index], options, &array) {
             metadata.insert(fields::PANDAS.to_owned(), word.to_owned());
         }
         columns_done.push((Field::new(name, array.data_type().clone(), true).with_metadata(metadata), array));
@@ -501,6 +507,8 @@ pub(crate) const DECLARED: &str = "ARROW:schema";
 /// Metadata of the batch of a Parquet file: `first count` for each of its blocks, separated by commas: the number of the
 /// first row in its file, from 0, and the number of rows.
 const PLACES: &str = "gristmill.places";
+/// Key of the metadata of a table of Parquet: the columns that are in it only as an index of pandas, as a list in JSON.
+const INDEX: &str = "gristmill.index";
 
 /// Arrow's name for text that is JSON.
 const JSON: &str = "arrow.json";

@@ -4,8 +4,8 @@ use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray};
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use protocol::{TableColumn, TableOptions, TypeRules, fields};
 
-/// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which pandas
-/// makes of whole numbers with missing values, here or, if `is_float`, elsewhere.
+/// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which the
+/// original makes of whole numbers with missing values, here or, if `is_float`, elsewhere.
 pub(crate) fn rounded_by_pandas(column: &ArrayRef, is_float: bool, rounded: impl FnMut(usize, i128, f64)) {
     fn of<T: ArrowPrimitiveType>(column: &ArrayRef, mut rounded: impl FnMut(usize, i128, f64))
     where
@@ -38,14 +38,10 @@ pub(crate) fn codes<'a>(column: &'a TableColumn, options: &TableOptions, array: 
 }
 
 /// Returns what pandas must know about a column besides its type.
-pub(crate) fn word_for_pandas(
-    column: &TableColumn,
-    options: &TableOptions,
-    data_type: &DataType,
-) -> Option<&'static str> {
-    match data_type {
+pub(crate) fn word_for_pandas(column: &TableColumn, options: &TableOptions, array: &ArrayRef) -> Option<&'static str> {
+    match array.data_type() {
         _ if options.types == TypeRules::Original => None,
-        DataType::Int64 | DataType::UInt64 if column.has_missing => Some(fields::FLOAT),
+        DataType::Int64 | DataType::UInt64 if column.has_missing || array.null_count() > 0 => Some(fields::FLOAT),
         DataType::LargeUtf8 | DataType::Boolean if options.format.is_delimited() => Some(fields::NAN),
         _ => None,
     }

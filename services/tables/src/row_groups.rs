@@ -17,6 +17,7 @@ use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::ipc::convert::try_schema_from_ipc_buffer;
+use arrow::ipc::root_as_message;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
@@ -26,7 +27,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::schema::types::TypePtr;
 
-use protocol::TableOptions;
+use protocol::{TableOptions, TypeRules};
 
 use crate::cast::{check_types, with_given_types};
 use crate::error::{Error, Result, display, unreadable};
@@ -89,7 +90,42 @@ pub fn row_group_bytes(path: &Path, name: &str, row_group: u32) -> Result<Range<
 
 fn footer(path: &Path, name: &str) -> Result<ArrowReaderMetadata> {
     let file = File::open(path).map_err(unreadable(name))?;
-    guarded(name, "footer", || ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()))
+    footer_of(&file, name)
+}
+
+fn footer_of(file: &File, name: &str) -> Result<ArrowReaderMetadata> {
+    let load = |options| guarded(name, "footer", || ArrowReaderMetadata::load(file, options));
+    load(ArrowReaderOptions::new()).map_err(|error| {
+        let found = load(ArrowReaderOptions::new().with_skip_arrow_metadata(true)).ok();
+        match found.and_then(|found| column_of_unknown_type(found.metadata())) {
+            None => error,
+            Some((column, bits)) => Error::Kind {
+                path: name.to_owned(),
+                message: format!(
+                    "declares column \"{column}\" as integers of {bits} bits, which Arrow lacks; write it as text or as \
+                     decimals"
+                ),
+            },
+        }
+    })
+}
+
+/// Returns the first column that the file declares as integers of a width that Arrow lacks, such as `Int128` of Polars,
+/// and that width.
+fn column_of_unknown_type(metadata: &ParquetMetaData) -> Option<(String, i32)> {
+    let bytes = BASE64_STANDARD.decode(arrow_schema(metadata)?).ok()?;
+    // A marker and a length come first.
+    let message = root_as_message(bytes.get(8..)?).ok()?;
+    let fields = message.header_as_schema()?.fields()?;
+    let width = |field: &arrow::ipc::Field<'_>| field.type_as_int().map(|int| int.bitWidth());
+    let field = fields.iter().find(|field| width(field).is_some_and(|width| !matches!(width, 8 | 16 | 32 | 64)))?;
+    Some((field.name()?.to_owned(), width(&field)?))
+}
+
+/// Returns the schema of Arrow in the metadata of a file, as it is written there.
+fn arrow_schema(metadata: &ParquetMetaData) -> Option<&str> {
+    let entries = metadata.file_metadata().key_value_metadata()?;
+    entries.iter().find(|entry| entry.key == ARROW_SCHEMA_META_KEY)?.value.as_deref()
 }
 
 fn negative(name: &str) -> Error {
@@ -121,6 +157,8 @@ pub(crate) struct RowGroup {
     pub declared: Schema,
     /// Number of rows of the file before these.
     pub first_row: u64,
+    /// The last columns, which were not asked for, but are the index of a DataFrame.
+    pub index: Vec<String>,
 }
 
 /// Reads row groups. Keeps the footer of the last file, which the next block probably needs.
@@ -146,7 +184,8 @@ struct Identity {
 
 impl RowGroupReader {
     /// Reads rows `offset .. offset + rows` of row group `row_group` of `path`, which messages call `name`: the columns
-    /// that `options` list, in that order, or all columns without a list; each with its type in the options. Text of a
+    /// that `options` list, in that order, and by the rules of pandas those of the index; or all columns without a list.
+    /// Each has its type in the options. Text of a
     /// whole row group may be dictionaries if `with_dictionaries`; dictionaries of several row groups cannot be
     /// combined.
     pub fn read(
@@ -172,7 +211,9 @@ impl RowGroupReader {
             metadata = guarded(name, "footer", || ArrowReaderMetadata::try_new(footer, reading))?;
         }
         let schema = bare_schema(metadata.schema());
-        let selection = Selection::new(&schema, &options.columns, name)?;
+        let index = index_beside(options, &declared);
+        let listed: Vec<String> = options.columns.iter().chain(&index).cloned().collect();
+        let selection = Selection::new(&schema, &listed, name)?;
         let schema = match &selection {
             None => schema,
             Some(selection) => Arc::new(schema.project(&selection.columns)?),
@@ -232,7 +273,7 @@ impl RowGroupReader {
         let stored = batch.schema();
         let batch = with_given_types(batch, options, name)?;
         let declared = given_schema(declared, &stored, &batch.schema());
-        Ok(RowGroup { batch, declared, first_row })
+        Ok(RowGroup { batch, declared, first_row, index })
     }
 
     fn footer(&mut self, file: &File, path: &Path, name: &str) -> Result<Footer> {
@@ -243,8 +284,8 @@ impl RowGroupReader {
         {
             return Ok(footer.clone());
         }
+        let found = footer_of(file, name)?;
         let footer = guarded(name, "footer", || {
-            let found = ArrowReaderMetadata::load(file, ArrowReaderOptions::new())?;
             let declared = declared_schema(found.schema(), found.metadata());
             let options = ArrowReaderOptions::new().with_schema(readable_schema(&declared));
             let readable = ArrowReaderMetadata::try_new(Arc::clone(found.metadata()), options)?;
@@ -267,9 +308,7 @@ const EXTENSION: &str = "ARROW:extension:name";
 /// Returns the schema of a file with what the reader leaves out: the time zones of instants whose unit Parquet lacks, and
 /// the extension types of columns that only Parquet marks as JSON or UUID.
 fn declared_schema(found: &SchemaRef, metadata: &ParquetMetaData) -> SchemaRef {
-    let entries = metadata.file_metadata().key_value_metadata();
-    let stored = entries.and_then(|entries| entries.iter().find(|entry| entry.key == ARROW_SCHEMA_META_KEY));
-    let written = stored.and_then(|entry| decoded_schema(entry.value.as_ref()?));
+    let written = arrow_schema(metadata).and_then(decoded_schema);
     let roots = metadata.file_metadata().schema_descr().root_schema().get_fields();
     let complete = |(field, root): (&Arc<Field>, &TypePtr)| {
         let written = written.as_ref().and_then(|written| written.field_with_name(field.name()).ok());
@@ -292,6 +331,19 @@ fn declared_schema(found: &SchemaRef, metadata: &ParquetMetaData) -> SchemaRef {
     };
     let fields: Vec<Field> = found.fields().iter().zip(roots).map(complete).collect();
     Arc::new(Schema::new_with_metadata(fields, found.metadata.clone()))
+}
+
+/// Returns the columns of the index that pandas has written, if the options list other columns by the rules of pandas.
+fn index_beside(options: &TableOptions, declared: &Schema) -> Vec<String> {
+    if options.columns.is_empty() || options.types != TypeRules::Pandas {
+        return Vec::new();
+    }
+    let known = declared.metadata.get("pandas").and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+    let levels = known.as_ref().and_then(|known| known.get("index_columns")?.as_array());
+    let names = levels.into_iter().flatten().filter_map(serde_json::Value::as_str);
+    let is_beside =
+        |name: &&str| declared.column_with_name(name).is_some() && !options.columns.iter().any(|one| one == name);
+    names.filter(is_beside).map(str::to_owned).collect()
 }
 
 /// Returns what a file declares about columns, with the types of those that the options have converted.

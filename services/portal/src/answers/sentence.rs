@@ -92,7 +92,19 @@ mod tests {
         let (source_directory, logs) = (String::new(), String::new());
         let progress = Some(Reducer::no_progress());
         let (owner, priority, result, replayed_by) = (None, protocol::Priority::Normal, None, None);
-        StatusDocument { job_id, state, hint, owner, priority, result, progress, replayed_by, source_directory, logs }
+        StatusDocument {
+            job_id,
+            state,
+            hint,
+            owner,
+            priority,
+            result,
+            progress,
+            replayed_by,
+            output_changed: false,
+            source_directory,
+            logs,
+        }
     }
 
     fn moment() -> Moment {

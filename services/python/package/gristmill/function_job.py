@@ -158,6 +158,12 @@ def _parsed(table, about):
     return table
 
 
+def _pandas(frame, about):
+    """Returns a DataFrame with the types of pandas that its author asked for."""
+    dtypes = {name: dtype for name, dtype in about.get("dtypes", {}).items() if name in frame.columns}
+    return frame.astype(dtypes) if dtypes else frame
+
+
 def _series(frame, about):
     series = frame.iloc[:, 0]
     if not about["is_named"]:
@@ -177,7 +183,7 @@ def _array(table, about):
 
 
 _ARGUMENTS = {
-    "pandas": lambda frame, _: frame,
+    "pandas": _pandas,
     "frame": lambda frame, _: frame,
     "pyarrow": _parsed,
     "polars": _polars,
@@ -218,7 +224,10 @@ def as_result(result):
 
 
 def _of_array(array):
-    """Returns an array as a table of one column, which keeps its type, or else as a list of its elements."""
+    """Returns an array as a table of one column, which keeps its type, or else as a list of its elements. The fields of
+    a structured array are columns."""
+    if array.dtype.names is not None and array.ndim == 1:
+        return [dict(zip(array.dtype.names, row, strict=True)) for row in array.tolist()]
     pyarrow = sys.modules.get("pyarrow")
     if array.ndim == 1 and array.dtype.kind in "biufM" and pyarrow is not None:
         try:

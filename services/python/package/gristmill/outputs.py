@@ -102,8 +102,8 @@ def _opened(path):
     if path.endswith(".parquet"):
         import pyarrow.parquet
 
-        file = pyarrow.parquet.ParquetFile(_open(path))
-        return file.schema_arrow, file.iter_batches()
+        with _open(path) as file:
+            return pyarrow.parquet.read_schema(file), _parquet_batches(path)
     if path.endswith(".csv"):
         schema, _ = _schema_of(path)
         return schema, _csv_batches(path, schema)
@@ -141,6 +141,13 @@ def _schema_of(path):
         ) from None
     stream = base64.b64decode(described["arrow"])
     return pyarrow.ipc.open_stream(stream).schema, described["rows"]
+
+
+def _parquet_batches(path):
+    import pyarrow.parquet
+
+    with _open(path) as file:
+        yield from pyarrow.parquet.ParquetFile(file).iter_batches()
 
 
 # ---- CSV -------------------------------------------------------------------------------------------------------

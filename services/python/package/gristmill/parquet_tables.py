@@ -18,6 +18,8 @@ DECLARED = b"ARROW:schema"
 """Metadata of the agent's table: the schema that the file declares."""
 PLACES = b"gristmill.places"
 """Metadata of the agent's table: ``first count`` of the rows of its file, for each piece of it."""
+INDEX = b"gristmill.index"
+"""Metadata of the agent's table: the columns that nobody asked for, but which are the index of a DataFrame, in JSON."""
 EXACT_MAX = 2**53
 """Every whole number up to this one is a ``float64``."""
 
@@ -50,7 +52,8 @@ def declared_table(table, rows=None):
 
 def arrow_table(table, rows=None):
     """Returns a table of the agent, or some of its rows, as ``pyarrow.parquet.read_table`` reads its file."""
-    table = declared_table(table, rows)
+    index = json.loads((table.schema.metadata or {}).get(INDEX, b"[]"))
+    table = declared_table(table, rows).drop_columns(index)
     kept = {key: value for key, value in (table.schema.metadata or {}).items() if key != FRAME}
     return table.replace_schema_metadata(kept or None)
 

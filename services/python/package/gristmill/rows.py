@@ -183,8 +183,8 @@ def foreign_column(series):
         import pyarrow
 
         array = pyarrow.array(series, from_pandas=True)
-    except (ImportError, TypeError, ValueError):
-        # pyarrow is not installed, or knows no such type: `ArrowInvalid` is a ValueError.
+    except (ImportError, TypeError, ValueError, NotImplementedError):
+        # pyarrow is not installed, or knows no such type. Its errors are among these.
         return "list", list(series)
     if isinstance(array, pyarrow.ChunkedArray):
         array = array.combine_chunks()
@@ -211,6 +211,21 @@ def arrow_stream(table):
 
 def polars_stream(frame):
     polars = sys.modules["polars"]
+    for name, dtype in frame.schema.items():
+        # Arrow has whole numbers of 128 bits only as decimals.
+        if str(dtype) in ("Int128", "UInt128"):
+            try:
+                frame = frame.with_columns(polars.col(name).cast(polars.Decimal(38, 0)))
+            except polars.exceptions.PolarsError:
+                raise RowsError(
+                    f"column {name!r} of the Polars frame that run() returned is {dtype}, and has a number of more than 38 "
+                    "digits: cast it to another type"
+                ) from None
+        elif "Int128" in str(dtype):
+            raise RowsError(
+                f"column {name!r} of the Polars frame that run() returned is {dtype}, which Arrow lacks: cast it to another "
+                "type"
+            )
     sink = io.BytesIO()
     try:
         # Not the newest layouts of text, which other readers lack.
@@ -229,7 +244,8 @@ def plain_value(value):
     for name in ("as_py", "to_pylist", "to_list", "tolist"):
         convert = getattr(value, name, None)
         if callable(convert):
-            return convert()
+            plain = convert()
+            return json_default(plain) if isinstance(plain, complex) else plain
     return json_default(value)
 
 

@@ -96,6 +96,8 @@ def _frame(fd, length, rows, columns):
             array = pandas.Series(array.view("datetime64[ns]")).dt.tz_localize("UTC")
         elif kind == "date":
             array = array.view("datetime64[D]").astype(object)
+        elif kind in ("Int64", "UInt64"):
+            array = pandas.Series(pandas.array(array, dtype=kind))
         elif kind != "plain":
             array = _instants(pandas, array.view(kind))
         if getattr(array, "dtype", None) == numpy.dtype(object):

@@ -136,7 +136,7 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
             }
             Box::new(Several { union, children })
         }
-        // Times of day and intervals.
+        // Times of day.
         _ => Box::new(Displayed(array)),
     })
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::{cast, max, min};
-use arrow::datatypes::{self as types, ArrowPrimitiveType, DataType, Field, FieldRef, Fields, IntervalUnit, TimeUnit};
+use arrow::datatypes::{self as types, ArrowPrimitiveType, DataType, Field, FieldRef, Fields, TimeUnit};
 use protocol::{ABSENT, EXTENSION_NAME, JSON_EXTENSION, UUID_EXTENSION};
 
 /// The zone of columns with several zones.
@@ -99,7 +99,6 @@ enum Kind {
         units: BTreeSet<TimeUnit>,
         range: Range,
     },
-    Interval(IntervalUnit),
     List {
         item: Box<Observed>,
         is_large: bool,
@@ -257,7 +256,8 @@ pub(super) fn json_field(name: &str) -> Field {
     Field::new(name, DataType::Utf8, true).with_metadata(extension(JSON_EXTENSION))
 }
 
-/// Returns an array without an encoding that says nothing about its values; `None` if it has no values at all.
+/// Returns an array without an encoding that says nothing about its values, and intervals of months, days and
+/// nanoseconds, which no format of a file has, as text; `None` if it has no values at all.
 pub(super) fn without_encoding(array: &ArrayRef) -> Option<ArrayRef> {
     let plain = match array.data_type() {
         DataType::Null => return None,
@@ -266,6 +266,7 @@ pub(super) fn without_encoding(array: &ArrayRef) -> Option<ArrayRef> {
         DataType::ListView(item) => DataType::List(item.clone()),
         DataType::LargeListView(item) => DataType::LargeList(item.clone()),
         DataType::RunEndEncoded(_, values) => values.data_type().clone(),
+        DataType::Interval(_) => DataType::Utf8,
         _ => return Some(array.clone()),
     };
     // Arrow converts each of these.
@@ -276,8 +277,8 @@ pub(super) fn without_encoding(array: &ArrayRef) -> Option<ArrayRef> {
 fn kind_of(array: &ArrayRef, field: &Field, first: Place) -> Option<Kind> {
     use DataType::{
         Binary, Boolean, Date32, Date64, Decimal32, Decimal64, Decimal128, Decimal256, Duration, FixedSizeBinary,
-        FixedSizeList, Float16, Float32, Float64, Int8, Int16, Int32, Int64, Interval, LargeBinary, LargeList,
-        LargeUtf8, List, Map, Struct, Time32, Time64, Timestamp, UInt8, UInt16, UInt32, UInt64, Utf8,
+        FixedSizeList, Float16, Float32, Float64, Int8, Int16, Int32, Int64, LargeBinary, LargeList, LargeUtf8, List,
+        Map, Struct, Time32, Time64, Timestamp, UInt8, UInt16, UInt32, UInt64, Utf8,
     };
     let signed = |width, range| Kind::Integer { signed: width, unsigned: 0, range };
     let unsigned = |width, range| Kind::Integer { signed: 0, unsigned: width, range };
@@ -321,7 +322,6 @@ fn kind_of(array: &ArrayRef, field: &Field, first: Place) -> Option<Kind> {
             }
         }
         Duration(unit) => Kind::Duration { units: BTreeSet::from([*unit]), range: nanoseconds(array, *unit) },
-        Interval(unit) => Kind::Interval(*unit),
         List(item) | LargeList(item) | FixedSizeList(item, _) => {
             let (values, fixed) = match data_type {
                 List(_) => (array.as_list::<i32>().values().clone(), None),
@@ -439,7 +439,6 @@ fn add_types(types: &mut Types, other: Types) {
 impl Kind {
     fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Interval(left), Self::Interval(right)) => left == right,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -553,7 +552,6 @@ impl Kind {
                 let zone = if zones.len() == 1 { zones.first()?.clone() } else { UTC.into() };
                 field(DataType::Timestamp(unit_of(units, *range)?, Some(zone)))
             }
-            Self::Interval(unit) => field(DataType::Interval(*unit)),
             Self::List { item, is_large, fixed, name: part } => {
                 let item = Arc::new(item.field(part, &format!("{path}[]"), conflicts));
                 field(match (fixed, is_large) {
@@ -594,7 +592,6 @@ impl Kind {
             Self::Timestamp { .. } => "time without zone",
             Self::Instant { .. } => "time with zone",
             Self::Duration { .. } => "duration",
-            Self::Interval(_) => "interval",
             Self::List { .. } => "list",
             Self::Record { .. } => "dictionary",
             Self::Map { .. } => "map",

@@ -37,7 +37,12 @@ impl Frames {
             let Some(column) = column.as_object() else { continue };
             let name = column.get("field_name").or_else(|| column.get("name")).and_then(Value::as_str);
             let Some(name) = name else { continue };
-            let same = |known: &Map<String, Value>| known.get("numpy_type") == column.get("numpy_type");
+            let same = |known: &Map<String, Value>| {
+                let zone = |column: &Map<String, Value>| {
+                    column.get("metadata").and_then(|about| about.get("timezone")).cloned()
+                };
+                known.get("numpy_type") == column.get("numpy_type") && zone(known) == zone(column)
+            };
             self.columns
                 .entry(name.to_owned())
                 .and_modify(|known| *known = known.take().filter(same))

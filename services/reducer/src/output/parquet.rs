@@ -38,12 +38,9 @@ impl<'a> Parquet<'a> {
     }
 }
 
-/// Returns a field that a Parquet file can hold. Intervals of months and nanoseconds become text.
+/// Returns a field that a Parquet file can hold.
 fn writable(field: &FieldRef) -> FieldRef {
-    match field.data_type() {
-        DataType::Interval(_) => Arc::new(Field::new(field.name(), DataType::Utf8, true)),
-        other => Arc::new(field.as_ref().clone().with_data_type(with_parquet_units(other))),
-    }
+    Arc::new(field.as_ref().clone().with_data_type(with_parquet_units(field.data_type())))
 }
 
 /// Returns a type with milliseconds in place of seconds, and days in place of the milliseconds of days, which Parquet does

@@ -89,7 +89,7 @@ fn type_name(field: &Field) -> String {
         DataType::Dictionary(_, values) => {
             format!("category<{}>", type_name(&Field::new("values", (**values).clone(), true)))
         }
-        // `int64`, `float32`, `interval(monthdaynano)`.
+        // `int64`, `float32`.
         other => other.to_string().to_lowercase(),
     }
 }

@@ -153,7 +153,7 @@ impl Summaries {
         let gpus: Vec<[f64; 2]> = self.processes.iter().filter_map(Process::gpu_seconds).collect();
         if !gpus.is_empty() {
             let [busy, idle] = [0, 1].map(|part| gpus.iter().map(|seconds| seconds[part]).sum::<f64>());
-            let _ = writeln!(text, "GPUs: {busy:.1} s busy in run(), {idle:.1} s idle.");
+            let _ = writeln!(text, "Processes with GPUs: {busy:.1} s in run(), {idle:.1} s idle.");
         }
         text
     }
@@ -302,7 +302,7 @@ mod tests {
             "{processes}"
         );
         let expected = "Start of a process, mean of 1 process: interpreter 0.050 s, import 1.500 s, init() 2.500 s, first \
-                        run() 0.200 s.\nGPUs: 0.2 s busy in run(), 5.0 s idle.\n";
+                        run() 0.200 s.\nProcesses with GPUs: 0.2 s in run(), 5.0 s idle.\n";
         assert_eq!(summaries.starts().replace("5.1 s", "5.0 s"), expected);
     }
 }

@@ -38,6 +38,9 @@ impl TargetStore {
             job.delete(REMOVING).await?;
             return Ok(Removal::Open);
         }
+        if let Ok(spec) = job.spec().await {
+            self.delete_writer(&spec).await?;
+        }
         job.delete("spec.json").await?;
         self.finish_removal(job_id).await?;
         Ok(Removal::Removed)

@@ -26,6 +26,9 @@ TYPES = {
     "timestamp": ("datetime64[ns]", "datetime64", "datetime", "timestamp[ns]"),
 }
 """Types of columns of a job file, and what pandas, NumPy, Polars and Arrow call them, in lower case."""
+OF_PANDAS = ("Int64", "UInt64", "Float64", "boolean", "string")
+"""Types of pandas that hold missing values, which a DataFrame gets as they are. So do those that end in
+``[pyarrow]``."""
 WITHOUT = "; for what the engine lacks, read the column as str, and convert it in the function"
 
 
@@ -56,7 +59,8 @@ def read_csv(
         ``names`` has them. Also a value of the key ``header`` of a job file.
     :param names: the columns of files without a header.
     :param usecols: the names of the columns to read, in this order.
-    :param dtype: the types of some columns by name (``{"zip": str}``), or ``str`` for all.
+    :param dtype: the types of some columns by name (``{"zip": str}``), or ``str`` for all. A DataFrame has the nullable
+        types of pandas (``"Int64"``, ``"boolean"``, ``"string"``) that it asks for.
     :param skiprows: the number of lines before the header.
     :param nrows: the number of rows to read, counted over all files.
     :param encoding: the encoding of the files, such as ``"latin-1"``; by default UTF-8.
@@ -81,7 +85,7 @@ def read_csv(
         raise TypeError(f"read_csv: skiprows is the number of lines to skip, not {skiprows!r}")
     keys: dict[str, Any] = {"delimiter": delimiter, "skip_rows": skiprows or None, "take": nrows, "encoding": encoding}
     keys |= _header_of(header, names)
-    types = _types(dtype, "read_csv")
+    types, dtypes = _types(dtype, "read_csv")
     if types == "string":
         keys["infer_column_types"] = False
         types = {}
@@ -94,7 +98,7 @@ def read_csv(
     paths = paths_of(path, "read_csv")
     if delimiter is None and all(".tsv" in os.path.basename(one).lower() for one in paths):
         keys["delimiter"] = "\t"
-    return _table("csv", paths, keys, partition_format)
+    return _table("csv", paths, keys, partition_format, dtypes)
 
 
 @checked
@@ -122,11 +126,11 @@ def read_json(
             "read_json: lines=False, a file that is one JSON document, is not possible; write one object a line, or "
             "pass pandas.read_json(path)"
         )
-    types = _types(dtype, "read_json")
+    types, dtypes = _types(dtype, "read_json")
     if types == "string":
         raise TypeError("read_json: dtype has the types of some columns by name; JSON has types of its own")
     keys = {"take": nrows, "columns": _columns(None, types), "encoding": encoding, "on_type_mismatch": on_type_mismatch}
-    return _table("jsonl", paths_of(path, "read_json"), keys, partition_format)
+    return _table("jsonl", paths_of(path, "read_json"), keys, partition_format, dtypes)
 
 
 @checked
@@ -174,9 +178,15 @@ def items(values: Iterable[Any]) -> Items:
     return Items(values)
 
 
-def _table(file_format: str, paths: list[str], keys: dict[str, Any], partition_format: str | None) -> Described:
+def _table(
+    file_format: str,
+    paths: list[str],
+    keys: dict[str, Any],
+    partition_format: str | None,
+    dtypes: dict[str, str] | None = None,
+) -> Described:
     keys = {"format": file_format, **keys, "partition_format": partition_format}
-    return Described("tabular", paths, _given(**keys))
+    return Described("tabular", paths, _given(**keys), dtypes)
 
 
 def _given(**keys: Any) -> dict[str, Any]:
@@ -201,13 +211,15 @@ def _header_of(header: int | str | None, names: Sequence[str] | None) -> dict[st
 
 
 def _types(dtype: Any, owner: str) -> Any:
-    """Returns the types of columns as a job file names them, or ``"string"`` for all."""
+    """Returns the types of columns as a job file names them, or ``"string"`` for all, and those that only pandas has."""
     if dtype is None:
-        return {}
+        return {}, {}
     if isinstance(dtype, Mapping):
-        return {str(column): _type(given, f"{owner}: dtype of {column!r}") for column, given in dtype.items()}
+        types = {str(column): _type(given, f"{owner}: dtype of {column!r}") for column, given in dtype.items()}
+        is_own = {text: text in OF_PANDAS or text.endswith("[pyarrow]") for text in map(str, dtype.values())}
+        return types, {str(column): str(given) for column, given in dtype.items() if is_own[str(given)]}
     if (kind := _type(dtype, f"{owner}: dtype")) == "string":
-        return kind
+        return kind, {}
     raise TypeError(f"{owner}: dtype is one type for all columns only if this is str; pass a mapping of names to types")
 
 

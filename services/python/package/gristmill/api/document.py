@@ -69,7 +69,11 @@ def document_of(
     form: dict[str, Any] = {"each": each, "working_folder": os.getcwd() if target is None else None}
     paths = given.path_inputs(inputs)
     if paths is not None:
+        form["dtypes"] = {name: dtype for one in paths for name, dtype in one.pop("dtypes", {}).items()}
         document["inputs"], is_table = _of_paths(what, paths, wanted, is_script)
+        if is_script and form["dtypes"]:
+            name, dtype = next(iter(form["dtypes"].items()))
+            raise TypeError(f"dtype of {name!r}: an entry script gets no {dtype}: pass the type without missing values")
         form["argument"] = (wanted or "pandas") if is_table else "list"
         form["of_lines"] = is_table and given.are_json_lines(paths)
         if each and is_table:

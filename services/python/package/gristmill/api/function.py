@@ -50,7 +50,7 @@ CODE = (
 """What decides the behaviour of a code object, besides its constants."""
 TRAVELS_ANYWAY = ("gristmill", "azureml_user", "cloudpickle")
 """Packages that every worker process has."""
-FORM = ("argument", "each", "concurrency", "is_named", "dtype", "shape", "of_lines", "working_folder")
+FORM = ("argument", "each", "concurrency", "is_named", "dtype", "dtypes", "shape", "of_lines", "working_folder")
 """What the caller says about the form of the argument."""
 SPECIAL = ("state", "context")
 """Names of parameters that get something else than the mini-batch."""
@@ -337,6 +337,8 @@ def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
     while left:
         code = left.pop()
         left += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+        if "import_module" in code.co_names:
+            names += [one for one in code.co_consts if isinstance(one, str) and one.replace(".", "").isidentifier()]
         module = ""
         for one in dis.get_instructions(code):
             if one.opname == "IMPORT_NAME":

@@ -30,13 +30,15 @@ class Items(list):  # type: ignore[type-arg]
 class Described:
     """Files as an input. Made by ``gristmill.read_csv`` and its kin; nothing is read before a job."""
 
-    def __init__(self, kind: str, paths: list[str], keys: dict[str, Any]) -> None:
+    def __init__(self, kind: str, paths: list[str], keys: dict[str, Any], dtypes: dict[str, str] | None = None) -> None:
         self.kind = kind
         """``tabular`` or ``file``."""
         self.paths = paths
         """Absolute paths, or URLs."""
         self.keys = keys
         """Further keys of the input of a job file."""
+        self.dtypes = dtypes or {}
+        """Types of pandas that a DataFrame gets, by column."""
 
     def __repr__(self) -> str:
         said = "".join(f", {name}={value!r}" for name, value in self.keys.items())
@@ -56,7 +58,7 @@ def path_inputs(inputs: Any) -> list[dict[str, Any]] | None:
 
 def _keys(value: Any) -> dict[str, Any] | None:
     if isinstance(value, Described):
-        return {"type": value.kind, "paths": value.paths, **value.keys}
+        return {"type": value.kind, "paths": value.paths, **value.keys, "dtypes": value.dtypes}
     paths = _paths(value)
     return None if paths is None else {"paths": paths}
 

@@ -352,11 +352,12 @@ class Job:
 
         A result without column names, such as a list of numbers, is the column ``value``.
 
-        :raises GristmillError: the job has no output, or its output is text without columns.
+        :raises GristmillError: the job has no output, its output is text without columns, or another job has written
+            its own rows to the same path since.
         """
         from gristmill.api.output import read
 
-        return read(self.output)
+        return read(self._own_output())
 
     def to_pandas(self) -> pandas.DataFrame:
         """Returns the output as a DataFrame: its rows in the order of the inputs, with the index, the categories and
@@ -391,7 +392,22 @@ class Job:
         """
         from gristmill.api.output import read_batches
 
-        return read_batches(self.output)
+        return read_batches(self._own_output())
+
+    def _own_output(self) -> str:
+        """Returns the path or URL of the output, if the job or a replay of it has written what is there."""
+        path = self.output
+        written = (self.result or {}).get("output_version")
+        if written is not None and "://" not in path and os.path.exists(path):
+            found = os.stat(path)
+            is_same = (found.st_size, found.st_mtime_ns) == (written["bytes"], written["modified"])
+            if not is_same and self.status["output_changed"]:
+                raise GristmillError(
+                    f"the rows of job {self.id} are no longer in {path}: something else, such as a later job with the "
+                    "same output, has written that file; give each job an output of its own, or read what is there "
+                    "with gristmill.read"
+                )
+        return path
 
     @property
     def failures(self) -> list[dict[str, Any]]:

@@ -1,0 +1,86 @@
+//! Which jobs write which output: `writers/<digest of the output>/<job_id>`.
+//!
+//! A job records itself, opens, and then looks for other open jobs that have recorded themselves. Of two jobs at least one
+//! therefore sees the other, whatever their order.
+
+use futures::TryStreamExt;
+use object_store::{ObjectStore, ObjectStoreExt};
+use protocol::{JobSpec, OutputAction, is_job_id};
+
+use super::TargetStore;
+use crate::{Error, Result};
+
+impl TargetStore {
+    /// Records that a job writes its output. Jobs without a final file of rows record nothing.
+    pub async fn put_writer(&self, spec: &JobSpec) -> Result<()> {
+        let Some(folder) = folder_of(spec) else { return Ok(()) };
+        let name = format!("{folder}/{}", spec.job_id);
+        let put =
+            self.store.put(&self.path(&name), spec.output.path().into_os_string().into_encoded_bytes().into()).await;
+        put.map(drop).map_err(|error| Error::from_store(&self.name(&name), error))
+    }
+
+    /// Returns another job that writes the same output and has not ended.
+    pub async fn other_writer(&self, spec: &JobSpec) -> Result<Option<String>> {
+        let Some(folder) = folder_of(spec) else { return Ok(None) };
+        let listed = self.store.list(Some(&self.path(&folder))).try_collect::<Vec<_>>().await;
+        let listed = listed.map_err(|error| Error::from_store(&self.name(&folder), error))?;
+        let ids = listed.iter().filter_map(|meta| meta.location.filename());
+        for id in ids.filter(|id| is_job_id(id) && **id != *spec.job_id) {
+            if self.exists(&self.path(&format!("open/{id}")), "open").await? {
+                return Ok(Some(id.to_owned()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Removes the record of a job that is being removed.
+    pub(super) async fn delete_writer(&self, spec: &JobSpec) -> Result<()> {
+        let Some(folder) = folder_of(spec) else { return Ok(()) };
+        let name = format!("{folder}/{}", spec.job_id);
+        match self.store.delete(&self.path(&name)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::from_store(&self.name(&name), error)),
+        }
+    }
+}
+
+fn folder_of(spec: &JobSpec) -> Option<String> {
+    let has_file = spec.output.action == OutputAction::AppendRow;
+    let digest = || blake3::hash(spec.output.path().as_os_str().as_encoded_bytes()).to_hex();
+    has_file.then(|| format!("writers/{}", &digest()[..32]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::targets;
+    use super::*;
+
+    #[tokio::test]
+    async fn open_job_with_the_same_output_is_found() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(folder.path()).await {
+            let job = |job_id: &str, file_name: &str| {
+                let mut spec = JobSpec { job_id: job_id.to_owned(), ..JobSpec::example() };
+                spec.output.action = OutputAction::AppendRow;
+                spec.output.file_name = file_name.to_owned();
+                spec
+            };
+            let (one, same, other) = (job("one", "a.csv"), job("same", "a.csv"), job("other", "b.csv"));
+            for spec in [&one, &same, &other] {
+                assert_eq!(target.other_writer(spec).await.expect("readable"), None);
+                target.put_writer(spec).await.expect("writable");
+            }
+            target.mark_open("one").await.expect("writable");
+            assert_eq!(target.other_writer(&same).await.expect("readable").as_deref(), Some("one"));
+            for spec in [&one, &other] {
+                assert_eq!(target.other_writer(spec).await.expect("readable"), None);
+            }
+            target.mark_ended("one").await.expect("writable");
+            assert_eq!(target.other_writer(&same).await.expect("readable"), None);
+            target.mark_open("one").await.expect("writable");
+            target.delete_writer(&one).await.expect("writable");
+            assert_eq!(target.other_writer(&same).await.expect("readable"), None);
+        }
+    }
+}
