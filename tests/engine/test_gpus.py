@@ -211,7 +211,11 @@ def test_job_is_not_continued_with_too_few_gpus(workplace):
     """
     job = workplace.job(script, gpus_per_process=2, process_count_per_node=None)
     failed = job.run(expect=42, AZ_BATCHAI_GPU_COUNT_FOUND="2")
-    for command in (["retry", failed.job_id], ["replay", failed.job_id, "--mini-batch", "0"], ["replay", failed.job_id]):
+    for command in (
+        ["retry", failed.job_id],
+        ["replay", failed.job_id, "--mini-batch", "0"],
+        ["replay", failed.job_id],
+    ):
         ended = workplace.command(*command, AZ_BATCHAI_GPU_COUNT_FOUND="1")
         assert ended.exit_status not in (COMPLETED, 42, 101), str(ended)
         assert "gpus_per_process: a process needs 2 GPUs, and this machine has 1 GPU;" in ended.stderr, str(ended)

@@ -40,7 +40,9 @@ mount -t tmpfs -o size=50% tmpfs /upper; mkdir /upper/new /upper/work
 mount -t overlay -o lowerdir=/lower,upperdir=/upper/new,workdir=/upper/work overlay /root
 mount -t proc proc /root/proc; mount -t sysfs sysfs /root/sys; mount -t devtmpfs devtmpfs /root/dev
 mkdir /root/dev/shm
-for folder in dev/shm tmp run; do mount -t tmpfs tmpfs /root/$folder; done
+for folder in dev/shm run; do mount -t tmpfs tmpfs /root/$folder; done
+# The project may lie below /tmp, so that is the one of the host.
+mkdir /root/run/tmp
 mount -t cgroup2 cgroup2 /root/sys/fs/cgroup
 ifconfig lo 127.0.0.1 up
 cp /script /root/run/script
@@ -64,7 +66,7 @@ def run(folder: Path, command: list[str], environment: dict[str, str], memory: s
         (found,) = kernel.glob(f"lib/modules/*/kernel/{module}.ko")
         shutil.copy(found, files / "modules")
     variables = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    (files / "script").write_text(f"{variables}{shlex.join(command)} 2>&1\n")
+    (files / "script").write_text(f"export TMPDIR=/run/tmp\n{variables}{shlex.join(command)} 2>&1\n")
     (files / "init").write_text(INIT)
     (files / "init").chmod(0o755)
     image = folder / "initial.cpio"

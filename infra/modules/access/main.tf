@@ -104,7 +104,7 @@ locals {
         jobs = [
           "spec.json", "inputs/*", "plan/*", "ledger/*", "reused.json", "control/cancel", "control/priority", "control/turn",
         ]
-        target = ["open/*", "snapshots/*", "turns/*"]
+        target = ["open/*", "snapshots/*", "turns/*", "writers/*"]
       },
       { sid = "AbortUploads", actions = ["s3:AbortMultipartUpload"], jobs = ["inputs/*"], target = ["snapshots/*"] },
       # `retry` reopens an ended or canceled job, and removes the announcement of an interrupted `clean`.
@@ -149,7 +149,7 @@ locals {
         jobs    = ["control/removing"]
         target  = ["quotas.json", "snapshots/removing"]
       },
-      { sid = "RemoveJobs", actions = ["s3:DeleteObject"], jobs = ["*"], target = ["snapshots/*", "workers/*"] },
+      { sid = "RemoveJobs", actions = ["s3:DeleteObject"], jobs = ["*"], target = ["snapshots/*", "workers/*", "writers/*"] },
       {
         sid     = "TryStore"
         actions = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]

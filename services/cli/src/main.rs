@@ -185,15 +185,10 @@ enum Command {
     /// List the compute targets of gristmill.toml, import one from Terraform, or set its quotas.
     #[command(subcommand)]
     Target(target::TargetCommand),
-    /// List the messages that no worker or reducer of a compute target could read, with the reasons.
+    /// List the messages that no worker or reducer of a compute target could read, with the reasons; send them again, or
+    /// delete them.
     #[command(mut_arg("target", without_default))]
-    DeadLetters {
-        /// Print one JSON list.
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        target: TargetFlags,
-    },
+    DeadLetters(dead_letters::DeadLetterArguments),
     /// Print a script that completes this command in a shell: `. <(gristmill completions bash)`.
     Completions(completions::CompletionsArguments),
     /// Write the manual pages of this command and its subcommands to a folder.
@@ -308,8 +303,8 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Clean(arguments) => clean::clean(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Target(command) => target::target(command, settings).await?,
         Command::Doctor(arguments) => doctor::doctor(arguments, settings).await?,
-        Command::DeadLetters { json, target } => {
-            dead_letters::dead_letters(&target.require(None, settings)?, json).await?
+        Command::DeadLetters(arguments) => {
+            dead_letters::dead_letters(&arguments.target.require(None, settings)?, &arguments).await?
         }
         Command::Completions(arguments) => completions::completions(&arguments)?,
         Command::ManPages(arguments) => man_pages::man_pages(&arguments)?,

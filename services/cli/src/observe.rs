@@ -129,8 +129,12 @@ async fn show_depth(name: &'static str, queue: &dyn Queue) {
     let states = ["visible", "in_flight", "delayed"];
     match queue.depth().await {
         Ok(depth) => {
-            for (state, count) in states.into_iter().zip([depth.visible, depth.in_flight, depth.delayed]) {
-                messages.get_or_create(&[(DESTINATION, name), (STATE, state)]).set(count as i64);
+            let in_flight = queue.limits().timed_lease.then_some(depth.in_flight);
+            let counts = [Some(depth.visible), in_flight, Some(depth.delayed)];
+            for (state, count) in states.into_iter().zip(counts) {
+                if let Some(count) = count {
+                    messages.get_or_create(&[(DESTINATION, name), (STATE, state)]).set(count as i64);
+                }
             }
         }
         Err(error) => {

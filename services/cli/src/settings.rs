@@ -50,7 +50,7 @@ impl Settings {
         let default_home = || user_folder.clone().unwrap_or_else(|| PathBuf::from(".")).join(".gristmill");
         let home = path("GRISTMILL_HOME").unwrap_or_else(default_home);
         let engine = engine::Settings {
-            user: text("USER").or_else(|| text("LOGNAME")),
+            user: text("USER").or_else(|| text("LOGNAME")).or_else(user_name),
             user_folder,
             working_directory: current_dir().unwrap_or_default(),
             search_path: var_os("PATH").map_or(Vec::new(), |path| split_paths(&path).collect()),
@@ -146,4 +146,31 @@ fn beside_executable() -> Option<PathBuf> {
 fn on_path() -> Option<PathBuf> {
     let path = var_os("PATH")?;
     split_paths(&path).map(|folder| folder.join("python3")).find(|python| python.is_file())
+}
+
+/// Returns the name of the user where no variable has it, as in containers and services.
+fn user_name() -> Option<String> {
+    let uid = rustix::process::getuid().as_raw();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    Some(name_of(uid, &users).map_or_else(|| format!("uid-{uid}"), str::to_owned))
+}
+
+/// Returns the name of a user in the lines of `/etc/passwd`.
+fn name_of(uid: u32, users: &str) -> Option<&str> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(uid) && !name.is_empty()).then_some(name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_a_user_comes_from_the_list_of_users() {
+        let users = "root:x:0:0:root:/root:/bin/bash\nana:x:1000:1000::/home/ana:/bin/sh\nbroken\n";
+        assert_eq!((name_of(0, users), name_of(1000, users), name_of(7, users)), (Some("root"), Some("ana"), None));
+    }
 }

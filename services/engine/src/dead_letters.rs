@@ -1,13 +1,12 @@
-//! Lists the messages that no worker or reducer of a target could read, and why.
-//!
-//! This changes nothing: the messages are leased for a moment, and then released.
+//! The messages that no worker or reducer of a target could read: lists them with the reasons, sends them to their queues
+//! again, or deletes them. While they are looked at, they are leased; those that stay are released.
 
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
 use bytes::Bytes;
 use protocol::{Descriptor, job_of_message};
-use queue::{Delivery, Queue, Receive};
+use queue::{Delivery, Message, Queue, Receipt, Receive};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -33,20 +32,93 @@ pub struct DeadLetters {
     pub failure: Option<Error>,
 }
 
+/// What to do with dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposal {
+    /// Send each to the queue it came from.
+    Redrive,
+    /// Delete each.
+    Delete,
+}
+
 impl Target {
-    /// Reads the queue of dead letters.
+    /// Reads the queue of dead letters, and changes nothing.
     pub async fn dead_letters(&self) -> Result<DeadLetters> {
         let queue = self.open_queue(Role::DeadLetters).await?;
         let (deliveries, failure) = receive(&*queue).await;
         let letters = deliveries.iter().map(|delivery| DeadLetter::of(&delivery.body)).collect();
-        let receipts: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
-        let released = queue.release(&receipts).await.context("return the messages to the queue");
+        let released = queue.release(&receipts(&deliveries)).await.context("return the messages to the queue");
         let failure = match failure {
             Some(error) => Some(Error::from(error).context("read the queue of dead letters")),
             None => released.err(),
         };
         Ok(DeadLetters { letters, is_partial: deliveries.len() >= MESSAGES_MAX, failure })
     }
+
+    /// Sends dead letters to their queues again, or deletes them: those of a job, or all. Returns those that it did so
+    /// with, and the number of others. A redrive leaves messages that are not of Gristmill, or were cut.
+    pub async fn dispose_of_dead_letters(
+        &self,
+        disposal: Disposal,
+        job: Option<&str>,
+    ) -> Result<(Vec<DeadLetter>, usize)> {
+        let queue = self.open_queue(Role::DeadLetters).await?;
+        let (deliveries, failure) = receive(&*queue).await;
+        let (mut done, mut disposed, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        let mut messages: [Vec<Message>; 2] = Default::default();
+        for delivery in deliveries {
+            let letter = DeadLetter::of(&delivery.body);
+            let is_wanted = job.is_none_or(|job| letter.job_id.as_deref() == Some(job));
+            let origin = origin(&delivery.body).filter(|_| disposal == Disposal::Redrive);
+            match origin {
+                _ if !is_wanted => left.push(delivery),
+                None if disposal == Disposal::Redrive => left.push(delivery),
+                origin => {
+                    if let Some((role, bodies)) = origin {
+                        let group = letter.job_id.clone().unwrap_or_default();
+                        let again = bodies.into_iter().map(|body| Message::new(body, &group));
+                        messages[usize::from(role == Role::Results)].extend(again);
+                    }
+                    done.push(delivery.receipt.clone());
+                    disposed.push(letter);
+                }
+            }
+        }
+        for (role, messages) in [Role::Tasks, Role::Results].into_iter().zip(messages) {
+            if !messages.is_empty() {
+                let sent = self.open_queue(role).await?.send(messages).await;
+                sent.with_context(|| format!("send them to the queue of {}", role.name()))?;
+            }
+        }
+        // A message that is sent and not deleted is redriven twice, which does no harm.
+        queue.acknowledge(&done).await.context("delete them from the queue of dead letters")?;
+        queue.release(&receipts(&left)).await.context("return the other messages to the queue")?;
+        match failure {
+            Some(error) => Err(Error::from(error).context("read the queue of dead letters to its end")),
+            None => Ok((disposed, left.len())),
+        }
+    }
+}
+
+fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
+    deliveries.iter().map(|delivery| delivery.receipt.clone()).collect()
+}
+
+/// Returns the queue from which a message came, and what it was there: the members of a bundle travel alone. `None`: it is
+/// no message of Gristmill, or its end is missing.
+fn origin(message: &Bytes) -> Option<(Role, Vec<Bytes>)> {
+    if let Ok(letter) = serde_json::from_slice::<protocol::DeadLetter>(message) {
+        let role = [Role::Tasks, Role::Results].into_iter().find(|role| role.name() == letter.queue)?;
+        let body = letter.body();
+        return (body.len() as u64 == letter.bytes).then(|| (role, vec![body.into()]));
+    }
+    // The service moved it.
+    if let Some(members) = queue::members(message) {
+        return Some((Role::Tasks, members));
+    }
+    let is_task = Descriptor::of_message(message).is_ok();
+    let role = if is_task { Some(Role::Tasks) } else { job_of_message(message).ok().map(|_| Role::Results) };
+    role.map(|role| (role, vec![message.clone()]))
 }
 
 /// Receives all messages up to the limit. Returns the error that stopped it early.
@@ -142,6 +214,24 @@ mod tests {
         assert_eq!(letter.bytes, body.len() as u64);
         let moved = letter.moved.expect("a role moved it");
         assert_eq!((&*moved.queue, &*moved.node, &*letter.reason), ("tasks", "node-1", "unknown variant `video`"));
+    }
+
+    #[test]
+    fn letter_goes_back_to_its_queue_if_it_is_whole() {
+        let task = format!(r#"{{"job_id":"{JOB}","mini_batch":0,"work":{{"kind":"rank"}}}}"#);
+        let moved = |queue: &str, bytes_max| {
+            origin(&protocol::DeadLetter::message("r", "n", queue, task.as_bytes(), bytes_max).into())
+        };
+        let body = || vec![Bytes::from(task.clone())];
+        assert_eq!(moved("tasks", 1000), Some((Role::Tasks, body())));
+        assert_eq!(moved("results", 1000), Some((Role::Results, body())));
+        assert_eq!(moved("tasks", 120), None, "it was cut");
+        let bundle = format!("bundle 1 {0} {0}\ng{task}{task}", task.len());
+        assert_eq!(origin(&bundle.into()), Some((Role::Tasks, [body(), body()].concat())));
+        let redriven = |body: &[u8]| origin(&Bytes::copy_from_slice(body)).map(|(role, _)| role);
+        assert_eq!(redriven(task.as_bytes()), Some(Role::Tasks));
+        assert_eq!(redriven(&protocol::begin_message(JOB)), Some(Role::Results));
+        assert_eq!(redriven(b"hello"), None);
     }
 
     #[test]

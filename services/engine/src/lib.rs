@@ -96,7 +96,7 @@ pub use busy::Busy;
 pub use cancel::Canceled;
 pub use check::{Check, Document};
 pub use clean::{Candidate, CleanReport, CleanUp, KeptReason, OldJobs};
-pub use dead_letters::{DeadLetter, DeadLetters, Moved};
+pub use dead_letters::{DeadLetter, DeadLetters, Disposal, Moved};
 pub use decisions::{Decisions, TextDecisions};
 pub use error::{Change, Error, Matches, Result};
 pub use event::{Event, Events, NewJobReason, Notice, UrlUse, events};

@@ -122,8 +122,7 @@ pub enum ResultEvent {
         /// Mini-batches that are pending again.
         mini_batches: Vec<u64>,
     },
-    /// The machine stopped before this segment of the ledger was on its disk. The records before this event are its
-    /// readable part.
+    /// The machine stopped before this segment of the ledger was on its disk: its records are lost.
     CutShort,
     /// Attempts that were delivered again after their commit. The ledger holds only their number.
     Duplicates {

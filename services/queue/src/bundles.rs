@@ -262,6 +262,11 @@ fn write(group: &str, members: &[Message]) -> Bytes {
     body.into()
 }
 
+/// Returns the members of a bundle; `None` if the message is not a bundle.
+pub fn members(message: &Bytes) -> Option<Vec<Bytes>> {
+    read(message).map(|(_, members)| members)
+}
+
 /// Returns the group and the members of a bundle; `None` if the message is not a bundle.
 fn read(body: &Bytes) -> Option<(String, Vec<Bytes>)> {
     let line_end = body.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n')?;

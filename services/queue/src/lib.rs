@@ -38,7 +38,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-pub use bundles::Bundles;
+pub use bundles::{Bundles, members};
 pub use clock::{Clock, LeaseClock, ManualClock, ManualSleep};
 pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, Unreadable, View};
 pub use error::{Cause, Error};
@@ -231,7 +231,8 @@ pub enum Fairness {
 pub struct Depth {
     /// Messages that could be received now.
     pub visible: u64,
-    /// Messages that are leased.
+    /// Messages that are leased; those of this connection alone where leases belong to connections
+    /// ([`Limits::timed_lease`] is false).
     pub in_flight: u64,
     /// Messages that are not yet visible and were never received.
     pub delayed: u64,

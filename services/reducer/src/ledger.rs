@@ -1,6 +1,6 @@
 //! The log of all committed events, and the index of the rows of each mini-batch.
 //!
-//! A segment is a concatenation of received records. Creating it if absent is the commit. Any number of reducers may
+//! A segment is a concatenation of received records, with a digest. Creating it if absent is the commit. Any number of reducers may
 //! append: if the next segment exists, a reducer reads it, drops the events that it now knows, and tries the next
 //! number. All reducers therefore read the same ledger, and none needs to be fenced off.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use backon::Retryable;
 use bytes::Bytes;
-use protocol::{RecordError, ResultEvent, Rows, encode_record};
+use protocol::{ResultEvent, Rows, encode_record};
 use queue::pauses::UNTIL_IT_ANSWERS;
 use storage::{Commit, JobStore};
 use telemetry::metrics;
@@ -206,7 +206,7 @@ pub(crate) struct Ledger {
     patience: Duration,
     /// Concurrent reads of the next segments, which makes reading a long ledger faster.
     reading: VecDeque<AbortOnDropHandle<storage::Result<Option<Bytes>>>>,
-    /// Whether to replace a truncated segment by its readable part, which only a lone reducer may do.
+    /// Whether to replace a damaged segment, which only a lone reducer may do.
     repairs: bool,
     /// Number of repaired segments.
     pub repaired: u32,
@@ -220,8 +220,8 @@ impl Ledger {
         Self { store, job_id: job_id.to_owned(), patience, reading, repairs: false, repaired: 0, index }
     }
 
-    /// Returns the ledger of a job that no other reducer serves. A machine that stops may leave the last segments empty
-    /// or truncated; this ledger keeps their readable part, and the lost results must be computed again.
+    /// Returns the ledger of a job that no other reducer serves. A machine that stops may leave the last segments empty,
+    /// truncated or with blank pages; this ledger replaces them, and their results must be computed again.
     pub fn repairing(self) -> Self {
         Self { repairs: true, ..self }
     }
@@ -240,18 +240,21 @@ impl Ledger {
             self.reading.push_back(AbortOnDropHandle::new(read));
         }
         let read = self.reading.pop_front().expect("one at least").await.context("read the ledger")?;
-        let bytes = read.inspect_err(|_| self.reading.clear()).context("read the ledger")?;
-        let Some(bytes) = bytes else {
-            self.reading.clear();
-            return Ok(None);
-        };
-        let (bytes, records) = match decode_segment(&bytes) {
-            Err(Unusable { readable, cut_short: true, .. }) if self.repairs => {
-                self.repair(segment, &bytes[..readable]).await?
+        let bytes = match read {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => {
+                self.reading.clear();
+                return Ok(None);
             }
-            Err(Unusable { error, .. }) => (bytes, Err(error)),
-            Ok(records) => (bytes, Ok(records)),
+            Err(storage::Error::Damaged { .. }) if self.repairs => Ok(self.repair(segment).await?),
+            Err(error @ storage::Error::Damaged { .. }) => Err(anyhow::Error::from(error)),
+            Err(error) => {
+                self.reading.clear();
+                return Err(error).context("read the ledger");
+            }
         };
+        let length = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        let records = bytes.and_then(|bytes| decode_segment(&bytes));
         let records = records.with_context(|| {
             let object = match self.store.segment_file(u64::from(segment)) {
                 Some(file) => file.display().to_string(),
@@ -263,18 +266,18 @@ impl Ledger {
                  this object recorded"
             )
         })?;
-        self.index.segment_bytes.push(bytes.len() as u64);
+        self.index.segment_bytes.push(length);
         Ok(Some(records))
     }
 
-    async fn repair(&mut self, segment: u32, readable: &[u8]) -> anyhow::Result<(Bytes, anyhow::Result<Batch>)> {
-        let mut bytes = readable.to_vec();
+    /// Replaces a damaged segment with one that says so.
+    async fn repair(&mut self, segment: u32) -> anyhow::Result<Bytes> {
+        let mut bytes = Vec::new();
         encode_record(&ResultEvent::CutShort, b"", &mut bytes);
         let bytes = Bytes::from(bytes);
         self.store.replace_segment(u64::from(segment), bytes.clone()).await.context("repair the ledger")?;
         self.repaired += 1;
-        let records = decode_segment(&bytes).map_err(|unusable| unusable.error);
-        Ok((bytes, records))
+        Ok(bytes)
     }
 
     /// Commits a batch as the next segment, unless another reducer has created that segment.
@@ -309,35 +312,11 @@ impl Ledger {
     }
 }
 
-/// A segment with an unreadable end.
-struct Unusable {
-    error: anyhow::Error,
-    /// Size of the readable records.
-    readable: usize,
-    /// It is truncated, like a file that was not yet on the disk when the machine stopped.
-    cut_short: bool,
-}
-
-fn decode_segment(bytes: &Bytes) -> Result<Batch, Unusable> {
-    if bytes.is_empty() {
-        return Err(Unusable { error: anyhow::anyhow!("it is empty"), readable: 0, cut_short: true });
-    }
+fn decode_segment(bytes: &Bytes) -> anyhow::Result<Batch> {
+    anyhow::ensure!(!bytes.is_empty(), "it is empty");
     let mut batch = Batch::default();
-    match batch.read(bytes) {
-        Ok(()) => Ok(batch),
-        Err(NoRecord { start, error }) => {
-            let cut_short = matches!(error, RecordError::Truncated { .. }) || is_blank(&bytes[start..]);
-            Err(Unusable { error: error.into(), readable: start, cut_short })
-        }
-    }
-}
-
-/// Whether everything from somewhere within the header of a record on was never written. Some file systems show zeros
-/// there.
-fn is_blank(record: &[u8]) -> bool {
-    let written = record.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-    let header_bytes = record.first_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes) as usize);
-    written < 8 + header_bytes
+    batch.read(bytes).map_err(|NoRecord { error, .. }| error)?;
+    Ok(batch)
 }
 
 #[cfg(test)]
@@ -445,29 +424,28 @@ mod tests {
         assert!(error.ends_with("it is empty"), "{error}");
     }
 
-    /// Wherever a segment is cut: its complete records remain, later readers read the same, and commits continue after
-    /// it.
+    /// Wherever a segment is cut or changed: its results are computed again, later readers read the same, and commits
+    /// continue after it.
     #[tokio::test]
-    async fn lone_reducer_repairs_truncated_segment() {
-        let mut whole = message(0, b"zero\n");
-        let first = whole.len();
-        whole.extend(message(1, b"one\n"));
-        let blank_from = |end: usize| {
-            let mut bytes = whole.clone();
-            bytes[end..].fill(0);
+    async fn lone_reducer_replaces_damaged_segment() {
+        let (_folder, whole) = store();
+        commit(&mut ledger(&whole), &[message(0, b"zero\n"), message(1, b"one\n")]).await;
+        let bytes = fs::read(whole.segment_file(0).expect("local")).expect("readable");
+        let cut = (0..bytes.len()).map(|end| bytes[..end].to_vec());
+        let blank = (0..bytes.len()).map(|from| [&bytes[..from], &vec![0; bytes.len() - from]].concat());
+        let changed = (0..bytes.len()).map(|at| {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1;
             bytes
-        };
-        let header_ends = whole.len() - b"one\n".len();
-        let cut = (0..whole.len()).filter(|&end| end != first).map(|end| whole[..end].to_vec());
-        let blank = (0..first - b"zero\n".len()).chain(first..header_ends).map(blank_from);
-        for (bytes, intact) in cut.chain(blank).map(|bytes| (bytes.clone(), bytes.starts_with(&whole[..first]))) {
+        });
+        for damaged in cut.chain(blank).chain(changed) {
             let (_folder, store) = store();
-            store.commit_segment(0, vec![bytes.into()]).await.expect("writable");
+            fs::create_dir_all(store.folder().expect("local").join("ledger")).expect("writable");
+            fs::write(store.segment_file(0).expect("local"), damaged).expect("writable");
             ledger(&store).read_next(1).await.expect_err("others may serve the job");
             let mut repairing = ledger(&store).repairing();
             let repaired = records(&repairing.read_next(1).await.expect("repaired").expect("one segment"));
-            assert_eq!(repaired.len(), 1 + usize::from(intact));
-            assert_eq!(repaired.last().expect("counted").event, ResultEvent::CutShort);
+            assert_eq!(repaired.iter().map(|record| &record.event).collect::<Vec<_>>(), [&ResultEvent::CutShort]);
             assert_eq!(repairing.repaired, 1);
             let mut again = ledger(&store).repairing();
             assert_eq!(records(&again.read_next(1).await.expect("readable").expect("one segment")), repaired);

@@ -15,6 +15,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
 
+use crate::listing::{ListingClient, Unnameable};
 use crate::random_name;
 
 /// How long the clock of a folder is followed before the next look at it.
@@ -71,14 +72,18 @@ fn date_of_new_file(folder: &Path) -> Option<DateTime<Utc>> {
     date.ok().map(DateTime::from)
 }
 
-/// Connects to a store that tells its clock the time.
+/// Connects to a store that tells its clock the time, and whose listings have only keys that a path can name.
 #[derive(Debug)]
-pub(crate) struct Listening(pub Clock);
+pub(crate) struct Listening {
+    pub clock: Clock,
+    pub unnameable: Unnameable,
+}
 
 impl HttpConnector for Listening {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(ListeningClient { client, clock: self.0.clone() }))
+        let client = HttpClient::new(ListeningClient { client, clock: self.clock.clone() });
+        Ok(HttpClient::new(ListingClient { client, unnameable: self.unnameable.clone() }))
     }
 }
 

@@ -36,6 +36,7 @@ pub mod disk;
 mod error;
 mod job_store;
 mod limit_book;
+mod listing;
 mod logs;
 mod plan;
 mod probe;

@@ -14,6 +14,7 @@ use url::{Position, Url};
 use crate::aws::Aws;
 use crate::clock::{Clock, Listening};
 use crate::error::Answer;
+use crate::listing::Unnameable;
 use crate::{Error, Result, web};
 
 /// Settings in addition to the usual variables and files of the vendors.
@@ -38,6 +39,7 @@ struct Inner {
     options: StoreOptions,
     aws: OnceCell<Aws>,
     opened: Mutex<HashMap<String, Opened>>,
+    unnameable: Unnameable,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +57,11 @@ impl Stores {
     /// Returns the settings.
     pub fn options(&self) -> &StoreOptions {
         &self.0.options
+    }
+
+    /// Returns keys that listings left out, because no path can name them; the first of them, in order.
+    pub fn unnameable_keys(&self) -> Vec<String> {
+        self.0.unnameable.keys()
     }
 
     /// Uses `store` for all URLs of the host and port, or bucket, of `url`.
@@ -82,7 +89,7 @@ impl Stores {
             return Ok((opened.clone(), path));
         }
         let clock = Clock::default();
-        let connector = Listening(clock.clone());
+        let connector = Listening { clock: clock.clone(), unnameable: self.0.unnameable.clone() };
         let store = match scheme {
             ObjectStoreScheme::AmazonS3 => self.s3(url, self.aws().await?, connector),
             ObjectStoreScheme::GoogleCloudStorage => google(url, connector),

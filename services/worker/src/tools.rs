@@ -68,7 +68,7 @@ impl Tools {
     }
 
     /// Runs a program to its end and returns what it wrote to standard output. Blocks. If the program fails, the error quotes
-    /// its last lines.
+    /// its last lines, below the one that says most.
     pub(crate) fn run(&self, command: &mut Command) -> Result<String> {
         let program = command.get_program().to_string_lossy().into_owned();
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -92,10 +92,7 @@ impl Tools {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let text = [output.stdout, output.stderr].concat();
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text.lines().collect();
-        let last = lines[lines.len().saturating_sub(LINES)..].join("\n  ");
-        bail!("{program} ended with {}; its last lines:\n  {last}", output.status)
+        bail!("{program} ended with {}: {}", output.status, said(&String::from_utf8_lossy(&text)))
     }
 
     /// Returns the version of an interpreter, and where it is installed.
@@ -137,9 +134,29 @@ pub(crate) fn kill_creators(folder: &Path) {
     }
 }
 
+/// Returns what a program that failed says: its last error, or else its last line, and below it the last lines.
+fn said(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let is_error = |line: &&&str| line.trim_start().to_ascii_lowercase().starts_with("error");
+    let Some(first) = lines.iter().rfind(is_error).or(lines.last()) else { return "it said nothing".to_owned() };
+    let last = &lines[lines.len().saturating_sub(LINES)..];
+    format!("{}\nits last lines:\n  {}", first.trim(), last.join("\n  "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_of_a_program_is_in_the_first_line() {
+        let pip =
+            "Collecting foo\nERROR: Could not find a version\nERROR: No matching distribution found for foo\n\nhint\n";
+        assert!(
+            said(pip).starts_with("ERROR: No matching distribution found for foo\nits last lines:\n  Collecting foo\n")
+        );
+        assert!(said("one\ntwo\n").starts_with("two\nits last lines:\n  one\n  two"));
+        assert_eq!(said(" \n"), "it said nothing");
+    }
 
     #[test]
     fn programs_of_a_killed_node_are_killed() {

@@ -30,7 +30,10 @@ pub enum ManagementError {
     Silent { base: Url, source: reqwest::Error },
     /// The user may not ask.
     #[error("{base} rejects user {user}; give this user the tag `monitoring`")]
-    Rejected { base: Url, user: String },
+    NoTag { base: Url, user: String },
+    /// There is no such user, or the password is another one.
+    #[error("{base} rejects user {user} and the password; correct them in `queue` of the target")]
+    Password { base: Url, user: String },
     /// The answer is an error.
     #[error("{base} answers {status}")]
     Status { base: Url, status: u16 },
@@ -127,7 +130,14 @@ impl Management {
                 read.map_err(|source| ManagementError::Unreadable { base: base(), source })
             }
             404 => Ok(None),
-            401 | 403 => Err(ManagementError::Rejected { base: base(), user: self.user.clone() }),
+            401 | 403 => {
+                let user = self.user.clone();
+                // Both have the status 401, and only the reason differs.
+                match answer.text().await.is_ok_and(|reason| reason.contains("management user")) {
+                    true => Err(ManagementError::NoTag { base: base(), user }),
+                    false => Err(ManagementError::Password { base: base(), user }),
+                }
+            }
             status => Err(ManagementError::Status { base: base(), status }),
         }
     }

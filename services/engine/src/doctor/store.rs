@@ -45,6 +45,26 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
     if let Some(seconds) = probe.clock_ahead_seconds {
         check_clock(seconds, report);
     }
+    check_keys(&store, report).await;
+}
+
+/// Names keys that no role can read, and which only other software writes.
+async fn check_keys(store: &TargetStore, report: &mut Report) {
+    if store.job_ids().await.is_err() || store.open_jobs().await.is_err() {
+        return;
+    }
+    let keys = store.stores().unnameable_keys();
+    if let Some(first) = keys.first() {
+        let others = match keys.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let message = format!(
+            "it has a key that Gristmill did not write, {first:?}{others}: it is ignored, and `clean` does not remove it; \
+             find out who wrote it"
+        );
+        report.warning("store", message);
+    }
 }
 
 async fn check_conditional_put(store: &TargetStore, report: &mut Report) {

@@ -159,7 +159,7 @@ async fn depths(shared: &Shared) -> (Vec<Queue>, Letters) {
             Ok(depth) => Queue {
                 name,
                 visible: Some(depth.visible),
-                in_flight: Some(depth.in_flight),
+                in_flight: queue.limits().timed_lease.then_some(depth.in_flight),
                 delayed: Some(depth.delayed),
                 problem: None,
             },

@@ -218,13 +218,13 @@ def polars_stream(frame):
                 frame = frame.with_columns(polars.col(name).cast(polars.Decimal(38, 0)))
             except polars.exceptions.PolarsError:
                 raise RowsError(
-                    f"column {name!r} of the Polars frame that run() returned is {dtype}, and has a number of more than 38 "
-                    "digits: cast it to another type"
+                    f"column {name!r} of the Polars frame that run() returned is {dtype}, and has a number of more "
+                    "than 38 digits: cast it to another type"
                 ) from None
         elif "Int128" in str(dtype):
             raise RowsError(
-                f"column {name!r} of the Polars frame that run() returned is {dtype}, which Arrow lacks: cast it to another "
-                "type"
+                f"column {name!r} of the Polars frame that run() returned is {dtype}, which Arrow lacks: cast it to "
+                "another type"
             )
     sink = io.BytesIO()
     try:

@@ -1,4 +1,7 @@
 //! Segments of the ledger, and the removal of history once a job has ended.
+//!
+//! A segment is its records, and behind them a digest of them: a segment that a power cut has shortened, or that something
+//! has changed, is not taken for a whole one, wherever it was cut.
 
 use std::io;
 use std::ops::Range;
@@ -10,21 +13,33 @@ use super::{JobStore, optional};
 use crate::create::Commit;
 use crate::{Error, Result, disk};
 
+const DIGEST_BYTES: usize = 16;
+
 impl JobStore {
     /// Commits a ledger segment: the concatenation of these pieces. `Lost` means that another reducer has committed it;
     /// its records are just as valid.
-    pub async fn commit_segment(&self, sequence: u64, pieces: Vec<Bytes>) -> Result<Commit> {
+    pub async fn commit_segment(&self, sequence: u64, mut pieces: Vec<Bytes>) -> Result<Commit> {
+        pieces.push(digest(&pieces));
         self.create(&ledger_segment(sequence), pieces.into_iter().collect()).await
     }
 
-    /// Replaces a ledger segment with its readable part. Only if no other reducer serves the job.
+    /// Replaces a damaged ledger segment. Only if no other reducer serves the job.
     pub async fn replace_segment(&self, sequence: u64, records: Bytes) -> Result<()> {
-        self.commit(&ledger_segment(sequence), records).await
+        let digest = digest(std::slice::from_ref(&records));
+        self.commit(&ledger_segment(sequence), [records, digest].concat().into()).await
     }
 
-    /// Reads a ledger segment. Returns `None` if it was never committed, so that the ledger ends before it.
+    /// Reads the records of a ledger segment. Returns `None` if it was never committed, so that the ledger ends before it,
+    /// and [`Error::Damaged`] if it is not what was committed.
     pub async fn segment(&self, sequence: u64) -> Result<Option<Bytes>> {
-        optional(self.get(&ledger_segment(sequence)).await)
+        let name = ledger_segment(sequence);
+        let Some(bytes) = optional(self.get(&name).await)? else { return Ok(None) };
+        let records = bytes.len().checked_sub(DIGEST_BYTES).map(|end| bytes.slice(..end));
+        let is_whole = |records: &Bytes| digest(std::slice::from_ref(records)) == bytes[records.len()..];
+        match records.filter(is_whole) {
+            Some(records) => Ok(Some(records)),
+            None => Err(Error::damaged(self.name(&name), "it is shorter than it was, or was changed")),
+        }
     }
 
     /// Reads a range of bytes of a ledger segment.
@@ -78,6 +93,15 @@ pub(super) fn remove_after_result(folder: &Path, paths: &[PathBuf]) -> Result<()
         true => found(std::fs::remove_dir_all(path), path),
         false => found(std::fs::remove_file(path), path),
     })
+}
+
+/// Returns the digest of the records of a segment.
+fn digest(pieces: &[Bytes]) -> Bytes {
+    let mut hasher = blake3::Hasher::new();
+    pieces.iter().for_each(|piece| {
+        hasher.update(piece);
+    });
+    Bytes::copy_from_slice(&hasher.finalize().as_bytes()[..DIGEST_BYTES])
 }
 
 fn ledger_segment(sequence: u64) -> String {

@@ -211,7 +211,7 @@ def _header_of(header: int | str | None, names: Sequence[str] | None) -> dict[st
 
 
 def _types(dtype: Any, owner: str) -> Any:
-    """Returns the types of columns as a job file names them, or ``"string"`` for all, and those that only pandas has."""
+    """Returns the types of columns as a job file names them (``"string"``: all), and those that only pandas has."""
     if dtype is None:
         return {}, {}
     if isinstance(dtype, Mapping):

@@ -1,0 +1,159 @@
+//! Leaves keys that no path can name out of the listings of S3: `jobs//x`, or one with a control character.
+//!
+//! Anybody who may write into a bucket can create such a key, and a page of a listing that holds one could not be read at
+//! all. A listing is changed before its reader sees it, and `doctor` names the keys.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpService};
+use object_store::path::Path as ObjectPath;
+
+/// Keys that are kept for `doctor`.
+const NAMED_MAX: usize = 20;
+
+/// Keys that were left out, the first of them in the order of their names. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unnameable(Arc<Mutex<BTreeSet<String>>>);
+
+impl Unnameable {
+    pub fn keys(&self) -> Vec<String> {
+        self.0.lock().expect("no panic while it was held").iter().cloned().collect()
+    }
+
+    fn add(&self, keys: impl IntoIterator<Item = String>) {
+        let mut known = self.0.lock().expect("no panic while it was held");
+        known.extend(keys);
+        while known.len() > NAMED_MAX {
+            known.pop_last();
+        }
+    }
+}
+
+/// A client of S3.
+#[derive(Debug)]
+pub(crate) struct ListingClient {
+    pub client: HttpClient,
+    pub unnameable: Unnameable,
+}
+
+#[async_trait]
+impl HttpService for ListingClient {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let is_listing = request.uri().query().is_some_and(|query| query.contains("list-type=2"));
+        let response = self.client.execute(request).await?;
+        if !is_listing || !response.status().is_success() {
+            return Ok(response);
+        }
+        let (head, body) = response.into_parts();
+        let body = body.bytes().await?;
+        let (body, left_out) = nameable(body);
+        self.unnameable.add(left_out);
+        Ok(HttpResponse::from_parts(head, body.into()))
+    }
+}
+
+/// Returns the XML of a page without the keys and prefixes that no path can name, and these.
+fn nameable(body: Bytes) -> (Bytes, Vec<String>) {
+    let Ok(text) = std::str::from_utf8(&body) else { return (body, Vec::new()) };
+    let (mut kept, mut left_out) = (String::new(), Vec::new());
+    let mut rest = text;
+    while let Some((start, [open, close], [name, name_end])) = next_entry(rest) {
+        let Some(length) = rest[start + open.len()..].find(close) else { break };
+        let end = start + open.len() + length + close.len();
+        let entry = &rest[start..end];
+        let key = entry.split_once(name).and_then(|(_, key)| key.split_once(name_end)).map(|(key, _)| unescaped(key));
+        match key.filter(|key| ObjectPath::parse(key).is_err()) {
+            None => kept.push_str(&rest[..end]),
+            Some(key) => {
+                kept.push_str(&rest[..start]);
+                left_out.push(key);
+            }
+        }
+        rest = &rest[end..];
+    }
+    if left_out.is_empty() {
+        return (body, left_out);
+    }
+    kept.push_str(rest);
+    (kept.into(), left_out)
+}
+
+type Tags = [&'static str; 2];
+
+/// Returns where the next entry begins, its tags, and those around its key.
+fn next_entry(text: &str) -> Option<(usize, Tags, Tags)> {
+    let entries = [
+        (["<Contents>", "</Contents>"], ["<Key>", "</Key>"]),
+        (["<CommonPrefixes>", "</CommonPrefixes>"], ["<Prefix>", "</Prefix>"]),
+    ];
+    entries
+        .into_iter()
+        .filter_map(|(tags, key)| Some((text.find(tags[0])?, tags, key)))
+        .min_by_key(|(start, ..)| *start)
+}
+
+/// Returns a text of XML with its characters.
+fn unescaped(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('&') {
+        plain.push_str(before);
+        let Some((name, behind)) = after.split_once(';') else {
+            rest = &rest[before.len()..];
+            break;
+        };
+        let number = name.strip_prefix('#').map(|number| match number.strip_prefix(['x', 'X']) {
+            Some(digits) => u32::from_str_radix(digits, 16),
+            None => number.parse(),
+        });
+        let character = match (name, number) {
+            ("amp", _) => Some('&'),
+            ("lt", _) => Some('<'),
+            ("gt", _) => Some('>'),
+            ("quot", _) => Some('"'),
+            ("apos", _) => Some('\''),
+            (_, Some(Ok(number))) => char::from_u32(number),
+            _ => None,
+        };
+        plain.push(character.unwrap_or(char::REPLACEMENT_CHARACTER));
+        rest = behind;
+    }
+    plain + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(keys: &[&str], prefixes: &[&str]) -> String {
+        let contents = keys.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>"));
+        let prefixes = prefixes.iter().map(|key| format!("<CommonPrefixes><Prefix>{key}</Prefix></CommonPrefixes>"));
+        let entries = contents.chain(prefixes).collect::<String>();
+        format!(
+            "<ListBucketResult><Name>b</Name><Prefix>jobs/</Prefix>{entries}<KeyCount>1</KeyCount></ListBucketResult>"
+        )
+    }
+
+    #[test]
+    fn keys_without_a_path_are_left_out() {
+        let plain = page(&["jobs/a/x", "jobs/a&amp;b/", "jobs/\u{e9}"], &["jobs/a/", "jobs/b/"]);
+        assert_eq!(nameable(plain.clone().into()), (plain.into(), vec![]));
+        let strange = ["jobs//logs/x", "jobs/a&#x1;b", "jobs/../x", "jobs/&#10;", "jobs/\u{7f}"];
+        let mut keys = vec!["jobs/a", "jobs/z"];
+        keys.splice(1..1, strange);
+        let (kept, left_out) = nameable(page(&keys, &["jobs//", "jobs/a/"]).into());
+        assert_eq!(kept, page(&["jobs/a", "jobs/z"], &["jobs/a/"]));
+        assert_eq!(left_out, ["jobs//logs/x", "jobs/a\u{1}b", "jobs/../x", "jobs/\n", "jobs/\u{7f}", "jobs//"]);
+    }
+
+    #[test]
+    fn few_keys_are_kept_for_people() {
+        let unnameable = Unnameable::default();
+        unnameable.add((0..100).map(|number| format!("jobs//{number:03}")));
+        assert_eq!(unnameable.keys().len(), NAMED_MAX);
+        assert_eq!(unnameable.keys()[0], "jobs//000");
+    }
+}

@@ -1,0 +1,112 @@
+"""Several people on one target: jobs with one output, keys that others wrote, messages that nobody could read."""
+
+import json
+
+import pytest
+
+ROWS = """
+    import os
+    def run(files):
+        return [os.path.basename(file) for file in files]
+"""
+
+
+def enqueue(target, job):
+    return target.command("enqueue", job.file)
+
+
+@pytest.mark.parametrize("target", ["sqlite", "sqs"], indirect=True)
+def test_open_job_keeps_its_output_for_itself(workplace, target):
+    workplace.data(2)
+    first = workplace.job(ROWS, name="first", output="results", append_row_file_name="rows.txt")
+    same = workplace.job(ROWS, name="same", output="results", append_row_file_name="rows.txt")
+    other = workplace.job(ROWS, name="other", output="results", append_row_file_name="others.txt")
+    job_id = target.enqueue(first)
+    for _ in range(2):
+        refused = enqueue(target, same)
+        assert refused.exit_status not in (0, 101), str(refused)
+        said = f"job {job_id} is running and writes the same output, {workplace.folder}/results/rows.txt; wait for it"
+        assert said in refused.stderr and f"gristmill cancel {job_id} --target {target.name}" in refused.stderr
+    assert enqueue(target, other).exit_status == 0
+    target.reducer()
+    target.worker()
+    target.wait_for_end(job_id)
+    assert len(target.lines(target.enqueue(same))) == 2, "the first one has ended"
+
+
+def test_failed_job_is_not_continued_while_another_writes_its_output(workplace, sqlite):
+    workplace.data(2)
+    output = {"output": "results", "append_row_file_name": "rows.txt"}
+    fails = workplace.job("def run(files): raise ValueError", name="fails", error_threshold=0, run_max_try=1, **output)
+    reducer = sqlite.reducer()
+    worker = sqlite.worker()
+    failed = sqlite.enqueue(fails)
+    sqlite.wait_for_end(failed, "Failed")
+    for role in (reducer, worker):
+        role.process.terminate()
+        role.wait()
+    job_id = sqlite.enqueue(workplace.job(ROWS, name="other", **output))
+    refused = sqlite.command("retry", failed)
+    assert refused.exit_status not in (0, 101), str(refused)
+    assert f"job {job_id} is running and writes the same output" in refused.stderr, str(refused)
+    assert sqlite.status(failed)["state"] == "Failed"
+
+
+def test_result_in_a_folder_is_reused_though_the_store_is_a_bucket(workplace, sqs):
+    """Their clocks differ, and count in other units."""
+    workplace.data(2)
+    sqs.reducer()
+    sqs.worker()
+    job = workplace.job(ROWS, allow_reuse=True)
+    first = sqs.enqueue(job)
+    output = sqs.wait_for_end(first)["output"]
+    assert json.loads(sqs.command("enqueue", job.file, "--json", expect=0).stdout)["reused"]
+    with open(output, "a") as file:
+        file.write("more\n")
+    again = sqs.command("enqueue", job.file, expect=0)
+    assert again.stdout.strip() != first and "has changed" in again.stderr, str(again)
+
+
+def test_keys_that_no_path_can_name_are_left_out(workplace, sqs, components):
+    workplace.data(2)
+    s3 = components.client("s3")
+    for key in ("jobs/jobs//logs/x", "jobs/open//x", "jobs/open/a\x01b", "jobs/workers//x", "jobs/jobs/../x"):
+        s3.put_object(Bucket=sqs.prefix, Key=key, Body=b"x")
+    reducer = sqs.reducer()
+    sqs.worker()
+    job_id = sqs.enqueue(workplace.job(ROWS))
+    assert len(sqs.lines(job_id)) == 2
+    assert job_id in sqs.command("jobs", expect=0).stdout
+    doctor = sqs.command("doctor")
+    assert 'it has a key that Gristmill did not write, "jobs/' in doctor.stdout + doctor.stderr, str(doctor)
+    assert "it is ignored" in doctor.stdout + doctor.stderr, str(doctor)
+    sqs.command("clean", "--all", expect=0)
+    assert job_id not in sqs.command("jobs", expect=0).stdout
+    assert reducer.process.poll() is None
+
+
+@pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
+def test_dead_letters_are_sent_again_or_deleted(workplace, target):
+    workplace.data(3)
+    job_id = target.enqueue(workplace.job(ROWS))
+    target.send("tasks", "not of Gristmill")
+    newer = json.dumps({"job_id": job_id, "mini_batch": 0, "work": {"kind": "video"}})
+    target.send("tasks", newer)
+    target.reducer()
+    worker = target.worker()
+    assert len(target.lines(job_id)) == 3
+    worker.process.terminate()
+    worker.wait()
+
+    def letters():
+        return json.loads(target.command("dead-letters", "--json", expect=0).stdout)
+
+    assert {letter["body"] for letter in letters()} == {"not of Gristmill", newer}
+    nothing = target.command("dead-letters", "--redrive", "--job", "no-such-job", expect=0)
+    assert "0 messages sent to their queues again" in nothing.stderr and len(letters()) == 2, str(nothing)
+    sent = target.command("dead-letters", "--redrive", "--job", job_id, expect=0)
+    assert "1 message sent to their queues again" in sent.stderr, str(sent)
+    assert [letter["body"] for letter in letters()] == ["not of Gristmill"]
+    assert target.waiting("tasks") == 1
+    deleted = target.command("dead-letters", "--delete", expect=0)
+    assert "1 message deleted" in deleted.stderr and letters() == [], str(deleted)
