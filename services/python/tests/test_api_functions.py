@@ -375,6 +375,8 @@ def test_error_shows_the_line_of_the_function(home, tmp_path):
     assert "return [1 / n for n in numbers]" in said
     assert "entry script" not in said and "run()" not in said and ".parquet" not in said
     assert "(item 0 of inputs)" in said
+    assert caught.value.job.failures[0]["input"] == "item 0 of inputs"
+    assert "functions/inputs" not in repr(caught.value.job)
     own = ["gristmill/api" in str(frame.path) for frame in caught.traceback]
     assert own == sorted(own)
 

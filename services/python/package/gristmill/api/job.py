@@ -436,10 +436,10 @@ class Job:
                 "try": int(row["Picked Count"]),
                 "status": row["Status"],
                 "error": row["Error Category"],
-                "message": row["Error Message"],
+                "message": self._say(row["Error Message"]),
                 "node": row["Node"],
                 "process": row["Process Name"],
-                "input": row["Mini-batch Detail"],
+                "input": self._say(row["Mini-batch Detail"]),
                 "traceback": self._traceback(row, logs),
             }
             for row in rows
@@ -511,7 +511,7 @@ class Job:
     def __repr__(self) -> str:
         where = "" if self.target is None else f", target={self.target!r}"
         try:
-            said = sentence(self.status)
+            said = self._say(sentence(self.status))
         except GristmillError as error:
             said = str(error).partition("\n")[0]
         return f"<Job {self.id}{where}: {said}>"
