@@ -188,13 +188,23 @@ impl Reducer {
         cancel: &CancellationToken,
         stop: &CancellationToken,
     ) -> anyhow::Result<Output> {
+        if self.spec.output.action != OutputAction::SummaryOnly {
+            self.reports.decided("Every mini batch has ended; writing the final file.").await;
+        }
+        let output = self.try_until_the_store_answers(cancel, stop).await;
+        self.progress.send_modify(|progress| progress.trouble = None);
+        output
+    }
+
+    async fn try_until_the_store_answers(
+        &mut self,
+        cancel: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Output> {
         let mut pauses = UNTIL_IT_ANSWERS.build();
         loop {
             let error = match self.write_output(stop).await {
-                Ok(written) => {
-                    self.progress.send_modify(|progress| progress.trouble = None);
-                    return Ok(written.map_or(Output::Abandoned, Output::Written));
-                }
+                Ok(written) => return Ok(written.map_or(Output::Abandoned, Output::Written)),
                 Err(error) => error,
             };
             // Another reducer may have finished first and removed the parts.
@@ -241,7 +251,6 @@ impl Reducer {
             let path = self.spec.output.folder.as_path().to_owned();
             return Ok(Some(Written { path, columns: vec![], warnings: vec![] }));
         }
-        self.reports.decided("Every mini batch has ended; writing the final file.").await;
         let bases = match self.spec.replays {
             Some(_) => Some(Bases::read(&self.store, &self.spec).await?),
             None => None,
