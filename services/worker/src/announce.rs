@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 use backon::Retryable;
 use bytes::Bytes;
 use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Takes, Work};
-use queue::pauses::FOR_SECONDS;
+use queue::pauses::while_others_wait;
 use queue::{Message, Queue};
 use storage::JobStore;
 use telemetry::trace::{Step, StepKind};
@@ -110,7 +110,7 @@ pub struct Announcer {
     pub results: Arc<dyn Queue>,
     /// Nothing is announced without its lease.
     pub leases: Leases,
-    /// How long calls of a queue that is unavailable are retried.
+    /// How long calls of a queue that is unavailable, and writes to the store, are retried.
     pub patience: Duration,
     /// Rejected items that an outcome may name, at most [`REJECTED_MAX`](protocol::REJECTED_MAX). The store has longer lists.
     pub rejected_max: usize,
@@ -261,7 +261,8 @@ impl Announcer {
     async fn write_part(&self, name: &str, content: Bytes) -> storage::Result<()> {
         (self.crash)(CrashPoint::BeforePart);
         let put = || async { self.store.put_part(name, content.clone()).await };
-        put.retry(FOR_SECONDS).await?;
+        // Its mini-batch would run again, which counts as lost.
+        put.retry(while_others_wait(Some(self.patience))).await?;
         (self.crash)(CrashPoint::AfterPart);
         Ok(())
     }
@@ -361,7 +362,7 @@ mod tests {
     use crate::scheduler::{Attempted, Moment, conclude, tests};
     use crate::silent_store::SilentStore;
 
-    const PATIENCE: Duration = Duration::from_secs(12);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     struct Node {
         tasks: Arc<MemoryQueue>,
@@ -570,6 +571,27 @@ mod tests {
             }
         };
         timeout(Duration::from_secs(60), acknowledged).await.expect("the mini-batch is acknowledged");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_are_written_again_while_there_is_patience() {
+        let failing = Arc::new(SilentStore::default());
+        failing.fails.store(true, Ordering::SeqCst);
+        let store = JobStore::new(failing.clone(), "jobs/job".into());
+        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"));
+        let node = node_with(10_000, store, checkpoints);
+        let lease = node.hold().await;
+        let outcome = outcome(lease, descriptor(7, 10), protocol::Ending::empty());
+        let rows = Bytes::from(vec![b'x'; 1 << 20]);
+        node.announcements.send(Announcement::Outcome(Box::new(Outcome { rows, ..outcome })));
+        // The lease ends after thirty seconds.
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        assert_eq!(node.results.depth().await.expect("answers").visible, 0);
+        failing.fails.store(false, Ordering::SeqCst);
+        let body = receive(&node.results).await.body;
+        let event = protocol::decode_records(&body).last().expect("one").expect("valid").event;
+        let ResultEvent::Attempt(attempt) = event else { panic!("no attempt: {event:?}") };
+        assert!(matches!(attempt.rows, Rows::Part { bytes: 1_048_576, .. }), "{:?}", attempt.rows);
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,6 +18,8 @@ use object_store::{
 pub(crate) struct SilentStore {
     pub memory: InMemory,
     pub is_silent: AtomicBool,
+    /// Whether each write fails.
+    pub fails: AtomicBool,
 }
 
 impl SilentStore {
@@ -37,6 +39,9 @@ impl ObjectStore for SilentStore {
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         if self.is_silent() {
             std::future::pending::<()>().await;
+        }
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(object_store::Error::Generic { store: "test", source: "503 Service Unavailable".into() });
         }
         self.memory.put_opts(path, payload, options).await
     }
