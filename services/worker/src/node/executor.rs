@@ -434,8 +434,9 @@ pub fn unspent(delivery: &Delivery) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
     use protocol::Work;
-    use queue::{MemoryOptions, MemoryQueue, Message, Receive};
+    use queue::{Depth, Limits, MemoryOptions, MemoryQueue, Message, Receipt, Receive};
     use storage::StoreOptions;
     use telemetry::Health;
 
@@ -505,10 +506,55 @@ mod tests {
         }
     }
 
+    /// A queue that does not answer while it is away.
+    #[derive(Debug)]
+    struct Leaving {
+        memory: MemoryQueue,
+        away: watch::Sender<bool>,
+    }
+
+    impl Leaving {
+        async fn back(&self) -> &MemoryQueue {
+            self.away.subscribe().wait_for(|away| !away).await.expect("it holds the sender");
+            &self.memory
+        }
+    }
+
+    #[async_trait]
+    impl Queue for Leaving {
+        async fn send(&self, messages: Vec<Message>) -> Result<(), queue::Error> {
+            self.back().await.send(messages).await
+        }
+
+        async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, queue::Error> {
+            self.back().await.receive(request).await
+        }
+
+        async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, queue::Error> {
+            self.back().await.extend(leases).await
+        }
+
+        async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, queue::Error> {
+            self.back().await.acknowledge(receipts).await
+        }
+
+        async fn release(&self, receipts: &[Receipt]) -> Result<(), queue::Error> {
+            self.back().await.release(receipts).await
+        }
+
+        async fn depth(&self) -> Result<Depth, queue::Error> {
+            self.back().await.depth().await
+        }
+
+        fn limits(&self) -> Limits {
+            self.memory.limits()
+        }
+    }
+
     /// A target whose node is a [`Panicking`] host.
     struct Target {
         store: TargetStore,
-        tasks: Arc<MemoryQueue>,
+        tasks: Arc<Leaving>,
         results: Arc<MemoryQueue>,
         /// What the host has worked on, and how it was told to stop.
         worked: mpsc::UnboundedReceiver<String>,
@@ -519,7 +565,9 @@ mod tests {
     impl Target {
         async fn start(step: &'static str) -> Self {
             let store = TargetStore::open("memory:///target", StoreOptions::default()).await.expect("it can be opened");
-            let [tasks, results] = [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
+            let memory = || MemoryQueue::new(MemoryOptions::default());
+            let tasks = Arc::new(Leaving { memory: memory(), away: watch::Sender::new(false) });
+            let results = Arc::new(memory());
             let (sender, worked) = mpsc::unbounded_channel();
             let event_loop = EventLoop {
                 host: Panicking { step, worked: sender },
@@ -578,13 +626,13 @@ mod tests {
         target.wait_for("good").await;
         target.enqueue("bad").await;
         tokio::time::sleep(Duration::from_secs(1)).await;
-        target.tasks.fail_next(1_000_000);
+        target.tasks.away.send_replace(true);
         target.stop.send_replace(Stop::Drain);
         target.wait_for("Drain").await;
         target.stop.send_replace(Stop::Kill);
         let killed = target.wait_for("Kill");
         tokio::time::timeout(Duration::from_secs(1), killed).await.expect("it does not wait for the queue");
-        target.tasks.fail_next(0);
+        target.tasks.away.send_replace(false);
         assert_eq!(target.node.await.expect("no panic").expect("no error"), Ended::Stopped);
     }
 }
