@@ -274,7 +274,7 @@ where
     let status = error.raw_response().map(|response| response.status().as_u16());
     // The status of a service that waited in vain for the request is 400.
     let may_pass =
-        code == "RequestTimeout" || status.is_none_or(|status| status >= 500 || [408, 429].contains(&status));
+        code == "RequestTimeout" || status.is_none_or(|status| status >= 500 || [408, 409, 429].contains(&status));
     let source: Source = Box::new(Failed { words: format!("{doing}: {said}"), may_pass, error: Box::new(error) });
     match (code.as_str(), status) {
         ("NoSuchUpload", _) => Error::Superseded { object },
