@@ -27,8 +27,8 @@ use segment::{RecordedEvent, Segment};
 pub const ATTEMPTS_MAX: usize = 3_000_000;
 /// Mini-batches that share one mark of their last change.
 pub const MARKED_TOGETHER: usize = 4096;
-/// Maximum number of processes with an index of their own.
-const PROCESSES_MAX: usize = u16::MAX as usize;
+/// Processes whose attempts are kept for one job: each has a position of 16 bits.
+pub const PROCESSES_MAX: usize = u16::MAX as usize;
 
 /// Where a history comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,7 +164,7 @@ pub struct History {
     reopened: Vec<u64>,
     /// Largest number of a try.
     most_tries: u32,
-    /// Attempts beyond [`ATTEMPTS_MAX`].
+    /// Attempts beyond [`ATTEMPTS_MAX`], or of processes beyond [`PROCESSES_MAX`].
     left_out: u64,
     /// First segment of the ledger that cannot be read.
     unreadable: Option<u32>,
@@ -276,7 +276,12 @@ impl History {
         if self.tally.is_outside_plan(numbers.mini_batch) {
             return;
         }
-        let Some(process) = self.process(numbers.process) else { return };
+        self.most_tries = self.most_tries.max(numbers.try_number);
+        self.mark(mini_batch);
+        let Some(process) = self.process(numbers.process) else {
+            self.left_out += 1;
+            return;
+        };
         let [elapsed, run, cpu] =
             numbers.seconds.map(|seconds| if (seconds as f32).is_finite() { seconds } else { 0.0 });
         let ended_at = numbers.started_at.saturating_add((elapsed.max(0.0) * 1000.0) as u64);
@@ -286,8 +291,6 @@ impl History {
         of_process.busy_seconds += elapsed.max(0.0);
         of_process.first_at = of_process.first_at.min(numbers.started_at);
         of_process.last_at = of_process.last_at.max(ended_at);
-        self.most_tries = self.most_tries.max(numbers.try_number);
-        self.mark(mini_batch);
         if self.attempts.len() >= ATTEMPTS_MAX {
             self.left_out += 1;
             return;

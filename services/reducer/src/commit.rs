@@ -279,7 +279,7 @@ impl Reducer {
         {
             self.speculation.run_times.add(seconds, items);
         }
-        self.ledger.index.apply(record, effect, segment, place.rows());
+        self.ledger.index_mut().apply(record, effect, segment, place.rows());
         self.rejects.apply(record.event, effect, &self.tally, segment, place.record());
         if let Event::Other(event) = record.event {
             news.has_progressed |= matches!(**event, ResultEvent::Working { .. } | ResultEvent::Duplicates { .. });

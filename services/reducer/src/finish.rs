@@ -3,16 +3,18 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use backon::{BackoffBuilder, Retryable};
 use protocol::{FailedMiniBatch, Isolate, JobResult, JobState, OutputAction};
+use queue::pauses::{FOR_SECONDS, UNTIL_IT_ANSWERS};
 use storage::Commit;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::failures::GivenUp;
 use crate::job::ticks;
 use crate::judge::End;
-use crate::output::{Assembly, Bases, Written, is_unavailable};
+use crate::output::{Assembly, Bases, Written, may_pass};
 use crate::peers::Agreement;
 use crate::reports::headline::headline;
 use crate::stalls::{Stall, describe};
@@ -34,9 +36,14 @@ const WARNINGS_NAMED_MAX: usize = 5;
 impl Reducer {
     /// Ends the job. If several reducers serve it, all of them produce the same result. Returns `None` if the job has
     /// been reopened, or if this reducer was asked to stop and abandons the final file.
-    pub(crate) async fn finish(&mut self, end: End, stop: &CancellationToken) -> anyhow::Result<Option<JobResult>> {
+    pub(crate) async fn finish(
+        &mut self,
+        end: End,
+        cancel: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Option<JobResult>> {
         match self.agree(end).await? {
-            Agreement::Ends(end) => self.write_end(end, stop).await,
+            Agreement::Ends(end) => self.write_end(end, cancel, stop).await,
             Agreement::EndedElsewhere(result) => Ok(Some(self.ended_elsewhere(*result).await)),
             Agreement::Reopened => Ok(None),
         }
@@ -53,12 +60,17 @@ impl Reducer {
     }
 
     /// Writes the output of a complete job, and the result of any job.
-    async fn write_end(&mut self, end: End, stop: &CancellationToken) -> anyhow::Result<Option<JobResult>> {
+    async fn write_end(
+        &mut self,
+        end: End,
+        cancel: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Option<JobResult>> {
         let (mut warnings, mut columns, mut output_version) = (Vec::new(), Vec::new(), None);
         let (state, cause, output) = match end {
-            End::Complete => match self.write_output(self.bases().await?, stop).await {
-                Ok(None) => return Ok(None),
-                Ok(Some(written)) => {
+            // Boxed, as the rejects below: the compiler limits how deeply futures may contain each other.
+            End::Complete => match Box::pin(self.write_output_patiently(cancel, stop)).await? {
+                Output::Written(written) => {
                     (warnings, columns) = (written.warnings, written.columns);
                     let output = written.path.display().to_string();
                     if self.spec.output.action != OutputAction::SummaryOnly {
@@ -67,15 +79,9 @@ impl Reducer {
                     }
                     (JobState::Completed, None, Some(output))
                 }
-                Err(error) => {
-                    // Another reducer may have finished first and removed the parts.
-                    if let Some(result) = self.result_of_peer().await? {
-                        return Ok(Some(self.ended_elsewhere(result).await));
-                    }
-                    let cause = sentence(&format!("{error:#}"));
-                    let cause = format!("{cause} Correct this and retry the job: no result is lost.");
-                    (JobState::Failed, Some(cause), None)
-                }
+                Output::Unwritable(state, cause) => (state, Some(cause), None),
+                Output::EndedElsewhere(result) => return Ok(Some(self.ended_elsewhere(*result).await)),
+                Output::Abandoned => return Ok(None),
             },
             End::Failed(cause) | End::Stalled(Stall { cause, .. }) => (JobState::Failed, Some(cause), None),
             End::Canceled(reason) => (JobState::Canceled, Some(reason.unwrap_or_else(|| "canceled".into())), None),
@@ -83,7 +89,8 @@ impl Reducer {
         if !self.spec.limits.is_empty() && !self.tally.asked_limits() && self.tally.mini_batches().succeeded > 0 {
             warnings.push(LIMITS_UNUSED.to_owned());
         }
-        let rejects = self.write_rejects().await.unwrap_or_else(|error| {
+        let written = (|| Box::pin(self.write_rejects())).retry(FOR_SECONDS).when(may_pass).await;
+        let rejects = written.unwrap_or_else(|error| {
             warnings.push(format!("{error:#}; the rejects of the job can still be counted by their causes"));
             None
         });
@@ -174,39 +181,88 @@ impl Reducer {
         if is_done
             && self.peers.may_delete_history()
             && self.ledger.index.bytes() >= HISTORY_BYTES_KEPT
-            && let Err(error) = self.store.delete_history()
+            && let Err(error) = self.store.delete_history().await
         {
             tracing::warn!(error = %format!("{error:#}"), "cannot delete ledger and plan, which are no longer needed");
         }
     }
 
-    /// Reads the jobs whose rows the output holds too; the inner error ends the job. A store that does not answer is the
-    /// outer error, as everywhere: the next reducer reads them.
-    async fn bases(&self) -> anyhow::Result<anyhow::Result<Option<Bases>>> {
-        if self.spec.replays.is_none() {
-            return Ok(Ok(None));
+    /// Writes the final file, and tries again until its store answers: the results are there, so a store that is away does
+    /// not end the job.
+    async fn write_output_patiently(
+        &mut self,
+        cancel: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Output> {
+        if self.spec.output.action != OutputAction::SummaryOnly {
+            self.reports.decided("Every mini batch has ended; writing the final file.").await;
         }
-        match Bases::read(&self.store, &self.spec, self.options.store_patience).await {
-            Err(error) if is_unavailable(&error) => Err(error),
-            read => Ok(read.map(Some)),
+        let output = self.try_until_the_store_answers(cancel, stop).await;
+        self.progress.send_modify(|progress| progress.trouble = None);
+        output
+    }
+
+    async fn try_until_the_store_answers(
+        &mut self,
+        cancel: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Output> {
+        let mut pauses = UNTIL_IT_ANSWERS.build();
+        loop {
+            let error = match self.write_output(stop).await {
+                Ok(written) => return Ok(written.map_or(Output::Abandoned, Output::Written)),
+                Err(error) => error,
+            };
+            // Another reducer may have finished first and removed the parts.
+            if let Some(result) = self.result_of_peer().await? {
+                return Ok(Output::EndedElsewhere(result.into()));
+            }
+            let cause = sentence(&format!("{error:#}"));
+            if !may_pass(&error) {
+                let cause = format!("{cause} Correct this and retry the job: no result is lost.");
+                return Ok(Output::Unwritable(JobState::Failed, cause));
+            }
+            let pause = pauses.next().expect("the number of retries has no limit");
+            tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot write the output, trying again");
+            self.progress.send_modify(|progress| {
+                progress.trouble = Some(format!("the output cannot be written yet, trying again: {error:#}"));
+            });
+            let until = Instant::now() + pause;
+            let mut looks = ticks(self.options.progress_interval);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(Output::Abandoned),
+                    () = cancel.cancelled() => {
+                        return Ok(Output::Unwritable(JobState::Canceled, canceled_before_the_output(None, &cause)));
+                    }
+                    () = sleep_until(until) => break,
+                    _ = looks.tick() => {
+                        self.show_progress();
+                        self.write_progress().await;
+                        if let Ok(Some(reason)) = self.store.cancel_requested().await {
+                            let cause = canceled_before_the_output(Some(&reason), &cause);
+                            return Ok(Output::Unwritable(JobState::Canceled, cause));
+                        }
+                    }
+                }
+            }
         }
     }
 
     /// Writes the final file. Returns `None` if a reducer that was asked to stop has no time left for it.
-    async fn write_output(
-        &mut self,
-        bases: anyhow::Result<Option<Bases>>,
-        stop: &CancellationToken,
-    ) -> anyhow::Result<Option<Written>> {
+    async fn write_output(&mut self, stop: &CancellationToken) -> anyhow::Result<Option<Written>> {
         (self.options.crash)(CrashPoint::BeforeOutput);
         if self.spec.output.action == OutputAction::SummaryOnly {
             let path = self.spec.output.folder.as_path().to_owned();
             return Ok(Some(Written { path, columns: vec![], warnings: vec![] }));
         }
-        self.reports.decided("Every mini batch has ended; writing the final file.").await;
-        let bases = bases?;
+        let bases = match self.spec.replays {
+            Some(_) => Some(Bases::read(&self.store, &self.spec).await?),
+            None => None,
+        };
         let store = self.store.clone();
-        let index = std::mem::take(&mut self.ledger.index);
+        let index = self.ledger.index.clone();
         let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
         let options = self.options.clone();
         let runtime = Handle::current();
@@ -226,7 +282,7 @@ impl Reducer {
                 crash: &*options.crash,
                 is_abandoned: &|| abandon.is_due(),
             };
-            (assembly.write(), index)
+            assembly.write()
         });
         let mut out_of_time = std::pin::pin!(out_of_time);
         let written = loop {
@@ -247,16 +303,29 @@ impl Reducer {
         };
         self.progress.send_modify(|progress| progress.step = None);
         match written {
-            Ok((written, index)) => {
-                self.ledger.index = index;
-                written
-            }
+            Ok(written) => written,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(error) => Err(error.into()),
             },
         }
     }
+}
+
+/// How the writing of the final file ends.
+enum Output {
+    Written(Written),
+    /// It cannot be written: the state of the job, and the cause.
+    Unwritable(JobState, String),
+    /// Another reducer has written the result.
+    EndedElsewhere(Box<JobResult>),
+    /// This reducer was asked to stop.
+    Abandoned,
+}
+
+/// Returns the cause of a job that was canceled while the store of its output did not answer.
+fn canceled_before_the_output(reason: Option<&str>, cause: &str) -> String {
+    format!("{}; its output had not been written: {cause} No result is lost.", reason.unwrap_or("canceled"))
 }
 
 /// Decides when a reducer abandons a final file.

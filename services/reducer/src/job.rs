@@ -249,7 +249,7 @@ impl Reducer {
             if end == End::Complete {
                 self.all_ended.cancel();
             }
-            if let Some(result) = Box::pin(self.finish(end, stop)).await? {
+            if let Some(result) = Box::pin(self.finish(end, cancel, stop)).await? {
                 return Ok(Some(result));
             }
             if stop.is_cancelled() {

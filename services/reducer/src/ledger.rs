@@ -8,6 +8,7 @@ mod apply;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -210,13 +211,14 @@ pub(crate) struct Ledger {
     repairs: bool,
     /// Number of repaired segments.
     pub repaired: u32,
-    pub index: Index,
+    /// Shared with the writer of the final file, which may outlast the reducer's patience with it.
+    pub index: Arc<Index>,
 }
 
 impl Ledger {
     /// Opens the ledger before its first segment.
     pub fn new(store: JobStore, job_id: &str, patience: Duration) -> Self {
-        let (reading, index) = (VecDeque::new(), Index::default());
+        let (reading, index) = (VecDeque::new(), Arc::default());
         Self { store, job_id: job_id.to_owned(), patience, reading, repairs: false, repaired: 0, index }
     }
 
@@ -224,6 +226,11 @@ impl Ledger {
     /// truncated or with blank pages; this ledger replaces them, and their results must be computed again.
     pub fn repairing(self) -> Self {
         Self { repairs: true, ..self }
+    }
+
+    /// Returns the index, to change it.
+    pub fn index_mut(&mut self) -> &mut Index {
+        Arc::make_mut(&mut self.index)
     }
 
     /// Returns the number of known segments, which is the number of the next segment.
@@ -266,7 +273,7 @@ impl Ledger {
                  this object recorded"
             )
         })?;
-        self.index.segment_bytes.push(length);
+        self.index_mut().segment_bytes.push(length);
         Ok(Some(records))
     }
 
@@ -293,7 +300,7 @@ impl Ledger {
         match commit {
             Commit::Committed => {
                 metrics().ledger_bytes.inc_by(bytes);
-                self.index.segment_bytes.push(bytes);
+                self.index_mut().segment_bytes.push(bytes);
                 Ok(Committed::Ours(batch))
             }
             Commit::Lost => Ok(Committed::Lost(batch)),
@@ -402,7 +409,7 @@ mod tests {
             assert!(again.read_next(ahead).await.expect("readable").is_some(), "the end is looked for anew");
             fs::remove_file(store.segment_file(10).expect("local")).expect("there");
             first = again;
-            first.index.segment_bytes.pop();
+            first.index_mut().segment_bytes.pop();
         }
     }
 

@@ -34,8 +34,8 @@ use crate::CrashPoint;
 use crate::ledger::{Index, RowsAt};
 use crate::words::counted;
 use local::LocalFile;
+pub(crate) use merged::Bases;
 use merged::Merged;
-pub(crate) use merged::{Bases, is_unavailable};
 pub use merged::{job_without_rows, times_reopened};
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
@@ -81,6 +81,16 @@ pub(crate) struct Written {
 #[derive(Debug, thiserror::Error)]
 #[error("another reducer will write the final file")]
 struct Abandoned;
+
+/// Whether the cause of an error is a store that may answer later.
+pub(crate) fn may_pass(error: &anyhow::Error) -> bool {
+    // An `io::Error` that wraps another error leaves it out of the chain.
+    let within = |error: &'_ io::Error| error.get_ref()?.downcast_ref::<storage::Error>().map(storage::Error::may_pass);
+    error.chain().any(|cause| match cause.downcast_ref::<storage::Error>() {
+        Some(error) => error.may_pass(),
+        None => cause.downcast_ref().and_then(within).unwrap_or(false),
+    })
+}
 
 /// The next piece of the final file.
 enum Piece {

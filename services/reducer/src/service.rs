@@ -30,6 +30,9 @@ const POLL_WAIT: Duration = Duration::from_secs(20);
 /// Messages to receive while no job is open, so that new ones are noticed.
 const IDLE_WISH: usize = 10;
 
+/// Jobs whose dropped messages the log does not name again; then it begins anew.
+const REFUSED_MAX: usize = 10_000;
+
 /// How long everything may take from the request to stop to the end; containers have 120 s.
 const LEAVE_TIME: Duration = Duration::from_secs(90);
 
@@ -85,6 +88,17 @@ impl Service {
     ///
     /// An error means that the result queue cannot be used.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let health = self.options.health.clone();
+        let (mut running, arrivals) = self.running(&stop);
+        let alive = health.coming_round("the loop of the service");
+        let (looks, _looking) = running.look_regularly(health.answering("the store"));
+        let worked = running.work(arrivals, looks, &stop, &alive).await;
+        running.leave().await;
+        worked
+    }
+
+    /// Starts to receive.
+    fn running(self, stop: &CancellationToken) -> (Running, mpsc::Receiver<Arrival>) {
         let options = DemultiplexerOptions {
             group_of: |body| {
                 job_of_message(body).map_err(|error| Unreadable(format!("{:#}", anyhow::Error::from(error))))
@@ -101,9 +115,7 @@ impl Service {
             look_every: None,
         };
         let (demultiplexer, arrivals) = Demultiplexer::start(self.results.clone(), options);
-        let health = self.options.health.clone();
-        let mut running = Running {
-            store_answers: health.answering("the store"),
+        let running = Running {
             demultiplexer: Arc::new(demultiplexer),
             jobs: HashMap::new(),
             refused: HashSet::new(),
@@ -112,10 +124,7 @@ impl Service {
             quiet_since: Instant::now(),
             service: self,
         };
-        let alive = health.coming_round("the loop of the service");
-        let worked = running.work(arrivals, &stop, &alive).await;
-        running.leave().await;
-        worked
+        (running, arrivals)
     }
 }
 
@@ -152,18 +161,18 @@ struct Running {
     stop: CancellationToken,
     /// Since when no job has been open.
     quiet_since: Instant,
-    store_answers: Duty,
 }
 
 impl Running {
+    /// Handles what happens, until the service should stop. Asks no store and no queue itself: while one is away, the service
+    /// still stops when it is asked to, and serves its other jobs.
     async fn work(
         &mut self,
         mut arrivals: mpsc::Receiver<Arrival>,
+        mut looks: mpsc::Receiver<Option<Vec<String>>>,
         stop: &CancellationToken,
         alive: &Duty,
     ) -> anyhow::Result<()> {
-        let mut look = interval(self.service.options.look_interval);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             alive.beat();
             metrics().jobs_open.set(self.tasks.len() as i64);
@@ -172,15 +181,15 @@ impl Running {
                 () = stop.cancelled() => return Ok(()),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     let (job_id, outcome) = ended.context("a task of the service was aborted")?;
-                    self.ended(job_id, outcome).await;
+                    self.ended(job_id, outcome);
                 }
                 arrival = arrivals.recv() => match arrival.context("the receiver of the result queue has ended")? {
                     Arrival::NewGroup(job_id) => self.arrived(job_id),
-                    Arrival::Unreadable { delivery, reason } => self.bury(delivery, &reason).await,
+                    Arrival::Unreadable { delivery, reason } => self.bury(delivery, reason),
                     Arrival::Failed(error) => return Err(error).context("receive results"),
                 },
-                _ = look.tick() => {
-                    self.look().await;
+                open = looks.recv() => {
+                    self.looked(open.context("the look for open jobs has ended")?);
                     let idle = self.quiet_since.elapsed();
                     if self.tasks.is_empty() && self.service.options.idle_exit.is_some_and(|longest| idle >= longest) {
                         tracing::info!("no job has been open for {} s; the reducer exits", idle.as_secs());
@@ -194,14 +203,34 @@ impl Running {
         }
     }
 
-    /// Looks for open jobs.
-    async fn look(&mut self) {
-        self.store_answers.asked(Duration::ZERO);
-        let open = match self.service.target.open_jobs().await {
-            Ok(open) => open,
-            Err(error) => return tracing::warn!("cannot look for open jobs, trying again: {error:#}"),
-        };
-        self.store_answers.answered();
+    /// Looks for open jobs, until the handle is dropped. Sends them; `None`: the store has not answered.
+    fn look_regularly(&self, store_answers: Duty) -> (mpsc::Receiver<Option<Vec<String>>>, AbortOnDropHandle<()>) {
+        let (sender, looks) = mpsc::channel(1);
+        let target = self.service.target.clone();
+        let mut look = interval(self.service.options.look_interval);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let looking = tokio::spawn(async move {
+            loop {
+                look.tick().await;
+                store_answers.asked(Duration::ZERO);
+                let open = target.open_jobs().await;
+                match &open {
+                    Ok(_) => store_answers.answered(),
+                    Err(error) => tracing::warn!("cannot look for open jobs, trying again: {error:#}"),
+                }
+                if sender.send(open.ok()).await.is_err() {
+                    return;
+                }
+            }
+        });
+        (looks, AbortOnDropHandle::new(looking))
+    }
+
+    /// Serves the open jobs that a look has found.
+    fn looked(&mut self, open: Option<Vec<String>>) {
+        let Some(open) = open else { return };
+        let now = Instant::now();
+        self.jobs.retain(|job_id, job| job.is_served || job.again_at > now || open.contains(job_id));
         for job_id in open {
             self.start(job_id);
         }
@@ -245,7 +274,7 @@ impl Running {
         });
     }
 
-    async fn ended(&mut self, job_id: String, outcome: anyhow::Result<Outcome>) {
+    fn ended(&mut self, job_id: String, outcome: anyhow::Result<Outcome>) {
         match outcome {
             Ok(Outcome::Ended(state)) => {
                 tracing::info!(job.id = job_id, "the job has ended: {state:?}");
@@ -264,27 +293,33 @@ impl Running {
             Ok(Outcome::Left) => drop(self.jobs.remove(&job_id)),
             Ok(Outcome::Absent { looked_at, why }) => {
                 self.jobs.remove(&job_id);
+                if self.refused.len() >= REFUSED_MAX {
+                    self.refused.clear();
+                }
                 if self.refused.insert(job_id.clone()) {
                     tracing::info!(job.id = job_id, "{why}: messages of this job are dropped");
                 }
-                let dropped = self.demultiplexer.refuse(&job_id, Refusal::Drop { received_before: looked_at }).await;
-                if let Err(error) = dropped {
-                    tracing::warn!(
-                        job.id = job_id,
-                        "messages could not be dropped and will be delivered again: {error:#}"
-                    );
-                }
+                let demultiplexer = self.demultiplexer.clone();
+                tokio::spawn(async move {
+                    let dropping = Refusal::Drop { received_before: looked_at };
+                    if let Err(error) = demultiplexer.refuse(&job_id, dropping).await {
+                        tracing::warn!(
+                            job.id = job_id,
+                            "messages could not be dropped and will be delivered again: {error:#}"
+                        );
+                    }
+                });
             }
             Err(error) => {
                 self.demultiplexer.close(&job_id);
-                self.trouble(&job_id, one_line(&format!("{error:#}"))).await;
+                self.trouble(&job_id, one_line(&format!("{error:#}")));
                 self.give_back(job_id);
             }
         }
     }
 
     /// Reports once why a job cannot be served: in the log, and in the progress of the job.
-    async fn trouble(&mut self, job_id: &str, trouble: String) {
+    fn trouble(&mut self, job_id: &str, trouble: String) {
         let again_at = Instant::now() + self.service.options.trouble_interval;
         let now = Job { is_served: false, trouble: Some(trouble.clone()), again_at };
         let before = self.jobs.insert(job_id.to_owned(), now).and_then(|job| job.trouble);
@@ -292,12 +327,14 @@ impl Running {
             return;
         }
         tracing::error!(job.id = job_id, "the job cannot be served, trying again from time to time: {trouble}");
-        let job = self.service.target.job(job_id);
-        let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
-        progress.trouble = Some(trouble);
-        if let Err(error) = job.put_progress(&progress).await {
-            tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
-        }
+        let (job, job_id) = (self.service.target.job(job_id), job_id.to_owned());
+        tokio::spawn(async move {
+            let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
+            progress.trouble = Some(trouble);
+            if let Err(error) = job.put_progress(&progress).await {
+                tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
+            }
+        });
     }
 
     /// Returns messages of a job that cannot be served, for other services or a later attempt.
@@ -316,20 +353,22 @@ impl Running {
     }
 
     /// Moves a message that cannot be read to the dead letters.
-    async fn bury(&self, delivery: Delivery, reason: &str) {
+    fn bury(&self, delivery: Delivery, reason: String) {
         tracing::warn!(
             message.bytes = delivery.body.len(),
             "a result message cannot be read and goes to the dead letters: {reason}"
         );
-        let letter =
-            dead_letter(reason, &self.service.options.reducer.writer, &delivery.body, &*self.service.dead_letters);
-        let buried = match self.service.dead_letters.send(vec![letter]).await {
-            Ok(()) => self.service.results.acknowledge(&[delivery.receipt]).await.map(drop),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = buried {
-            tracing::warn!("the message will be redelivered: {error:#}");
-        }
+        let (results, dead_letters) = (self.service.results.clone(), self.service.dead_letters.clone());
+        let letter = dead_letter(&reason, &self.service.options.reducer.writer, &delivery.body, &*dead_letters);
+        tokio::spawn(async move {
+            let buried = match dead_letters.send(vec![letter]).await {
+                Ok(()) => results.acknowledge(&[delivery.receipt]).await.map(drop),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = buried {
+                tracing::warn!("the message will be redelivered: {error:#}");
+            }
+        });
     }
 
     /// Lets every job's reducer commit what it has, until the time is up. If store or queue do not answer, other services

@@ -3,6 +3,7 @@
 mod copies;
 mod crashes;
 mod life;
+mod output_store;
 mod peers;
 mod together;
 

@@ -6,8 +6,10 @@
 
 mod compile;
 
+use std::cmp::Ordering;
+
 use regex_lite::Regex;
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use crate::{is_day, is_instant, shown};
 
@@ -28,8 +30,8 @@ enum Rule {
     Types(Vec<Type>),
     OneOf(Vec<Value>),
     /// A number, and how a value must compare with it.
-    Bound(f64, &'static Bound),
-    MultipleOf(f64),
+    Bound(Number, &'static Bound),
+    MultipleOf(Number),
     /// Characters, items or properties.
     Length {
         of: Type,
@@ -65,15 +67,15 @@ enum Rule {
 struct Bound {
     keyword: &'static str,
     words: &'static str,
-    /// Whether a number, the first, is within the limit.
-    holds: fn(&f64, &f64) -> bool,
+    /// Whether a number that compares like this with the limit is within it.
+    holds: fn(Ordering) -> bool,
 }
 
 static BOUNDS: [Bound; 4] = [
-    Bound { keyword: "minimum", words: "at least", holds: f64::ge },
-    Bound { keyword: "exclusiveMinimum", words: "more than", holds: f64::gt },
-    Bound { keyword: "maximum", words: "at most", holds: f64::le },
-    Bound { keyword: "exclusiveMaximum", words: "less than", holds: f64::lt },
+    Bound { keyword: "minimum", words: "at least", holds: Ordering::is_ge },
+    Bound { keyword: "exclusiveMinimum", words: "more than", holds: Ordering::is_gt },
+    Bound { keyword: "maximum", words: "at most", holds: Ordering::is_le },
+    Bound { keyword: "exclusiveMaximum", words: "less than", holds: Ordering::is_lt },
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -181,12 +183,10 @@ impl JsonSchema {
                 several => format!("one of {}", shown(&Value::Array(several.to_vec()))),
             }),
             (Rule::Bound(limit, Bound { words, holds, .. }), Value::Number(number)) => {
-                expect(holds(&number.as_f64().unwrap_or(f64::NAN), limit), &|| format!("{words} {limit}"))
+                expect(holds(compare(number, limit)), &|| format!("{words} {limit}"))
             }
             (Rule::MultipleOf(unit), Value::Number(number)) => {
-                let quotient = number.as_f64().unwrap_or(f64::NAN) / unit;
-                // 0.3 is a multiple of 0.1.
-                expect((quotient - quotient.round()).abs() < 1e-9, &|| format!("a multiple of {unit}"))
+                expect(is_multiple(number, unit), &|| format!("a multiple of {unit}"))
             }
             (Rule::Length { of, min, max }, _) => {
                 let (length, unit) = match (of, value) {
@@ -311,10 +311,50 @@ fn in_words(types: &[Type]) -> String {
     types.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(" or ")
 }
 
+/// Returns the number as an integer, if it is one that an `i128` holds; 1.0 is.
+fn integer(number: &Number) -> Option<i128> {
+    let whole = |float: f64| (float.fract() == 0.0 && float.abs() < 1e38).then_some(float as i128);
+    number.as_i128().or_else(|| number.as_f64().and_then(whole))
+}
+
+/// Compares two numbers exactly: as `f64`, integers from 2^53 on would be equal to others.
+fn compare(left: &Number, right: &Number) -> Ordering {
+    if let (Some(left), Some(right)) = (integer(left), integer(right)) {
+        return left.cmp(&right);
+    }
+    // One of them has a fraction, or is larger than every integer of JSON here. An integer is compared with what is below
+    // the fraction first.
+    let float = |number: &Number| number.as_f64().unwrap_or(f64::NAN);
+    match (integer(left), integer(right)) {
+        (Some(whole), None) => with_fraction(whole, float(right)),
+        (None, Some(whole)) => with_fraction(whole, float(left)).reverse(),
+        _ => float(left).total_cmp(&float(right)),
+    }
+}
+
+/// Compares an integer with a number that is none.
+fn with_fraction(whole: i128, float: f64) -> Ordering {
+    match float.abs() < 1e38 {
+        true => whole.cmp(&(float.floor() as i128)).then(Ordering::Less),
+        false if float > 0.0 => Ordering::Less,
+        false => Ordering::Greater,
+    }
+}
+
+/// Whether a number is a multiple of a positive unit.
+fn is_multiple(number: &Number, unit: &Number) -> bool {
+    if let (Some(number), Some(unit)) = (integer(number), integer(unit)) {
+        return number % unit == 0;
+    }
+    let quotient = number.as_f64().unwrap_or(f64::NAN) / unit.as_f64().unwrap_or(f64::NAN);
+    // 0.3 is a multiple of 0.1.
+    (quotient - quotient.round()).abs() < 1e-9
+}
+
 /// Whether two values are the same in JSON Schema, where 1 and 1.0 are.
 fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
-        (Value::Number(left), Value::Number(right)) => left == right || left.as_f64() == right.as_f64(),
+        (Value::Number(left), Value::Number(right)) => compare(left, right).is_eq(),
         (Value::Array(left), Value::Array(right)) => {
             left.len() == right.len() && left.iter().zip(right).all(|(left, right)| same(left, right))
         }

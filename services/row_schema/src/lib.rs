@@ -138,6 +138,31 @@ mod tests {
     }
 
     #[test]
+    fn large_integers_are_compared_exactly() {
+        let large = 9_007_199_254_740_993_u64; // 2^53 + 1, which no f64 is.
+        for (schema, good, bad) in [
+            (json!({"maximum": large - 1}), json!(large - 1), json!(large)),
+            (json!({"exclusiveMinimum": large - 1}), json!(large), json!(large - 1)),
+            (json!({"minimum": large}), json!(large), json!(large - 1)),
+            (json!({"maximum": 9_007_199_254_740_992.0}), json!(large - 1), json!(large)),
+            (json!({"const": large}), json!(large), json!(large - 1)),
+            (json!({"enum": [large - 1]}), json!(9_007_199_254_740_992.0), json!(large)),
+            (json!({"multipleOf": 2}), json!(large - 1), json!(large)),
+            (json!({"multipleOf": 3}), json!(u64::MAX), json!(u64::MAX - 1)),
+            (json!({"uniqueItems": true}), json!([large, large - 1]), json!([large, large])),
+            (json!({"minimum": i64::MIN}), json!(i64::MIN), json!(-1e300)),
+            (json!({"maximum": 1e300}), json!(u64::MAX), json!(1.1e300)),
+            (json!({"minimum": 2.5}), json!(3), json!(2)),
+            (json!({"maximum": -2.5}), json!(-3), json!(-2)),
+            (json!({"multipleOf": 0.1}), json!(0.3), json!(0.35)),
+        ] {
+            let rows = RowSchema::new(&ResultSchema::Json(schema.clone())).expect("valid");
+            assert_eq!(rows.misfit(&good), None, "{schema} {good}");
+            assert!(rows.misfit(&bad).is_some(), "{schema} {bad}");
+        }
+    }
+
+    #[test]
     fn lines_that_do_not_fit_are_found_by_position() {
         let found = invoice().misfits(b"{\"total\":1}\n{\"total\":null}\n{\"total\":2}\n{\"total\":\"\xff\"}\n");
         assert_eq!(found.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [1, 3]);

@@ -5,7 +5,9 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result};
 
 /// Forces a file, or the names in a folder, to disk.
 pub fn sync(path: &Path) -> io::Result<()> {
@@ -38,6 +40,29 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
         true => sync(Path::new(".")),
         false => sync(listing),
     })
+}
+
+/// Runs a function that blocks on a disk, which may be that of another machine, in a thread of its own.
+pub(crate) async fn blocking<T: Send + 'static>(function: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(function).await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Removes a folder with everything in it, if it exists.
+pub(crate) async fn remove_folder(folder: PathBuf) -> Result<()> {
+    blocking(move || unless_absent(std::fs::remove_dir_all(&folder), &folder)).await
+}
+
+/// Returns an error, unless it says that there is nothing at the path.
+pub(crate) fn unless_absent(done: io::Result<()>, path: &Path) -> Result<()> {
+    match done {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::unavailable(&path.display().to_string(), error))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt::{self, Debug, Display, Formatter};
+use std::io;
+
+use crate::upload::Failed;
 
 /// The cause of an error.
 pub type Source = Box<dyn StdError + Send + Sync>;
@@ -95,6 +98,29 @@ impl Error {
         }
     }
 
+    /// Returns the error of a writer that hides the store behind [`io::Write`] or its like.
+    pub(crate) fn from_io(object: &str, error: io::Error) -> Self {
+        match error.downcast::<object_store::Error>() {
+            Ok(error) => Self::from_store(object, error),
+            Err(error) => Self::unavailable(object, error),
+        }
+    }
+
+    /// Whether the same call may succeed later although nobody corrects anything: the store does not answer, or is
+    /// overloaded, or an unfinished upload was removed. `false`, for example, if rights or a bucket are missing, or a disk
+    /// is full.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Superseded { .. } => true,
+            Self::Unavailable { source, .. } => may_pass(&**source),
+            Self::NotFound { .. }
+            | Self::Denied { .. }
+            | Self::Changed { .. }
+            | Self::Damaged { .. }
+            | Self::TooLarge { .. } => false,
+        }
+    }
+
     pub(crate) fn unavailable(object: &str, source: impl Into<Source>) -> Self {
         Self::Unavailable { object: object.to_owned(), source: source.into() }
     }
@@ -102,6 +128,48 @@ impl Error {
     pub(crate) fn damaged(object: impl Into<String>, source: impl Into<Source>) -> Self {
         Self::Damaged { object: object.into(), source: source.into() }
     }
+}
+
+/// Whether the cause of an unavailable object may end by itself.
+fn may_pass(source: &(dyn StdError + Send + Sync + 'static)) -> bool {
+    if let Some(failed) = source.downcast_ref::<Failed>() {
+        return failed.may_pass;
+    }
+    let answer = match source.downcast_ref::<Answer<object_store::Error>>() {
+        Some(Answer(
+            object_store::Error::InvalidPath { .. }
+            | object_store::Error::NotSupported { .. }
+            | object_store::Error::NotImplemented { .. }
+            | object_store::Error::UnknownConfigurationKey { .. },
+        )) => return false,
+        Some(Answer(error)) => deepest_cause(error),
+        None => deepest_cause(source),
+    };
+    match answer.downcast_ref::<io::Error>() {
+        Some(error) => !is_lasting(error.kind()),
+        None => !answer.is::<url::ParseError>(),
+    }
+}
+
+/// Whether a person must correct the cause of an error of the system.
+fn is_lasting(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::*;
+    matches!(
+        kind,
+        NotFound
+            | PermissionDenied
+            | AlreadyExists
+            | NotADirectory
+            | IsADirectory
+            | DirectoryNotEmpty
+            | ReadOnlyFilesystem
+            | StorageFull
+            | QuotaExceeded
+            | FileTooLarge
+            | InvalidFilename
+            | InvalidInput
+            | Unsupported
+    )
 }
 
 /// An error of a client library, shown in one line by its deepest cause.
@@ -141,8 +209,6 @@ pub(crate) fn said(error: &(dyn StdError + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     #[test]
@@ -154,6 +220,35 @@ mod tests {
             "The AWS Access Key Id you provided does not exist in our records. (InvalidAccessKeyId)"
         );
         assert_eq!(said(&io::Error::other("No space left on device")), "No space left on device");
+    }
+
+    #[test]
+    fn only_errors_that_end_by_themselves_may_pass() {
+        let generic = |source| object_store::Error::Generic { store: "S3", source };
+        let of_system = |kind: io::ErrorKind| Error::from_store("rows", generic(io::Error::from(kind).into()));
+        let of_store =
+            |may_pass| Error::unavailable("rows", Failed { words: "upload".into(), may_pass, error: Box::new(()) });
+        for error in [
+            of_system(io::ErrorKind::ConnectionRefused),
+            of_system(io::ErrorKind::TimedOut),
+            Error::from_store("rows", generic("Server returned 503".into())),
+            of_store(true),
+            Error::Superseded { object: "rows".into() },
+        ] {
+            assert!(error.may_pass(), "{error:#}");
+        }
+        let denied = object_store::Error::PermissionDenied { path: "rows".into(), source: "403".into() };
+        for error in [
+            of_system(io::ErrorKind::StorageFull),
+            of_system(io::ErrorKind::PermissionDenied),
+            of_store(false),
+            Error::from_io("rows", io::Error::other(denied)),
+            Error::from_store("rows", object_store::Error::NotSupported { source: "append".into() }),
+            Error::unavailable("rows", url::ParseError::EmptyHost),
+            Error::NotFound { object: "rows".into() },
+        ] {
+            assert!(!error.may_pass(), "{error:#}");
+        }
     }
 
     #[test]

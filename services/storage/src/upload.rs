@@ -16,7 +16,7 @@ use url::Url;
 
 use crate::stores::shown;
 use crate::{Error, Result, Stores};
-pub(crate) use s3::{S3Object, S3Upload};
+pub(crate) use s3::{Failed, S3Object, S3Upload};
 
 /// Size of the pieces in which a file is read.
 const READ_BYTES: usize = 1 << 20;
@@ -120,7 +120,7 @@ impl Upload {
     /// Makes the object appear.
     pub async fn finish(self) -> Result<()> {
         match self.into {
-            Into::Any(mut writer) => writer.shutdown().await.map_err(|error| Error::unavailable(&self.name, error)),
+            Into::Any(mut writer) => writer.shutdown().await.map_err(|error| Error::from_io(&self.name, error)),
             Into::S3(upload) => upload.finish().await,
         }
     }

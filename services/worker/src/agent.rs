@@ -335,7 +335,7 @@ impl Executor {
             let sightings = self.sightings();
             self.handle(Event::LeasesLost { leases, sightings }).await;
         }
-        self.scheduler.schedule(now());
+        self.scheduler.schedule(now(), self.announcements.are_behind());
         self.execute().await;
     }
 

@@ -13,21 +13,22 @@
 //! next one: otherwise a quick queue would get one outcome at a time, and take processor time from the processes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use backon::Retryable;
 use bytes::Bytes;
 use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Takes, Work};
-use queue::pauses::FOR_SECONDS;
+use queue::pauses::while_others_wait;
 use queue::{Message, Queue};
 use storage::JobStore;
 use telemetry::trace::{Step, StepKind};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Instrument;
 
-use crate::checkpoints::Checkpoints;
+use crate::checkpoints::{Checkpoints, STORE_TIME};
 use crate::counts::Counts;
 use crate::lease::Leases;
 use crate::messages::{Messages, inline_rows_bytes_max};
@@ -41,34 +42,57 @@ const ROUND_PERIOD: Duration = Duration::from_millis(10);
 /// A round of at least this many outcomes is not small.
 const ROUND_ENOUGH: usize = 64;
 const ROUND_MAX: usize = 4096;
-/// Most outcomes that wait for a round; further ones block the agent.
+/// While more announcements or bytes of rows than these wait, processes get no new work.
 const WAITING_MAX: usize = 8192;
+const ROWS_BYTES_MAX: usize = 32 << 20;
 
-/// Rows of all processes that may wait to be written.
-const ROWS_KILOBYTES_MAX: usize = 32 * 1024;
-
-/// Memory of rows that wait to be written.
-type Room = OwnedSemaphorePermit;
-
-/// Sends announcements to the announcer. Clones share the memory for rows.
+/// Sends announcements to the announcer.
 #[derive(Clone, Debug)]
 pub struct Announcements {
-    sender: mpsc::Sender<(Announcement, Room)>,
-    kilobytes: Arc<Semaphore>,
+    sender: mpsc::UnboundedSender<(Announcement, Waiting)>,
+    backlog: Arc<Backlog>,
+}
+
+/// What waits to be announced.
+#[derive(Debug, Default)]
+struct Backlog {
+    announcements: AtomicUsize,
+    rows_bytes: AtomicUsize,
+}
+
+/// One announcement of the backlog, until it is dropped.
+#[derive(Debug)]
+struct Waiting {
+    backlog: Arc<Backlog>,
+    rows_bytes: usize,
 }
 
 impl Announcements {
-    /// Sends an announcement. Blocks while too many others wait, or rows that the disk has not taken yet. Larger rows than
-    /// the total room get all of it.
-    pub async fn send(&self, announcement: Announcement) {
-        let bytes = match &announcement {
+    /// Sends an announcement. Never blocks: while the queue or the store is away, the agent must still enforce timeouts and
+    /// stop.
+    pub fn send(&self, announcement: Announcement) {
+        let rows_bytes = match &announcement {
             Announcement::Outcome(outcome) => outcome.rows.len(),
             _ => 0,
         };
-        let kilobytes = u32::try_from(bytes.div_ceil(1024).min(ROWS_KILOBYTES_MAX)).expect("bounded");
-        let room = self.kilobytes.clone().acquire_many_owned(kilobytes).await.expect("never closed");
+        self.backlog.announcements.fetch_add(1, Ordering::Relaxed);
+        self.backlog.rows_bytes.fetch_add(rows_bytes, Ordering::Relaxed);
+        let waiting = Waiting { backlog: self.backlog.clone(), rows_bytes };
         // Fails only after an error of the announcer, which its task returns.
-        let _ = self.sender.send((announcement, room)).await;
+        let _ = self.sender.send((announcement, waiting));
+    }
+
+    /// Whether so much waits that processes should get no new work, whose results would need more memory.
+    pub fn are_behind(&self) -> bool {
+        let Backlog { announcements, rows_bytes } = &*self.backlog;
+        announcements.load(Ordering::Relaxed) >= WAITING_MAX || rows_bytes.load(Ordering::Relaxed) >= ROWS_BYTES_MAX
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.backlog.announcements.fetch_sub(1, Ordering::Relaxed);
+        self.backlog.rows_bytes.fetch_sub(self.rows_bytes, Ordering::Relaxed);
     }
 }
 
@@ -86,7 +110,7 @@ pub struct Announcer {
     pub results: Arc<dyn Queue>,
     /// Nothing is announced without its lease.
     pub leases: Leases,
-    /// How long calls of a queue that is unavailable are retried.
+    /// How long calls of a queue that is unavailable, and writes to the store, are retried.
     pub patience: Duration,
     /// Rejected items that an outcome may name, at most [`REJECTED_MAX`](protocol::REJECTED_MAX). The store has longer lists.
     pub rejected_max: usize,
@@ -99,36 +123,45 @@ pub struct Announcer {
 impl Announcer {
     /// Starts the announcer. It ends when all senders are dropped and everything is announced.
     pub fn start(self) -> (Announcements, tokio::task::JoinHandle<Result<()>>) {
-        let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        let announcements = Announcements { sender, kilobytes: Arc::new(Semaphore::new(ROWS_KILOBYTES_MAX)) };
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let announcements = Announcements { sender, backlog: Arc::default() };
         (announcements, tokio::spawn(self.run(receiver).in_current_span()))
     }
 
-    async fn run(self, mut receiver: mpsc::Receiver<(Announcement, Room)>) -> Result<()> {
+    async fn run(self, mut receiver: mpsc::UnboundedReceiver<(Announcement, Waiting)>) -> Result<()> {
         let mut round = Vec::new();
+        let (superfluous, removing) = self.checkpoints.start_removing();
         while receiver.recv_many(&mut round, ROUND_MAX).await > 0 {
             let next = Instant::now() + ROUND_PERIOD;
             let is_small = round.len() < ROUND_ENOUGH;
-            let has_parts = self.announce(round.drain(..)).await?;
+            let has_parts = self.announce(round.drain(..), &superfluous).await?;
             // After large rows there is no pause, because the next ones occupy memory.
             if is_small && !has_parts {
                 sleep_until(next).await;
             }
         }
+        drop(superfluous);
+        let _ = timeout(STORE_TIME, removing).await;
         Ok(())
     }
 
-    /// Announces one round. Returns whether it had a part to write.
-    async fn announce(&self, round: impl Iterator<Item = (Announcement, Room)>) -> Result<bool> {
+    /// Announces one round. Returns whether it had a part to write. `superfluous` takes the mini-batches whose checkpoints
+    /// nobody needs any more.
+    async fn announce(
+        &self,
+        round: impl Iterator<Item = (Announcement, Waiting)>,
+        superfluous: &mpsc::UnboundedSender<u64>,
+    ) -> Result<bool> {
         let mut messages = Messages::new(&self.job_id, self.results.limits().message_bytes_max);
         let task_bytes_max = self.tasks.limits().message_bytes_max;
         let mut next_tries = Vec::new();
         let mut announced = Vec::new();
-        let mut rooms = Vec::new();
+        let mut waiting = Vec::new();
         let mut has_parts = false;
-        let mut superfluous = Vec::new();
+        let mut succeeded = Vec::new();
         let mut counts = Counts::default();
-        for (announcement, room) in round {
+        for (announcement, waits) in round {
+            waiting.push(waits);
             match announcement {
                 Announcement::Event(event) => messages.push(&event, b""),
                 Announcement::Outcome(outcome) => {
@@ -149,9 +182,8 @@ impl Announcer {
                     }
                     counts.add(&attempt, rows.len() as u64);
                     let is_superfluous = has_checkpoints && attempt.status == AttemptStatus::Succeeded;
-                    superfluous.extend(is_superfluous.then_some(attempt.mini_batch));
+                    succeeded.extend(is_superfluous.then_some(attempt.mini_batch));
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
-                    rooms.push(room);
                     next_tries.extend(next_try.map(|next_try| task_message(&self.job_id, next_try, task_bytes_max)));
                     announced.push((lease, receipt));
                 }
@@ -176,8 +208,11 @@ impl Announcer {
             (self.crash)(CrashPoint::AfterAnnounce);
             counts.record();
         }
-        self.checkpoints.remove(&superfluous).await;
-        drop(rooms);
+        // The attempts are announced, so another one would be a duplicate.
+        for mini_batch in succeeded {
+            let _ = superfluous.send(mini_batch);
+        }
+        drop(waiting);
         if !next_tries.is_empty() {
             let send = || self.tasks.send(next_tries.clone());
             while_unavailable("publish to the task queue", Some(self.patience), send).await?;
@@ -226,7 +261,8 @@ impl Announcer {
     async fn write_part(&self, name: &str, content: Bytes) -> storage::Result<()> {
         (self.crash)(CrashPoint::BeforePart);
         let put = || async { self.store.put_part(name, content.clone()).await };
-        put.retry(FOR_SECONDS).await?;
+        // Its mini-batch would run again, which counts as lost.
+        put.retry(while_others_wait(Some(self.patience))).await?;
         (self.crash)(CrashPoint::AfterPart);
         Ok(())
     }
@@ -324,8 +360,9 @@ mod tests {
     use crate::lease::LeaseId;
     use crate::prepare::Prepared;
     use crate::scheduler::{Attempted, Moment, conclude, tests};
+    use crate::silent_store::SilentStore;
 
-    const PATIENCE: Duration = Duration::from_secs(12);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     struct Node {
         tasks: Arc<MemoryQueue>,
@@ -336,13 +373,18 @@ mod tests {
     }
 
     fn node(message_bytes_max: usize) -> Node {
+        let store = JobStore::new(Arc::new(object_store::memory::InMemory::new()), "jobs/job".into());
+        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"));
+        node_with(message_bytes_max, store, checkpoints)
+    }
+
+    fn node_with(message_bytes_max: usize, store: JobStore, checkpoints: Checkpoints) -> Node {
         let tasks = Arc::new(MemoryQueue::new(MemoryOptions { message_bytes_max, ..MemoryOptions::default() }));
         let results = Arc::new(MemoryQueue::new(MemoryOptions::default()));
         let leases = Leases::new(Duration::from_secs(30), true);
-        let store = JobStore::new(Arc::new(object_store::memory::InMemory::new()), "jobs/job".into());
         let announcer = Announcer {
             job_id: "job".into(),
-            checkpoints: Checkpoints::new(&store, Path::new("/nowhere")),
+            checkpoints,
             store: store.clone(),
             tasks: tasks.clone(),
             results: results.clone(),
@@ -361,10 +403,32 @@ mod tests {
         Descriptor { tries_spent: 1, deliveries_lost: 2, ..tests::descriptor(mini_batch, work) }
     }
 
+    /// Returns the outcome of an attempt.
+    fn outcome(lease: LeaseId, descriptor: Descriptor, ending: protocol::Ending) -> Outcome {
+        let began = Moment { instant: std::time::Instant::now(), milliseconds: 5 };
+        let attempted = Attempted {
+            prepared: Prepared::unreadable(&descriptor),
+            descriptor,
+            deliveries_lost: 2,
+            received: began.instant,
+            preparation: Duration::ZERO,
+            began,
+            waited: Default::default(),
+        };
+        let (attempt, next_try) = conclude(attempted, ["0", "process000"], ending, 3, began);
+        let (rows, has_checkpoints, of_rows) = (Bytes::new(), false, None);
+        Outcome { lease, process: None, attempt, rows, next_try, has_checkpoints, of_rows }
+    }
+
     async fn receive(queue: &MemoryQueue) -> Delivery {
         let wait = Duration::from_secs(60);
         let request = Receive { messages_max: 1, visibility: Duration::from_secs(30), wait };
-        queue.receive(request).await.expect("memory is always there").remove(0)
+        loop {
+            match queue.receive(request).await {
+                Ok(mut deliveries) => return deliveries.remove(0),
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
     }
 
     fn read(delivery: &Delivery) -> Descriptor {
@@ -383,18 +447,7 @@ mod tests {
     async fn rejects_that_no_message_can_hold_are_stored_before_they_are_announced() {
         let node = node(10_000);
         let lease = node.hold().await;
-        let descriptor = descriptor(7, 10);
-        let began = Moment { instant: std::time::Instant::now(), milliseconds: 5 };
-        let attempted = Attempted {
-            prepared: Prepared::without_reading(&descriptor).expect("local files"),
-            descriptor,
-            deliveries_lost: 2,
-            received: began.instant,
-            preparation: Duration::ZERO,
-            began,
-            waited: Default::default(),
-        };
-        let (mut attempt, _) = conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 3, began);
+        let mut outcome = outcome(lease, descriptor(7, 10), protocol::Ending::empty());
         let rejected = |item| Rejected {
             item,
             items: 1,
@@ -404,18 +457,10 @@ mod tests {
             error: protocol::ErrorReport::default(),
             run: None,
         };
-        (attempt.total, attempt.rejected) = (10_000, (0..5000).map(rejected).collect());
-        let expected = attempt.rejected.clone();
-        let outcome = Outcome {
-            lease,
-            process: None,
-            attempt,
-            rows: Bytes::from_static(b"row\n"),
-            next_try: None,
-            has_checkpoints: false,
-            of_rows: None,
-        };
-        node.announcements.send(Announcement::Outcome(Box::new(outcome))).await;
+        let expected: Vec<_> = (0..5000).map(rejected).collect();
+        (outcome.attempt.total, outcome.attempt.rejected) = (10_000, expected.clone());
+        outcome.rows = Bytes::from_static(b"row\n");
+        node.announcements.send(Announcement::Outcome(Box::new(outcome)));
         let body = receive(&node.results).await.body;
         assert!(body.len() < 128 * 1024, "{}", body.len());
         let records: Vec<_> = protocol::decode_records(&body).map(|record| record.expect("valid").event).collect();
@@ -433,7 +478,7 @@ mod tests {
         let node = node(10_000);
         let lease = node.hold().await;
         let descriptor = Box::new(descriptor(7, 10));
-        node.announcements.send(Announcement::Return { lease, descriptor: descriptor.clone() }).await;
+        node.announcements.send(Announcement::Return { lease, descriptor: descriptor.clone() });
         let delivery = receive(&node.tasks).await;
         assert_eq!((read(&delivery), delivery.receive_count), (*descriptor, 1));
         while node.leases.count() > 0 {
@@ -449,9 +494,9 @@ mod tests {
         let lease = node.hold().await;
         node.leases.end(lease);
         let descriptor = Box::new(descriptor(7, 10));
-        node.announcements.send(Announcement::Return { lease, descriptor }).await;
+        node.announcements.send(Announcement::Return { lease, descriptor });
         let marker = Announcement::Event(ResultEvent::NodeStopped { node: "0".into(), cause: None });
-        node.announcements.send(marker).await;
+        node.announcements.send(marker);
         receive(&node.results).await;
         assert_eq!(node.tasks.depth().await.expect("answers").visible, 0);
     }
@@ -460,26 +505,93 @@ mod tests {
     async fn too_large_next_try_points_into_the_plan() {
         let node = node(1000);
         let lease = node.hold().await;
-        let descriptor = descriptor(1030, 2000);
-        let prepared = Prepared::unreadable(&descriptor);
-        let began = Moment { instant: std::time::Instant::now(), milliseconds: 0 };
-        let (received, preparation) = (began.instant, Duration::ZERO);
-        let attempted = Attempted {
-            descriptor,
-            deliveries_lost: 2,
-            prepared,
-            received,
-            preparation,
-            began,
-            waited: Default::default(),
-        };
         let ending = protocol::Ending::failed(AttemptStatus::RunRaised, protocol::ErrorReport::default());
-        let (attempt, next_try) = conclude(attempted, ["0", ""], ending, 3, began);
-        let (rows, has_checkpoints, of_rows) = (Bytes::new(), false, None);
-        let outcome = Outcome { lease, process: None, attempt, rows, next_try, has_checkpoints, of_rows };
-        node.announcements.send(Announcement::Outcome(outcome.into())).await;
+        let outcome = outcome(lease, descriptor(1030, 2000), ending);
+        node.announcements.send(Announcement::Outcome(outcome.into()));
         let next = read(&receive(&node.tasks).await);
         assert_eq!((next.tries_spent, next.work), (2, Work::Planned { chunk: 2, line: 6 }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn announcing_does_not_wait_for_a_queue_that_is_away() {
+        let node = node(10_000);
+        node.results.fail_next(5);
+        let event = || Announcement::Event(ResultEvent::NodeStopped { node: "0".into(), cause: None });
+        for _ in 0..WAITING_MAX {
+            assert!(!node.announcements.are_behind());
+            node.announcements.send(event());
+        }
+        assert!(node.announcements.are_behind());
+        node.announcements.send(event());
+        while node.announcements.are_behind() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let mut announced = 0;
+        while announced <= WAITING_MAX {
+            announced += protocol::decode_records(&receive(&node.results).await.body).count();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_wait_until_the_queue_has_them() {
+        let node = node(10_000);
+        node.results.fail_next(5);
+        let lease = node.hold().await;
+        let rows = Bytes::from(vec![b'x'; ROWS_BYTES_MAX]);
+        let outcome = outcome(lease, descriptor(7, 10), protocol::Ending::empty());
+        node.announcements.send(Announcement::Outcome(Box::new(Outcome { rows, ..outcome })));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(node.announcements.are_behind(), "the queue is away");
+        receive(&node.results).await;
+        while node.leases.count() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(!node.announcements.are_behind());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn acknowledging_does_not_wait_for_the_removal_of_checkpoints() {
+        let (silent, folder) = (Arc::new(SilentStore::default()), tempfile::tempdir().expect("temporary folder"));
+        let store = JobStore::new(silent.clone(), "jobs/job".into());
+        let checkpoints = Checkpoints::new(&store, folder.path());
+        let kept = checkpoints.folder().join("7/a-1");
+        std::fs::create_dir_all(kept.parent().expect("in a folder")).expect("writable");
+        std::fs::write(&kept, "one").expect("writable");
+        checkpoints.finish().await;
+        assert_eq!(store.checkpoints_of(7).await.expect("readable").len(), 1);
+        silent.is_silent.store(true, Ordering::SeqCst);
+        let node = node_with(10_000, store, checkpoints);
+        let lease = node.hold().await;
+        let outcome = outcome(lease, descriptor(7, 10), protocol::Ending::empty());
+        node.announcements.send(Announcement::Outcome(Box::new(Outcome { has_checkpoints: true, ..outcome })));
+        receive(&node.results).await;
+        let acknowledged = async {
+            while node.tasks.depth().await.expect("answers").total() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), acknowledged).await.expect("the mini-batch is acknowledged");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_are_written_again_while_there_is_patience() {
+        let failing = Arc::new(SilentStore::default());
+        failing.fails.store(true, Ordering::SeqCst);
+        let store = JobStore::new(failing.clone(), "jobs/job".into());
+        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"));
+        let node = node_with(10_000, store, checkpoints);
+        let lease = node.hold().await;
+        let outcome = outcome(lease, descriptor(7, 10), protocol::Ending::empty());
+        let rows = Bytes::from(vec![b'x'; 1 << 20]);
+        node.announcements.send(Announcement::Outcome(Box::new(Outcome { rows, ..outcome })));
+        // The lease ends after thirty seconds.
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        assert_eq!(node.results.depth().await.expect("answers").visible, 0);
+        failing.fails.store(false, Ordering::SeqCst);
+        let body = receive(&node.results).await.body;
+        let event = protocol::decode_records(&body).last().expect("one").expect("valid").event;
+        let ResultEvent::Attempt(attempt) = event else { panic!("no attempt: {event:?}") };
+        assert!(matches!(attempt.rows, Rows::Part { bytes: 1_048_576, .. }), "{:?}", attempt.rows);
     }
 
     #[tokio::test(start_paused = true)]

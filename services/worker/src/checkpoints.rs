@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use storage::{CheckpointPiece, JobStore};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Time between two uploads.
@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// Largest piece.
 const PIECE_BYTES_MAX: u64 = 16 << 20;
 /// Longest wait for the store at the start and the end of an agent.
-const STORE_TIME: Duration = Duration::from_secs(5);
+pub const STORE_TIME: Duration = Duration::from_secs(5);
 
 /// The checkpoints of one job on one node.
 #[derive(Clone, Debug)]
@@ -36,11 +36,12 @@ pub struct Checkpoints {
 #[derive(Debug)]
 struct Remote {
     store: JobStore,
-    /// The files of which the store has the beginning, up to this length.
-    stored: Mutex<HashMap<File, u64>>,
+    /// The files of each mini-batch of which the store has the beginning, up to this length.
+    stored: Mutex<HashMap<u64, HashMap<String, u64>>>,
     /// An earlier run of the job has left some.
     are_old: AtomicBool,
-    last_look: Mutex<Look>,
+    /// Held while the store is asked, so that one look serves all that wait for it.
+    last_look: AsyncMutex<Look>,
 }
 
 /// What the last look into the store has found.
@@ -69,10 +70,31 @@ impl Remote {
         };
         Ok(matches!(*last, Look::Found))
     }
+
+    /// Never held while the store is asked: the announcer and preparations need it.
+    fn stored(&self) -> MutexGuard<'_, HashMap<u64, HashMap<String, u64>>> {
+        self.stored.lock().expect("no holder panics")
+    }
+
+    /// Returns how much of a file the store has.
+    fn stored_of(&self, file: &File) -> u64 {
+        *self.stored().entry(file.mini_batch).or_default().entry(file.name.clone()).or_default()
+    }
+
+    /// Notes that the store has a file up to this length. Returns `false` if its mini-batch has been removed meanwhile.
+    fn has_stored(&self, file: &File, bytes: u64) -> bool {
+        match self.stored().get_mut(&file.mini_batch).and_then(|files| files.get_mut(&file.name)) {
+            Some(known) => {
+                *known = bytes;
+                true
+            }
+            None => false,
+        }
+    }
 }
 
 /// A file of a mini-batch.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 struct File {
     mini_batch: u64,
     name: String,
@@ -88,7 +110,7 @@ impl Checkpoints {
                     store: store.clone(),
                     stored: Mutex::default(),
                     are_old: AtomicBool::new(false),
-                    last_look: Mutex::default(),
+                    last_look: AsyncMutex::default(),
                 };
                 Self { folder: work_folder.join("checkpoints").into(), remote: Some(remote.into()) }
             }
@@ -139,19 +161,22 @@ impl Checkpoints {
         let Some(remote) = &self.remote else { return };
         let folder = self.folder.clone();
         let found = tokio::task::spawn_blocking(move || files(&folder)).await.unwrap_or_default();
-        let mut stored = remote.stored.lock().await;
         for (file, bytes) in found {
-            let offset = stored.entry(file.clone()).or_default();
-            while *offset < bytes {
-                let (path, piece) = (self.path(&file), *offset..bytes.min(*offset + PIECE_BYTES_MAX));
+            let mut offset = remote.stored_of(&file);
+            while offset < bytes {
+                let (path, piece) = (self.path(&file), offset..bytes.min(offset + PIECE_BYTES_MAX));
                 let Ok(Ok(content)) = tokio::task::spawn_blocking(move || read(&path, piece)).await else { break };
-                let (piece, length) = (CheckpointPiece { file: file.name.clone(), offset: *offset }, content.len());
+                let (piece, length) = (CheckpointPiece { file: file.name.clone(), offset }, content.len());
                 if let Err(error) = remote.store.put_checkpoint(file.mini_batch, &piece, content).await {
                     tracing::warn!("cannot upload results that the script has handed back: {error:#}");
                     // The store does not answer; the next round goes on.
                     return;
                 }
-                *offset += length as u64;
+                offset += length as u64;
+                if !remote.has_stored(&file, offset) {
+                    let _ = remote.store.delete_checkpoints_of(file.mini_batch).await;
+                    break;
+                }
             }
         }
     }
@@ -193,27 +218,36 @@ impl Checkpoints {
                 let Some(known) = known else { break };
                 content.extend_from_slice(bytes.get(known..).unwrap_or_default());
             }
-            remote.stored.lock().await.insert(file, content.len() as u64);
+            remote.stored().entry(mini_batch).or_default().insert(file.name, content.len() as u64);
             tokio::fs::create_dir_all(path.parent().expect("in a folder")).await?;
             tokio::fs::write(&path, content).await?;
         }
         Ok(())
     }
 
+    /// Removes, in a task of its own, what is kept of the mini-batches that are sent: no announcement waits for the store.
+    /// The task ends once the sender is dropped.
+    pub fn start_removing(&self) -> (mpsc::UnboundedSender<u64>, AbortOnDropHandle<()>) {
+        let (sender, mut superfluous) = mpsc::unbounded_channel();
+        let checkpoints = self.clone();
+        let removing = async move {
+            let mut mini_batches = Vec::new();
+            while superfluous.recv_many(&mut mini_batches, usize::MAX).await > 0 {
+                checkpoints.remove(&std::mem::take(&mut mini_batches)).await;
+            }
+        };
+        (sender, AbortOnDropHandle::new(tokio::spawn(removing)))
+    }
+
     /// Removes what is kept of mini-batches that have succeeded. What stays after an error goes with the job.
-    pub async fn remove(&self, mini_batches: &[u64]) {
-        if mini_batches.is_empty() {
-            return;
-        }
+    async fn remove(&self, mini_batches: &[u64]) {
         let folders: Vec<PathBuf> = mini_batches.iter().map(|mini_batch| self.folder_of(*mini_batch)).collect();
         let remove = move || folders.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
         let _ = tokio::task::spawn_blocking(remove).await;
         let Some(remote) = &self.remote else { return };
-        let mut stored = remote.stored.lock().await;
         for mini_batch in mini_batches {
-            let before = stored.len();
-            stored.retain(|file, _| file.mini_batch != *mini_batch);
-            if stored.len() < before {
+            let was_stored = remote.stored().remove(mini_batch).is_some();
+            if was_stored {
                 let _ = remote.store.delete_checkpoints_of(*mini_batch).await;
             }
         }
@@ -258,6 +292,7 @@ mod tests {
     use object_store::memory::InMemory;
 
     use super::*;
+    use crate::silent_store::SilentStore;
 
     fn write(checkpoints: &Checkpoints, name: &str, content: &str) {
         let path = checkpoints.folder().join(name);
@@ -304,6 +339,45 @@ mod tests {
         assert_eq!(store.checkpoints_of(8).await.expect("readable").len(), 1);
         store.delete_checkpoints().await.expect("writable");
         assert!(store.checkpoints_of(8).await.expect("readable").is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn removal_and_fetching_do_not_wait_for_an_upload() {
+        let (silent, folder) = (Arc::new(SilentStore::default()), tempfile::tempdir().expect("temporary folder"));
+        let store = JobStore::new(silent.clone(), "jobs/job".into());
+        let there = Checkpoints::new(&store, &folder.path().join("there"));
+        write(&there, "8/a-1", "eight");
+        there.upload().await;
+
+        let here = Checkpoints::new(&store, &folder.path().join("here"));
+        write(&here, "7/a-1", "seven");
+        silent.is_silent.store(true, Ordering::SeqCst);
+        let uploading = here.clone();
+        let uploading = AbortOnDropHandle::new(tokio::spawn(async move { uploading.upload().await }));
+        while here.remote.as_ref().expect("no folder").stored().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        silent.is_silent.store(false, Ordering::SeqCst);
+        let both = async {
+            here.fetch(8, Some(Instant::now())).await;
+            here.remove(&[7]).await;
+        };
+        tokio::time::timeout(Duration::from_secs(60), both).await.expect("no lock is held");
+        assert_eq!((content(&here, "8/a-1").as_deref(), content(&here, "7/a-1")), (Some("eight"), None));
+        assert!(!uploading.is_finished(), "the store has not answered the upload");
+    }
+
+    #[tokio::test]
+    async fn what_arrives_in_the_store_after_the_removal_is_removed_as_well() {
+        let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let here = Checkpoints::new(&store, folder.path());
+        let remote = here.remote.as_ref().expect("no folder");
+        let file = File { mini_batch: 7, name: "a-1".into() };
+        assert_eq!(remote.stored_of(&file), 0);
+        assert!(remote.has_stored(&file, 3));
+        here.remove(&[7]).await;
+        assert!(!remote.has_stored(&file, 6), "the uploader removes the piece that it has just written");
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use queue::{Delivery, LeaseClock, Queue, Receipt, Receive};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use telemetry::metrics;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -221,6 +221,9 @@ impl Leases {
     }
 
     /// Extends all leases until the guard is dropped. Calls `lost` for each lost lease.
+    ///
+    /// A round looks at every lease. There are a few rounds in each step, however many mini-batches come and go, so an
+    /// order by due time, which changes with every deadline and every sleep of the machine, would save nothing.
     pub fn keep(&self, tasks: Arc<dyn Queue>, lost: impl Fn(LeaseId) + Send + 'static) -> AbortOnDropHandle<()> {
         let leases = self.clone();
         let keeping = async move {
@@ -282,7 +285,7 @@ impl Leases {
     fn extended(&self, Extended { requested, leases, answer }: Extended) -> Vec<LeaseId> {
         let mut table = self.lock();
         let lost = match answer {
-            Ok(lost) => lost,
+            Ok(lost) => lost.into_iter().collect::<FxHashSet<_>>(),
             Err(error) => {
                 tracing::warn!(error = %format!("{error:#}"), "cannot extend {} leases, retrying", leases.len());
                 let not_before = self.clock.now() + self.step / 8;

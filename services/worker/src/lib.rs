@@ -64,6 +64,8 @@ mod retry;
 pub mod scheduler;
 mod scratch;
 mod side_inputs;
+#[cfg(test)]
+mod silent_store;
 mod stop;
 mod tools;
 

@@ -404,7 +404,11 @@ impl StatusPage {
 
     /// Recalls hand-overs. Returns `false` if the process has reached the first; then it answers each of them.
     pub fn recall(&self, sequences: Range<u64>) -> bool {
-        self.field(status_offset::RECALL_FIRST).store(sequences.start, Ordering::Release);
+        // A process that has not reached the last of those recalled before must not start them: then all are one range, which
+        // may include a hand-over between them. The process says that it has skipped it.
+        if self.load(status_offset::STATE) >> 8 >= self.load(status_offset::RECALL_END).saturating_sub(1) {
+            self.field(status_offset::RECALL_FIRST).store(sequences.start, Ordering::Release);
+        }
         self.field(status_offset::RECALL_END).store(sequences.end, Ordering::Release);
         fence(Ordering::SeqCst);
         self.load(status_offset::STATE) >> 8 < sequences.start
@@ -453,5 +457,31 @@ impl Drop for StatusPage {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this size, and no reference into it is left.
         let _ = unsafe { rustix::mm::munmap(self.address, STATUS_PAGE_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_recall_keeps_the_first_until_the_process_has_passed_it() {
+        let page = StatusPage::new().expect("memory");
+        let reach = |sequence: u64| page.field(status_offset::STATE).store(sequence << 8, Ordering::Release);
+        let recalled = || page.load(status_offset::RECALL_FIRST)..page.load(status_offset::RECALL_END);
+        reach(1);
+        assert!(page.recall(2..5));
+        assert_eq!(recalled(), 2..5);
+        assert!(page.recall(5..7), "it still runs 1");
+        assert_eq!(recalled(), 2..7);
+        reach(3);
+        assert!(page.recall(8..9), "7 runs next, and the process skips it if it was recalled");
+        assert_eq!(recalled(), 2..9);
+        reach(8);
+        assert!(!page.recall(8..10));
+        assert_eq!(recalled(), 8..10);
+        reach(10);
+        assert!(page.recall(12..13));
+        assert_eq!(recalled(), 12..13, "the process runs 10 and 11");
     }
 }

@@ -330,17 +330,20 @@ impl Scheduler {
         }
     }
 
-    /// Decides which mini-batches the node returns, prepares, hands over and receives next.
-    pub fn schedule(&mut self, now: Moment) {
+    /// Decides which mini-batches the node returns, prepares, hands over and receives next. `is_behind`: so many outcomes wait
+    /// to be announced that processes get no new work.
+    pub fn schedule(&mut self, now: Moment, is_behind: bool) {
         self.finish_idle_processes(now);
         self.return_waiting();
         self.return_excess();
         self.tend_copies(now);
-        let may_take = !self.waits_for_room(now);
+        let may_take = !is_behind && !self.waits_for_room(now);
         if may_take {
             self.prepare_next(now);
         }
-        self.hand_over(now);
+        if !is_behind {
+            self.hand_over(now);
+        }
         if may_take {
             self.receive();
         }

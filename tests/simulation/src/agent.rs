@@ -188,7 +188,7 @@ impl Executor {
             let sightings = self.sightings();
             self.handle(Event::LeasesLost { leases, sightings }).await;
         }
-        self.scheduler.schedule(now());
+        self.scheduler.schedule(now(), self.announcements.are_behind());
         self.execute().await;
         while self.errands.try_join_next().is_some() {}
     }
@@ -456,7 +456,7 @@ impl Executor {
             Announcement::Drop { lease } => self.agent.witness.dropped(self.receipts.remove(lease).as_ref()),
             Announcement::Event(_) => {}
         }
-        self.announcements.send(announcement).await;
+        self.announcements.send(announcement);
     }
 
     fn record(&mut self, outcome: &mut Outcome) {

@@ -249,7 +249,7 @@ impl Host for Node {
 
     async fn clean_up((): ()) {}
 
-    async fn bury(&self, unreadable: Vec<(Delivery, String)>) {
+    async fn bury(self, unreadable: Vec<(Delivery, String)>) {
         self.witness.report("a node can read every message", format!("{unreadable:?}"));
     }
 

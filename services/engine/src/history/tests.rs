@@ -110,6 +110,22 @@ fn history_has_the_states_of_the_tally() {
 }
 
 #[test]
+fn attempts_of_more_processes_than_have_a_position_are_counted() {
+    let mut history = History::default();
+    let events: Vec<_> = (0..PROCESSES_MAX as u64 + 3)
+        .map(|number| {
+            let mut attempt = attempt(number, 1, AttemptStatus::Succeeded, true);
+            attempt.process = format!("process{number}").into();
+            ResultEvent::Attempt(Box::new(attempt))
+        })
+        .collect();
+    history.add_segment(&segment(&events)).expect("readable");
+    assert_eq!((history.processes().len(), history.attempts_kept()), (PROCESSES_MAX, PROCESSES_MAX));
+    assert_eq!(history.attempts_left_out(), 3);
+    assert_eq!(history.tally().mini_batches().succeeded, PROCESSES_MAX as u64 + 3, "the tally has them");
+}
+
+#[test]
 fn lost_rows_and_reopening_are_seen() {
     let mut history = History::default();
     let all = [ended(0, 1, AttemptStatus::Succeeded, true), ended(1, 1, AttemptStatus::RunRaised, true)];

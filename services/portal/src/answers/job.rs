@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use axum::extract::State;
 use engine::Reuses;
 use engine::Tally;
-use engine::history::{ATTEMPTS_MAX, History, Origin};
+use engine::history::{ATTEMPTS_MAX, History, Origin, PROCESSES_MAX};
 use engine::words::counted;
 use engine::{State as JobState, StatusDocument};
 use protocol::{
@@ -260,7 +260,10 @@ impl Job {
 /// Says that attempts are missing wherever attempts are shown one by one.
 fn left_out(attempts: u64) -> Option<String> {
     let missing = (attempts > 0).then(|| counted(attempts, "attempt"))?;
-    Some(format!("{missing} beyond the first {ATTEMPTS_MAX} are only counted: no page shows them one by one"))
+    Some(format!(
+        "{missing} are only counted, and no page shows them one by one: it shows {ATTEMPTS_MAX} attempts and \
+         {PROCESSES_MAX} processes of a job at most"
+    ))
 }
 
 /// What differs if a job has something new to show.

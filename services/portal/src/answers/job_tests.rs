@@ -80,7 +80,8 @@ fn gauges_show_how_near_each_limit_is() {
 #[test]
 fn note_counts_attempts_that_are_left_out() {
     assert_eq!(left_out(0), None);
-    let expected = "2 attempts beyond the first 3000000 are only counted: no page shows them one by one";
+    let expected = "2 attempts are only counted, and no page shows them one by one: it shows 3000000 attempts and 65535 \
+                    processes of a job at most";
     assert_eq!(left_out(2).as_deref(), Some(expected));
 }
 

@@ -8,12 +8,11 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::iter::Peekable;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use backon::Retryable;
 use protocol::{Descriptor, JobSpec, Replayed, is_job_id};
-use queue::pauses::UNTIL_IT_ANSWERS;
 use storage::JobStore;
 use tokio::runtime::Handle;
 
@@ -42,24 +41,14 @@ pub(crate) struct Bases {
 struct Base {
     job_id: String,
     store: JobStore,
-    index: Index,
+    index: Arc<Index>,
     /// The places of its mini-batches in those of the first job; empty for the first job.
     places: Vec<Replayed>,
 }
 
-/// Whether the cause is a store that does not answer.
-pub(crate) fn is_unavailable(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| matches!(cause.downcast_ref(), Some(storage::Error::Unavailable { .. })))
-}
-
 impl Bases {
-    /// Reads the jobs before a replay, again for a while if the store does not answer. Changes nothing in the store.
-    pub async fn read(store: &JobStore, spec: &JobSpec, patience: Duration) -> anyhow::Result<Self> {
-        let retry = UNTIL_IT_ANSWERS.with_total_delay(Some(patience));
-        (|| Self::read_once(store, spec, patience)).retry(retry).when(is_unavailable).await
-    }
-
-    async fn read_once(store: &JobStore, spec: &JobSpec, patience: Duration) -> anyhow::Result<Self> {
+    /// Reads the jobs before a replay. Changes nothing in the store.
+    pub async fn read(store: &JobStore, spec: &JobSpec) -> anyhow::Result<Self> {
         let mut earlier = Vec::new();
         let mut next = spec.replays.clone();
         let mut planned_at = spec.replays_run;
@@ -72,8 +61,7 @@ impl Bases {
                 }
                 spec => spec.with_context(|| format!("read job {job_id}"))?,
             };
-            let (index, run) =
-                read_index(&store, &job_id, patience).await.with_context(|| format!("read job {job_id}"))?;
+            let (index, run) = read_index(&store, &job_id).await.with_context(|| format!("read job {job_id}"))?;
             ensure!(
                 planned_at.is_none_or(|planned| planned == run),
                 "job {job_id} has run again since this replay of it was planned, so other items are rejected now"
@@ -109,8 +97,7 @@ pub async fn job_without_rows(store: &JobStore, job_id: &str) -> anyhow::Result<
         // The folder of a removed job does not exist.
         let Ok(store) = store.sibling(&job_id) else { bail!(removed()) };
         let Ok(spec) = store.spec().await else { bail!(removed()) };
-        let (index, _) =
-            read_index(&store, &job_id, Duration::ZERO).await.with_context(|| format!("read job {job_id}"))?;
+        let (index, _) = read_index(&store, &job_id).await.with_context(|| format!("read job {job_id}"))?;
         bases.earlier.push(Base { job_id, store, index, places: Vec::new() });
         wanted = spec.replays;
     }
@@ -119,17 +106,16 @@ pub async fn job_without_rows(store: &JobStore, job_id: &str) -> anyhow::Result<
 
 /// Returns how often a job has been reopened, by its ledger. Changes nothing in the store.
 pub async fn times_reopened(store: &JobStore, job_id: &str) -> anyhow::Result<u64> {
-    Ok(read_index(store, job_id, Duration::ZERO).await?.1)
+    Ok(read_index(store, job_id).await?.1)
 }
 
-/// Returns the rows of a job, and how often it has been reopened. `patience`: time for each read of a store that does not
-/// answer, so that a long ledger need not be read in one go.
-async fn read_index(store: &JobStore, job_id: &str, patience: Duration) -> anyhow::Result<(Index, u64)> {
+/// Returns the rows of a job, and how often it has been reopened.
+async fn read_index(store: &JobStore, job_id: &str) -> anyhow::Result<(Arc<Index>, u64)> {
     let mut tally = Tally::default();
-    let mut ledger = Ledger::new(store.clone(), job_id, patience);
+    let mut ledger = Ledger::new(store.clone(), job_id, Duration::ZERO);
     while let Some(mut segment) = ledger.read_next(SEGMENTS_AHEAD).await? {
         let number = ledger.segments() - 1;
-        let index = &mut ledger.index;
+        let index = ledger.index_mut();
         segment.retain_in_segment(|record, place| {
             let effect = tally.apply_record(record);
             if effect != Effect::Nothing {
@@ -181,7 +167,7 @@ pub(super) struct Merged<'a> {
 impl<'a> Merged<'a> {
     /// Combines the earlier jobs of a replay with its own rows.
     pub fn new(bases: &'a Bases, store: &'a JobStore, index: &'a Index, runtime: Handle) -> Self {
-        let earlier = bases.earlier.iter().map(|base| (&base.store, &base.index, base.places.as_slice()));
+        let earlier = bases.earlier.iter().map(|base| (&base.store, &*base.index, base.places.as_slice()));
         Self { layers: earlier.chain([(store, index, bases.places.as_slice())]).collect(), runtime }
     }
 

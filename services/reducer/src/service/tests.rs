@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::{JobSpec, Planned, ResultEvent, Rows, begin_message, encode_record};
-use queue::{MemoryOptions, MemoryQueue, Receive};
+use queue::{Depth, Limits, MemoryOptions, MemoryQueue, Receipt, Receive};
 
 use super::*;
 use crate::fixtures::{put_plan, spec, succeeded};
@@ -15,6 +16,8 @@ struct Target {
     store: TargetStore,
     results: Arc<MemoryQueue>,
     dead_letters: Arc<MemoryQueue>,
+    /// In their place, a queue that does not answer.
+    silent: Option<Arc<SilentQueue>>,
     options: ServiceOptions,
 }
 
@@ -33,6 +36,7 @@ impl Target {
             store: TargetStore::open(&url, Default::default()).await.expect("a folder"),
             results: Arc::new(MemoryQueue::new(MemoryOptions::default())),
             dead_letters: Arc::new(MemoryQueue::new(MemoryOptions::default())),
+            silent: None,
             options,
             folder,
         }
@@ -64,7 +68,10 @@ impl Target {
         let service = Service {
             target: self.store.clone(),
             results: self.results.clone(),
-            dead_letters: self.dead_letters.clone(),
+            dead_letters: match &self.silent {
+                Some(silent) => silent.clone(),
+                None => self.dead_letters.clone(),
+            },
             options: self.options.clone(),
         };
         tokio::spawn(service.run(stop.clone()))
@@ -298,4 +305,86 @@ async fn stopped_service_leaves_a_slow_final_file_to_the_next() {
     assert_eq!(target.output("one"), "one 0\none 1\none 2\n");
     stop.cancel();
     serving.await.expect("no panic").expect("stops");
+}
+
+/// A queue that does not answer.
+#[derive(Debug, Default)]
+struct SilentQueue {
+    was_asked: Notify,
+}
+
+#[async_trait]
+impl Queue for SilentQueue {
+    async fn send(&self, _: Vec<Message>) -> Result<(), queue::Error> {
+        self.was_asked.notify_one();
+        std::future::pending().await
+    }
+
+    async fn receive(&self, _: Receive) -> Result<Vec<Delivery>, queue::Error> {
+        std::future::pending().await
+    }
+
+    async fn extend(&self, _: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, queue::Error> {
+        std::future::pending().await
+    }
+
+    async fn acknowledge(&self, _: &[Receipt]) -> Result<Vec<Receipt>, queue::Error> {
+        std::future::pending().await
+    }
+
+    async fn release(&self, _: &[Receipt]) -> Result<(), queue::Error> {
+        std::future::pending().await
+    }
+
+    async fn depth(&self) -> Result<Depth, queue::Error> {
+        std::future::pending().await
+    }
+
+    fn limits(&self) -> Limits {
+        MemoryQueue::new(MemoryOptions::default()).limits()
+    }
+}
+
+#[tokio::test]
+async fn service_goes_on_and_stops_while_the_dead_letters_do_not_answer() {
+    let mut target = Target::new().await;
+    let silent = Arc::new(SilentQueue::default());
+    target.silent = Some(silent.clone());
+    target.enqueue("one").await;
+    let (stop, serving) = target.serve();
+    target.send("hello, world").await;
+    silent.was_asked.notified().await;
+    target.send_rows("one", 0).await;
+    target.send_rows("two", 0).await;
+    target.enqueue("two").await;
+    for id in ["one", "two"] {
+        target.planned(id, 1).await;
+        assert_eq!(target.result(id).await.state, JobState::Completed);
+    }
+    stop.cancel();
+    timeout(LEAVE_TIME / 2, serving).await.expect("it stops").expect("no panic").expect("no error");
+}
+
+#[tokio::test]
+async fn service_forgets_jobs_that_it_cannot_serve_once_they_are_gone() {
+    let target = Target::new().await;
+    let service = Service {
+        target: target.store.clone(),
+        results: target.results.clone(),
+        dead_letters: target.dead_letters.clone(),
+        options: target.options.clone(),
+    };
+    let mut running = service.running(&CancellationToken::new()).0;
+    running.trouble("gone", "its ledger is damaged".into());
+    running.trouble("open", "its ledger is damaged".into());
+    running.looked(Some(vec!["open".into()]));
+    assert_eq!(running.jobs.len(), 2, "it serves neither again so soon");
+    sleep(2 * target.options.trouble_interval).await;
+    running.looked(Some(vec!["open".into()]));
+    assert_eq!(running.jobs.keys().collect::<Vec<_>>(), ["open"]);
+    for number in 0..REFUSED_MAX + 5 {
+        let (looked_at, why) = (Instant::now(), "it has ended");
+        running.ended(format!("job-{number}"), Ok(Outcome::Absent { looked_at, why }));
+    }
+    assert!(running.refused.len() <= REFUSED_MAX);
 }

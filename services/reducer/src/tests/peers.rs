@@ -166,6 +166,49 @@ impl ObjectStore for LateStore {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn reducer_that_leaves_a_silent_output_has_applied_each_event_once() {
+    let mut job = Job::new();
+    (job.options.peers, job.options.output_grace) = (Peers::Many, Duration::ZERO);
+    let (silent, answers) = std::sync::mpsc::channel::<()>();
+    let (writing, answers, stop) = (CancellationToken::new(), std::sync::Mutex::new(answers), CancellationToken::new());
+    let (is_writing, stopping) = (writing.clone(), stop.clone());
+    job.options.crash = Arc::new(move |point| {
+        if point == CrashPoint::DuringOutput {
+            is_writing.cancel();
+            stopping.cancel();
+            // The output answers once the test has ended.
+            let _ = answers.lock().expect("no panic").recv();
+        }
+    });
+    let mut reducer = job.open().await;
+    job.send_rows(0, "zero\n").await;
+    reducer.drain().await.expect("committed");
+    job.send(&[(event(failed(1, 1, false, 1)), b"")]).await;
+    job.send_rows(1, "one\n").await;
+    job.send_rows(0, "zero\n").await;
+    job.planned(2).await;
+    reducer.drain().await.expect("committed");
+    let state = |reducer: &Reducer| {
+        let tally = reducer.tally();
+        (reducer.ledger.segments(), tally.duplicates(), tally.items(), tally.retrying(), tally.effort().extra_runs)
+    };
+    let advancing = tokio::spawn(async move {
+        writing.cancelled().await;
+        // A thread that blocks holds the paused clock.
+        tokio::time::advance(Duration::from_secs(60)).await;
+    });
+    let finished = reducer.finish(End::Complete, &CancellationToken::new(), &stop).await.expect("no error");
+    assert_eq!(finished, None);
+    advancing.await.expect("no panic");
+    let before = state(&reducer);
+    reducer.leave().await;
+    reducer.catch_up().await.expect("readable");
+    assert_eq!(state(&reducer), before);
+    assert!(before.0 > 0, "it knows the ledger");
+    drop(silent);
+}
+
 #[tokio::test]
 async fn idle_reducer_ends_job_that_another_left() {
     let mut job = Job::new();
@@ -254,7 +297,7 @@ async fn reopened_behind_a_reducer() -> (Job, Reducer) {
 async fn end_decided_before_a_retry_does_not_end_the_reopened_job() {
     let (job, mut behind) = reopened_behind_a_reducer().await;
     let end = End::Failed("decided before the retry".to_owned());
-    let finished = behind.finish(end, &CancellationToken::new()).await.expect("readable");
+    let finished = behind.finish(end, &CancellationToken::new(), &CancellationToken::new()).await.expect("readable");
     assert_eq!(finished, None);
     assert_eq!(job.store.result().await.expect("readable"), None, "the job is open");
     assert_eq!(job.open().await.tally().ended_as(), None);

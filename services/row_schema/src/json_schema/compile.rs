@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use regex_lite::Regex;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::{BOUNDS, Format, JsonSchema, Node, Rule, Type};
 use crate::{InvalidSchema, shown};
@@ -163,7 +163,7 @@ impl Compiler<'_> {
             },
             "const" => Rule::OneOf(vec![value.clone()]),
             "multipleOf" => match self.number(value)? {
-                unit if unit > 0.0 => Rule::MultipleOf(unit),
+                unit if unit.as_f64().is_some_and(|unit| unit > 0.0) => Rule::MultipleOf(unit),
                 _ => return self.expected("a number above 0", value),
             },
             "minLength" => Rule::Length { of: Type::String, min: self.count(value)?, max: usize::MAX },
@@ -282,8 +282,8 @@ impl Compiler<'_> {
         names.flatten().map_or_else(|| self.expected("a list of names", value), Ok)
     }
 
-    fn number(&self, value: &Value) -> Compiled<f64> {
-        value.as_f64().map_or_else(|| self.expected("a number", value), Ok)
+    fn number(&self, value: &Value) -> Compiled<Number> {
+        value.as_number().cloned().map_or_else(|| self.expected("a number", value), Ok)
     }
 
     fn count(&self, value: &Value) -> Compiled<usize> {

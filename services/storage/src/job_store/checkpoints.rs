@@ -10,6 +10,7 @@ use futures::TryStreamExt;
 use object_store::ObjectStore;
 
 use super::JobStore;
+use crate::disk::remove_folder;
 use crate::{Error, Result};
 
 const FOLDER: &str = "checkpoints";
@@ -71,12 +72,9 @@ impl JobStore {
 
     /// Removes all checkpoints. No attempt continues from them any more.
     pub async fn delete_checkpoints(&self) -> Result<()> {
-        let Some(folder) = self.checkpoints_folder() else { return self.delete_below(FOLDER).await };
-        match std::fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::unavailable(&folder.display().to_string(), error))
-            }
-            _ => Ok(()),
+        match self.checkpoints_folder() {
+            Some(folder) => remove_folder(folder).await,
+            None => self.delete_below(FOLDER).await,
         }
     }
 

@@ -3,7 +3,6 @@
 //! A segment is its records, and behind them a digest of them: a segment that a power cut has shortened, or that something
 //! has changed, is not taken for a whole one, wherever it was cut.
 
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use bytes::Bytes;
 
 use super::{JobStore, optional};
 use crate::create::Commit;
+use crate::disk::{blocking, unless_absent};
 use crate::{Error, Result, disk};
 
 const DIGEST_BYTES: usize = 16;
@@ -61,37 +61,35 @@ impl JobStore {
 
     /// Removes the ledger and the descriptors of the plan, which only the continuation of a job needs.
     /// Only for a local job, which no other reducer reads.
-    pub fn delete_history(&self) -> Result<()> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        let plan = folder.join("plan");
-        let entries =
-            std::fs::read_dir(&plan).map_err(|error| Error::unavailable(&plan.display().to_string(), error))?;
-        let is_chunk = |path: &PathBuf| {
-            path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
-        };
-        let mut removed: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_chunk).collect();
-        removed.push(folder.join("ledger"));
-        remove_after_result(folder, &removed)
+    pub async fn delete_history(&self) -> Result<()> {
+        let Some(folder) = self.folder.clone() else { return Ok(()) };
+        blocking(move || {
+            let plan = folder.join("plan");
+            let entries =
+                std::fs::read_dir(&plan).map_err(|error| Error::unavailable(&plan.display().to_string(), error))?;
+            let is_chunk = |path: &PathBuf| {
+                path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+            };
+            let mut removed: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_chunk).collect();
+            removed.push(folder.join("ledger"));
+            remove_after_result(&folder, &removed)
+        })
+        .await
     }
 }
 
-/// Forces the result of a job to disk, then removes files and folders: otherwise a power cut could leave neither.
+/// Forces the result of a job to disk, then removes files and folders: otherwise a power cut could leave neither. For a thread
+/// that may block.
 pub(super) fn remove_after_result(folder: &Path, paths: &[PathBuf]) -> Result<()> {
-    let found = |done: io::Result<()>, path: &Path| match done {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::unavailable(&path.display().to_string(), error))
-        }
-        _ => Ok(()),
-    };
     if !paths.iter().any(|path| path.exists()) {
         return Ok(());
     }
     for path in [&folder.join("result.json"), folder] {
-        found(disk::sync(path), path)?;
+        unless_absent(disk::sync(path), path)?;
     }
     paths.iter().try_for_each(|path| match path.is_dir() {
-        true => found(std::fs::remove_dir_all(path), path),
-        false => found(std::fs::remove_file(path), path),
+        true => unless_absent(std::fs::remove_dir_all(path), path),
+        false => unless_absent(std::fs::remove_file(path), path),
     })
 }
 

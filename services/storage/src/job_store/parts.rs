@@ -14,6 +14,7 @@ use url::Url;
 
 use super::JobStore;
 use super::ledger::remove_after_result;
+use crate::disk::blocking;
 use crate::upload::{S3Object, Upload};
 use crate::{Error, Result, disk};
 
@@ -37,8 +38,7 @@ impl JobStore {
         let Some(folder) = self.folder.as_ref().filter(|_| self.durability == Durability::Full) else { return Ok(()) };
         let parts = folder.join("parts");
         let object = parts.display().to_string();
-        let forced = tokio::task::spawn_blocking(move || disk::sync_file_system(&parts));
-        let forced = forced.await.expect("it does not panic");
+        let forced = blocking(move || disk::sync_file_system(&parts)).await;
         forced.map_err(|error| Error::unavailable(&object, error))
     }
 
@@ -92,7 +92,8 @@ impl JobStore {
     /// disk first, because a power cut could otherwise leave neither.
     pub async fn delete_parts(&self) -> Result<()> {
         if let Some(folder) = &self.folder {
-            return remove_after_result(folder, &[folder.join("parts")]);
+            let folder = folder.clone();
+            return blocking(move || remove_after_result(&folder, &[folder.join("parts")])).await;
         }
         let parts = self.store.list(Some(&self.path("parts"))).map_ok(|meta| meta.location);
         let deleted = self.store.delete_stream(Box::pin(parts)).try_for_each(|_| async { Ok(()) }).await;

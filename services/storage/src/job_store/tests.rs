@@ -50,12 +50,12 @@ async fn deletion_of_history_keeps_the_rest_of_the_job() {
     local.put_schemas(&[]).await.expect("writable");
     local.commit_segment(0, vec![Bytes::from_static(b"records")]).await.expect("writable");
     std::fs::write(folder.path().join("result.json"), "{}").expect("writable");
-    local.delete_history().expect("removable");
+    local.delete_history().await.expect("removable");
     assert!(!local.has_plan_chunk(0).await.expect("readable"));
     assert_eq!(local.segment(0).await.expect("readable"), None);
     local.schemas().await.expect("kept");
     assert!(folder.path().join("result.json").exists());
-    local.delete_history().expect("removed before");
+    local.delete_history().await.expect("removed before");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use futures::TryStreamExt;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::TargetStore;
+use crate::disk::remove_folder;
 use crate::{Error, Result};
 
 /// Announces that a job is being removed.
@@ -50,12 +51,7 @@ impl TargetStore {
     pub async fn finish_removal(&self, job_id: &str) -> Result<()> {
         let job = self.job(job_id);
         if let Some(folder) = job.folder() {
-            return match std::fs::remove_dir_all(folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(Error::unavailable(&folder.display().to_string(), error))
-                }
-                _ => Ok(()),
-            };
+            return remove_folder(folder.to_owned()).await;
         }
         // The announcement is deleted last: without it, the rest of the job would look like a job that is just
         // beginning.

@@ -241,25 +241,26 @@ impl S3Upload {
 
 /// The failure of a request, in the words of the service or of the deepest cause.
 #[derive(Debug)]
-struct Failed<E> {
-    words: String,
+pub(crate) struct Failed {
+    pub words: String,
+    /// Whether the same request may succeed later.
+    pub may_pass: bool,
     /// For programs; the words quote it.
     #[expect(dead_code, reason = "part of the debug form")]
-    error: E,
+    pub error: Box<dyn Debug + Send + Sync>,
 }
 
-impl<E> Display for Failed<E> {
+impl Display for Failed {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.words)
     }
 }
 
-impl<E: Debug> std::error::Error for Failed<E> {}
+impl std::error::Error for Failed {}
 
-fn failed<E, R>(object: &str, doing: &str, error: SdkError<E, R>) -> Error
+fn failed<E>(object: &str, doing: &str, error: SdkError<E>) -> Error
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
-    R: Debug + Send + Sync + 'static,
 {
     let (code, said) = match error.as_service_error() {
         Some(service) => {
@@ -270,12 +271,14 @@ where
         None => (String::new(), said(&error)),
     };
     let object = object.to_owned();
-    let source: Source = Box::new(Failed { words: format!("{doing}: {said}"), error });
-    match code.as_str() {
-        "NoSuchUpload" => Error::Superseded { object },
-        "AccessDenied" | "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" => {
-            Error::Denied { object, source }
-        }
+    let status = error.raw_response().map(|response| response.status().as_u16());
+    // The status of a service that waited in vain for the request is 400.
+    let may_pass =
+        code == "RequestTimeout" || status.is_none_or(|status| status >= 500 || [408, 409, 429].contains(&status));
+    let source: Source = Box::new(Failed { words: format!("{doing}: {said}"), may_pass, error: Box::new(error) });
+    match (code.as_str(), status) {
+        ("NoSuchUpload", _) => Error::Superseded { object },
+        (_, Some(401 | 403)) | ("ExpiredToken", _) => Error::Denied { object, source },
         _ => Error::Unavailable { object, source },
     }
 }

@@ -29,7 +29,7 @@ impl Executor {
                     let _ = messages.send(Message::Prepared { lease, descriptor: descriptor.into(), preparation });
                 });
             }
-            Action::Start { process, gpus, sees } => return self.start(process, gpus, sees).await,
+            Action::Start { process, gpus, sees } => return self.start(process, gpus, sees),
             Action::HandOver { process, frames, files } => {
                 self.send(process, &ToProcess::MiniBatches { mini_batches: frames }, files);
                 (self.agent.crash)(CrashPoint::AfterHandOver);
@@ -53,8 +53,8 @@ impl Executor {
             }
             Action::Forget(process) => self.forget(process),
             Action::ReuseTable(table) => self.preparer.give_back(table),
-            Action::Announce(announcement) => self.announce(announcement).await,
-            Action::Notice { process, waiting } => self.notice(process, *waiting).await,
+            Action::Announce(announcement) => self.announce(announcement),
+            Action::Notice { process, waiting } => self.notice(process, *waiting),
             Action::Log { level, message } => self.log.main(level, &message),
             Action::UserError { process, mini_batch, error } => {
                 let pid = self.running(process).map_or(0, |running| running.process.id());
@@ -77,7 +77,7 @@ impl Executor {
         }
     }
 
-    pub(super) async fn announce(&mut self, mut announcement: Announcement) {
+    pub(super) fn announce(&mut self, mut announcement: Announcement) {
         match &mut announcement {
             Announcement::Outcome(outcome) => self.record(outcome),
             Announcement::Event(ResultEvent::ProcessEnded { wear: Some(wear), .. }) => {
@@ -85,7 +85,7 @@ impl Executor {
             }
             Announcement::Event(_) | Announcement::Return { .. } | Announcement::Drop { .. } => {}
         }
-        self.announcements.send(announcement).await;
+        self.announcements.send(announcement);
     }
 
     /// Completes an attempt by what the scheduler does not know, and adds it to the logs.
@@ -110,7 +110,7 @@ impl Executor {
         );
     }
 
-    async fn notice(&mut self, process: Option<ProcessId>, mut waiting: Waiting) {
+    fn notice(&mut self, process: Option<ProcessId>, mut waiting: Waiting) {
         if let Some(process) = process {
             waiting.printed = self.printed_so_far(process);
         }
@@ -123,7 +123,7 @@ impl Executor {
         let line = format!("long: {}", describe(&waiting));
         self.log.main("INFO", &line);
         tracing::info!(job.id = self.agent.spec.job_id, "{line}");
-        self.announce(Announcement::Event(ResultEvent::Waiting(waiting.into()))).await;
+        self.announce(Announcement::Event(ResultEvent::Waiting(waiting.into())));
     }
 
     fn forget(&mut self, process: ProcessId) {

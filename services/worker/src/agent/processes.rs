@@ -36,12 +36,7 @@ pub(super) struct Running {
 }
 
 impl Executor {
-    pub(super) async fn start(
-        &mut self,
-        process: ProcessId,
-        gpus: Option<GpuSet>,
-        sees: Option<Vec<u32>>,
-    ) -> Option<Event> {
+    pub(super) fn start(&mut self, process: ProcessId, gpus: Option<GpuSet>, sees: Option<Vec<u32>>) -> Option<Event> {
         let name = process.name();
         let scratch = self.agent.work_folder.join("scratch").join(&name);
         let started = scratch::create(&scratch, self.agent.spec.source_directory.as_path()).and_then(|()| {
@@ -93,7 +88,7 @@ impl Executor {
         self.log.main("INFO", &format!("{name} started, pid {pid}{seen}"));
         let (node, at) = (self.agent.node.clone(), milliseconds_since_epoch());
         let event = ResultEvent::ProcessStarted { node, process: name, pid, gpus, at };
-        self.announce(Announcement::Event(event)).await;
+        self.announce(Announcement::Event(event));
         None
     }
 

@@ -157,6 +157,28 @@ impl Errands {
     }
 }
 
+impl Errand {
+    /// Returns the answer to an errand that has panicked: as if store or queue had not answered.
+    pub fn unanswered(&self, visit: VisitId) -> Event {
+        let now = Instant::now();
+        let done = |step| Event::Done { visit, step };
+        match self {
+            Self::LookUp => Event::LookedUp { visit, looked_at: now, found: Err(Unanswered) },
+            Self::ReadSeat { .. } => Event::SeatRead { visit, seat: Err(Unanswered) },
+            Self::ClaimSeat { .. } => Event::SeatClaimed { visit, asked_at: now, commit: Err(Unanswered) },
+            Self::Watch { .. } => Event::Watched { visit, standing: Standing::Open, priority: None },
+            Self::CheckHeld => Event::HeldChecked { visit, is_over: false },
+            Self::GiveBack { .. } => Event::GivenBack { visit, is_quiet: false },
+            Self::LeaveSeat { .. } => done(Step::LeaveSeat),
+            Self::PassOn => done(Step::PassOn),
+            Self::Drop { .. } => done(Step::Drop),
+            Self::Tell { .. } => done(Step::Tell),
+            Self::TellWait { .. } => done(Step::TellWait),
+            Self::TellEnd => done(Step::TellEnd),
+        }
+    }
+}
+
 /// Returns what an agent held when it stopped, or drops it if the job is over.
 pub async fn let_go(view: &View, job_id: &str, held: Held, is_over: bool, patience: Duration) -> Result<()> {
     if is_over {

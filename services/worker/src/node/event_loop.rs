@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use queue::{LeaseClock, Queue};
 use storage::TargetStore;
 use telemetry::{Health, metrics};
@@ -38,7 +38,7 @@ pub struct EventLoop<H: Host> {
 
 impl<H: Host> EventLoop<H> {
     /// Works until `stop` says so, there is no work, or a notice comes that the machine is taken away. Returns everything it
-    /// holds to the queue. An error means that a queue cannot be used, or that a task has panicked.
+    /// holds to the queue. An error means that a queue cannot be used.
     pub async fn run(
         self,
         mut stop: watch::Receiver<Stop>,
@@ -49,11 +49,11 @@ impl<H: Host> EventLoop<H> {
         let node = config.node.clone();
         let (mut parts, _watching) = watch_parts(target.clone(), node.clone()).await;
         let registration = Registration::start(target.clone(), node, config.offer.clone());
-        let mut executor = Executor::start(host.clone(), config, target, queues, timing).await;
+        let mut executor = Executor::start(host.clone(), config, target, queues, timing);
         let first = *stop.borrow_and_update();
-        executor.handle(Event::Stop(first)).await;
+        executor.handle(Event::Stop(first));
         let first = parts.borrow_and_update().clone();
-        executor.handle(Event::Parts(first)).await;
+        executor.handle(Event::Parts(first));
         let (mut tick, mut memory) = (every(tick), every(memory_every));
         let alive = health.coming_round("the loop of the node");
         let mut pauses = Pauses::watch(LeaseClock::System);
@@ -75,9 +75,8 @@ impl<H: Host> EventLoop<H> {
                 _ = tick.tick() => executor.tick(),
                 event = executor.next() => match event {
                     Ok(event) => event,
-                    Err(Trouble::Panicked(error)) => return Err(error).context("a task of the node panicked"),
                     Err(Trouble::Unreadable(messages)) => {
-                        host.bury(messages).await;
+                        executor.bury(messages);
                         continue;
                     }
                     Err(Trouble::Failed(error)) => {
@@ -88,7 +87,7 @@ impl<H: Host> EventLoop<H> {
             };
             host.handles().await;
             let has_looked = matches!(event, Event::Tick(_));
-            executor.handle(event).await;
+            executor.handle(event);
             host.handled(&executor.roster, has_looked);
         }
         metrics().jobs_open.set(0);

@@ -15,10 +15,11 @@ use storage::TargetStore;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::allotment::Allotment;
 use super::errands::{Errands, Held, let_go};
-use super::roster::{Action, Config, Errand, Event, Roster, Share, Step, Unprovisioned, VisitId};
+use super::roster::{Action, Config, Errand, Event, Obstacle, Roster, Share, Step, Unprovisioned, VisitId};
 use crate::agent::Timing;
 use crate::pressure;
 use crate::scheduler::deliveries_lost;
@@ -54,7 +55,7 @@ pub trait Host: Clone + Send + 'static {
     fn clean_up(remains: Self::Remains) -> impl Future<Output = ()> + Send;
 
     /// Moves messages out of the way that no worker can read; with each the reason.
-    fn bury(&self, unreadable: Vec<(Delivery, String)>) -> impl Future<Output = ()> + Send;
+    fn bury(self, unreadable: Vec<(Delivery, String)>) -> impl Future<Output = ()> + Send;
 
     fn memory_is_short(&self) -> bool {
         pressure::is_short()
@@ -72,7 +73,9 @@ pub trait Host: Clone + Send + 'static {
 enum Report<H: Host> {
     Event(Event),
     Provisioned(VisitId, Result<H::Ready, Unprovisioned>),
-    Worked(VisitId, anyhow::Result<Held>, H::Remains),
+    /// `None`: the agent has panicked.
+    Worked(VisitId, anyhow::Result<Held>, Option<H::Remains>),
+    Buried,
 }
 
 struct Resources<H: Host> {
@@ -100,6 +103,7 @@ pub struct Executor<H: Host> {
     /// Why an agent cannot use a queue. All jobs share the queues, so the node ends.
     failure: Option<queue::Error>,
     tasks: JoinSet<Report<H>>,
+    draining: Option<AbortOnDropHandle<()>>,
     /// What agents say is in use.
     reports: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
     visits: BTreeMap<VisitId, Resources<H>>,
@@ -112,12 +116,10 @@ pub enum Trouble {
     Unreadable(Vec<(Delivery, String)>),
     /// A queue cannot be used.
     Failed(queue::Error),
-    /// A task of the node has panicked.
-    Panicked(JoinError),
 }
 
 impl<H: Host> Executor<H> {
-    pub async fn start(
+    pub fn start(
         host: H,
         config: Config,
         target: TargetStore,
@@ -137,10 +139,11 @@ impl<H: Host> Executor<H> {
             next_arrival: None,
             failure: None,
             tasks: JoinSet::new(),
+            draining: None,
             reports: mpsc::unbounded_channel(),
             visits: BTreeMap::new(),
         };
-        executor.execute().await;
+        executor.execute();
         executor
     }
 
@@ -156,10 +159,14 @@ impl<H: Host> Executor<H> {
             tokio::select! {
                 biased;
                 Some(report) = self.tasks.join_next() => match report {
-                    Ok(report) => return Ok(self.event_of(report)),
-                    Err(error) if error.is_panic() => return Err(Trouble::Panicked(error)),
+                    Ok(report) => {
+                        if let Some(event) = self.event_of(report) {
+                            return Ok(event);
+                        }
+                    }
                     // Its visit has ended.
-                    Err(_) => {}
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => tracing::error!("a task of the node panicked: {error}"),
                 },
                 Some(event) = self.reports.1.recv() => return Ok(event),
                 Some(arrival) = self.arrivals.recv() => return self.arrived(arrival),
@@ -187,9 +194,9 @@ impl<H: Host> Executor<H> {
     }
 
     /// Reports an event to the roster, and executes what follows.
-    pub async fn handle(&mut self, event: Event) {
+    pub fn handle(&mut self, event: Event) {
         self.roster.handle(event, Instant::now());
-        self.execute().await;
+        self.execute();
     }
 
     /// Returns the event that time has passed.
@@ -198,16 +205,41 @@ impl<H: Host> Executor<H> {
         Event::Tick(agents.map(|(visit, (view, _))| (visit, view.quiet_since())).collect())
     }
 
-    /// Returns the messages that wait here to the queue.
-    pub async fn drain(&self) {
-        if let Err(error) = self.demultiplexer.drain().await {
-            tracing::warn!("waiting mini-batches return only when their leases end: {error:#}");
+    /// Returns the messages that wait here to the queue. A node that waited for a queue that is away would not kill its agents
+    /// when it is asked to.
+    fn start_draining(&mut self) {
+        let (demultiplexer, before) = (self.demultiplexer.clone(), self.draining.take());
+        self.draining = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            if let Some(before) = before {
+                let _ = before.await;
+            }
+            if let Err(error) = demultiplexer.drain().await {
+                tracing::warn!("waiting mini-batches return only when their leases end: {error:#}");
+            }
+        })));
+    }
+
+    /// Returns the messages that still wait here to the queue.
+    pub async fn drain(&mut self) {
+        self.start_draining();
+        if let Some(draining) = self.draining.take() {
+            let _ = draining.await;
         }
     }
 
-    fn event_of(&mut self, report: Report<H>) -> Event {
-        match report {
+    /// Moves messages that no worker can read out of the way, without waiting for a queue that may be away.
+    pub fn bury(&mut self, unreadable: Vec<(Delivery, String)>) {
+        let burying = self.host.clone().bury(unreadable);
+        self.tasks.spawn(async move {
+            burying.await;
+            Report::Buried
+        });
+    }
+
+    fn event_of(&mut self, report: Report<H>) -> Option<Event> {
+        Some(match report {
             Report::Event(event) => event,
+            Report::Buried => return None,
             Report::Provisioned(visit, provisioned) => {
                 let result = provisioned.map(|ready| {
                     if let Some(resources) = self.visits.get_mut(&visit) {
@@ -220,29 +252,34 @@ impl<H: Host> Executor<H> {
                 let held = held.inspect_err(|error| self.failure = lasting(error)).ok();
                 let count = held.as_ref().map(Vec::len);
                 if let Some(resources) = self.visits.get_mut(&visit) {
-                    (resources.held, resources.remains) = (held.unwrap_or_default(), Some(remains));
+                    (resources.held, resources.remains) = (held.unwrap_or_default(), remains);
                 }
                 Event::Worked { visit, held: count }
             }
-        }
+        })
     }
 
-    async fn execute(&mut self) {
+    fn execute(&mut self) {
         while let Some(action) = self.roster.next_action() {
-            self.perform(action).await;
+            self.perform(action);
         }
     }
 
-    async fn perform(&mut self, action: Action) {
+    fn perform(&mut self, action: Action) {
         match action {
             Action::Open { visit, job_id } => self.open(visit, job_id),
             Action::Run { visit, errand } => {
+                let unanswered = errand.unanswered(visit);
                 let running = self.host.clone().run(self.visits[&visit].errands.clone(), errand);
-                self.spawn(visit, async move { Report::Event(running.await) });
+                self.spawn(visit, async move { Report::Event(running.await) }, |_| Report::Event(unanswered));
             }
             Action::Provision { visit, spec } => {
                 let provisioning = self.host.clone().provision(self.visits[&visit].errands.clone(), *spec);
-                self.spawn(visit, async move { Report::Provisioned(visit, provisioning.await) });
+                let failed = move |panic: JoinError| {
+                    let reason = format!("the worker panicked while it prepared the job: {panic}");
+                    Report::Provisioned(visit, Err(Unprovisioned { reason, obstacle: Obstacle::Lasting }))
+                };
+                self.spawn(visit, async move { Report::Provisioned(visit, provisioning.await) }, failed);
             }
             Action::Share { visit, share } => drop(self.visits[&visit].share.send_replace(share)),
             Action::Work(visit) => self.work(visit),
@@ -254,12 +291,14 @@ impl<H: Host> Executor<H> {
             Action::LetGo { visit, is_over } => self.let_go(visit, is_over),
             Action::CleanUp(visit) => {
                 let remains = self.visits.get_mut(&visit).and_then(|resources| resources.remains.take());
-                self.spawn(visit, async move {
+                let done = move || Report::Event(Event::Done { visit, step: Step::CleanUp });
+                let cleaning = async move {
                     if let Some(remains) = remains {
                         H::clean_up(remains).await;
                     }
-                    Report::Event(Event::Done { visit, step: Step::CleanUp })
-                });
+                    done()
+                };
+                self.spawn(visit, cleaning, move |_| done());
             }
             Action::Close(visit) => {
                 let Some(resources) = self.visits.remove(&visit) else { return };
@@ -268,7 +307,7 @@ impl<H: Host> Executor<H> {
             }
             Action::Pause(time) => self.demultiplexer.pause(time),
             Action::Wish(messages) => self.demultiplexer.set_idle_wish(messages),
-            Action::Drain => self.drain().await,
+            Action::Drain => self.start_draining(),
             Action::Log { job_id, is_warning: true, message } => {
                 tracing::warn!(job.id = job_id, node.id = self.node, "{message}");
             }
@@ -302,10 +341,11 @@ impl<H: Host> Executor<H> {
         let allotment = Allotment::new(resources.share.subscribe(), visit, self.reports.0.clone());
         let working = self.host.clone().work(errands, ready, view.clone(), stop.subscribe(), allotment);
         resources.agent = Some((view, stop));
-        self.spawn(visit, async move {
+        let worked = async move {
             let (held, remains) = working.await;
-            Report::Worked(visit, held, remains)
-        });
+            Report::Worked(visit, held, Some(remains))
+        };
+        self.spawn(visit, worked, move |panic| Report::Worked(visit, Err(panic.into()), None));
     }
 
     fn let_go(&mut self, visit: VisitId, is_over: bool) {
@@ -313,16 +353,32 @@ impl<H: Host> Executor<H> {
         let Some((view, _)) = resources.agent.clone() else { return };
         let (held, job_id) = (std::mem::take(&mut resources.held), resources.errands.job_id.clone());
         let patience = self.patience;
-        self.spawn(visit, async move {
+        let done = move || Report::Event(Event::Done { visit, step: Step::LetGo });
+        let letting_go = async move {
             if let Err(error) = let_go(&view, &job_id, held, is_over, patience).await {
                 tracing::warn!(job.id = job_id, "mini-batches return only when their leases end: {error:#}");
             }
-            Report::Event(Event::Done { visit, step: Step::LetGo })
-        });
+            done()
+        };
+        self.spawn(visit, letting_go, move |_| done());
     }
 
-    fn spawn(&mut self, visit: VisitId, task: impl Future<Output = Report<H>> + Send + 'static) {
-        let task = self.tasks.spawn(task);
+    /// Starts a task of a visit. A panic ends only this task, and is reported as its failure: otherwise a job that makes a
+    /// node panic would end one node after the other.
+    fn spawn(
+        &mut self,
+        visit: VisitId,
+        task: impl Future<Output = Report<H>> + Send + 'static,
+        failed: impl FnOnce(JoinError) -> Report<H> + Send + 'static,
+    ) {
+        let job_id = self.visits.get(&visit).map(|resources| resources.errands.job_id.clone());
+        let task = AbortOnDropHandle::new(tokio::spawn(task));
+        let task = self.tasks.spawn(async move {
+            task.await.unwrap_or_else(|error| {
+                tracing::error!(job.id = job_id, "a task of the job panicked on this node: {error}");
+                failed(error)
+            })
+        });
         if let Some(resources) = self.visits.get_mut(&visit) {
             resources.tasks.retain(|task| !task.is_finished());
             resources.tasks.push(task);
@@ -373,5 +429,210 @@ pub fn unspent(delivery: &Delivery) -> Bytes {
             serde_json::to_vec(&descriptor).expect("descriptors always serialise").into()
         }
         _ => delivery.body.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use protocol::Work;
+    use queue::{Depth, Limits, MemoryOptions, MemoryQueue, Message, Receipt, Receive};
+    use storage::StoreOptions;
+    use telemetry::Health;
+
+    use super::super::event_loop::EventLoop;
+    use super::super::{Ended, NodeOptions, roster};
+    use super::*;
+    use crate::scheduler::tests::descriptor;
+
+    /// Panics or hangs with one job at a step of its way, and works on others until they are killed.
+    #[derive(Clone)]
+    struct Panicking {
+        step: &'static str,
+        worked: mpsc::UnboundedSender<String>,
+    }
+
+    impl Panicking {
+        fn reach(&self, step: &str, job_id: &str) {
+            assert!(step != self.step || job_id != "bad", "the job is bad");
+        }
+    }
+
+    impl Host for Panicking {
+        type Ready = ();
+        type Remains = (&'static str, String);
+
+        async fn run(self, errands: Errands, errand: Errand) -> Event {
+            if errand == Errand::LookUp {
+                self.reach("look up", &errands.job_id);
+            }
+            errands.run(errand).await
+        }
+
+        async fn provision(self, errands: Errands, _: JobSpec) -> Result<(), Unprovisioned> {
+            self.reach("provision", &errands.job_id);
+            if self.step == "hang" && errands.job_id == "bad" {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        }
+
+        async fn work(
+            self,
+            errands: Errands,
+            (): (),
+            _: Arc<View>,
+            mut stop: watch::Receiver<Stop>,
+            _: Allotment,
+        ) -> (anyhow::Result<Held>, Self::Remains) {
+            self.reach("work", &errands.job_id);
+            self.worked.send(errands.job_id.clone()).expect("the test listens");
+            let mut told = if errands.job_id == "bad" { Stop::Kill } else { Stop::No };
+            while told != Stop::Kill {
+                told = Stop::next(&mut stop).await;
+                self.worked.send(format!("{told:?}")).expect("the test listens");
+            }
+            (Ok(Held::new()), (self.step, errands.job_id))
+        }
+
+        async fn clean_up((step, job_id): Self::Remains) {
+            assert!(step != "clean up" || job_id != "bad", "the job is bad");
+        }
+
+        async fn bury(self, _: Vec<(Delivery, String)>) {}
+
+        fn memory_is_short(&self) -> bool {
+            false
+        }
+    }
+
+    /// A queue that does not answer while it is away.
+    #[derive(Debug)]
+    struct Leaving {
+        memory: MemoryQueue,
+        away: watch::Sender<bool>,
+    }
+
+    impl Leaving {
+        async fn back(&self) -> &MemoryQueue {
+            self.away.subscribe().wait_for(|away| !away).await.expect("it holds the sender");
+            &self.memory
+        }
+    }
+
+    #[async_trait]
+    impl Queue for Leaving {
+        async fn send(&self, messages: Vec<Message>) -> Result<(), queue::Error> {
+            self.back().await.send(messages).await
+        }
+
+        async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, queue::Error> {
+            self.back().await.receive(request).await
+        }
+
+        async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, queue::Error> {
+            self.back().await.extend(leases).await
+        }
+
+        async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, queue::Error> {
+            self.back().await.acknowledge(receipts).await
+        }
+
+        async fn release(&self, receipts: &[Receipt]) -> Result<(), queue::Error> {
+            self.back().await.release(receipts).await
+        }
+
+        async fn depth(&self) -> Result<Depth, queue::Error> {
+            self.back().await.depth().await
+        }
+
+        fn limits(&self) -> Limits {
+            self.memory.limits()
+        }
+    }
+
+    /// A target whose node is a [`Panicking`] host.
+    struct Target {
+        store: TargetStore,
+        tasks: Arc<Leaving>,
+        results: Arc<MemoryQueue>,
+        /// What the host has worked on, and how it was told to stop.
+        worked: mpsc::UnboundedReceiver<String>,
+        stop: watch::Sender<Stop>,
+        node: tokio::task::JoinHandle<anyhow::Result<Ended>>,
+    }
+
+    impl Target {
+        async fn start(step: &'static str) -> Self {
+            let store = TargetStore::open("memory:///target", StoreOptions::default()).await.expect("it can be opened");
+            let memory = || MemoryQueue::new(MemoryOptions::default());
+            let tasks = Arc::new(Leaving { memory: memory(), away: watch::Sender::new(false) });
+            let results = Arc::new(memory());
+            let (sender, worked) = mpsc::unbounded_channel();
+            let event_loop = EventLoop {
+                host: Panicking { step, worked: sender },
+                config: roster::tests::config(),
+                target: store.clone(),
+                queues: [tasks.clone(), results.clone()],
+                timing: NodeOptions::default().timing,
+                tick: Duration::from_millis(250),
+                memory_every: Duration::from_secs(2),
+                health: Health::default(),
+            };
+            let (stop, stopped) = watch::channel(Stop::No);
+            let node = tokio::spawn(event_loop.run(stopped, std::future::pending()));
+            Self { store, tasks, results, worked, stop, node }
+        }
+
+        async fn enqueue(&self, job_id: &str) {
+            let spec = JobSpec { job_id: job_id.into(), ..JobSpec::example() };
+            self.store.job(job_id).put_spec(&spec).await.expect("memory is always there");
+            let descriptor = Descriptor { job_id: job_id.into(), ..descriptor(0, Work::Rank) };
+            let body = serde_json::to_vec(&descriptor).expect("serialises");
+            self.tasks.send(vec![Message::new(body, job_id)]).await.expect("memory is always there");
+        }
+
+        async fn wait_for(&mut self, what: &str) {
+            while self.worked.recv().await.expect("the node works") != what {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn job_that_makes_a_node_panic_ends_neither_the_node_nor_other_jobs() {
+        for step in ["look up", "provision", "work", "clean up"] {
+            let mut target = Target::start(step).await;
+            target.enqueue("bad").await;
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            if step == "provision" {
+                let request = Receive { messages_max: 1, visibility: Duration::from_secs(60), wait: Duration::ZERO };
+                let told = target.results.receive(request).await.expect("memory is always there");
+                let told = String::from_utf8_lossy(&told[0].body).into_owned();
+                assert!(
+                    told.contains("panicked while it prepared the job") && told.contains("the job is bad"),
+                    "{told}"
+                );
+            }
+            target.enqueue("good").await;
+            target.wait_for("good").await;
+            target.stop.send_replace(Stop::Kill);
+            assert_eq!(target.node.await.expect("no panic").expect("no error"), Ended::Stopped, "{step}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn draining_node_kills_its_agents_although_the_queue_is_away() {
+        let mut target = Target::start("hang").await;
+        target.enqueue("good").await;
+        target.wait_for("good").await;
+        target.enqueue("bad").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        target.tasks.away.send_replace(true);
+        target.stop.send_replace(Stop::Drain);
+        target.wait_for("Drain").await;
+        target.stop.send_replace(Stop::Kill);
+        let killed = target.wait_for("Kill");
+        tokio::time::timeout(Duration::from_secs(1), killed).await.expect("it does not wait for the queue");
+        target.tasks.away.send_replace(false);
+        assert_eq!(target.node.await.expect("no panic").expect("no error"), Ended::Stopped);
     }
 }

@@ -18,7 +18,7 @@ mod division;
 mod line;
 mod seat;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod visit;
 mod watch;
 

@@ -70,11 +70,7 @@ impl Host for Arc<Shared> {
         match attended(&errands.store, &node.name, node.options.periods.watch, reported).await {
             Ok(provisioned) => Ok((provisioned, protection)),
             Err(error) => {
-                let obstacle = match error.downcast_ref() {
-                    Some(storage::Error::Unavailable { .. }) => Obstacle::SilentStore,
-                    _ if is_full(&error) => Obstacle::FullDisk,
-                    _ => Obstacle::Lasting,
-                };
+                let obstacle = obstacle(&error);
                 Err(Unprovisioned { reason: format!("{error:#}"), obstacle })
             }
         }
@@ -119,21 +115,25 @@ impl Host for Arc<Shared> {
 
     /// Uploads the last logs, and removes the folders of the job.
     async fn clean_up(Remains { logs, folder, claim, _used, _protection }: Remains) {
+        let mut removed = leftovers::SCRAPS.to_vec();
         if let Some(mut logs) = logs {
             let _ = timeout(2 * STORE_WAIT_MAX, logs.round(true)).await;
-            let _ = std::fs::remove_dir_all(folder.join("logs"));
+            removed.push("logs");
         }
-        for name in leftovers::SCRAPS {
-            let _ = std::fs::remove_dir_all(folder.join(name));
-        }
-        // Working directories in which user code left something stay for a while.
-        let _ = std::fs::remove_dir(folder.join("scratch"));
-        drop(claim);
-        files::leave(&folder);
+        let removing = spawn_blocking(move || {
+            for name in removed {
+                let _ = std::fs::remove_dir_all(folder.join(name));
+            }
+            // Working directories in which user code left something stay for a while.
+            let _ = std::fs::remove_dir(folder.join("scratch"));
+            drop(claim);
+            files::leave(&folder);
+        });
+        let _ = removing.await;
     }
 
     /// Moves messages that cannot be read to the dead letters.
-    async fn bury(&self, unreadable: Vec<(Delivery, String)>) {
+    async fn bury(self, unreadable: Vec<(Delivery, String)>) {
         let node = &self.node;
         for (_, reason) in &unreadable {
             // What is wrong with each message follows.
@@ -223,6 +223,16 @@ impl Shared {
     }
 }
 
+/// Returns what kind of obstacle an error is.
+fn obstacle(error: &anyhow::Error) -> Obstacle {
+    match error.downcast_ref::<storage::Error>() {
+        // The disk of this node is a part of what is unavailable.
+        _ if is_full(error) => Obstacle::FullDisk,
+        Some(error) if error.may_pass() => Obstacle::SilentStore,
+        _ => Obstacle::Lasting,
+    }
+}
+
 /// Asks the store which of these jobs have ended, whose scripts have left files.
 async fn ask(target: &TargetStore, folders: Vec<PathBuf>, asked_at: &mut HashMap<PathBuf, Instant>) {
     asked_at.retain(|folder, _| folders.contains(folder));
@@ -239,5 +249,25 @@ async fn ask(target: &TargetStore, folders: Vec<PathBuf>, asked_at: &mut HashMap
             }
         }
         asked_at.insert(folder, Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn full_disk_and_missing_rights_are_no_silent_store() {
+        let unavailable = |source: io::Error| {
+            let (object, source) = ("/cache/archive".to_owned(), source.into());
+            anyhow::Error::from(storage::Error::Unavailable { object, source }).context("fetch source_directory")
+        };
+        let of_system = |number| unavailable(io::Error::from_raw_os_error(number));
+        assert_eq!(obstacle(&of_system(libc::ENOSPC)), Obstacle::FullDisk);
+        assert_eq!(obstacle(&of_system(libc::ECONNREFUSED)), Obstacle::SilentStore);
+        assert_eq!(obstacle(&of_system(libc::EACCES)), Obstacle::Lasting);
+        assert_eq!(obstacle(&anyhow::anyhow!("no interpreter")), Obstacle::Lasting);
     }
 }

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use protocol::{Block, BlockRange, FileVersion, ItemPath, TableOptions};
 use storage::Stores;
+use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 
 use super::local;
@@ -83,8 +84,14 @@ pub(super) enum TableFile {
 
 impl Drop for Downloads {
     fn drop(&mut self) {
+        let folder = std::mem::take(&mut self.folder);
         // Remaining files are removed with the folder of the node.
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let remove = move || drop(std::fs::remove_dir_all(folder));
+        // The loop of an agent drops this value, and does not wait for a disk.
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use protocol::{Descriptor, ErrorReport};
+use rustc_hash::FxHashSet;
 
 use super::mini_batch::Stage;
 use super::process::{Life, Process, Verdict};
@@ -70,7 +71,8 @@ impl Scheduler {
 
     /// Drops every delivery of mini-batches that were started twice and have succeeded.
     pub(super) fn settled(&mut self, mini_batches: &[u64]) {
-        self.drop_where(|descriptor| mini_batches.contains(&descriptor.mini_batch));
+        let settled: FxHashSet<u64> = mini_batches.iter().copied().collect();
+        self.drop_where(|descriptor| settled.contains(&descriptor.mini_batch));
     }
 
     /// Drops the copies of a mini-batch that has just succeeded on this node.

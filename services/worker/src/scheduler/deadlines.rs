@@ -85,7 +85,7 @@ impl Scheduler {
     fn fail_slow_preparations(&mut self, now: Moment) {
         let limit = self.limit();
         let is_slow = |held: &MiniBatch| held.preparing_for(now.instant).is_some_and(|time| time > limit);
-        if !self.mini_batches.preparing().any(|(_, held)| is_slow(held)) {
+        if !self.mini_batches.preparing().any(is_slow) {
             return;
         }
         for (lease, mini_batch) in self.mini_batches.take(is_slow) {
@@ -106,7 +106,7 @@ impl Scheduler {
 
     /// Reports a mini-batch that takes long to read or to download.
     fn notice_slow_preparation(&mut self, now: Moment) {
-        let Some((_, mini_batch)) = self.mini_batches.preparing().next() else { return };
+        let Some(mini_batch) = self.mini_batches.preparing().next() else { return };
         let elapsed = mini_batch.preparing_for(now.instant).unwrap_or_default();
         if elapsed < self.notice_after() || !self.notices.slow_preparation(now, NOTICE_AGAIN) {
             return;

@@ -68,9 +68,9 @@ impl Scheduler {
     pub(super) fn prepare_next(&mut self, now: Moment) {
         let (allowed, bytes_max) = (self.processes.allowed(), self.config.prefetch_bytes_max);
         let has_room = |held: &MiniBatches, bytes| {
-            let preparing = held.preparing().count();
-            let is_idle = preparing == 0 && held.ready().len() == 0;
-            is_idle || (preparing <= allowed && held.bytes() + bytes <= bytes_max)
+            // One at a time goes on where others hang: its timeout tells why the job makes no progress.
+            let is_idle = held.preparing().len() == 0 && held.ready().len() == 0;
+            is_idle || (held.preparations() <= allowed && held.bytes() + bytes <= bytes_max)
         };
         while self.stopping.is_working()
             && let Some(next) = self.mini_batches.prepare(self.config.fetches_checkpoints, has_room, now)

@@ -35,6 +35,11 @@ pub(super) struct MiniBatches {
     isolated: Vec<LeaseId>,
     /// How many are copies.
     copies: usize,
+    /// The sum of their memory, which is asked for with every preparation.
+    bytes: u64,
+    /// Preparations that nobody waits for any more, but that have not ended, with the memory that they may occupy: they
+    /// took too long, or their lease was lost. A file system that hangs must not get more and more readers.
+    abandoned: FxHashMap<LeaseId, u64>,
 }
 
 impl MiniBatches {
@@ -54,9 +59,14 @@ impl MiniBatches {
         leases
     }
 
-    /// Returns the memory that they occupy or will occupy.
+    /// Returns the memory that they and abandoned preparations occupy or will occupy.
     pub(super) fn bytes(&self) -> u64 {
-        self.held.values().map(MiniBatch::bytes).sum()
+        self.bytes
+    }
+
+    /// Returns how many preparations have not ended.
+    pub(super) fn preparations(&self) -> usize {
+        self.preparing.len() + self.abandoned.len()
     }
 
     /// Whether it holds any that no process has.
@@ -77,8 +87,8 @@ impl MiniBatches {
         self.copies > 0
     }
 
-    pub(super) fn preparing(&self) -> impl Iterator<Item = (LeaseId, &MiniBatch)> {
-        self.preparing.iter().filter_map(|lease| Some((*lease, self.held.get(lease)?)))
+    pub(super) fn preparing(&self) -> impl ExactSizeIterator<Item = &MiniBatch> {
+        self.preparing.iter().map(|lease| &self.held[lease])
     }
 
     /// Returns the leases of those that wait for a process, in order.
@@ -113,6 +123,7 @@ impl MiniBatches {
     /// Adds a mini-batch that the node has received.
     pub(super) fn add(&mut self, lease: LeaseId, mini_batch: MiniBatch) {
         self.copies += usize::from(mini_batch.descriptor.copy);
+        self.bytes += mini_batch.bytes();
         if let Some(queue) = self.queue(&mini_batch.stage) {
             put(queue, lease, &mini_batch);
         }
@@ -146,6 +157,7 @@ impl MiniBatches {
             if resumes_since.is_none()
                 && let Some(prepared) = Prepared::without_reading(&next.descriptor)
             {
+                self.bytes += prepared.bytes;
                 next.stage = Stage::Ready(Box::new(prepared));
                 self.waiting.pop_front();
                 put(&mut self.ready, lease, next);
@@ -157,6 +169,7 @@ impl MiniBatches {
             }
             self.waiting.pop_front();
             self.preparing.push_back(lease);
+            self.bytes += bytes;
             let next = self.held.get_mut(&lease)?;
             next.stage = Stage::Preparing { bytes, since: now.instant };
             return Some((lease, Box::new(next.descriptor.clone()), resumes_since));
@@ -172,17 +185,26 @@ impl MiniBatches {
         preparation: Preparation,
         now: Moment,
     ) -> Option<Result<(), Preparation>> {
+        self.bytes -= self.abandoned.remove(&lease).unwrap_or(0);
         let mini_batch = self.held.get_mut(&lease)?;
         mini_batch.preparation = mini_batch.preparing_for(now.instant)?;
         mini_batch.descriptor = Descriptor { copy: mini_batch.descriptor.copy, ..descriptor };
         match preparation.of_replay(&mini_batch.descriptor) {
             Preparation::Ready(prepared) => {
+                self.bytes = self.bytes - mini_batch.bytes() + prepared.bytes;
                 mini_batch.stage = Stage::Ready(prepared);
                 self.preparing.retain(|preparing| *preparing != lease);
                 put(&mut self.ready, lease, mini_batch);
                 Some(Ok(()))
             }
-            other => Some(Err(other)),
+            other => {
+                // It has ended, and occupies nothing.
+                self.bytes -= mini_batch.bytes();
+                mini_batch.stage = Stage::Waiting { bytes: 0 };
+                self.preparing.retain(|preparing| *preparing != lease);
+                self.waiting.push_front(lease);
+                Some(Err(other))
+            }
         }
     }
 
@@ -268,6 +290,10 @@ impl MiniBatches {
     fn forget(&mut self, lease: LeaseId) -> Option<MiniBatch> {
         let mini_batch = self.held.remove(&lease)?;
         self.copies -= usize::from(mini_batch.descriptor.copy);
+        match mini_batch.stage {
+            Stage::Preparing { bytes, .. } => drop(self.abandoned.insert(lease, bytes)),
+            _ => self.bytes -= mini_batch.bytes(),
+        }
         if mini_batch.isolation.is_some() {
             self.isolated.retain(|isolated| *isolated != lease);
         }

@@ -212,7 +212,7 @@ impl Node {
     fn after(&mut self, event: Event) -> String {
         self.scheduler.handle(event, self.now);
         self.scheduler.mini_batches.check();
-        self.scheduler.schedule(self.now);
+        self.scheduler.schedule(self.now, false);
         self.scheduler.mini_batches.check();
         self.actions()
     }
@@ -220,7 +220,7 @@ impl Node {
     /// Reports an event that ends an attempt, and returns it.
     fn attempt(&mut self, event: Event) -> Attempt {
         self.scheduler.handle(event, self.now);
-        self.scheduler.schedule(self.now);
+        self.scheduler.schedule(self.now, false);
         let ended = |action| match action {
             Action::Announce(Announcement::Outcome(outcome)) => Some(outcome.attempt),
             _ => None,

@@ -193,10 +193,10 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         };
         scheduler.handle(frame(ready, Bytes::new()), now);
     }
-    scheduler.schedule(now);
+    scheduler.schedule(now, false);
     let delivered = Delivered { lease: 1, descriptor: descriptor(task), receive_count: u32::from(count), bytes: 0 };
     scheduler.handle(Event::Received(vec![delivered]), now);
-    scheduler.schedule(now);
+    scheduler.schedule(now, false);
     match fate {
         Fate::Waits => {}
         Fate::Succeeds => {
@@ -210,7 +210,7 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         }
         Fate::Drained => scheduler.handle(Event::Stop(Stop::Drain), now),
     }
-    scheduler.schedule(now);
+    scheduler.schedule(now, false);
     std::iter::from_fn(|| scheduler.next_action()).find_map(|action| match action {
         Action::Announce(announcement @ (Announcement::Outcome(_) | Announcement::Return { .. })) => Some(announcement),
         _ => None,

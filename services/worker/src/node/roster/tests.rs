@@ -17,7 +17,7 @@ struct Played {
     now: Instant,
 }
 
-fn config() -> Config {
+pub(in crate::node) fn config() -> Config {
     let (delay_max, notice_time) = (900 * SECOND, 100 * SECOND);
     let capacity = Capacity { process_count: Some(4), process_count_default: 4, gpus: 0 };
     let offer = Offer { gpus: 1, ..Offer::default() };

@@ -26,6 +26,9 @@ impl MiniBatches {
         assert_eq!(sorted(&self.ready), in_stage(|stage| matches!(stage, Stage::Ready(_))));
         assert_eq!(sorted(&self.isolated.iter().copied().collect()), self.leases(|held| held.isolation.is_some()));
         assert_eq!(self.copies, self.leases(|held| held.descriptor.copy).len());
+        assert!(self.abandoned.keys().all(|lease| !self.held.contains_key(lease)));
+        let held: u64 = self.held.values().map(MiniBatch::bytes).sum();
+        assert_eq!(self.bytes, held + self.abandoned.values().sum::<u64>());
     }
 }
 
@@ -49,7 +52,7 @@ impl Held {
         let (held, now) = (&mut self.mini_batches, self.now);
         let pipe = &mut self.processes[process].pipe;
         match what {
-            0 | 1 if held.get(lease).is_none() => {
+            0 | 1 if held.get(lease).is_none() && !held.abandoned.contains_key(&lease) => {
                 let Delivered { descriptor, .. } =
                     if lease.is_multiple_of(2) { table(lease, 1) } else { delivered(lease) };
                 let descriptor = Descriptor { copy: what == 1, ..descriptor };

@@ -148,7 +148,7 @@ fn returned_copy_is_still_one_and_has_cost_nothing() {
     let mut node = speculating(1, 1);
     node.after(Event::Received(vec![copy(0, 9)]));
     node.scheduler.handle(Event::Stop(Stop::Drain), node.now);
-    node.scheduler.schedule(node.now);
+    node.scheduler.schedule(node.now, false);
     let returned = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
         Action::Announce(Announcement::Return { lease: 9, descriptor }) => Some(descriptor),
         _ => None,

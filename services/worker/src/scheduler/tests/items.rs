@@ -19,7 +19,7 @@ fn node_doubts_items_after_three_attempts_that_gave_up_until_one_succeeds() {
     let mut node = with_isolation(1, |config| Arc::make_mut(&mut config.spec).run_max_try = 2);
     let doubted = |node: &mut Node, number: u64| {
         node.scheduler.handle(Event::Received(vec![of_files(number, 20)]), node.now);
-        node.scheduler.schedule(node.now);
+        node.scheduler.schedule(node.now, false);
         let frames = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
             Action::HandOver { frames, .. } => Some(frames),
             _ => None,
@@ -60,7 +60,7 @@ fn only_the_last_try_names_items_that_fail() {
             let mut delivered = of_files(number, 4);
             delivered.descriptor.tries_spent = u32::try_from(number).expect("small");
             node.scheduler.handle(Event::Received(vec![delivered]), node.now);
-            node.scheduler.schedule(node.now);
+            node.scheduler.schedule(node.now, false);
             let frames = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
                 Action::HandOver { frames, .. } => Some(frames),
                 _ => None,

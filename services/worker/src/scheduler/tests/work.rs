@@ -24,6 +24,27 @@ fn node_requests_twice_what_its_processes_hold_and_once_at_a_time() {
 }
 
 #[test]
+fn node_whose_announcements_are_behind_takes_no_work_but_enforces_timeouts_and_stops() {
+    let mut node = working(2, 2);
+    node.requested.clear();
+    let behind = |node: &mut Node, event| {
+        node.scheduler.handle(event, node.now);
+        node.scheduler.schedule(node.now, true);
+        node.actions()
+    };
+    let received = [delivered(10), table(11, 1)].into();
+    assert_eq!(behind(&mut node, Event::Received(received)), "");
+    assert_eq!(behind(&mut node, done(0, 1)), "0 Succeeded");
+    node.runs(1, 1);
+    node.pass(LIMIT + Duration::from_secs(1));
+    let sightings = node.sightings();
+    assert_eq!(behind(&mut node, Event::Tick(sightings)), "stacks of 1");
+    assert_eq!(node.requested, [0; 0], "it requests nothing");
+    assert_eq!(node.after(Event::Tick(vec![])), "prepare 11, 0 gets 10", "the announcements have caught up");
+    assert_eq!(behind(&mut node, Event::Stop(Stop::Kill)), "kill 0, kill 1");
+}
+
+#[test]
 fn mini_batch_that_another_node_has_lost_runs_next() {
     let mut node = working(1, 3);
     node.after(Event::Received(vec![delivered(3), Delivered { receive_count: 2, ..delivered(4) }, delivered(5)]));
@@ -110,6 +131,21 @@ fn slow_preparation_is_reported_and_then_fails() {
     assert_eq!(node.tick(Duration::from_secs(5)), "", "once a minute");
     assert_eq!(node.tick(LIMIT), "0 LoadTimedOut, again");
     assert_eq!(node.after(read(0, 1)), "", "too late");
+}
+
+#[test]
+fn preparations_that_hang_count_until_they_end() {
+    let mut node = starting(1);
+    node.doing = vec![(SlotPhase::Idle, 0, Duration::ZERO)];
+    let tables = |numbers: std::ops::Range<u64>| Event::Received(numbers.map(|number| table(number, 1)).collect());
+    assert_eq!(node.after(tables(0..6)), "prepare 0, prepare 1");
+    let after = node.tick(LIMIT + Duration::from_secs(1));
+    assert_eq!(after, "0 LoadTimedOut, again, 1 LoadTimedOut, again, prepare 2", "one at a time");
+    assert_eq!(node.after(Event::Tick(vec![])), "");
+    assert_eq!(node.after(read(0, 1)), "", "its reader has ended, too late");
+    assert_eq!(node.after(read(1, 1)), "prepare 3");
+    node.after(Event::LeasesLost { leases: vec![2, 3], sightings: vec![] });
+    assert_eq!(node.after(Event::Tick(vec![])), "", "2 and 3 are still being read, and 4 is");
 }
 
 #[test]
