@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bytes::Bytes;
 use protocol::{Descriptor, Ending, ProcessEvent, SLOT_PHASES};
 
@@ -27,7 +27,7 @@ const MEASURE_EVERY: Duration = Duration::from_millis(20);
 impl Executor {
     pub(super) async fn receive(&mut self, message: Message) -> Result<()> {
         match message {
-            Message::Received(received) => self.received(received?).await?,
+            Message::Received(received) => self.received(received?).await,
             Message::Prepared { lease, descriptor, preparation } => {
                 self.handle(Event::Prepared { lease, descriptor, preparation }).await;
             }
@@ -88,7 +88,7 @@ impl Executor {
         self.running.iter().flatten().map(see).collect()
     }
 
-    async fn received(&mut self, deliveries: Vec<Delivery>) -> Result<()> {
+    async fn received(&mut self, deliveries: Vec<Delivery>) {
         if !deliveries.is_empty() {
             (self.agent.crash)(CrashPoint::AfterReceive);
         }
@@ -113,8 +113,16 @@ impl Executor {
             });
         }
         self.handle(Event::Received(delivered)).await;
-        let Agent { tasks, node, dead_letters, .. } = &self.agent;
-        bury(tasks.as_ref(), dead_letters.as_deref(), node, buried).await.context("remove messages")
+        if buried.is_empty() {
+            return;
+        }
+        let Agent { tasks, node, dead_letters, .. } = self.agent.clone();
+        // The loop does not wait for a queue that may be away.
+        tokio::spawn(async move {
+            if let Err(error) = bury(&*tasks, dead_letters.as_deref(), &node, buried).await {
+                tracing::warn!("messages stay in the task queue for now: {error:#}");
+            }
+        });
     }
 
     fn read(&self, delivery: &Delivery) -> Result<Descriptor> {
