@@ -3,7 +3,7 @@
 mod copies;
 mod crashes;
 mod life;
-mod peers;
+pub(crate) mod peers;
 mod together;
 
 use std::fs;
