@@ -150,7 +150,7 @@ def test_store_that_denies_access_for_a_while_costs_no_try(workplace):
         ended = workplace.job(script, inputs=inputs).run()
     assert ended.lines == ["/a.txt", "/b.txt", "/c.txt"]
     assert (ended.mini_batches, len(ended.attempts())) == ((3, 3, 0), 3)
-    assert "access denied" in ended.log("sys/node/0.txt")
+    assert "access denied" in ended.log("sys/node/0/_main.txt")
 
 
 def test_listed_columns_of_inputs_by_url(workplace, web_server):

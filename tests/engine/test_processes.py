@@ -437,7 +437,7 @@ def test_files_of_a_mini_batch_know_its_number(workplace):
 
 
 def test_script_cannot_take_memory_from_under_the_worker(workplace):
-    """Shared memory that has become too short would kill whoever reads it: here, the worker with all of its processes."""
+    """Shared memory that has become too short kills its readers: here it would be the worker with its processes."""
     workplace.write({"data/t.csv": "id\n" + "".join(f"{row}\n" for row in range(40_000))})
     script = """
         import os

@@ -141,12 +141,12 @@ async fn end_of_a_job_is_known_to_the_process_at_once() {
 async fn messages_and_marks_of_jobs_stay_while_the_store_is_not_mounted() {
     let target = Target::new().await;
     target.enqueue("job").await;
+    target.send_rows("job", 0).await;
+    target.planned("job", 1).await;
     let [mounted, away] = ["store", "away"].map(|name| target.folder.path().join(name));
     fs::rename(&mounted, &away).expect("ours");
     let (stop, serving) = target.serve();
-    target.send_rows("job", 0).await;
-    target.planned("job", 1).await;
-    // The reducer looks at the job when its first message arrives.
+    // The messages lead the reducer to the job.
     while !target.has_trouble("job").await {
         sleep(Duration::from_millis(5)).await;
     }
