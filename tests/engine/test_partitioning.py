@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from http_server import HttpServer
+from http_server import Answer, HttpServer, Request
 
 ROWS_OF_A_BLOCK = """
     from recorder import record
@@ -127,6 +127,30 @@ def test_inputs_by_url_are_downloaded(workplace, web_server):
     missing = workplace.job(script, inputs=inputs).start().wait()
     assert missing.exit_status in (2, 42), str(missing)
     assert "missing.txt" in missing.stdout + missing.stderr
+
+
+def test_store_that_denies_access_for_a_while_costs_no_try(workplace):
+    """The node returns what it cannot read, waits, says so, and tries again."""
+    denied = []
+
+    def answer(request: Request) -> Answer:
+        content = request.path.encode()
+        if request.method == "GET" and len(denied) < 2:
+            denied.append(request.path)
+            return 403, {}, b""
+        headers = {"Content-Length": str(len(content)), "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+        return 200, headers, b"" if request.method == "HEAD" else content
+
+    script = """
+        def run(files):
+            return [open(file).read() for file in files]
+    """
+    with HttpServer(answer) as server:
+        inputs = [{"name": name, "type": "file", "path": f"{server.url}/{name}.txt"} for name in "abc"]
+        ended = workplace.job(script, inputs=inputs).run()
+    assert ended.lines == ["/a.txt", "/b.txt", "/c.txt"]
+    assert (ended.mini_batches, len(ended.attempts())) == ((3, 3, 0), 3)
+    assert "access denied" in ended.log("sys/node/0/_main.txt")
 
 
 def test_listed_columns_of_inputs_by_url(workplace, web_server):

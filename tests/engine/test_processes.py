@@ -434,3 +434,29 @@ def test_files_of_a_mini_batch_know_its_number(workplace):
     """
     ended = workplace.job(script, mini_batch_size=2).run()
     assert ended.lines == ["(0, 0, 0)", "(0, 1, 0)", "(1, 2, 0)", "(1, 3, 0)"]
+
+
+def test_script_cannot_take_memory_from_under_the_worker(workplace):
+    """Shared memory that has become too short kills its readers: here it would be the worker with its processes."""
+    workplace.write({"data/t.csv": "id\n" + "".join(f"{row}\n" for row in range(40_000))})
+    script = """
+        import os
+        from recorder import record
+        def run(frame):
+            for process in (os.getpid(), os.getppid()):
+                folder = f"/proc/{process}/fd"
+                for name in os.listdir(folder):
+                    file = os.path.join(folder, name)
+                    try:
+                        if os.readlink(file).startswith("/memfd:gristmill"):
+                            record("found")
+                            os.truncate(file, 0)
+                            record("cut")
+                    except OSError:
+                        pass
+            return [len(frame)] * len(frame)
+    """
+    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "data/t.csv"}]
+    ended = workplace.job(script, inputs=inputs, mini_batch_size="16KB").run()
+    assert len(ended.lines) == 40_000
+    assert workplace.recorded("found") and not workplace.recorded("cut")

@@ -1,7 +1,7 @@
 //! Frames between an agent and one of its Python processes, over an inherited Unix socket.
 //!
 //! A frame is `u32 header length · u32 payload length · header (JSON) · payload`, lengths little-endian, the layout of
-//! a result record. Tables do not travel in the frame: each table is a sealed memory file (Arrow IPC stream), and the
+//! a result record. Tables do not travel in the frame: each table is a memory file (Arrow IPC stream), which only grows, and the
 //! frame passes its file descriptor (`SCM_RIGHTS`) in the order of the mini-batches.
 //!
 //! A frame to the process may name many mini-batches, so that the process never waits for the next one. The process

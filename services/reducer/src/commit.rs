@@ -91,11 +91,13 @@ impl Reducer {
             {
                 unreadable.extend(self.take_rejected(&mut records).await.context("compare results with the plan")?);
                 batch.append(records);
-                // One dead letter holds the whole message.
-                if let Some(first) = unreadable.first() {
-                    self.put_aside(&delivery, first).await?;
-                }
-                held.push(delivery);
+                // One dead letter holds the whole message. Without it, the queue delivers the message again, and its
+                // readable records count once.
+                let is_kept = match unreadable.first() {
+                    Some(first) => self.put_aside(&delivery, first).await,
+                    None => true,
+                };
+                held.extend(is_kept.then_some(delivery));
             }
             if self.append(batch).await? == Appended::TooLate {
                 held.extend(messages.map(|message| message.delivery));
@@ -133,14 +135,19 @@ impl Reducer {
         }
     }
 
-    /// Keeps an unreadable message for people.
-    async fn put_aside(&mut self, delivery: &Delivery, unreadable: &Unreadable) -> anyhow::Result<()> {
+    /// Keeps an unreadable message for people. Returns whether that succeeded.
+    async fn put_aside(&mut self, delivery: &Delivery, unreadable: &Unreadable) -> bool {
         self.reports.unreadable(unreadable).await;
-        if let Some(dead_letters) = &self.options.dead_letters {
-            let letter = dead_letter(&unreadable.reason, &self.options.writer, &delivery.body, &**dead_letters);
-            dead_letters.send(vec![letter]).await.context("move an unreadable message to the dead letters")?;
-        }
-        Ok(())
+        let Some(dead_letters) = &self.options.dead_letters else { return true };
+        let letter = dead_letter(&unreadable.reason, &self.options.writer, &delivery.body, &**dead_letters);
+        let sent = dead_letters.send(vec![letter]).await;
+        sent.inspect_err(|error| {
+            tracing::warn!(
+                job.id = self.spec.job_id,
+                "cannot move an unreadable message to the dead letters; the queue redelivers it: {error:#}"
+            );
+        })
+        .is_ok()
     }
 
     /// Commits the events that are new.

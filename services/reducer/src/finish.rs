@@ -19,7 +19,7 @@ use crate::peers::Agreement;
 use crate::reports::headline::headline;
 use crate::stalls::{Stall, describe};
 use crate::words::sentence;
-use crate::{CrashPoint, Effort, Reducer};
+use crate::{CrashPoint, Effort, Peers, Reducer};
 
 /// Time in which the writer of an abandoned final file should stop: one request to the store.
 const ABANDON_TIME: Duration = Duration::from_secs(20);
@@ -148,8 +148,9 @@ impl Reducer {
         match self.store.create_result(&result).await {
             Ok(Commit::Committed) => {}
             Ok(Commit::Lost) => return Ok(self.store.result().await?),
-            // The user should read the first cause, not a second error about a full disk.
-            Err(error) if state == JobState::Failed => {
+            // The user should read the first cause, not a second error about a full disk. On a target, the next reducer
+            // records it.
+            Err(error) if state == JobState::Failed && self.peers == Peers::Alone => {
                 tracing::error!(error = %format!("{error:#}"), "cannot record the failure of the job");
                 return Ok(Some(result));
             }

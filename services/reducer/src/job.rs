@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use backon::Retryable;
 use protocol::{JobResult, JobSpec, OutputAction, Progress, ResultEvent, milliseconds_since_epoch};
+use queue::pauses::FOR_SECONDS;
 use queue::{Delivery, Queue, Receive};
 use storage::JobStore;
 use tokio::sync::{mpsc, watch};
@@ -152,11 +154,13 @@ impl Reducer {
         FailJob(self.failure.clone())
     }
 
-    /// Commits the current messages of the result queue without waiting. Returns their number.
+    /// Commits the current messages of the result queue without waiting for more. Returns their number.
     pub async fn drain(&mut self) -> anyhow::Result<usize> {
         let mut messages = 0;
         loop {
-            let deliveries = self.results.receive(self.request(Duration::ZERO)).await.context("receive results")?;
+            let receive = || self.results.receive(self.request(Duration::ZERO));
+            let received = receive.retry(FOR_SECONDS).when(|error| matches!(error, queue::Error::Unavailable { .. }));
+            let deliveries = received.await.context("receive results")?;
             if deliveries.is_empty() {
                 self.acknowledged().await;
                 return Ok(messages);

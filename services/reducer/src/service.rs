@@ -409,7 +409,7 @@ impl Task {
             self.mark_ended().await?;
             return Ok(Outcome::Absent { looked_at, why: "it has ended" });
         }
-        if let Err(storage::Error::NotFound { .. }) = self.job.spec().await {
+        if self.job.find_spec().await?.is_none() {
             self.target.mark_ended(&self.job_id).await?;
             return Ok(Outcome::Absent { looked_at, why: "there is no such job in the store" });
         }
@@ -425,8 +425,12 @@ impl Task {
         }
     }
 
-    /// Removes the marker of an ended job, unless the job has just been reopened.
+    /// Removes the marker of an ended job, unless the job has just been reopened. A job without a result and without a marker
+    /// would be lost to every reducer.
     async fn mark_ended(&self) -> storage::Result<()> {
+        if self.job.result().await?.is_none() {
+            return Ok(());
+        }
         self.target.mark_ended(&self.job_id).await?;
         if self.job.result().await?.is_none() {
             let state = match self.target.quotas().await {

@@ -4,7 +4,7 @@ mod copies;
 mod crashes;
 mod life;
 mod output_store;
-mod peers;
+pub(crate) mod peers;
 mod together;
 
 use std::fs;

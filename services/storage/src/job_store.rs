@@ -22,9 +22,11 @@ use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use protocol::{Durability, ItemPath, JobResult, JobSpec, Priority, Progress, TableSchema};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use url::Url;
 
 use crate::clock::Clock;
 use crate::create::{Commit, create};
+use crate::snapshot::is_marked;
 use crate::upload::Upload;
 use crate::{Error, PlanComplete, Result, Stores};
 pub use checkpoints::CheckpointPiece;
@@ -132,6 +134,26 @@ impl JobStore {
     /// Writes `spec.json`.
     pub async fn put_spec(&self, spec: &JobSpec) -> Result<()> {
         self.commit_json("spec.json", spec).await
+    }
+
+    /// Reads `spec.json`; `None`: the store has no such job. Without the store itself the job may exist, so that is an error: its
+    /// folder is not mounted, or its bucket is missing.
+    pub async fn find_spec(&self) -> Result<Option<JobSpec>> {
+        let read = optional(self.spec().await)?;
+        let is_missing = match (&self.folder, Url::parse(&self.url)) {
+            _ if read.is_some() => false,
+            // `jobs/<job_id>` in the folder of the store.
+            (Some(folder), _) => !folder.ancestors().nth(2).is_some_and(is_marked),
+            (None, Ok(url)) => self.stores.bucket_status(&url).await == Some(404),
+            (None, Err(_)) => false,
+        };
+        match is_missing {
+            true => Err(Error::unavailable(
+                &self.name(""),
+                "the store of this job is not there; mount its folder, or create its bucket",
+            )),
+            false => Ok(read),
+        }
     }
 
     /// Reads `spec.json`. One that belongs to another job, or contains names that lead elsewhere, counts as damaged.
@@ -302,8 +324,9 @@ impl JobStore {
 
     /// Reopens an ended or canceled job.
     pub async fn reopen(&self) -> Result<()> {
-        self.delete("result.json").await?;
-        self.delete("control/cancel").await
+        // In this order: an open job with a request to cancel would be canceled.
+        self.delete("control/cancel").await?;
+        self.delete("result.json").await
     }
 
     /// Returns when the job ended, or else when it last wrote its progress; `None` if it has done neither.

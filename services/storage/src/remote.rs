@@ -21,6 +21,8 @@ use crate::{Error, Result, Stores};
 impl Stores {
     /// Downloads an object into a file that appears complete or not at all. Streams: memory does not depend on its
     /// size.
+    ///
+    /// Each caller has a folder of its own and removes it, with what is left there after an error.
     pub async fn download(&self, url: &str, version: Option<&FileVersion>, to: &Path) -> Result<()> {
         let url = parsed(url)?;
         let (store, path) = self.open(&url).await?;

@@ -46,6 +46,11 @@ pub fn mark(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether a folder is [marked](mark).
+pub(crate) fn is_marked(folder: &Path) -> bool {
+    folder.join(MARK).exists()
+}
+
 /// The source of a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {

@@ -33,7 +33,7 @@ use url::Url;
 use crate::clock::Clock;
 use crate::error::Answer;
 use crate::stores::shown;
-use crate::{Error, JobStore, Result, StoreOptions, Stores};
+use crate::{Error, JobStore, Result, StoreOptions, Stores, snapshot};
 
 pub use removal::Removal;
 pub use turns::{OpenJob, Turn, TurnState};
@@ -52,8 +52,9 @@ pub struct TargetStore {
 }
 
 impl TargetStore {
-    /// Opens `s3://bucket/prefix`, `file:///folder` (which is created if absent), or the URL of any other store. Sends
-    /// one request, so that errors in the address, the bucket or the credentials appear here.
+    /// Opens `s3://bucket/prefix`, `file:///folder`, or the URL of any other store. Sends one request, so that errors in the
+    /// address, the bucket or the credentials appear here. The folder may be absent: workers and reducers may start before the
+    /// first job, or before the folder is mounted.
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let parsed = Url::parse(url).map_err(|error| {
             Error::unavailable(url, format!("not a URL of a store such as s3://bucket/prefix: {error}"))
@@ -64,9 +65,6 @@ impl TargetStore {
             "file" => {
                 let folder =
                     parsed.to_file_path().map_err(|()| Error::unavailable(&shown, "not a path of this machine"))?;
-                std::fs::create_dir_all(&folder).map_err(|error| Error::unavailable(&shown, error))?;
-                // A principal that may only read the folder has no scripts there.
-                let _ = crate::snapshot::mark(&folder);
                 Some(folder)
             }
             _ => None,
@@ -82,6 +80,14 @@ impl TargetStore {
             Ok(_) => Ok(target),
             Err(error) => Err(target.explained(&parsed, error).await),
         }
+    }
+
+    /// Creates the folder of a `file://` store if it is absent. Only who puts the first objects of a target there does this: on a
+    /// worker or reducer, an absent folder may be one that is not mounted.
+    pub fn create(&self) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let created = std::fs::create_dir_all(folder).and_then(|()| snapshot::mark(folder));
+        created.map_err(|error| Error::unavailable(&self.url, error))
     }
 
     /// Creates a target below `prefix` of any store. Sends no request.
@@ -208,9 +214,34 @@ mod tests {
     pub(super) async fn targets(folder: &Path) -> [TargetStore; 2] {
         let url = Url::from_file_path(folder).expect("absolute");
         let local = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        local.create().expect("writable");
         let store = Arc::new(object_store::memory::InMemory::new());
         let bucket = TargetStore { store, prefix: ObjectPath::from("prefix"), folder: None, ..local.clone() };
         [local, bucket]
+    }
+
+    #[tokio::test]
+    async fn store_that_is_not_mounted_is_not_one_without_the_job() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mount = folder.path().join("mount");
+        let url = Url::from_file_path(&mount).expect("absolute");
+        let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("a worker may start before");
+        assert!(!mount.exists(), "opening it creates nothing");
+        assert_eq!(target.open_jobs().await.expect("nothing there"), [""; 0]);
+        let job = target.job("job");
+        for is_there in [false, true] {
+            if is_there {
+                std::fs::create_dir_all(mount.join("workers")).expect("writable");
+            }
+            let error = job.find_spec().await.expect_err("the job may exist");
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:#}");
+            assert!(error.to_string().contains("mount"), "{error}");
+        }
+        target.create().expect("writable");
+        assert_eq!(job.find_spec().await.expect("it is there"), None);
+        let spec = protocol::JobSpec { job_id: "job".into(), ..protocol::JobSpec::example() };
+        job.put_spec(&spec).await.expect("writable");
+        assert_eq!(job.find_spec().await.expect("it is there"), Some(spec));
     }
 
     #[tokio::test]

@@ -2,30 +2,38 @@
 //!
 //! S3 can append other objects itself, without transferring them to this process.
 
+mod any;
 mod s3;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use object_store::buffered::BufWriter;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use url::Url;
 
 use crate::stores::shown;
 use crate::{Error, Result, Stores};
+use any::AnyUpload;
 pub(crate) use s3::{Failed, S3Object, S3Upload};
 
 /// Size of the pieces in which a file is read.
 const READ_BYTES: usize = 1 << 20;
 /// Minimum size of a request, and number of concurrent requests: 32 MiB of memory, more only for objects of
-/// more than 70 GiB.
+/// more than 35 GiB.
 const PART_BYTES: u64 = 8 << 20;
 const PARTS_AT_ONCE: usize = 4;
-/// Stores allow 10 000 parts per upload.
-const PARTS_MAX: u64 = 9000;
+/// Stores allow 10 000 parts per upload. An object as large as expected takes at most so many, or twice as many if S3 copies
+/// half of them.
+const PARTS_EXPECTED: u64 = 4500;
+/// Up to this part, all have the same size. Then the size doubles from time to time: an object may be far larger than expected,
+/// for example because text is longer than the tables that it is made of.
+const EQUAL_PARTS: u64 = 5000;
+const PARTS_UNTIL_DOUBLE: u64 = 1000;
+/// The largest part that stores allow.
+const PART_BYTES_MAX: u64 = 5 << 30;
 
 /// An object that is being written.
 #[derive(Debug)]
@@ -36,12 +44,12 @@ pub struct Upload {
 
 #[derive(Debug)]
 enum Into {
-    Any(BufWriter),
+    Any(AnyUpload),
     S3(S3Upload),
 }
 
 impl Stores {
-    /// Begins to write an object of about `bytes_expected`; a far larger one may fail.
+    /// Begins to write an object of about `bytes_expected`. One that is 13 times as large, and larger than 480 GiB, may fail.
     pub async fn upload(&self, url: &str, bytes_expected: u64) -> Result<Upload> {
         let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
         let name = shown(&url);
@@ -68,16 +76,13 @@ impl Stores {
 impl Upload {
     /// Begins an upload to any store. `name` is for messages.
     pub(crate) fn to(store: Arc<dyn ObjectStore>, path: ObjectPath, name: String, bytes_expected: u64) -> Self {
-        let part_bytes = PART_BYTES.max(bytes_expected / PARTS_MAX + 1);
-        let part_bytes = usize::try_from(part_bytes).expect("64-bit machine");
-        let writer = BufWriter::with_capacity(store, path, part_bytes).with_max_concurrency(PARTS_AT_ONCE);
-        Self { name, into: Into::Any(writer) }
+        Self { name, into: Into::Any(AnyUpload::new(store, path, bytes_expected)) }
     }
 
     /// Appends bytes.
     pub async fn write(&mut self, bytes: Bytes) -> Result<()> {
         match &mut self.into {
-            Into::Any(writer) => writer.put(bytes).await.map_err(|error| Error::from_store(&self.name, error)),
+            Into::Any(upload) => upload.write(&bytes).await.map_err(|error| Error::from_store(&self.name, error)),
             Into::S3(upload) => upload.write(&bytes).await,
         }
     }
@@ -120,7 +125,7 @@ impl Upload {
     /// Makes the object appear.
     pub async fn finish(self) -> Result<()> {
         match self.into {
-            Into::Any(mut writer) => writer.shutdown().await.map_err(|error| Error::from_io(&self.name, error)),
+            Into::Any(upload) => upload.finish().await.map_err(|error| Error::from_store(&self.name, error)),
             Into::S3(upload) => upload.finish().await,
         }
     }
@@ -128,8 +133,70 @@ impl Upload {
     /// Removes the parts sent so far. If that fails, the writer that finishes the object removes them.
     pub async fn abort(self) {
         match self.into {
-            Into::Any(mut writer) => drop(writer.abort().await),
+            Into::Any(upload) => upload.abort().await,
             Into::S3(upload) => upload.abort().await,
         }
+    }
+}
+
+/// Returns the size of a part of an object of about `bytes_expected`. `number`: from 1.
+fn part_bytes(bytes_expected: u64, number: u64) -> u64 {
+    let bytes = PART_BYTES.max(bytes_expected / PARTS_EXPECTED + 1);
+    let doublings = number.saturating_sub(EQUAL_PARTS).div_ceil(PARTS_UNTIL_DOUBLE);
+    (bytes << doublings).min(PART_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn object_that_is_far_larger_than_expected_has_few_enough_parts() {
+        let parts = |expected, written| {
+            let sizes = (1..).map(|number| part_bytes(expected, number));
+            let sums = sizes.scan(0, |sum, bytes| {
+                *sum += bytes;
+                Some(*sum)
+            });
+            1 + sums.take_while(|sum| *sum < written).count()
+        };
+        for (expected, written) in [(0, 80 * GIB), (20 * GIB, 100 * GIB), (0, 480 * GIB), (1 << 40, 13 << 40)] {
+            let parts = parts(expected, written);
+            assert!(parts <= 10_000, "{parts} parts of {written} bytes, of which {expected} were expected");
+        }
+        for expected in [1, 20 * GIB, 1 << 40] {
+            assert!(parts(expected, expected) <= 4500, "equal parts");
+        }
+    }
+
+    #[tokio::test]
+    async fn object_of_many_parts_is_whole_and_appears_at_its_end() {
+        for parts in [0, 1, 5] {
+            let store = Arc::new(InMemory::new());
+            let path = ObjectPath::from("folder/object");
+            let mut upload = Upload::to(store.clone(), path.clone(), "object".into(), 0);
+            let content: Vec<u8> = (0..parts * PART_BYTES + 17).map(|at| (at / 1000) as u8).collect();
+            for piece in content.chunks(3_000_000) {
+                upload.write(Bytes::copy_from_slice(piece)).await.expect("memory is always there");
+            }
+            assert!(store.head(&path).await.is_err(), "it appears at its end");
+            upload.finish().await.expect("memory is always there");
+            let found = store.get(&path).await.expect("written").bytes().await.expect("readable");
+            assert!(found == content, "{parts} parts");
+        }
+    }
+
+    #[tokio::test]
+    async fn aborted_object_does_not_appear() {
+        let store = Arc::new(InMemory::new());
+        let path = ObjectPath::from("object");
+        let mut upload = Upload::to(store.clone(), path.clone(), "object".into(), 0);
+        upload.write(vec![b'x'; 3 * PART_BYTES as usize].into()).await.expect("memory is always there");
+        upload.abort().await;
+        assert!(store.head(&path).await.is_err());
     }
 }

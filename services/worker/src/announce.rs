@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use backon::Retryable;
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Takes, Work};
 use queue::pauses::while_others_wait;
 use queue::{Message, Queue};
@@ -45,6 +46,9 @@ const ROUND_MAX: usize = 4096;
 /// While more announcements or bytes of rows than these wait, processes get no new work.
 const WAITING_MAX: usize = 8192;
 const ROWS_BYTES_MAX: usize = 32 << 20;
+
+/// Parts of a round that are written at once.
+const PARTS_AT_ONCE: usize = 16;
 
 /// Sends announcements to the announcer.
 #[derive(Clone, Debug)]
@@ -146,40 +150,38 @@ impl Announcer {
     }
 
     /// Announces one round. Returns whether it had a part to write. `superfluous` takes the mini-batches whose checkpoints
-    /// nobody needs any more.
+    /// no attempt needs any more.
     async fn announce(
         &self,
         round: impl Iterator<Item = (Announcement, Waiting)>,
         superfluous: &mpsc::UnboundedSender<u64>,
     ) -> Result<bool> {
+        let writing: Vec<_> =
+            round.map(async |(announcement, waits)| anyhow::Ok((self.written(announcement).await?, waits))).collect();
+        let written: Vec<_> = stream::iter(writing).buffered(PARTS_AT_ONCE).try_collect().await?;
+        let has_parts = written.iter().any(|(announcement, _)| match announcement {
+            Announcement::Outcome(outcome) => has_part(&outcome.attempt),
+            _ => false,
+        });
+        if has_parts {
+            self.store.commit_parts().await.context("write rows to disk")?;
+        }
         let mut messages = Messages::new(&self.job_id, self.results.limits().message_bytes_max);
         let task_bytes_max = self.tasks.limits().message_bytes_max;
         let mut next_tries = Vec::new();
         let mut announced = Vec::new();
         let mut waiting = Vec::new();
-        let mut has_parts = false;
         let mut succeeded = Vec::new();
         let mut counts = Counts::default();
-        for (announcement, waits) in round {
+        // Writing may take long, so the leases are looked at only now. If one is lost, another node has the mini-batch and will
+        // announce its outcome.
+        for (announcement, waits) in written {
             waiting.push(waits);
             match announcement {
                 Announcement::Event(event) => messages.push(&event, b""),
                 Announcement::Outcome(outcome) => {
-                    // The lease is lost: another node has the mini-batch, and will announce its outcome.
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
-                    let Outcome { lease, mut attempt, rows, next_try, has_checkpoints, of_rows, .. } = *outcome;
-                    if let (Some(of_rows), Some(preparer)) = (of_rows, &self.preparer) {
-                        let (descriptor, takes) = *of_rows;
-                        name_places(&mut attempt, &descriptor, takes, preparer).await;
-                    }
-                    let rows = self.write(&mut attempt, rows).await?;
-                    if matches!(attempt.rows, Rows::Part { .. }) || attempt.rejected_part.is_some() {
-                        has_parts = true;
-                        // Writing may take long.
-                        if self.leases.receipt(lease).is_none() {
-                            continue;
-                        }
-                    }
+                    let Outcome { lease, attempt, rows, next_try, has_checkpoints, .. } = *outcome;
                     counts.add(&attempt, rows.len() as u64);
                     let is_superfluous = has_checkpoints && attempt.status == AttemptStatus::Succeeded;
                     succeeded.extend(is_superfluous.then_some(attempt.mini_batch));
@@ -197,9 +199,6 @@ impl Announcer {
                     announced.push((lease, receipt));
                 }
             }
-        }
-        if has_parts {
-            self.store.commit_parts().await.context("write rows to disk")?;
         }
         let messages = messages.finish();
         if !messages.is_empty() {
@@ -230,6 +229,21 @@ impl Announcer {
             self.leases.end(lease);
         }
         Ok(has_parts)
+    }
+
+    /// Returns an announcement as a message can hold it: large rows and long lists of an outcome are parts.
+    async fn written(&self, mut announcement: Announcement) -> Result<Announcement> {
+        if let Announcement::Outcome(outcome) = &mut announcement
+            && self.leases.receipt(outcome.lease).is_some()
+        {
+            let Outcome { attempt, rows, of_rows, .. } = &mut **outcome;
+            if let (Some(of_rows), Some(preparer)) = (of_rows.take(), &self.preparer) {
+                let (descriptor, takes) = *of_rows;
+                name_places(attempt, &descriptor, takes, preparer).await;
+            }
+            *rows = self.write(attempt, std::mem::take(rows)).await?;
+        }
+        Ok(announcement)
     }
 
     /// Writes large rows, and rejected items that one message cannot hold, as parts. Returns small rows.
@@ -266,6 +280,10 @@ impl Announcer {
         (self.crash)(CrashPoint::AfterPart);
         Ok(())
     }
+}
+
+fn has_part(attempt: &Attempt) -> bool {
+    matches!(attempt.rows, Rows::Part { .. }) || attempt.rejected_part.is_some()
 }
 
 /// Replaces the details of rejected rows with their places in files, as far as they are known.
@@ -353,6 +371,9 @@ fn task_message(job_id: &str, descriptor: Descriptor, bytes_max: usize) -> Messa
 mod tests {
     use std::path::Path;
 
+    use object_store::ObjectStore;
+    use object_store::memory::InMemory;
+    use object_store::throttle::{ThrottleConfig, ThrottledStore};
     use protocol::{REJECTED_MAX, Rejected};
     use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Receive};
 
@@ -373,7 +394,11 @@ mod tests {
     }
 
     fn node(message_bytes_max: usize) -> Node {
-        let store = JobStore::new(Arc::new(object_store::memory::InMemory::new()), "jobs/job".into());
+        node_over(message_bytes_max, Arc::new(InMemory::new()))
+    }
+
+    fn node_over(message_bytes_max: usize, store: Arc<dyn ObjectStore>) -> Node {
+        let store = JobStore::new(store, "jobs/job".into());
         let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"));
         node_with(message_bytes_max, store, checkpoints)
     }
@@ -605,5 +630,78 @@ mod tests {
         give_back(&*node.tasks, "job", held.clone(), PATIENCE).await.expect("answers in time");
         node.tasks.fail_next(1000);
         give_back(&*node.tasks, "job", held, PATIENCE).await.expect_err("stays away");
+    }
+
+    /// A store in which each object takes this long to write.
+    fn slow(put: Duration) -> Arc<dyn ObjectStore> {
+        let config = ThrottleConfig { wait_put_per_call: put, ..ThrottleConfig::default() };
+        Arc::new(ThrottledStore::new(InMemory::new(), config))
+    }
+
+    fn success(lease: LeaseId, mini_batch: u64, rows: Bytes) -> Announcement {
+        let descriptor = descriptor(mini_batch, 10);
+        let began = Moment { instant: std::time::Instant::now(), milliseconds: 5 };
+        let attempted = Attempted {
+            prepared: Prepared::without_reading(&descriptor).expect("local files"),
+            descriptor,
+            deliveries_lost: 0,
+            received: began.instant,
+            preparation: Duration::ZERO,
+            began,
+            waited: Default::default(),
+        };
+        let (attempt, next_try) = conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 3, began);
+        let outcome = Outcome { lease, process: None, attempt, rows, next_try, has_checkpoints: false, of_rows: None };
+        Announcement::Outcome(outcome.into())
+    }
+
+    /// Receives and acknowledges messages until there are so many attempts, and returns their mini-batches.
+    async fn announced(results: &MemoryQueue, attempts: usize) -> Vec<u64> {
+        let mut mini_batches = Vec::new();
+        while mini_batches.len() < attempts {
+            let delivery = receive(results).await;
+            mini_batches.extend(protocol::decode_records(&delivery.body).filter_map(|record| {
+                match record.expect("valid").event {
+                    ResultEvent::Attempt(attempt) => Some(attempt.mini_batch),
+                    _ => None,
+                }
+            }));
+            results.acknowledge(&[delivery.receipt]).await.expect("memory is always there");
+        }
+        mini_batches
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn parts_of_a_round_are_written_together() {
+        let node = node_over(10_000, slow(Duration::from_millis(100)));
+        let rows = Bytes::from(vec![b'x'; 100_000]);
+        let began = tokio::time::Instant::now();
+        for mini_batch in 0..64 {
+            let lease = node.hold().await;
+            node.announcements.send(success(lease, mini_batch, rows.clone())).await;
+        }
+        assert_eq!(announced(&node.results, 64).await, (0..64).collect::<Vec<_>>(), "in order");
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(2), "virtual time: {took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_announced_of_a_lease_that_is_lost_while_other_parts_are_written() {
+        let node = node_over(10_000, slow(Duration::from_secs(10)));
+        let (small, large) = (Bytes::from_static(b"row\n"), Bytes::from(vec![b'x'; 100_000]));
+        let [first, second, third] = [node.hold().await, node.hold().await, node.hold().await];
+        node.announcements.send(success(first, 0, small)).await;
+        let descriptor = Box::new(descriptor(1, 10));
+        node.announcements.send(Announcement::Return { lease: second, descriptor }).await;
+        node.announcements.send(success(third, 2, large)).await;
+        // The large one is being written.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        node.leases.end(first);
+        node.leases.end(second);
+        assert_eq!(announced(&node.results, 1).await, [2]);
+        while node.leases.count() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(node.tasks.depth().await.expect("answers"), Depth { visible: 0, in_flight: 2, delayed: 0 });
     }
 }

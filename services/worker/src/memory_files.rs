@@ -3,14 +3,15 @@
 //! A process copies a table to its own memory before it calls `run()`, or maps the file privately and gives up that mapping
 //! before it answers (`arrow_tables.py`). So the file is free once the mini-batch is answered, and the next table overwrites
 //! pages that exist and are mapped: the kernel takes longer to allocate, clear and free pages than it takes to copy into
-//! them. Such a private mapping relies on a file that never shrinks.
+//! them. Both mappings rely on a file that never shrinks: access behind its end kills a process with SIGBUS. A script can write to
+//! the file, so a seal prevents that, and another one prevents further seals.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 
 /// A file is larger than its first table by this fraction, because the next tables are seldom much larger.
 const SPARE_PART: usize = 16;
@@ -46,8 +47,8 @@ impl MemoryFiles {
             Some(file) if file.memory.len() >= bytes => file,
             Some(file) => MemoryFile::with_room(file.file, bytes)?,
             None => {
-                let file = rustix::fs::memfd_create("gristmill-table", MemfdFlags::CLOEXEC);
-                MemoryFile::with_room(Arc::new(file.context("create a memory file")?), bytes)?
+                let file = create("gristmill-table", 0, SealFlags::SHRINK).context("create a memory file")?;
+                MemoryFile::with_room(Arc::new(file), bytes)?
             }
         };
         file.overwrite(pieces);
@@ -71,11 +72,21 @@ impl MemoryFiles {
     }
 }
 
+/// Creates a memory file for a process, with these seals and no others.
+pub fn create(name: &str, bytes: u64, seals: SealFlags) -> rustix::io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, bytes)?;
+    rustix::fs::fcntl_add_seals(&file, seals | SealFlags::SEAL)?;
+    Ok(file)
+}
+
 impl MemoryFile {
     /// Enlarges a file to hold `bytes`, and allocates all its pages.
     fn with_room(file: Arc<OwnedFd>, bytes: usize) -> Result<Self> {
         let length = (bytes + bytes / SPARE_PART).max(1);
-        rustix::fs::ftruncate(&file, length as u64).context("enlarge a memory file")?;
+        let held = rustix::fs::fstat(&file).context("look at a memory file")?.st_size as u64;
+        // A script may have enlarged it further.
+        rustix::fs::ftruncate(&file, held.max(length as u64)).context("enlarge a memory file")?;
         let memory = MmapOptions::new().len(length).populate().map_raw(&*file).context("map a memory file")?;
         Ok(Self { file, memory })
     }
@@ -115,6 +126,8 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
 
+    use rustix::io::Errno;
+
     use super::*;
 
     fn content(file: &MemoryFile, length: usize) -> Vec<u8> {
@@ -150,6 +163,19 @@ mod tests {
             assert!(content(&file, size) == table, "{size} bytes");
             files.give_back(file);
         }
+    }
+
+    #[test]
+    fn script_cannot_take_memory_from_under_the_agent() {
+        let files = MemoryFiles::new(1 << 30);
+        let given = files.fill(pieces()).expect("fill");
+        assert_eq!(rustix::fs::ftruncate(&given.file, 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::fcntl_add_seals(&given.file, SealFlags::GROW), Err(Errno::PERM));
+        rustix::fs::ftruncate(&given.file, 1 << 20).expect("a script may enlarge it");
+        files.give_back(given);
+        let larger = vec![b'x'; 100_000];
+        let file = files.fill([&larger[..]].into_iter()).expect("fill");
+        assert!(content(&file, larger.len()) == larger);
     }
 
     #[test]

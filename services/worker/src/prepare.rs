@@ -9,6 +9,7 @@ mod local;
 mod prepared;
 mod remote;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::{self, Arc, PoisonError};
 
@@ -18,6 +19,7 @@ use bytes::Bytes;
 pub use prepared::{Preparation, Prepared};
 use protocol::{Block, BlockRange, Descriptor, ErrorReport, JobSpec, Payload, TableOptions, TableSchema, Takes, Work};
 use remote::{Remote, TableFile};
+use rustix::io::Errno;
 use storage::JobStore;
 use tables::{DecodeRequest, Decoder, IpcStream, LocalBlock};
 use tokio::sync::{Mutex, OnceCell};
@@ -92,7 +94,13 @@ impl Preparer {
         let failed = |error: anyhow::Error| {
             let message = format!("mini-batch {number} cannot be read: {error:#}");
             let report = ErrorReport { category: "LoadFailed".into(), message, ..ErrorReport::default() };
-            if is_full(&error) { Preparation::NoRoom(report) } else { Preparation::Failed(report) }
+            if is_full(&error) {
+                Preparation::NoRoom(report)
+            } else if is_unreachable(&error) {
+                Preparation::Unreachable(report)
+            } else {
+                Preparation::Failed(report)
+            }
         };
         let descriptor = match self.resolve(descriptor.clone()).await {
             Ok(resolved) => resolved,
@@ -196,6 +204,17 @@ impl Preparer {
     }
 }
 
+/// Whether a mini-batch is not to blame for an error: a store does not answer or denies access, also to what the node has
+/// read before, or the node has no file descriptor left.
+fn is_unreachable(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let code = cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        let code = code.or_else(|| Some(cause.downcast_ref::<Errno>()?.raw_os_error()));
+        matches!(cause.downcast_ref(), Some(storage::Error::Unavailable { .. } | storage::Error::Denied { .. }))
+            || code.is_some_and(|code| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&code))
+    })
+}
+
 /// Calls a function with the request to decode blocks whose files are local.
 fn with_request<T>(
     local: &[TableFile],
@@ -241,9 +260,88 @@ fn decode(
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Input, InputKind, ItemPath, TableFormat};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use object_store::http::HttpBuilder;
+    use object_store::{ClientOptions, RetryConfig};
+    use protocol::{FileVersion, Input, InputKind, ItemPath, TableFormat};
 
     use super::*;
+    use crate::node::tests::{serve, unused_address};
+
+    /// A node that reads files from a store, which answers each request by the path of its object.
+    struct Reader {
+        _folder: tempfile::TempDir,
+        address: String,
+        preparer: Preparer,
+    }
+
+    impl Reader {
+        fn of(address: String) -> Self {
+            let folder = tempfile::tempdir().expect("temporary folder");
+            let store = JobStore::local(folder.path()).expect("folder exists");
+            let options = ClientOptions::new().with_allow_http(true);
+            let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+            let http = HttpBuilder::new().with_url(&address).with_client_options(options).with_retry(retry);
+            let url = url::Url::parse(&address).expect("a URL");
+            store.stores().stand_in(&url, Arc::new(http.build().expect("complete")));
+            let preparer = Preparer::new(Arc::new(JobSpec::example()), store, folder.path().join("cache"), 1 << 20);
+            Self { _folder: folder, address, preparer }
+        }
+
+        async fn prepare(&self, name: &str) -> Preparation {
+            let version = FileVersion { bytes: 0, etag: None, modified: None };
+            let (paths, versions) = (vec![format!("{}/{name}", self.address).as_str().into()], vec![version]);
+            let work = Work::Files { input: 0, paths, versions, stamps: vec![], key: vec![] };
+            self.preparer.prepare(Descriptor::new("job", 0, work)).await.1
+        }
+    }
+
+    /// Answers 200 for an object `good` until it is told otherwise, and each other object with the status in its name.
+    fn answer(is_away: &AtomicBool, request: &str) -> Option<(&'static str, &'static str)> {
+        let statuses = ["503 Service Unavailable", "403 Forbidden", "401 Unauthorized", "404 Not Found"];
+        let named = statuses.into_iter().find(|status| request.contains(&format!("/{}", &status[..3])));
+        let status = match named {
+            Some(status) => status,
+            None if is_away.load(Ordering::SeqCst) => "403 Forbidden",
+            None => "200 OK\r\nlast-modified: Thu, 01 Jan 2026 00:00:00 GMT",
+        };
+        request.ends_with("\r\n\r\n").then_some((status, ""))
+    }
+
+    #[tokio::test]
+    async fn store_that_does_not_answer_is_not_a_fault_of_the_input() {
+        let is_away = Arc::new(AtomicBool::new(false));
+        let answers = is_away.clone();
+        let reader = Reader::of(serve(move |request| answer(&answers, request)).await);
+        for name in ["503", "403", "401"] {
+            let preparation = reader.prepare(name).await;
+            assert!(matches!(preparation, Preparation::Unreachable(_)), "{name}: {preparation:?}");
+        }
+        let preparation = reader.prepare("404").await;
+        assert!(matches!(preparation, Preparation::Failed(_)), "{preparation:?}");
+        let preparation = reader.prepare("good").await;
+        assert!(matches!(preparation, Preparation::Ready(_)), "{preparation:?}");
+        for name in ["503", "403", "401"] {
+            let preparation = reader.prepare(name).await;
+            assert!(matches!(preparation, Preparation::Failed(_)), "it serves others, {name}: {preparation:?}");
+        }
+        is_away.store(true, Ordering::SeqCst);
+        for name in ["403", "good"] {
+            let preparation = reader.prepare(name).await;
+            assert!(matches!(preparation, Preparation::Unreachable(_)), "{name}: {preparation:?}");
+        }
+        let preparation = Reader::of(unused_address().await).prepare("a").await;
+        assert!(matches!(preparation, Preparation::Unreachable(_)), "{preparation:?}");
+    }
+
+    #[test]
+    fn lack_of_descriptors_is_not_a_fault_of_the_input() {
+        let error = |errno: Errno| anyhow::Error::from(errno).context("create a memory file");
+        assert!(is_unreachable(&error(Errno::MFILE)) && is_unreachable(&error(Errno::NFILE)));
+        assert!(is_unreachable(&anyhow::Error::from(io::Error::from(Errno::MFILE)).context("open it")));
+        assert!(!is_unreachable(&error(Errno::INVAL)));
+    }
 
     #[tokio::test]
     async fn decoder_is_reused_by_any_thread() {

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -24,7 +24,7 @@ use bytes::{Bytes, BytesMut};
 use protocol::{
     FrameReader, ProcessEvent, SLOT_PHASES, STATUS_PAGE_BYTES, SlotPhase, ToProcess, encode_frame, status_offset,
 };
-use rustix::fs::MemfdFlags;
+use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -35,9 +35,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::capped_log;
 use crate::orphans::{self, PROCESS_VARIABLE};
 use crate::printed::Pipes;
+use crate::{capped_log, memory_files};
 
 /// Descriptor of the child's end of the socket. Part of the contract with the Python package.
 const SOCKET_FD: RawFd = 3;
@@ -163,14 +163,20 @@ impl PythonProcess {
         let to_write = ours.try_clone().context("prepare the socket")?;
         let to_write = watch(to_write, Interest::WRITABLE).context("prepare the socket")?;
         let (outgoing, to_send) = mpsc::unbounded_channel();
-        let writer = tokio::spawn(write_frames(to_write, to_send));
+        let report = Arc::new(report);
+        let reporting = report.clone();
+        let writer = tokio::spawn(async move {
+            if let Err(error) = write_frames(&to_write, to_send).await {
+                reporting(Report::Broken(format!("write to the process: {error}")));
+            }
+        });
         let incomplete = Arc::new(Incomplete::default());
         let handed = Arc::new(AtomicU64::new(0));
         let (reading, last, marker) = (incomplete.clone(), handed.clone(), start.marker.clone());
         let ended = CancellationToken::new();
         let has_ended = ended.clone();
         let supervisor = tokio::spawn(async move {
-            if let Err(error) = read_frames(&ours, &reading, &last, &report, &exit).await {
+            if let Err(error) = read_frames(&ours, &reading, &last, &*report, &exit).await {
                 report(Report::Broken(format!("{error:#}")));
                 let _ = exit.readable().await;
             }
@@ -328,13 +334,19 @@ fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<O
     broken.map_or(Ok(answered), |error| Err(error.into()))
 }
 
-async fn write_frames(socket: AsyncFd<UnixStream>, mut to_send: mpsc::UnboundedReceiver<Outgoing>) {
+/// Writes frames until the process closes its end of the socket: either it has ended, which another report tells, or the
+/// Python package ends it. After another error the process would wait for a frame that never comes.
+async fn write_frames(
+    socket: &AsyncFd<UnixStream>,
+    mut to_send: mpsc::UnboundedReceiver<Outgoing>,
+) -> std::io::Result<()> {
     while let Some(outgoing) = to_send.recv().await {
-        // A write fails if the process has ended, which another report tells.
-        if write_frame(&socket, outgoing).await.is_err() {
-            return;
+        match write_frame(socket, outgoing).await {
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => return Ok(()),
+            written => written?,
         }
     }
+    Ok(())
 }
 
 async fn write_frame(socket: &AsyncFd<UnixStream>, (bytes, files): Outgoing) -> std::io::Result<()> {
@@ -376,8 +388,9 @@ unsafe impl Sync for StatusPage {}
 
 impl StatusPage {
     fn new() -> Result<Self> {
-        let file = rustix::fs::memfd_create("gristmill-status", MemfdFlags::CLOEXEC).context("create a status page")?;
-        rustix::fs::ftruncate(&file, STATUS_PAGE_BYTES as u64).context("create a status page")?;
+        let file =
+            memory_files::create("gristmill-status", STATUS_PAGE_BYTES as u64, SealFlags::SHRINK | SealFlags::GROW)
+                .context("create a status page")?;
         // SAFETY: a fresh shared mapping of a file of this size, at an address of the kernel's choice.
         let address = unsafe {
             rustix::mm::mmap(
@@ -483,5 +496,31 @@ mod tests {
         reach(10);
         assert!(page.recall(12..13));
         assert_eq!(recalled(), 12..13, "the process runs 10 and 11");
+    }
+
+    #[test]
+    fn script_cannot_take_the_status_page_from_under_the_agent() {
+        let page = StatusPage::new().expect("memory");
+        for bytes in [0, 2 * STATUS_PAGE_BYTES as u64] {
+            assert_eq!(rustix::fs::ftruncate(&page.file, bytes), Err(Errno::PERM));
+        }
+        assert_eq!(page.read().0, SlotPhase::Starting);
+    }
+
+    #[tokio::test]
+    async fn frame_that_cannot_be_written_is_an_error_unless_the_process_has_closed_the_socket() {
+        let write = async |socket: UnixStream| {
+            socket.set_nonblocking(true).expect("ours");
+            let (outgoing, to_send) = mpsc::unbounded_channel();
+            outgoing.send((vec![0; 10], vec![])).expect("the receiver is there");
+            drop(outgoing);
+            let socket = watch(socket, Interest::WRITABLE).expect("it can be watched");
+            write_frames(&socket, to_send).await.map_err(|error| error.raw_os_error())
+        };
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        drop(theirs);
+        assert_eq!(write(ours).await, Ok(()));
+        let (_reader, pipe) = rustix::pipe::pipe().expect("pipe");
+        assert_eq!(write(pipe.into()).await, Err(Some(Errno::NOTSOCK.raw_os_error())));
     }
 }

@@ -29,7 +29,7 @@
 //! | `fit` | how many processes the job may have while other jobs have work on the node |
 //! | `wear` | replacing processes although they work |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
-//! | `disk` | pauses while the disk is full |
+//! | `pause` | pauses while the disk is full, or a store does not answer |
 //! | `stop` | draining, finishing, killing, giving up |
 //!
 //! Each part of the state changes only through the functions of its file, which keep it consistent.
@@ -41,7 +41,6 @@ mod condition;
 mod copies;
 mod deadlines;
 mod deliveries;
-mod disk;
 mod fit;
 mod gaps;
 mod good;
@@ -51,6 +50,7 @@ mod isolation;
 mod mini_batch;
 mod mini_batches;
 mod notices;
+mod pause;
 mod pipe;
 mod process;
 mod processes;
@@ -83,13 +83,13 @@ pub use attempt::Outcome;
 use attempt::Tried;
 pub(crate) use attempt::{Attempted, conclude};
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
-use disk::Room;
 pub use fit::{InUse, Share};
 use gpus::Gpus;
 use isolate::Isolations;
 pub use mini_batch::{deliveries_lost, lost_too_often};
 use mini_batches::MiniBatches;
 use notices::Notices;
+use pause::Pause;
 pub use process::ProcessId;
 use processes::Processes;
 use stop::Stopping;
@@ -269,7 +269,7 @@ pub struct Scheduler {
     processes: Processes,
     gpus: Gpus,
     isolations: Isolations,
-    room: Room,
+    pause: Pause,
     tried: Tried,
     notices: Notices,
 }
@@ -285,7 +285,7 @@ impl Scheduler {
             processes: Processes::new(&config),
             gpus: Gpus::new(&config.spec, config.gpus, config.share.as_ref()),
             isolations: Isolations::default(),
-            room: Room::default(),
+            pause: Pause::default(),
             tried: Tried::default(),
             notices: Notices::default(),
             config,
@@ -337,7 +337,7 @@ impl Scheduler {
         self.return_waiting();
         self.return_excess();
         self.tend_copies(now);
-        let may_take = !is_behind && !self.waits_for_room(now);
+        let may_take = !is_behind && !self.is_paused(now);
         if may_take {
             self.prepare_next(now);
         }

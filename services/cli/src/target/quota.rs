@@ -89,6 +89,7 @@ pub async fn quota(arguments: &QuotaArguments, settings: &Settings) -> Result<Ex
     let mut quotas = before.clone().unwrap_or_default();
     arguments.apply(&mut quotas);
     if quotas != before.unwrap_or_default() {
+        store.create()?;
         store.put_quotas(&quotas).await?;
     }
     match arguments.json {

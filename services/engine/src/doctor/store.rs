@@ -26,6 +26,9 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
         Ok(store) => store,
         Err(error) => return report.failed("store", format!("{error:#}")),
     };
+    if create && let Err(error) = store.create() {
+        return report.failed("store", format!("{error:#}"));
+    }
     report.ok("store", format!("{} answers", store.url()));
     let probe = storage::probe(&store).await;
     let mut writable = true;

@@ -8,7 +8,8 @@ use protocol::{JobSpec, Planned, ResultEvent, Rows, begin_message, encode_record
 use queue::{Depth, Limits, MemoryOptions, MemoryQueue, Receipt, Receive};
 
 use super::*;
-use crate::fixtures::{put_plan, spec, succeeded};
+use crate::fixtures::{failed, put_plan, spec, succeeded};
+use crate::tests::peers::LateStore;
 
 /// A compute target of which the tests play all other roles.
 struct Target {
@@ -32,8 +33,10 @@ impl Target {
         };
         options.reducer.progress_interval = Duration::from_millis(20);
         options.reducer.commit_interval = Duration::from_millis(5);
+        let store = TargetStore::open(&url, Default::default()).await.expect("a folder");
+        store.create().expect("writable");
         Self {
-            store: TargetStore::open(&url, Default::default()).await.expect("a folder"),
+            store,
             results: Arc::new(MemoryQueue::new(MemoryOptions::default())),
             dead_letters: Arc::new(MemoryQueue::new(MemoryOptions::default())),
             silent: None,
@@ -110,6 +113,11 @@ impl Target {
         }
     }
 
+    async fn has_trouble(&self, job_id: &str) -> bool {
+        let progress = self.store.job(job_id).progress().await.expect("readable");
+        progress.is_some_and(|progress| progress.trouble.is_some())
+    }
+
     async fn wait_until_closed(&self) {
         while !self.store.open_jobs().await.expect("readable").is_empty() {
             sleep(Duration::from_millis(5)).await;
@@ -132,6 +140,53 @@ async fn end_of_a_job_is_known_to_the_process_at_once() {
     target.planned("job", 1).await;
     target.options.ended.notified().await;
     assert!(target.store.job("job").result().await.expect("readable").is_some());
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
+}
+
+#[tokio::test]
+async fn messages_and_marks_of_jobs_stay_while_the_store_is_not_mounted() {
+    let target = Target::new().await;
+    target.enqueue("job").await;
+    target.send_rows("job", 0).await;
+    target.planned("job", 1).await;
+    let [mounted, away] = ["store", "away"].map(|name| target.folder.path().join(name));
+    fs::rename(&mounted, &away).expect("ours");
+    let (stop, serving) = target.serve();
+    // The messages lead the reducer to the job.
+    while !target.has_trouble("job").await {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(target.results.depth().await.expect("there").total(), 2);
+    fs::remove_dir_all(&mounted).expect("what was written meanwhile");
+    fs::rename(&away, &mounted).expect("ours");
+    assert_eq!(target.result("job").await.state, JobState::Completed);
+    stop.cancel();
+    serving.await.expect("no panic").expect("stops");
+}
+
+#[tokio::test]
+async fn failed_job_stays_open_until_its_result_is_recorded() {
+    let mut target = Target::new().await;
+    let folder = target.folder.path().join("store");
+    let store = Arc::new(LateStore::failing(&folder, "result.json"));
+    target.store = TargetStore::new(store.clone(), Default::default());
+    let mut spec = target.describe("job").await;
+    spec.thresholds.error_threshold = 0;
+    target.store.job("job").put_spec(&spec).await.expect("writable");
+    target.store.mark_open("job").await.expect("writable");
+    target.store.job("job").create_plan_chunk(0, Bytes::from_static(b"{}\n")).await.expect("writable");
+    let (stop, serving) = target.serve();
+    let mut body = begin_message("job");
+    encode_record(&ResultEvent::Attempt(Box::new(failed(0, 3, true, 1))), b"", &mut body);
+    target.send(body).await;
+    while !target.has_trouble("job").await {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(target.store.open_jobs().await.expect("readable"), ["job"]);
+    store.heal();
+    assert_eq!(target.result("job").await.state, JobState::Failed);
+    target.wait_until_closed().await;
     stop.cancel();
     serving.await.expect("no panic").expect("stops");
 }

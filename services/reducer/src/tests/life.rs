@@ -205,6 +205,18 @@ async fn unwritable_output_fails_the_job_and_loses_nothing() {
 }
 
 #[tokio::test]
+async fn canceled_job_is_canceled_although_its_queue_does_not_answer_at_once() {
+    let job = Job::new();
+    job.send_rows(0, "zero\n").await;
+    let cancel = CancellationToken::new();
+    let reducer = job.open().await;
+    job.results.fail_next(2);
+    cancel.cancel();
+    let result = reducer.run(cancel).await.expect("the job ends");
+    assert_eq!((result.state, result.mini_batches.succeeded), (JobState::Canceled, 1));
+}
+
+#[tokio::test]
 async fn canceled_job_keeps_announced_results() {
     let job = Job::new();
     let cancel = CancellationToken::new();
@@ -339,6 +351,20 @@ async fn job_without_a_task_fails() {
     assert_eq!(cause, "Unable to create any task within 0 seconds.");
     let errors = format!("No error of the entry script. The job failed: {cause}\n");
     assert_eq!(job.log("job_error.txt"), errors);
+}
+
+#[tokio::test]
+async fn unreadable_message_that_no_dead_letters_take_stays_in_the_queue_and_delays_no_job() {
+    let mut job = Job::new();
+    let dead_letters = Arc::new(MemoryQueue::new(MemoryOptions::default()));
+    dead_letters.fail_next(1000);
+    job.options.dead_letters = Some(dead_letters);
+    job.results.send(vec![Message::new(&b"nonsense"[..], "job")]).await.expect("sent");
+    job.send_rows(0, "zero\n").await;
+    job.planned(1).await;
+    assert_eq!(job.run().await.state, JobState::Completed);
+    assert_eq!(job.output(), "zero\n");
+    assert_eq!(job.results.depth().await.expect("there").total(), 1);
 }
 
 #[tokio::test]

@@ -90,13 +90,14 @@ async fn late_copy_of_a_report_is_replaced_by_a_complete_one() {
     assert!(job.overview().contains("The job ended: Completed."));
 }
 
-/// The folder of a job in which the first write of one file is slow. Counts the reads of this file.
+/// A folder in which the first write of one file is slow, or any write of it fails. Counts the reads of this file.
 #[derive(Debug)]
-struct LateStore {
+pub(crate) struct LateStore {
     folder: LocalFileSystem,
     late: &'static str,
     reads: AtomicUsize,
     is_first: AtomicBool,
+    fails: AtomicBool,
     has_begun: Notify,
     may_end: Notify,
 }
@@ -109,9 +110,19 @@ impl LateStore {
             late,
             reads: AtomicUsize::default(),
             is_first: true.into(),
+            fails: false.into(),
             has_begun: Notify::new(),
             may_end: Notify::new(),
         }
+    }
+
+    /// Writes of the file fail until the returned store is told otherwise.
+    pub(crate) fn failing(folder: &Path, late: &'static str) -> Self {
+        Self { is_first: false.into(), fails: true.into(), ..Self::below(folder, late) }
+    }
+
+    pub(crate) fn heal(&self) {
+        self.fails.store(false, Ordering::SeqCst);
     }
 }
 
@@ -124,6 +135,9 @@ impl fmt::Display for LateStore {
 #[async_trait]
 impl ObjectStore for LateStore {
     async fn put_opts(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> StoreResult<PutResult> {
+        if path.as_ref().ends_with(self.late) && self.fails.load(Ordering::SeqCst) {
+            return Err(object_store::Error::Generic { store: "a test", source: "no answer".into() });
+        }
         if path.as_ref().ends_with(self.late) && self.is_first.swap(false, Ordering::SeqCst) {
             self.has_begun.notify_one();
             self.may_end.notified().await;

@@ -31,6 +31,18 @@ async fn only_one_writer_commits_a_segment() {
 }
 
 #[tokio::test]
+async fn job_is_not_open_before_its_cancellation_is_taken_back() {
+    let (folder, stores) = stores();
+    let job = &stores[0];
+    let result = JobResult::new("job".into(), protocol::JobState::Canceled, "logs".into());
+    assert_eq!(job.create_result(&result).await.expect("writable"), Commit::Committed);
+    // A folder is no object that can be deleted.
+    std::fs::create_dir_all(folder.path().join("control/cancel/x")).expect("writable");
+    job.reopen().await.expect_err("the request stays");
+    assert!(job.result().await.expect("readable").is_some());
+}
+
+#[tokio::test]
 async fn all_parts_are_deleted() {
     let (_folder, stores) = stores();
     for store in stores {

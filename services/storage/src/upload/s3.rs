@@ -19,14 +19,12 @@ use object_store::path::Path as ObjectPath;
 use tokio::task::JoinSet;
 use url::Url;
 
-use super::{PART_BYTES, PARTS_AT_ONCE};
+use super::{PARTS_AT_ONCE, PARTS_EXPECTED, part_bytes};
 use crate::error::{Source, said};
 use crate::{Error, Result};
 
 /// The smallest part that S3 allows.
 const PART_BYTES_MIN: u64 = 5 << 20;
-/// S3 allows 10 000 parts. Each has at least this share of the whole, and half of them may be larger.
-const PARTS_MAX: u64 = 4500;
 /// Bytes that one request copies, unless the size of the object requires more (S3 allows 5 GiB).
 const COPY_BYTES_MAX: u64 = 512 << 20;
 
@@ -44,7 +42,7 @@ pub(crate) struct S3Upload {
     name: String,
     /// The smallest part of this upload.
     unit: u64,
-    part_bytes: usize,
+    bytes_expected: u64,
     /// Collected bytes that are not yet sent.
     buffer: BytesMut,
     /// Set once there was enough to send.
@@ -83,13 +81,13 @@ impl S3Object {
 
 impl S3Upload {
     pub fn new(client: Client, place: S3Object, name: String, bytes_expected: u64) -> Self {
-        let unit = PART_BYTES_MIN.max(bytes_expected / PARTS_MAX + 1);
+        let unit = PART_BYTES_MIN.max(bytes_expected / PARTS_EXPECTED + 1);
         Self {
             client,
             place,
             name,
             unit,
-            part_bytes: usize::try_from(PART_BYTES.max(unit)).expect("64-bit machine"),
+            bytes_expected,
             buffer: BytesMut::new(),
             upload_id: None,
             next_part: 1,
@@ -100,15 +98,21 @@ impl S3Upload {
 
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let room = self.part_bytes - self.buffer.len();
+            let part_bytes = self.part_bytes();
+            let room = part_bytes - self.buffer.len();
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.buffer.extend_from_slice(now);
             bytes = later;
-            if self.buffer.len() == self.part_bytes {
+            if self.buffer.len() == part_bytes {
                 self.send().await?;
             }
         }
         Ok(())
+    }
+
+    fn part_bytes(&self) -> usize {
+        let number = u64::try_from(self.next_part).unwrap_or_default();
+        usize::try_from(part_bytes(self.bytes_expected, number)).expect("64-bit machine")
     }
 
     /// Returns how many bytes of an object of this size must be written before the rest can be copied; `None` if it is
@@ -149,7 +153,6 @@ impl S3Upload {
     /// Sends the collected bytes.
     async fn send(&mut self) -> Result<()> {
         let body = self.buffer.split().freeze();
-        self.buffer.reserve(self.part_bytes);
         let (number, upload_id) = self.begin_part().await?;
         let request = self.client.upload_part().bucket(&self.place.bucket).key(&self.place.key);
         let request = request.upload_id(upload_id).part_number(number).body(ByteStream::from(body));

@@ -117,14 +117,11 @@ impl Errands {
         if let Some(why) = self.is_over().await? {
             return Ok(Found::Over(why));
         }
-        match self.store.spec().await {
-            Ok(spec) => {
-                let priority = self.priority().await.unwrap_or(spec.priority);
-                Ok(Found::Open(Box::new(JobSpec { priority, ..spec })))
-            }
-            Err(storage::Error::NotFound { .. }) => Ok(Found::Over("there is no such job in the store")),
-            Err(error) => Err(error),
-        }
+        let Some(spec) = self.store.find_spec().await? else {
+            return Ok(Found::Over("there is no such job in the store"));
+        };
+        let priority = self.priority().await.unwrap_or(spec.priority);
+        Ok(Found::Open(Box::new(JobSpec { priority, ..spec })))
     }
 
     async fn is_over(&self) -> storage::Result<Option<&'static str>> {

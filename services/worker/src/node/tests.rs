@@ -207,7 +207,7 @@ impl Target {
 
 /// Answers requests on connections: with a status and a body once `answer` has one for what has arrived. Returns the
 /// address.
-pub(super) async fn serve(
+pub(crate) async fn serve(
     answer: impl Fn(&str) -> Option<(&'static str, &'static str)> + Clone + Send + 'static,
 ) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -235,7 +235,7 @@ pub(super) async fn serve(
 }
 
 /// Returns an address at which nobody listens.
-pub(super) async fn unused_address() -> String {
+pub(crate) async fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     format!("http://{}", listener.local_addr().expect("bound"))
 }
@@ -415,6 +415,26 @@ async fn unreadable_message_becomes_a_dead_letter() {
     assert!(letters[1].reason.contains("telepathy"), "{}", letters[1].reason);
     assert!(letters.iter().all(|letter| letter.node == "node-1" && letter.queue == "tasks"));
     running.drain().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poison_message_that_no_dead_letters_take_costs_other_mini_batches_nothing() {
+    let target = Target::new().await;
+    target.dead_letters.fail_next(1000);
+    let paths = vec!["/not/an/input/of/the/job".into()];
+    let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
+    let poison = Descriptor { job_id: "job".into(), ..descriptor(99, work) };
+    let poison = Message::new(serde_json::to_vec(&poison).expect("serialises"), "job");
+    target.tasks.send(vec![poison]).await.expect("memory is always there");
+    let script = "def init():\n    pass\ndef run(mini_batch):\n    return mini_batch\n";
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    target.enqueue("job", script, |_| (), &names).await;
+    let running = target.start("node-1", |_| ());
+    for (_, attempt, _) in target.attempts(10).await {
+        assert_eq!((attempt.succeeded, attempt.deliveries_lost), (1, 0), "mini-batch {}", attempt.mini_batch);
+    }
+    running.drain().await;
+    assert_eq!(target.depth().await.total(), 1, "the queue keeps the poison");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

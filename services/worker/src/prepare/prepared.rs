@@ -19,6 +19,8 @@ pub enum Preparation {
     Failed(ErrorReport),
     /// It cannot be read because the disk of this node is full.
     NoRoom(ErrorReport),
+    /// It cannot be read now, because a store does not answer or denies access, or the node has too few files.
+    Unreachable(ErrorReport),
 }
 
 impl Preparation {
@@ -29,7 +31,7 @@ impl Preparation {
             Self::Ready(prepared) | Self::Empty(prepared) => {
                 prepared.as_items.as_ref().map_or(prepared.passed, |items| items.rows)
             }
-            Self::Failed(_) | Self::NoRoom(_) => return self,
+            Self::Failed(_) | Self::NoRoom(_) | Self::Unreachable(_) => return self,
         };
         match self {
             Self::Ready(mut prepared) if first < end && end <= found => {

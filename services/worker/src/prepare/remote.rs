@@ -48,6 +48,8 @@ pub(super) struct Remote {
     cached: Mutex<Cached>,
     /// The last objects that had to be fetched whole.
     copies: Mutex<VecDeque<WholeObject>>,
+    /// The last object that was read, by the address of its store.
+    read: Mutex<HashMap<String, String>>,
 }
 
 /// An object whose blocks are read from front to back, so it is fetched whole.
@@ -111,7 +113,8 @@ impl TableFile {
 impl Remote {
     /// Creates a reader. Only this node and job use `folder`.
     pub fn new(stores: Stores, folder: PathBuf) -> Self {
-        Self { stores, folder, next: AtomicU64::new(0), cached: Mutex::default(), copies: Mutex::default() }
+        let (next, cached, copies, read) = (AtomicU64::new(0), Mutex::default(), Mutex::default(), Mutex::default());
+        Self { stores, folder, next, cached, copies, read }
     }
 
     fn unique(&self, kind: &str) -> PathBuf {
@@ -138,8 +141,10 @@ impl Remote {
         // Files of different folders may have the same name.
         let digest = blake3::hash(path.as_bytes()).to_hex();
         let copy = folder.join(&digest[..16]).join(storage::file_name(url));
-        let downloaded = self.stores.download(url, version, &copy).await;
-        downloaded.map_err(|error| explained(url, version, error))?;
+        match self.stores.download(url, version, &copy).await {
+            Ok(()) => self.note_read(url),
+            Err(error) => return Err(self.explained(url, version, error).await),
+        }
         Ok(copy.into())
     }
 
@@ -160,10 +165,35 @@ impl Remote {
             }
             _ => self.block(url, block).await.map(TableFile::Holed),
         };
-        fetched.map_err(|error| match error.downcast::<storage::Error>() {
-            Ok(error) => explained(url, block.version.as_ref(), error),
-            Err(error) => error,
-        })
+        match fetched {
+            Ok(fetched) => {
+                self.note_read(url);
+                Ok(fetched)
+            }
+            Err(error) => Err(match error.downcast::<storage::Error>() {
+                Ok(error) => self.explained(url, block.version.as_ref(), error).await,
+                Err(error) => error,
+            }),
+        }
+    }
+
+    fn note_read(&self, url: &str) {
+        self.read.lock().expect("no holder panics").insert(store_of(url), url.to_owned());
+    }
+
+    /// Explains an error that the input has caused. Others stay those of the store.
+    async fn explained(&self, url: &str, version: Option<&FileVersion>, error: storage::Error) -> anyhow::Error {
+        if !matches!(error, storage::Error::Unavailable { .. } | storage::Error::Denied { .. }) {
+            return explained(url, version, error);
+        }
+        let other = self.read.lock().expect("no holder panics").get(&store_of(url)).cloned();
+        match other {
+            // For example, the object is archived, or has rights of its own.
+            Some(other) if other != url && self.stores.size(&other).await.is_ok() => {
+                anyhow::anyhow!("{error:#}; its store serves other objects")
+            }
+            _ => error.into(),
+        }
     }
 
     /// Returns the whole object, which the first of its blocks fetches.
@@ -319,6 +349,11 @@ impl Object<'_> {
 
 fn url(path: &ItemPath) -> Result<&str> {
     std::str::from_utf8(path.as_bytes()).context("a URL must be text")
+}
+
+/// Returns the address of the store of an object.
+fn store_of(url: &str) -> String {
+    url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url[..url::Position::BeforePath].to_owned())
 }
 
 /// Explains an error that a changed input has caused.

@@ -32,7 +32,7 @@ impl Scheduler {
                 let start = Start { interpreter_seconds: (elapsed - init_seconds).max(0.0), import_seconds };
                 self.processes.starts.succeeded(takes);
                 self.gpus.report_again();
-                self.has_room();
+                self.go_on();
                 let (node, process) = (self.config.node.clone(), id.name());
                 let Start { interpreter_seconds: interpreter, .. } = start;
                 let line = format!(

@@ -84,13 +84,14 @@ impl Scheduler {
         // It may have taken too long, or the lease may be lost.
         let Some(prepared) = self.mini_batches.prepared(lease, descriptor, preparation, now) else { return };
         match prepared {
-            Ok(()) => self.has_room(),
-            Err(Preparation::NoRoom(error)) if self.config.share.is_some() => {
-                self.no_room_for(lease, error.message, now);
-            }
+            Ok(()) => self.go_on(),
             Err(unprepared) => {
                 let Some(mini_batch) = self.mini_batches.remove(lease) else { return };
                 match unprepared {
+                    Preparation::Unreachable(error) => self.pause_with(lease, mini_batch, error.message, now),
+                    Preparation::NoRoom(error) if self.shares_disk() => {
+                        self.pause_with(lease, mini_batch, error.message, now);
+                    }
                     Preparation::Failed(error) | Preparation::NoRoom(error) => {
                         self.fail_unrun(lease, mini_batch, AttemptStatus::LoadFailed, error, now);
                     }

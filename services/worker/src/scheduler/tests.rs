@@ -1,7 +1,6 @@
 //! Tests of each decision, as events and the resulting actions.
 
 mod copies;
-mod disk;
 mod ends;
 mod fit;
 mod gpus;
@@ -9,6 +8,7 @@ mod isolate;
 mod isolation;
 mod items;
 mod kept;
+mod pause;
 mod wear;
 mod work;
 

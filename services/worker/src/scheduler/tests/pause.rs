@@ -1,4 +1,4 @@
-//! A full disk of a node that jobs share.
+//! Pauses of a node: its disk is full, or a store does not answer.
 
 use super::*;
 
@@ -59,4 +59,29 @@ fn full_disk_of_a_node_without_other_jobs_fails_as_ever() {
     let mut node = working(1, 0);
     node.after(Event::Received(vec![table(0, 1)]));
     assert_eq!(node.after(no_room(0)), "0 LoadFailed, again");
+}
+
+fn unreachable(number: u64) -> Event {
+    let Delivered { lease, descriptor, .. } = table(number, 1);
+    Event::Prepared { lease, descriptor: descriptor.into(), preparation: Preparation::Unreachable(report()) }
+}
+
+#[test]
+fn store_that_does_not_answer_costs_no_try_however_long_it_is_away() {
+    for mut node in [shared(1), starting(1)] {
+        node.ready(0);
+        for number in 0..20 {
+            let received = Event::Received((0..2).map(|number| table(number, 60)).collect());
+            assert_eq!(node.after(received), "prepare 0");
+            let told = format!("the node is in starting for {} s", 11 * number);
+            assert_eq!(node.after(unreachable(0)), format!("{told}, return 1, return 0"));
+            node.requested.clear();
+            assert_eq!(node.tick(Duration::from_secs(9)), "");
+            assert_eq!(node.requested, [0; 0], "it takes nothing for now");
+            node.tick(Duration::from_secs(2));
+            assert!(!node.requested.is_empty(), "it tries again");
+        }
+        node.after(Event::Received(vec![table(0, 1)]));
+        assert_eq!(node.after(read(0, 1)), "0 gets 0", "the store answers again");
+    }
 }
