@@ -342,7 +342,7 @@ mod tests {
         let store = JobStore::new(Arc::new(object_store::memory::InMemory::new()), "jobs/job".into());
         let announcer = Announcer {
             job_id: "job".into(),
-            checkpoints: Checkpoints::new(&store, Path::new("/nowhere")),
+            checkpoints: Checkpoints::new(&store, Path::new("/nowhere"), None),
             store: store.clone(),
             tasks: tasks.clone(),
             results: results.clone(),
