@@ -133,7 +133,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
 fn job_users(wanted: Option<&str>) -> Result<Option<UserRange>> {
     match wanted {
         Some("none") => Ok(None),
-        Some(range) => range.parse().map(Some).map_err(usage),
+        Some(range) => range.parse().map(Some).context("--job-users").map_err(usage),
         None => Ok(is_root().then(UserRange::default)),
     }
 }

@@ -12,6 +12,7 @@
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown};
 use std::path::{Path, PathBuf};
@@ -24,8 +25,8 @@ use rustix::io::Errno;
 
 use crate::variables::Environment;
 
-/// Tries to end the processes of a user, which can start others meanwhile only until the first of them.
-const KILLS_MAX: u32 = 10;
+/// Tries to end the processes of a user, which may kill the one that tries.
+const KILLS_MAX: u32 = 100;
 /// Folders in which GPUs have their device files, and how the names begin.
 const GPU_DEVICES: [(&str, &str); 3] = [("/dev", "nvidia"), ("/dev", "kfd"), ("/dev/dri", "")];
 
@@ -117,13 +118,13 @@ impl JobUsers {
             let path = self.locks.join(id.to_string());
             let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
             let lock = lock.with_context(|| format!("open {}", path.display()))?;
-            if lock.try_lock().is_ok() {
+            if lock.try_lock().is_ok() && !has_account(id) {
                 // A killed worker may have left some.
                 kill_all(id).with_context(|| format!("end the processes of user {id}"))?;
                 return Ok(JobUser { id, groups: self.groups.clone(), _lock: lock });
             }
         }
-        bail!("jobs of this machine have all {count} users: start the worker with more of them (--job-users)")
+        bail!("jobs or accounts of this machine have all {count} users: start the worker with others (--job-users)")
     }
 }
 
@@ -150,6 +151,8 @@ impl JobUser {
     pub(crate) fn becoming(&self) -> impl Fn() -> io::Result<()> + Send + Sync + use<> {
         let (id, groups) = (self.id, self.groups.clone());
         move || {
+            give_pipe(libc::STDOUT_FILENO, id);
+            give_pipe(libc::STDERR_FILENO, id);
             // SAFETY: these calls are async-signal-safe, and the groups live as long as the closure.
             let has_become = unsafe {
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
@@ -241,7 +244,7 @@ fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
 pub(crate) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     // A pipe in the place of a file would block.
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mode = Mode::from_raw_mode(0o666);
+    let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o666) } else { Mode::empty() };
     let file = match rustix::fs::openat2(CWD, path, flags, mode, ResolveFlags::NO_SYMLINKS) {
         // The kernel, or the filter of a container, does not know the call.
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(CWD, path, flags, mode)?,
@@ -254,9 +257,31 @@ pub(crate) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     }
 }
 
+/// Gives a pipe to a user, whose script may open its output by name (`/dev/stdout`). Async-signal-safe.
+fn give_pipe(descriptor: libc::c_int, id: u32) {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the value is read only where `fstat` has written it.
+    unsafe {
+        if libc::fstat(descriptor, status.as_mut_ptr()) == 0
+            && status.assume_init_ref().st_mode & libc::S_IFMT == libc::S_IFIFO
+        {
+            libc::fchown(descriptor, id, id);
+        }
+    }
+}
+
 /// Whether this process belongs to root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Whether a person or a service has this user.
+fn has_account(id: u32) -> bool {
+    let mut account = MaybeUninit::uninit();
+    let (mut buffer, mut found) = ([0; 16 * 1024], std::ptr::null_mut());
+    // SAFETY: all pointers are valid for the call, which gets the length of the buffer.
+    let status = unsafe { libc::getpwuid_r(id, account.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found) };
+    !found.is_null() || status == libc::ERANGE
 }
 
 /// Whether a user can read a file, or get into a folder.
@@ -282,7 +307,7 @@ fn can_enter(id: u32, path: &Path) -> Result<bool> {
     }
 }
 
-/// Ends every process of a user. The user cannot prevent it: the process that does it belongs to root.
+/// Ends every process of a user. One call of the kernel reaches all of them, so none can escape by starting others.
 fn kill_all(id: u32) -> io::Result<()> {
     for _ in 0..KILLS_MAX {
         let answer = in_child(|| {
@@ -290,7 +315,7 @@ fn kill_all(id: u32) -> io::Result<()> {
             unsafe {
                 // The first process does not belong to the user. If it can be reached, this process has kept rights with
                 // which it would reach every process.
-                if libc::setresuid(u32::MAX, id, u32::MAX) != 0 || libc::kill(1, 0) == 0 {
+                if libc::setresuid(id, id, id) != 0 || libc::kill(1, 0) == 0 {
                     return 1;
                 }
                 libc::kill(-1, libc::SIGKILL);
@@ -355,10 +380,9 @@ mod tests {
 
     use super::*;
 
-    const RANGE: &str = "41000-41002";
-
-    fn users(folder: &Path) -> JobUsers {
-        JobUsers::start(RANGE.parse().expect("valid"), folder, std::iter::empty(), &[]).expect("root may do it")
+    /// Each test has a range of its own: they end the processes of its users.
+    fn users(folder: &Path, range: &str) -> JobUsers {
+        JobUsers::start(range.parse().expect("valid"), folder, std::iter::empty(), &[]).expect("root may do it")
     }
 
     /// Returns a folder that all users can enter, unless this process is not root.
@@ -377,9 +401,14 @@ mod tests {
     }
 
     #[test]
+    fn accounts_of_the_machine_are_known() {
+        assert!(has_account(0) && !has_account(41_000));
+    }
+
+    #[test]
     fn job_gets_its_user_again_and_no_two_jobs_share_one() {
         let Some(folder) = folder_of_root() else { return };
-        let users = users(folder.path());
+        let users = users(folder.path(), "41000-41002");
         let first = users.lend("one").expect("free");
         let id = first.id;
         drop(first);
@@ -395,7 +424,7 @@ mod tests {
     #[test]
     fn processes_of_a_job_end_with_its_user() {
         let Some(folder) = folder_of_root() else { return };
-        let user = users(folder.path()).lend("one").expect("free");
+        let user = users(folder.path(), "41010-41010").lend("one").expect("free");
         let mut command = Command::new("sh");
         command.args(["-c", "id -u; id -G; grep NoNewPrivs /proc/self/status; trap '' TERM; setsid sleep 1000 & wait"]);
         let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -422,7 +451,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("closed")).expect("writable");
         std::fs::write(&deep, "").expect("writable");
         std::fs::set_permissions(folder.path().join("closed"), Permissions::from_mode(0o700)).expect("own folder");
-        let range = RANGE.parse().expect("valid");
+        let range = "41020-41020".parse().expect("valid");
         let error =
             JobUsers::start(range, folder.path(), std::iter::empty(), &[&deep]).expect_err("closed").to_string();
         assert!(

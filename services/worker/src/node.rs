@@ -52,7 +52,7 @@ mod spot;
 mod work;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -194,7 +194,10 @@ impl Node {
     fn users(&self) -> Result<Option<JobUsers>> {
         let Some(range) = self.options.job_users.clone() else { return Ok(None) };
         let folders = Cache::folders(&self.work_folder).chain([self.work_folder.join("nodes").join(&self.name)]);
-        JobUsers::start(range, &self.work_folder, folders, &[&self.python, &self.package]).map(Some)
+        // A relative name of a program is looked up in PATH.
+        let needed: Vec<&Path> =
+            [&*self.python, &*self.package].into_iter().filter(|path| path.is_absolute()).collect();
+        JobUsers::start(range, &self.work_folder, folders, &needed).map(Some)
     }
 
     /// Works until the caller stops it, there is no work, or the machine is taken away. Returns everything it holds

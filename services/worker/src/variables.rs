@@ -24,6 +24,7 @@ const NAMES: &[&str] = &[
     "HOSTNAME",
     "LD_LIBRARY_PATH",
     "VIRTUAL_ENV",
+    "GRISTMILL_HOME",
     "GRISTMILL_AZUREML_NAMES",
     "HTTP_PROXY",
     "HTTPS_PROXY",
