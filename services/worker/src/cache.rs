@@ -161,7 +161,7 @@ impl Cache {
 
     /// Returns where `make` of [`get`](Self::get) creates a folder.
     pub(crate) fn content(&self, kind: EntryKind, name: &str) -> PathBuf {
-        content_of(&self.entry(kind, name))
+        beside(&self.entry(kind, name), ".partial").join(CONTENT)
     }
 
     /// Returns an entry, which `make` creates at [`content`](Self::content) if it is missing. `bytes`: what that takes.
@@ -318,11 +318,6 @@ impl Drop for Making {
             tracing::warn!("cannot remove the rest of {path}, which the next job does: {error}");
         }
     }
-}
-
-/// Returns the folder beside an entry in which it is created, or that the programs that create it may use.
-pub(crate) fn content_of(entry: &Path) -> PathBuf {
-    beside(entry, ".partial").join(CONTENT)
 }
 
 /// Whether a disk without room has caused an error, also in a program that has only printed it.

@@ -128,7 +128,7 @@ fn virtual_environment(
                     *packages = vec![scratch.join("project").into()];
                 }
                 tools.own(&[&entry, &scratch])?;
-                create(file, &recipe, &entry, tools)?;
+                create(file, &recipe, &entry, &scratch, tools)?;
                 tools.give_up(&entry)?;
                 return Ok((python, Some(making.keep()?)));
             }
@@ -137,12 +137,12 @@ fn virtual_environment(
 }
 
 /// Creates an environment in an entry of the cache.
-fn create(file: &Path, recipe: &Recipe, entry: &Path, tools: &Tools) -> Result<()> {
+fn create(file: &Path, recipe: &Recipe, entry: &Path, scratch: &Path, tools: &Tools) -> Result<()> {
     let folder = &entry.join(PREFIX);
     match recipe {
         Recipe::Virtual { base, packages } => {
             tools
-                .create(Command::new(base).args(["-m", "venv"]).arg(folder), entry)
+                .create(Command::new(base).args(["-m", "venv"]).arg(folder), entry, scratch)
                 .with_context(|| format!("create a virtual environment with {}", base.display()))?;
             let mut install = Command::new(folder.join("bin/python"));
             install.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"]).args(packages);
@@ -150,13 +150,13 @@ fn create(file: &Path, recipe: &Recipe, entry: &Path, tools: &Tools) -> Result<(
             install.current_dir(file.parent().unwrap_or(Path::new("/")));
             if !packages.is_empty() {
                 tools
-                    .create(&mut install, entry)
+                    .create(&mut install, entry, scratch)
                     .with_context(|| format!("install the packages of {}", file.display()))?;
             }
         }
         Recipe::Conda => {
             tools
-                .create(&mut conda::command(file, folder, |tool| tools.find(tool))?, entry)
+                .create(&mut conda::command(file, folder, |tool| tools.find(tool))?, entry, scratch)
                 .with_context(|| format!("create the environment of {}", file.display()))?;
         }
     }
@@ -270,6 +270,41 @@ mod tests {
         assert!(made.expect("an empty environment can be created").0.exists());
         let error = create("dependencies: [python=3.99, pip: [a]]").await.expect_err("there is no such version");
         assert!(format!("{error:#}").contains("asks for Python 3.99"), "{error:#}");
+    }
+
+    /// Two teams have the same `pyproject.toml`, and different code. What builds it writes into its folder.
+    #[tokio::test]
+    async fn project_on_a_worker_is_known_by_its_code_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let project = folder.path().join("project");
+        std::fs::create_dir(&project).expect("writable");
+        let write = |name: &str, text: &str| std::fs::write(project.join(name), text).expect("writable");
+        write("pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n");
+        write(
+            "backend.py",
+            "import os, zipfile\n\
+             def build_wheel(directory, config_settings=None, metadata_directory=None):\n\
+             \x20   open('left', 'w').close()\n\
+             \x20   name, about = 'tiny-1.0-py3-none-any.whl', 'tiny-1.0.dist-info/'\n\
+             \x20   with zipfile.ZipFile(os.path.join(directory, name), 'w') as wheel:\n\
+             \x20       wheel.write('tiny.py')\n\
+             \x20       wheel.writestr(about + 'METADATA', 'Metadata-Version: 2.1\\nName: tiny\\nVersion: 1.0\\n')\n\
+             \x20       wheel.writestr(about + 'WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n\
+             \x20       wheel.writestr(about + 'RECORD', '')\n\
+             \x20   return name\n",
+        );
+        let environment =
+            Environment::Requirements { file: project.join("pyproject.toml").into(), base: "python3".into() };
+        for value in ["1", "2"] {
+            write("tiny.py", &format!("VALUE = {value}"));
+            let before = storage::digest_of(&project).expect("readable");
+            let cache = Cache::new(folder.path().join("cache"), Limits::default()).guarded();
+            let made = interpreter(environment.clone(), "python3".into(), cache, variables(), |_, _| ()).await;
+            let (python, _used) = made.expect("the project can be installed");
+            let printed = tools().run(Command::new(python).args(["-c", "import tiny; print(tiny.VALUE)"]));
+            assert_eq!(printed.expect("it is installed").trim(), value);
+            assert_eq!(storage::digest_of(&project).expect("readable"), before, "nothing is left in its folder");
+        }
     }
 
     #[tokio::test]

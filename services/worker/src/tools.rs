@@ -15,7 +15,6 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
 
-use crate::cache::content_of;
 use crate::job_users::{JobUser, take_back};
 use crate::orphans::environment_has;
 use crate::variables::Environment;
@@ -64,7 +63,7 @@ impl Tools {
         Self { variables: variables.into(), user, ..Self::default() }
     }
 
-    /// Makes folders to which the programs write. The last one is also for their temporary files.
+    /// Makes folders to which the programs write.
     pub(crate) fn own(&self, folders: &[&Path]) -> Result<()> {
         for folder in folders {
             let made = match &self.user {
@@ -95,11 +94,11 @@ impl Tools {
         }
     }
 
-    /// Runs a program that creates the environment in this folder, as [`run`](Self::run) does.
-    pub(crate) fn create(&self, command: &mut Command, folder: &Path) -> Result<String> {
+    /// Runs a program that creates the environment in this folder, as [`run`](Self::run) does. `scratch`: a folder for other
+    /// files of a user who has none.
+    pub(crate) fn create(&self, command: &mut Command, folder: &Path, scratch: &Path) -> Result<String> {
         if self.user.is_some() {
-            let own = content_of(folder);
-            command.env("HOME", &own).env("TMPDIR", &own);
+            command.env("HOME", scratch).env("TMPDIR", scratch);
         }
         self.run(command.env(CREATES_VARIABLE, folder))
     }
