@@ -95,7 +95,7 @@ SPIES = """
             return f"refused: {error}"
     def run(files):
         worker = f"/proc/{os.getppid()}"
-        record("spied", environ=dict(os.environ), of_worker={name: read(f"{worker}/{name}") for name in ("environ", "mem")})
+        record("spied", environ=dict(os.environ), of_worker={name: read(f"{worker}/{name}") for name in ("environ", "maps")})
         try:
             record("descriptors", names=os.listdir(f"{worker}/fd"))
         except OSError as error:
@@ -186,7 +186,7 @@ VICTIM = """
             path.write_text("private")
         logs = Path(os.getcwd(), "../../logs/user/mine.txt").resolve()
         logs.write_text("private")
-        private = [str(path.resolve()) for path in kept] + [str(logs), f"/proc/{os.getpid()}/environ", __file__]
+        private = [str(path.resolve()) for path in kept] + [str(logs), f"/proc/{os.getpid()}/environ"]
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
         status = dict(line.split(":\\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\\t" in line)
         record(
@@ -222,7 +222,7 @@ THIEF = """
         attempt("list the environments", lambda: os.listdir(fleet / "environments"))
         for pid in (held["pid"], held["child"], os.getppid()):
             attempt(f"kill {pid}", lambda: os.kill(pid, signal.SIGKILL))
-            for name in ("environ", "mem", "cwd/mine.txt", "fd"):
+            for name in ("environ", "maps", "cwd/mine.txt", "fd"):
                 path = f"/proc/{pid}/{name}"
                 attempt(f"read {path}", lambda: os.listdir(path) if name == "fd" else open(path, "rb").read(10))
         attempt("become root", lambda: os.setuid(0))
