@@ -271,7 +271,9 @@ def test_job_cannot_reach_another_job(workplace, sqlite, users):
     assert held["no_new_privs"] == "1" and int(held["capabilities"], 16) == 0
     wait_until(lambda: not is_alive(held["child"]), "what the script has started ends with its job")
     left = Path(held["private"][0])
-    wait_until(lambda: left.exists() and left.parents[2].stat().st_mode & 0o777 == 0o700, "no later job reaches its files")
+    wait_until(
+        lambda: left.exists() and left.parents[2].stat().st_mode & 0o777 == 0o700, "no later job reaches its files"
+    )
     assert not Path(held["home"]).exists(), "its home goes with the job"
     worker.send(signal.SIGTERM)
     assert worker.wait().exit_status == 0
