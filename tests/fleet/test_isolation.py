@@ -65,8 +65,8 @@ def changes(workplace: Workplace, kind: str):
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_script_cannot_change_what_other_jobs_run(workplace, sqlite, kind):
-    """Here it has the user of the worker, so it can write. The next job gets what it sent, with the same worker and with
-    another."""
+    """Here it has the user of the worker, so it can write. The next job gets what it sent, with the same worker and
+    with another."""
     other, expected = theirs(workplace), ["mine good labels"]
     sqlite.reducer()
     worker = sqlite.worker(GRISTMILL_JOB_USERS="none")
@@ -104,8 +104,8 @@ SPIES = """
 
 @contextmanager
 def without_root(workplace: Workplace, user: int = 10001) -> Iterator[None]:
-    """Commands run as another user, unless the tests do. It reads the files of these tests wherever they are; it writes only
-    what belongs to it, or what belongs to all."""
+    """Commands run as another user, unless the tests do. It reads the files of these tests wherever they are; it
+    writes only what belongs to it, or what belongs to all."""
     if os.geteuid() != 0:
         yield
         return
@@ -186,10 +186,12 @@ VICTIM = """
         logs.write_text("private")
         private = [str(path.resolve()) for path in kept] + [str(logs), f"/proc/{os.getpid()}/environ"]
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
-        status = dict(line.split(":\\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\\t" in line)
+        lines = [line.split(":\\t", 1) for line in Path("/proc/self/status").read_text().splitlines()]
+        status = {line[0]: line[-1] for line in lines}
         record(
             "held", private=private, script=__file__, child=child.pid, uids=os.getresuid(), gids=os.getresgid(),
-            groups=os.getgroups(), no_new_privs=status["NoNewPrivs"], capabilities=status["CapEff"], home=str(Path.home()),
+            groups=os.getgroups(), home=str(Path.home()),
+            no_new_privs=status["NoNewPrivs"], capabilities=status["CapEff"],
         )
         wait_for(lambda: recorded("tried"))
         return [path.read_text() for path in kept]
