@@ -18,9 +18,8 @@
 //! [`evict`] removes the entries that were not used for the longest time.
 //!
 //! Jobs of different people share the entries of a worker, so these are read-only, and the worker checks an entry whenever a
-//! job begins to use it ([`Cache::guarded`]). It reads a snapshot whole and compares the digest with the name. Environments
-//! and copies of side inputs may have gigabytes: the worker compares their seal ([`seal`]). A changed entry is removed, and
-//! made anew.
+//! job begins to use it ([`Cache::guarded`]). It compares the seal ([`seal`]), and reads a snapshot whole to compare its digest
+//! with its name; environments and copies of side inputs may have gigabytes. A changed entry is removed, and made anew.
 
 mod evict;
 pub(crate) mod files;
@@ -111,12 +110,16 @@ impl EntryKind {
     }
 
     /// Whether an entry is what it was when it was made. Blocks.
-    fn is_intact(self, entry: &Path, seal: &str) -> Result<bool> {
-        match self {
-            Self::Snapshot => Ok(storage::digest_of(entry)?.is_some_and(|digest| entry.ends_with(digest))),
-            Self::Environment | Self::SideInput => Ok(seal::of(entry)? == seal),
-            Self::Files => Ok(true),
-        }
+    fn is_intact(self, entry: &Path, seal: &str) -> bool {
+        // A script can also make files unreadable.
+        let is_sealed = seal::of(entry).is_ok_and(|now| now == seal);
+        let is_content = || match self {
+            Self::Snapshot => {
+                storage::digest_of(entry).is_ok_and(|now| now.is_some_and(|digest| entry.ends_with(digest)))
+            }
+            Self::Environment | Self::SideInput | Self::Files => true,
+        };
+        is_sealed && is_content()
     }
 }
 
@@ -220,7 +223,7 @@ impl Cache {
         if let Some(record) = complete(&path, &mut lock)
             && is_at(&lock, &lock_path)
         {
-            if self.is_guarded && !kind.is_intact(&path, &record.seal)? {
+            if self.is_guarded && !kind.is_intact(&path, &record.seal) {
                 self.discard(&path, &lock).with_context(|| format!("remove {}", path.display()))?;
                 return Ok(Turn::Taken);
             }

@@ -230,7 +230,7 @@ fn name() -> String {
 }
 
 /// What a script may try. Each is given the folder of the entry.
-const CHANGES: [(&str, fn(&Path)); 6] = [
+const CHANGES: [(&str, fn(&Path)); 8] = [
     ("same length and time", |entry| {
         let file = entry.join("lib/code.py");
         let time = file.metadata().and_then(|metadata| metadata.modified()).expect("readable");
@@ -247,6 +247,12 @@ const CHANGES: [(&str, fn(&Path)); 6] = [
     }),
     ("another mode", |entry| {
         fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o555)).expect("own file");
+    }),
+    ("unreadable", |entry| {
+        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0)).expect("own file");
+    }),
+    ("unreadable folder", |entry| {
+        fs::set_permissions(entry.join("lib"), Permissions::from_mode(0)).expect("own folder");
     }),
     ("another name", |entry| fs::rename(entry.join("lib/code.py"), entry.join("lib/core.py")).expect("writable")),
 ];
@@ -265,9 +271,10 @@ fn changed_entry_is_made_anew() {
                 fs::set_permissions(used.path().join(folder), Permissions::from_mode(0o755)).expect("own folder");
             }
             change(used.path());
-            for folder in ["", "lib"] {
-                fs::set_permissions(used.path().join(folder), Permissions::from_mode(0o555)).expect("own folder");
+            if what != "unreadable folder" {
+                fs::set_permissions(used.path().join("lib"), Permissions::from_mode(0o555)).expect("own folder");
             }
+            fs::set_permissions(used.path(), Permissions::from_mode(0o555)).expect("own folder");
             // A job still uses the entry that was changed.
             let (again, is_new) = take(&cache, kind, &name);
             assert!(is_new, "{kind:?}: {what}");
