@@ -202,6 +202,8 @@ def test_every_role_reads_its_own_secrets_alone(made: Plan) -> None:
     assert read("large", "worker") == {SECRET}
     secrets = made.containers()["large-worker"]["secrets"]
     assert secrets == [{"name": name, "valueFrom": f"{SECRET}:{name}::"} for name in ("PASSWORD", "USER_NAME")]
+    environment = {entry["name"]: entry["value"] for entry in made.containers()["large-worker"]["environment"]}
+    assert environment["GRISTMILL_PASS_ENVIRONMENT"] == "PASSWORD,USER_NAME", "they are for scripts"
 
 
 def test_roles_get_the_settings_of_the_caller(made: Plan, changed: Plan) -> None:

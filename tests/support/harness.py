@@ -221,6 +221,10 @@ class Workplace:
             "GRISTMILL_HOME": str(self.home),
             "GRISTMILL_PYTHON": str(python),
             "RECORD": str(self.record_file),
+            # Tests tell scripts on workers what to do by variables of the workers.
+            "GRISTMILL_PASS_ENVIRONMENT": "*",
+            # Where tests run as root, the files of tests are for root alone.
+            "GRISTMILL_JOB_USERS": "none",
             # Tests ignore the machine's own GPUs.
             "AZ_BATCHAI_GPU_COUNT_FOUND": "0",
         }

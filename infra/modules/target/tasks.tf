@@ -29,8 +29,12 @@ locals {
       GRISTMILL_LEASE_SECONDS = try(role.lease_seconds, null)
       GRISTMILL_LISTEN        = "0.0.0.0:9464"
       GRISTMILL_LOG_FORMAT    = lookup(var.target.environment, "GRISTMILL_LOG_FORMAT", "json")
-      GRISTMILL_QUEUE         = local.is_sqs ? local.queue : null
-      GRISTMILL_STORE         = module.store.url
+      # Scripts get these secrets, and none that Gristmill itself needs.
+      GRISTMILL_PASS_ENVIRONMENT = length(role.secrets) > 0 && role.role == "worker" ? join(",", concat(
+        compact([lookup(var.target.environment, "GRISTMILL_PASS_ENVIRONMENT", "")]), sort(keys(role.secrets))
+      )) : lookup(var.target.environment, "GRISTMILL_PASS_ENVIRONMENT", null)
+      GRISTMILL_QUEUE = local.is_sqs ? local.queue : null
+      GRISTMILL_STORE = module.store.url
     }) : name => tostring(value) if value != null }
     # The broker's address contains a password, so it is a field of the role's secret.
     secrets = merge(

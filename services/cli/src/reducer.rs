@@ -7,6 +7,7 @@ use engine::new_node_name;
 use telemetry::Role;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use worker::hide_process;
 
 use crate::{Exit, ListenFlag, Settings, TargetFlags, Watched, life, watch_signals};
 
@@ -22,6 +23,7 @@ pub struct ReducerArguments {
 }
 
 pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result<Exit> {
+    hide_process();
     let target = arguments.target.require(None, settings)?;
     let mut watched = Watched::start(Role::Reducer, &target, &arguments.listen, settings)?;
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use engine::Engine;
-use engine::targets::TargetChoice;
+use engine::targets::{TargetChoice, variable_names};
 
 /// The settings of the environment.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Settings {
     pub targets: TargetChoice,
     pub log_filter: String,
     pub log_format: Option<String>,
+    /// Users of the jobs of a worker, `20000-29999` or `none`.
+    pub job_users: Option<String>,
     /// Labels of a worker, `zone=a,gpu_model=H200`.
     labels: Option<String>,
     /// Address of the HTTP endpoints of a role.
@@ -41,6 +43,8 @@ pub struct Settings {
 const LEASE_SECONDS_MIN: u64 = 3;
 /// Longer than the two minutes that a role waits for a queue.
 const STALL_SECONDS: u64 = 180;
+/// Variables of Gristmill that no script gets: an address may hold a password.
+const SECRET: [&str; 2] = ["GRISTMILL_QUEUE", "GRISTMILL_PORTAL_TOKEN"];
 
 impl Settings {
     pub fn from_environment() -> Self {
@@ -49,7 +53,7 @@ impl Settings {
         let user_folder = path("HOME").or_else(std::env::home_dir);
         let default_home = || user_folder.clone().unwrap_or_else(|| PathBuf::from(".")).join(".gristmill");
         let home = path("GRISTMILL_HOME").unwrap_or_else(default_home);
-        let engine = engine::Settings {
+        let mut engine = engine::Settings {
             user: text("USER").or_else(|| text("LOGNAME")).or_else(user_name),
             user_folder,
             working_directory: current_dir().unwrap_or_default(),
@@ -65,18 +69,26 @@ impl Settings {
             visible_gpus: var("CUDA_VISIBLE_DEVICES").ok(),
             model_directory: path("AZUREML_MODEL_DIR"),
             sqs_endpoint: text("AWS_ENDPOINT_URL_SQS").or_else(|| text("AWS_ENDPOINT_URL")),
+            pass_environment: variable_names(&text("GRISTMILL_PASS_ENVIRONMENT").unwrap_or_default()),
             ..engine::Settings::new(std::path::absolute(&home).unwrap_or(home))
         };
+        let targets = TargetChoice {
+            name: text("GRISTMILL_TARGET"),
+            queue: text("GRISTMILL_QUEUE"),
+            store: text("GRISTMILL_STORE"),
+            config: path("GRISTMILL_CONFIG"),
+        };
+        // No script gets the password of a broker.
+        let secret = targets.secret_variables(&engine);
+        let is_secret =
+            |name: &OsString| SECRET.iter().any(|own| name == *own) || secret.iter().any(|one| *name == **one);
+        engine.environment = vars_os().filter(|(name, _)| !is_secret(name)).collect();
         Self {
             engine: Engine::new(engine),
-            targets: TargetChoice {
-                name: text("GRISTMILL_TARGET"),
-                queue: text("GRISTMILL_QUEUE"),
-                store: text("GRISTMILL_STORE"),
-                config: path("GRISTMILL_CONFIG"),
-            },
+            targets,
             log_filter: var("GRISTMILL_LOG").unwrap_or_else(|_| "warn".to_owned()),
             log_format: text("GRISTMILL_LOG_FORMAT"),
+            job_users: text("GRISTMILL_JOB_USERS"),
             labels: text("GRISTMILL_LABELS"),
             listen: text("GRISTMILL_LISTEN"),
             portal_token: text("GRISTMILL_PORTAL_TOKEN"),

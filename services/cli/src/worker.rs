@@ -9,9 +9,9 @@ use protocol::{LABEL_ALLOWED, is_label};
 use telemetry::Role;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use worker::{Ended, SpotNotice, Stop, StopSender, TaskProtection};
+use worker::{Ended, SpotNotice, Stop, StopSender, TaskProtection, UserRange, hide_process, is_root};
 
-use crate::{ListenFlag, Settings, TargetFlags, Watched, life, watch_signals};
+use crate::{ListenFlag, Settings, TargetFlags, Watched, life, usage, watch_signals};
 
 /// The period that AWS recommends.
 const SPOT_NOTICE_EVERY: Duration = Duration::from_secs(5);
@@ -40,6 +40,14 @@ pub struct WorkerArguments {
     /// A label that jobs may require, for example `zone=a`. May be repeated.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
+    /// An environment variable of the worker that scripts get beside the usual ones, for example `HF_TOKEN`; `NAME*`: all
+    /// that begin so. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    pass_environment: Vec<String>,
+    /// Users of which each job gets one of its own, the first and the last id; `none`: scripts run as the user of the worker
+    /// [default: 20000-29999 if that is root, else none].
+    #[arg(long, value_name = "FIRST-LAST")]
+    job_users: Option<String>,
     /// Stop in time when the cloud announces that it reclaims this spot instance [default URL: the metadata service of AWS].
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
     spot_notice: Option<Option<String>>,
@@ -53,7 +61,13 @@ pub struct WorkerArguments {
 }
 
 pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<ExitCode> {
-    let target = arguments.target.require(None, settings)?;
+    hide_process();
+    let job_users = job_users(arguments.job_users.as_deref().or(settings.job_users.as_deref()))?;
+    if let Some(users) = &job_users {
+        users.share_new_files();
+    }
+    let mut target = arguments.target.require(None, settings)?;
+    target.pass_environment.extend(arguments.pass_environment);
     if let Some(name) = &arguments.node
         && !is_node_name(name)
     {
@@ -71,6 +85,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     node.options.process_count = arguments.process_count;
     node.options.cache = folders.cache_limits(arguments.cache_size, arguments.cache_age);
     node.options.limits_memory = true;
+    node.options.job_users = job_users;
     node.options.labels = settings.labels()?;
     node.options.labels.extend(arguments.labels);
     node.options.health = watched.health.clone();
@@ -112,6 +127,15 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the users of jobs, as the owner of the worker wants it.
+fn job_users(wanted: Option<&str>) -> Result<Option<UserRange>> {
+    match wanted {
+        Some("none") => Ok(None),
+        Some(range) => range.parse().map(Some).context("--job-users").map_err(usage),
+        None => Ok(is_root().then(UserRange::default)),
+    }
 }
 
 /// Reads `NAME=VALUE`.

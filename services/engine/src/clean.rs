@@ -294,16 +294,7 @@ async fn remove(jobs: &Jobs, job: &Candidate, is_named: bool, dry_run: bool) -> 
 
 /// Removes a folder, which another clean-up may be removing too.
 fn remove_folder(folder: &Path) -> Result<()> {
-    let removed = match folder.is_dir() {
-        true => std::fs::remove_dir_all(folder),
-        false => std::fs::remove_file(folder),
-    };
-    match removed {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", folder.display()))
-        }
-        _ => Ok(()),
-    }
+    storage::disk::remove_all(folder).with_context(|| format!("remove {}", folder.display()))
 }
 
 /// Removes the snapshots of a target that no remaining job refers to.

@@ -18,7 +18,7 @@ use storage::{JobStore, disk};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use worker::{Agent, Stop, StopSender, Used, VisibleGpus};
+use worker::{Agent, Stop, StopSender, Used, Variables, VisibleGpus};
 
 use crate::ended::has_completed;
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job};
@@ -235,6 +235,8 @@ impl Execution<'_> {
             gpus: opened.gpus.clone(),
             python: PathBuf::new(),
             package: self.settings.package(folder)?,
+            variables: self.variables(),
+            user: None,
             work_folder: folder.join("nodes"),
             prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(node_count),
             is_alone: node_count == 1,
@@ -243,6 +245,11 @@ impl Execution<'_> {
             health: telemetry::Health::default(),
             crash: |point| crate::crash::at(point),
         })
+    }
+
+    /// The person who runs the job has set the variables.
+    fn variables(&self) -> Variables {
+        Variables::all(self.settings.environment.clone())
     }
 
     /// Fetches side inputs and creates the environment.
@@ -257,7 +264,7 @@ impl Execution<'_> {
         };
         let (stores, cache) = (self.store.stores().clone(), self.home.caches());
         // The specification of a local job names its interpreter.
-        let interpreter = worker::interpreter(environment, "python3".into(), cache.clone(), creating);
+        let interpreter = worker::interpreter(environment, "python3".into(), cache.clone(), self.variables(), creating);
         let (mut spec, waits, job_id) = (self.spec.clone(), results.clone(), self.spec.job_id.clone());
         async move {
             let made_ready = async {

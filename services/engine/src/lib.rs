@@ -26,6 +26,8 @@
 //! let mut settings = Settings::new(folder.join("home"));
 //! // Any folder that holds the Python packages of this version.
 //! settings.package = std::env::var_os("GRISTMILL_PYTHON_PACKAGE").map(Into::into);
+//! // What scripts get.
+//! settings.environment = std::env::vars_os().collect();
 //! let engine = Engine::new(settings);
 //!
 //! let (sender, mut stream) = events();

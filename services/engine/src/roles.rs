@@ -13,7 +13,7 @@ use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use worker::{CacheLimits, Node, NodeOptions, Stop, StopSender};
+use worker::{CacheLimits, Node, NodeOptions, Stop, StopSender, Variables};
 
 use crate::{Engine, Event, Events, Fixable, Followed, Lock, Queues, StopRequest, Target, follow};
 
@@ -142,6 +142,11 @@ impl Engine {
             gpus: settings.gpus(),
             python: python.unwrap_or_else(|| "python3".into()),
             package: settings.package(&folders.private)?,
+            variables: Variables::without_secrets(
+                settings.environment.clone(),
+                &[&settings.pass_environment[..], &target.pass_environment].concat(),
+                &target.secret_variables,
+            ),
             work_folder: folders.shared.clone(),
             prefetch_bytes_max: settings.prefetch_bytes_max,
             options,

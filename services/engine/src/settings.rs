@@ -1,5 +1,6 @@
 //! The settings of the engine. The caller provides them, because the engine reads no environment variable.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,6 +42,10 @@ pub struct Settings {
     pub model_directory: Option<PathBuf>,
     /// Endpoint of SQS, if it is not that of AWS.
     pub sqs_endpoint: Option<String>,
+    /// The environment variables of this process, which the scripts of its own jobs get; without those of brokers.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Names of those that scripts of a compute target get, too; `NAME*`: all that begin so.
+    pub pass_environment: Vec<String>,
 }
 
 /// The default of [`Settings::prefetch_bytes_max`].

@@ -61,6 +61,10 @@ pub struct Target {
     pub python: Option<PathBuf>,
     /// How long its broker lets a consumer hold a delivery, if not the default of brokers.
     pub lease: Option<Duration>,
+    /// Environment variables of a worker that scripts get; `NAME*`: all that begin so.
+    pub pass_environment: Vec<String>,
+    /// Environment variables from which the address of the broker is made, which scripts never get.
+    pub secret_variables: Vec<String>,
 }
 
 impl fmt::Debug for Target {
@@ -148,6 +152,14 @@ impl TargetChoice {
         self.read_file(settings, variable).map_or_else(|_| Vec::new(), |file| file.targets.into_keys().collect())
     }
 
+    /// Returns the names of the environment variables from which the addresses of brokers are made; none if
+    /// `gristmill.toml` cannot be read.
+    pub fn secret_variables(&self, settings: &Settings) -> Vec<String> {
+        // Their values do not matter.
+        let file = self.read_file(settings, |_| Some(String::new())).unwrap_or_default();
+        file.targets.into_values().flat_map(|target| target.secret_variables).collect()
+    }
+
     /// Returns what names of Azure ML stand for.
     pub fn azure_names(
         &self,
@@ -185,6 +197,8 @@ fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
         management: entry.management.clone(),
         python: entry.python.as_ref().map(|python| folder.join(python)),
         lease: entry.lease_seconds.map(Duration::from_secs),
+        pass_environment: entry.pass_environment.clone(),
+        secret_variables: entry.secret_variables.clone(),
     })
 }
 
@@ -197,6 +211,11 @@ fn known_targets(file: &TargetsFile) -> String {
             format!("{} has: {}", path.display(), names.join(", "))
         }
     }
+}
+
+/// Reads names of variables, separated by commas.
+pub fn variable_names(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// Returns the URL of a store. Without a scheme it is a folder, relative to that of the file that names it.

@@ -1,10 +1,11 @@
-//! Forces files to a local disk. Syncing a file forces its content to disk; syncing its folder forces
+//! Forces files to a local disk, and removes them. Syncing a file forces its content to disk; syncing its folder forces
 //! its name.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
@@ -65,6 +66,33 @@ pub(crate) fn unless_absent(done: io::Result<()>, path: &Path) -> Result<()> {
     }
 }
 
+/// Removes a file, or a folder with everything in it, even if folders in it are read-only. It may be missing.
+pub fn remove_all(path: &Path) -> io::Result<()> {
+    let remove = || match path.symlink_metadata()?.is_dir() {
+        true => std::fs::remove_dir_all(path),
+        false => std::fs::remove_file(path),
+    };
+    let removed = match remove() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => make_writable(path).and_then(|()| remove()),
+        removed => removed,
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the folders of a tree writable for their owner.
+fn make_writable(path: &Path) -> io::Result<()> {
+    if path.symlink_metadata()?.is_dir() {
+        std::fs::set_permissions(path, Permissions::from_mode(0o700))?;
+        for entry in std::fs::read_dir(path)? {
+            make_writable(&entry?.path())?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +105,22 @@ mod tests {
         begin_writing(&file, 100_000..200_000).expect("nothing to do beyond its end");
         let (pipe, _) = std::io::pipe().expect("a pipe");
         begin_writing(&File::from(std::os::fd::OwnedFd::from(pipe)), 0..1).expect_err("no disk");
+    }
+
+    #[test]
+    fn read_only_tree_is_removed() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (tree, outside) = (folder.path().join("tree"), folder.path().join("outside"));
+        std::fs::create_dir_all(tree.join("a/b")).expect("writable");
+        std::fs::create_dir(&outside).expect("writable");
+        std::fs::write(tree.join("a/b/file"), "").expect("writable");
+        std::os::unix::fs::symlink(&outside, tree.join("link")).expect("writable");
+        for name in ["a/b", "a", ""] {
+            std::fs::set_permissions(tree.join(name), Permissions::from_mode(0o555)).expect("own folder");
+        }
+        remove_all(&tree).expect("own files");
+        assert!(!tree.exists() && outside.exists());
+        remove_all(&tree).expect("it is gone");
     }
 
     #[test]

@@ -113,6 +113,11 @@ impl JobStore {
         })
     }
 
+    /// Returns the same store for a caller who does not want to use its folder.
+    pub fn without_folder(self) -> Self {
+        Self { folder: None, ..self }
+    }
+
     /// Returns the folder of the job, on a local or shared disk; `None` in any other store.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()

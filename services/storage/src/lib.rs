@@ -61,7 +61,7 @@ pub use probe::{Probe, create_bucket, probe};
 pub use random::random_name;
 pub use remote::{Destination, file_name, is_below};
 pub use seats::Seat;
-pub use snapshot::{Limit, Source, pack, unpack};
+pub use snapshot::{Limit, Source, digest_of, pack, unpack};
 pub use stores::{StoreOptions, Stores};
 pub use target::{OpenJob, Removal, SeenWorker, TargetStore, Turn, TurnState, WORKER_PERIOD};
 pub use tree::Tree;

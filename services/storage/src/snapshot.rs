@@ -5,7 +5,8 @@
 //! are followed, as the original did: their targets are packed in their place; dangling and circular links are left
 //! out. Empty folders do not travel.
 //!
-//! The digest is that of the tar stream before compression. [`unpack`] checks it, so a node runs only what was sent.
+//! The digest is that of the tar stream before compression. [`unpack`] checks it, and [`digest_of`] computes it again from
+//! the unpacked files, so a node runs only what was sent.
 
 mod fit;
 mod unpack;
@@ -112,15 +113,53 @@ pub fn pack_files(files: &[SnapshotFile], archive: &Path) -> Result<Snapshot> {
     let written = failed(archive);
     let output = BufWriter::new(File::create(archive).map_err(&written)?);
     let compressed = zstd::Encoder::new(output, COMPRESSION_LEVEL).map_err(&written)?;
-    let mut tar = tar::Builder::new(Digesting { inner: compressed, hasher: Hasher::new() });
+    let (compressed, digest) = write_tar(files, compressed, archive)?;
+    let output = compressed.finish().map_err(&written)?;
+    let output = output.into_inner().map_err(|error| written(error.into_error()))?;
+    let bytes = output.metadata().map_err(&written)?.len();
+    Ok(Snapshot { digest, bytes, file: None })
+}
+
+/// Returns the digest of the snapshot that an unpacked folder holds now; `None`: it holds entries that no snapshot has
+/// (links, devices, empty folders). Blocks: it reads every file.
+pub fn digest_of(folder: &Path) -> Result<Option<String>> {
+    let mut files = Vec::new();
+    if !list_unpacked(folder, folder, &mut files).map_err(failed(folder))? {
+        return Ok(None);
+    }
+    files.sort();
+    write_tar(&files, io::sink(), folder).map(|(_, digest)| Some(digest))
+}
+
+/// Lists the files below `folder`. Returns `false` if there is any entry that [`unpack`] does not create.
+fn list_unpacked(folder: &Path, root: &Path, files: &mut Vec<SnapshotFile>) -> io::Result<bool> {
+    let mut is_empty = true;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        is_empty = false;
+        let (path, kind) = (entry.path(), entry.file_type()?);
+        if kind.is_dir() {
+            if !list_unpacked(&path, root, files)? {
+                return Ok(false);
+            }
+        } else if kind.is_file() {
+            let name = path.strip_prefix(root).expect("it lies there").to_owned();
+            files.push(SnapshotFile { name, path, bytes: entry.metadata()?.len() });
+        } else {
+            return Ok(false);
+        }
+    }
+    Ok(!is_empty || folder == root)
+}
+
+/// Writes the tar stream of a snapshot. Returns the output and the digest of the stream. `shown`: for errors.
+fn write_tar<W: Write>(files: &[SnapshotFile], output: W, shown: &Path) -> Result<(W, String)> {
+    let mut tar = tar::Builder::new(Digesting { inner: output, hasher: Hasher::new() });
     for file in files {
         append(&mut tar, &file.name, &file.path)?;
     }
-    let Digesting { inner, hasher } = tar.into_inner().map_err(&written)?;
-    let output = inner.finish().map_err(&written)?;
-    let output = output.into_inner().map_err(|error| written(error.into_error()))?;
-    let bytes = output.metadata().map_err(&written)?.len();
-    Ok(Snapshot { digest: hasher.finalize().to_hex().to_string(), bytes, file: None })
+    let Digesting { inner, hasher } = tar.into_inner().map_err(failed(shown))?;
+    Ok((inner, hasher.finalize().to_hex().to_string()))
 }
 
 fn append(tar: &mut tar::Builder<impl Write>, name: &Path, path: &Path) -> Result<()> {

@@ -28,6 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::announce::{Announcements, Announcer, give_back, tell};
 use crate::checkpoints::Checkpoints;
 use crate::few_lines::FewLines;
+use crate::job_users::JobUser;
 use crate::lease::{LEASE_STEP, LeaseId, Leases};
 use crate::memory_groups::MemoryGroup;
 use crate::node::allotment::Allotment;
@@ -37,7 +38,7 @@ use crate::python_process::Report;
 use crate::scheduler::{
     Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare, Stop, wait_of_node,
 };
-use crate::{Crash, VisibleGpus, monitor};
+use crate::{Crash, Variables, VisibleGpus, monitor};
 use limits::RequestLimits;
 use processes::Running;
 
@@ -116,8 +117,12 @@ pub struct Agent {
     pub python: PathBuf,
     /// Folder that holds the Python packages `gristmill` and `azureml_user`.
     pub package: PathBuf,
+    /// What scripts get of the environment of this process.
+    pub variables: Variables,
     /// Folder of this node for working directories and downloaded inputs.
     pub work_folder: PathBuf,
+    /// Who runs the Python processes; `None`: the user of this process.
+    pub user: Option<Arc<JobUser>>,
     /// Limits the memory of the Python processes; `None`: this machine, or its caller, does not limit it.
     pub memory_group: Option<Arc<MemoryGroup>>,
     /// Bytes of tables and downloads that may be ready at once.
@@ -141,9 +146,11 @@ impl Agent {
         give_back(&*tasks, &job_id, held, patience).await
     }
 
-    /// Returns the root of the log tree: in the job's folder, or on this node if the job has none.
+    /// Returns the root of the log tree: in the job's folder, or on this node if the job has none. The path is free of links,
+    /// so that a link below it is one that a script has made.
     pub fn logs(&self) -> PathBuf {
-        self.store.folder().unwrap_or(&self.work_folder).join("logs")
+        let folder = self.store.folder().unwrap_or(&self.work_folder);
+        folder.canonicalize().unwrap_or_else(|_| folder.to_owned()).join("logs")
     }
 
     /// Works like [`run`](Self::run), but leaves it to the caller to return or acknowledge the mini-batches still held
@@ -161,7 +168,7 @@ impl Agent {
         });
         let interval = Duration::from_secs(self.spec.resource_monitor_interval_seconds);
         let _monitor = monitor::start(logs.join("perf").join(&self.node), interval, self.gpus.clone());
-        let checkpoints = Checkpoints::new(&self.store, &self.work_folder);
+        let checkpoints = Checkpoints::new(&self.store, &self.work_folder, self.user.clone());
         checkpoints.look().await;
         let cache = self.work_folder.join("inputs");
         let preparer = Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max);

@@ -7,7 +7,7 @@
 //! ```text
 //! <kind>/<name>/           an entry
 //! <kind>/<name>.lock       locked by its users, and exclusively by the process that creates or removes the entry; holds
-//!                          the size of the entry, and its time is that of the last use
+//!                          the size and the seal of a complete entry, and its time is that of the last use
 //! <kind>/<name>.partial/   an entry that is being created
 //! <kind>/<name>.removed/   an entry that is being removed
 //! eviction.lock            locked by the process that evicts
@@ -16,20 +16,26 @@
 //! The kernel releases the locks of a killed process. The next process then removes what it has left, and ends the programs
 //! that still write to it.
 //! [`evict`] removes the entries that were not used for the longest time.
+//!
+//! Jobs of different people share the entries of a worker, so these are read-only, and the worker checks an entry whenever a
+//! job begins to use it ([`Cache::guarded`]). It compares the seal ([`seal`]), and reads a snapshot whole to compare its digest
+//! with its name; environments and copies of side inputs may have gigabytes. A changed entry is removed, and made anew.
 
 mod evict;
 pub(crate) mod files;
+mod seal;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use storage::disk;
+use storage::disk::{self, remove_all};
 use tokio::time::sleep;
 
 use crate::tools::kill_creators;
@@ -37,8 +43,6 @@ pub use evict::{FullDisk, Limits};
 
 /// How long a job waits before it looks again whether another one has created an entry.
 pub(crate) const TURN_EVERY: Duration = Duration::from_millis(100);
-/// Marks an environment that is complete.
-const COMPLETE: &str = "complete";
 /// The entry, in the folder in which it is created.
 const CONTENT: &str = "content";
 
@@ -47,6 +51,8 @@ const CONTENT: &str = "content";
 pub struct Cache {
     folder: PathBuf,
     limits: Limits,
+    /// Whether entries are read-only, and checked.
+    is_guarded: bool,
 }
 
 /// What an entry holds.
@@ -86,6 +92,7 @@ pub(crate) struct Making {
     kind: EntryKind,
     path: PathBuf,
     lock: File,
+    is_guarded: bool,
     is_kept: bool,
 }
 
@@ -102,11 +109,17 @@ impl EntryKind {
         }
     }
 
-    fn is_complete(self, entry: &Path) -> bool {
-        match self {
-            Self::Environment => entry.join(COMPLETE).exists(),
-            Self::Snapshot | Self::SideInput | Self::Files => entry.is_dir(),
-        }
+    /// Whether an entry is what it was when it was made. Blocks.
+    fn is_intact(self, entry: &Path, seal: &str) -> bool {
+        // A script can also make files unreadable.
+        let is_sealed = seal::of(entry).is_ok_and(|now| now == seal);
+        let is_content = || match self {
+            Self::Snapshot => {
+                storage::digest_of(entry).is_ok_and(|now| now.is_some_and(|digest| entry.ends_with(digest)))
+            }
+            Self::Environment | Self::SideInput | Self::Files => true,
+        };
+        is_sealed && is_content()
     }
 }
 
@@ -125,9 +138,23 @@ impl Drop for Used {
 }
 
 impl Cache {
-    /// Opens the caches in a folder. Touches nothing.
+    /// Opens the caches of one person in a folder. Touches nothing.
     pub fn new(folder: PathBuf, limits: Limits) -> Self {
-        Self { folder, limits }
+        Self { folder, limits, is_guarded: false }
+    }
+
+    /// Protects the entries from the scripts that use them: the caches of jobs of several people.
+    pub(crate) fn guarded(self) -> Self {
+        Self { is_guarded: true, ..self }
+    }
+
+    /// Returns the folders of all kinds of entries, in the folder of the caches.
+    pub(crate) fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> {
+        EntryKind::SHARED.into_iter().chain([EntryKind::Files]).map(|kind| folder.join(kind.folder()))
+    }
+
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.is_guarded
     }
 
     /// Returns the path of an entry, which need not exist.
@@ -156,11 +183,7 @@ impl Cache {
         let room = tokio::task::spawn_blocking(move || cache.make_room(bytes));
         room.await.context("evicting panicked")??;
         make.await?;
-        tokio::task::spawn_blocking(move || making.keep()).await.context("keeping an entry panicked")??;
-        match self.turn(kind, name).await? {
-            Ok(used) => Ok(used),
-            Err(_) => bail!("{} was removed again; try again later", self.entry(kind, name).display()),
-        }
+        tokio::task::spawn_blocking(move || making.keep()).await.context("keeping an entry panicked")?
     }
 
     /// Names the disk as the cause of an error, in one line.
@@ -176,7 +199,9 @@ impl Cache {
 
     async fn turn(&self, kind: EntryKind, name: &str) -> Result<std::result::Result<Used, Making>> {
         loop {
-            match self.take(kind, name)? {
+            let (cache, entry) = (self.clone(), name.to_owned());
+            let taken = tokio::task::spawn_blocking(move || cache.take(kind, &entry)).await;
+            match taken.context("examining an entry panicked")?? {
                 Turn::Present(used) => return Ok(Ok(used)),
                 Turn::Absent(making) => return Ok(Err(making)),
                 Turn::Taken => sleep(TURN_EVERY).await,
@@ -184,28 +209,36 @@ impl Cache {
         }
     }
 
-    /// Takes an entry, or the right to create it.
+    /// Takes an entry, or the right to create it. Blocks while it checks the entry.
     pub(crate) fn take(&self, kind: EntryKind, name: &str) -> Result<Turn> {
         let path = self.entry(kind, name);
         let lock_path = beside(&path, ".lock");
         let folder = self.folder.join(kind.folder());
         std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let failed = || format!("lock {}", lock_path.display());
-        let lock = File::options().create(true).truncate(false).read(true).write(true).open(&lock_path);
-        let lock = lock.with_context(failed)?;
+        let mut lock = open_lock(&lock_path).with_context(failed)?;
         if !is_locked(lock.try_lock_shared()).with_context(failed)? {
             return Ok(Turn::Taken);
         }
-        if kind.is_complete(&path) && is_at(&lock, &lock_path) {
+        if let Some(record) = complete(&path, &mut lock)
+            && is_at(&lock, &lock_path)
+        {
+            if self.is_guarded && !kind.is_intact(&path, &record.seal) {
+                self.discard(&path, &lock).with_context(|| format!("remove {}", path.display()))?;
+                return Ok(Turn::Taken);
+            }
             // Another principal may own the file.
             let _ = lock.set_modified(SystemTime::now());
             return Ok(Turn::Present(Used { path, lock }));
         }
         lock.unlock().with_context(failed)?;
-        if !is_locked(lock.try_lock()).with_context(failed)? || !is_at(&lock, &lock_path) || kind.is_complete(&path) {
+        if !is_locked(lock.try_lock()).with_context(failed)?
+            || !is_at(&lock, &lock_path)
+            || complete(&path, &mut lock).is_some()
+        {
             return Ok(Turn::Taken);
         }
-        let making = Making { kind, path, lock, is_kept: false };
+        let making = Making { kind, path, lock, is_guarded: self.is_guarded, is_kept: false };
         if kind == EntryKind::Environment {
             kill_creators(&making.path);
         }
@@ -214,39 +247,73 @@ impl Cache {
         std::fs::create_dir(&partial).with_context(|| format!("create {}", partial.display()))?;
         Ok(Turn::Absent(making))
     }
+
+    /// Removes an entry that was changed, even if other jobs use it: they find the new one under the same path. `lock`: its
+    /// lock, shared.
+    fn discard(&self, path: &Path, lock: &File) -> io::Result<()> {
+        let turn = self.eviction_lock()?;
+        turn.lock()?;
+        let lock_path = beside(path, ".lock");
+        if is_at(lock, &lock_path) {
+            tracing::warn!(
+                "{} has changed since it was made, although it is read-only: a script or a person has written to it. It is \
+                 removed and made anew",
+                path.display()
+            );
+            let removed = beside(path, ".removed");
+            remove_all(&removed)?;
+            std::fs::rename(path, &removed)?;
+            // The next process makes a new lock.
+            remove_all(&lock_path)?;
+            remove_all(&removed)?;
+        }
+        Ok(())
+    }
+
+    /// Opens the lock of the process that evicts.
+    fn eviction_lock(&self) -> io::Result<File> {
+        open_lock(&self.folder.join("eviction.lock"))
+    }
 }
 
 impl Making {
-    /// Keeps what was created. It is never checked again, so it must survive a power cut.
-    pub(crate) fn keep(mut self) -> Result<()> {
+    /// Keeps what was created. An entry that nothing checks must survive a power cut.
+    pub(crate) fn keep(mut self) -> Result<Used> {
         let partial = beside(&self.path, ".partial");
         let made = if self.kind == EntryKind::Environment { self.path.clone() } else { partial.join(CONTENT) };
         let failed = || format!("write {}", self.path.display());
         disk::sync_file_system(&made).with_context(failed)?;
         let bytes = evict::bytes_on_disk(&made);
-        put_bytes(&mut self.lock, bytes).with_context(failed)?;
-        match self.kind {
-            EntryKind::Environment => drop(File::create(made.join(COMPLETE)).with_context(failed)?),
-            EntryKind::Snapshot | EntryKind::SideInput | EntryKind::Files => {
-                std::fs::rename(&made, &self.path).with_context(failed)?
-            }
+        if self.kind != EntryKind::Environment {
+            std::fs::rename(&made, &self.path).with_context(failed)?;
         }
+        if self.is_guarded {
+            seal::make_read_only(&self.path).with_context(failed)?;
+        }
+        let record = Record { bytes, seal: seal::of(&self.path).with_context(failed)? };
+        put_text(&mut self.lock, &record.to_string()).with_context(failed)?;
         self.is_kept = true;
-        Ok(())
+        let lock = self.lock.try_clone().with_context(failed)?;
+        // The kernel may let another process remove the entry between the two kinds of locks.
+        lock.lock_shared().with_context(failed)?;
+        if !is_at(&lock, &beside(&self.path, ".lock")) {
+            bail!("{} was removed again; try again later", self.path.display());
+        }
+        Ok(Used { path: self.path.clone(), lock })
     }
 
     /// Removes what is there of the entry.
     fn clear(&self) -> io::Result<()> {
         [&self.path, &beside(&self.path, ".partial"), &beside(&self.path, ".removed")]
             .into_iter()
-            .try_for_each(|path| remove(path))
+            .try_for_each(|path| remove_all(path))
     }
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
         let cleared = match self.is_kept {
-            true => remove(&beside(&self.path, ".partial")),
+            true => remove_all(&beside(&self.path, ".partial")),
             false => self.clear(),
         };
         if let Err(error) = cleared {
@@ -262,19 +329,42 @@ pub(crate) fn is_full(error: &anyhow::Error) -> bool {
     error.is::<FullDisk>() || ["No space left on device", "Disk quota exceeded"].iter().any(|said| text.contains(said))
 }
 
-/// Returns the size that the lock of an entry names.
-fn bytes_in(lock: &mut File) -> Option<u64> {
-    let mut text = String::new();
-    lock.rewind().ok()?;
-    lock.read_to_string(&mut text).ok()?;
-    text.parse().ok()
+/// What the lock of a complete entry holds.
+#[derive(Debug)]
+struct Record {
+    bytes: u64,
+    seal: String,
 }
 
-/// Writes the size of an entry into its lock.
-fn put_bytes(lock: &mut File, bytes: u64) -> io::Result<()> {
-    lock.set_len(0)?;
-    lock.rewind()?;
-    lock.write_all(bytes.to_string().as_bytes())
+impl fmt::Display for Record {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}", self.bytes, self.seal)
+    }
+}
+
+/// Returns what the lock says of an entry; `None`: the entry is missing or not complete.
+fn complete(path: &Path, lock: &mut File) -> Option<Record> {
+    let text = text_in(lock)?;
+    let (bytes, seal) = text.split_once(' ')?;
+    path.is_dir().then_some(Record { bytes: bytes.parse().ok()?, seal: seal.to_owned() })
+}
+
+fn text_in(file: &mut File) -> Option<String> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+fn put_text(file: &mut File, text: &str) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(text.as_bytes())
+}
+
+/// Opens a lock, or creates it. Scripts cannot open it, so they cannot hold it.
+fn open_lock(path: &Path) -> io::Result<File> {
+    File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)
 }
 
 fn is_locked(locked: Result<(), TryLockError>) -> io::Result<bool> {
@@ -297,16 +387,4 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    let removed = match path.symlink_metadata() {
-        Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }

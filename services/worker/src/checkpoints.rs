@@ -7,16 +7,19 @@
 //! are removed.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rustix::fs::OFlags;
 use storage::{CheckpointPiece, JobStore};
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::job_users::{self, JobUser};
 
 /// Time between two uploads.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -31,6 +34,8 @@ pub struct Checkpoints {
     folder: Arc<Path>,
     /// `None`: all nodes share the folder.
     remote: Option<Arc<Remote>>,
+    /// Who writes them; `None`: the user of this process.
+    user: Option<Arc<JobUser>>,
 }
 
 #[derive(Debug)]
@@ -101,10 +106,11 @@ struct File {
 }
 
 impl Checkpoints {
-    /// Finds the checkpoints of a job. `work_folder` is that of the job on this node.
-    pub fn new(store: &JobStore, work_folder: &Path) -> Self {
+    /// Finds the checkpoints of a job. `work_folder` is that of the job on this node. `user`: who runs the script, if it is not
+    /// the user of this process.
+    pub fn new(store: &JobStore, work_folder: &Path, user: Option<Arc<JobUser>>) -> Self {
         match store.checkpoints_folder() {
-            Some(folder) => Self { folder: folder.into(), remote: None },
+            Some(folder) => Self { folder: folder.into(), remote: None, user },
             None => {
                 let remote = Remote {
                     store: store.clone(),
@@ -112,7 +118,9 @@ impl Checkpoints {
                     are_old: AtomicBool::new(false),
                     last_look: AsyncMutex::default(),
                 };
-                Self { folder: work_folder.join("checkpoints").into(), remote: Some(remote.into()) }
+                // Links below it are those of scripts.
+                let work_folder = work_folder.canonicalize().unwrap_or_else(|_| work_folder.to_owned());
+                Self { folder: work_folder.join("checkpoints").into(), remote: Some(remote.into()), user }
             }
         }
     }
@@ -219,8 +227,8 @@ impl Checkpoints {
                 content.extend_from_slice(bytes.get(known..).unwrap_or_default());
             }
             remote.stored().entry(mini_batch).or_default().insert(file.name, content.len() as u64);
-            tokio::fs::create_dir_all(path.parent().expect("in a folder")).await?;
-            tokio::fs::write(&path, content).await?;
+            let user = self.user.clone();
+            tokio::task::spawn_blocking(move || write(&path, &content, user.as_deref())).await??;
         }
         Ok(())
     }
@@ -276,8 +284,17 @@ fn files(folder: &Path) -> Vec<(File, u64)> {
     found
 }
 
+fn write(path: &Path, content: &[u8], user: Option<&JobUser>) -> std::io::Result<()> {
+    let folder = path.parent().expect("in a folder");
+    std::fs::create_dir_all(folder)?;
+    let mut file = job_users::open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+    file.write_all(content)?;
+    // The next attempt adds files of its own.
+    user.map_or(Ok(()), |user| user.own(folder))
+}
+
 fn read(path: &Path, range: std::ops::Range<u64>) -> std::io::Result<Bytes> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = job_users::open(path, OFlags::RDONLY)?;
     file.seek(SeekFrom::Start(range.start))?;
     let mut content = Vec::new();
     file.take(range.end - range.start).read_to_end(&mut content)?;
@@ -308,7 +325,7 @@ mod tests {
     async fn another_node_gets_what_was_uploaded_until_the_mini_batch_succeeds() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         let [first, second] = [(); 2].map(|()| tempfile::tempdir().expect("temporary folder"));
-        let here = Checkpoints::new(&store, first.path());
+        let here = Checkpoints::new(&store, first.path(), None);
         assert!(here.are_remote());
         here.upload().await;
         write(&here, "7/a-1", "one");
@@ -319,9 +336,9 @@ mod tests {
         here.upload().await;
         // A node that starts again forgets what it has uploaded.
         write(&here, "7/a-1", "one two three");
-        Checkpoints::new(&store, first.path()).upload().await;
+        Checkpoints::new(&store, first.path(), None).upload().await;
 
-        let there = Checkpoints::new(&store, second.path());
+        let there = Checkpoints::new(&store, second.path(), None);
         there.fetch(7, None).await;
         assert!(!there.folder().exists(), "no earlier attempt is known");
         there.look().await;
@@ -384,11 +401,11 @@ mod tests {
     async fn one_look_serves_all_mini_batches_that_were_received_before_it() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         let [first, second] = [(); 2].map(|()| tempfile::tempdir().expect("temporary folder"));
-        let there = Checkpoints::new(&store, second.path());
+        let there = Checkpoints::new(&store, second.path(), None);
         let received = Instant::now();
         there.fetch(7, Some(received)).await;
 
-        let here = Checkpoints::new(&store, first.path());
+        let here = Checkpoints::new(&store, first.path(), None);
         write(&here, "8/a-1", "one");
         here.upload().await;
         there.fetch(8, Some(received)).await;
@@ -401,7 +418,7 @@ mod tests {
     async fn nodes_share_the_folder_of_a_job() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let store = JobStore::local(folder.path()).expect("folder exists");
-        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"));
+        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"), None);
         assert!(!checkpoints.are_remote() && checkpoints.keep().is_none());
         write(&checkpoints, "7/a-1", "one");
         write(&checkpoints, "8/a-1", "other");

@@ -34,6 +34,8 @@ pub(crate) fn command(file: &Path, folder: &Path, find: impl Fn(&str) -> Option<
     };
     // Some versions lack `--yes`; all of them read the variables.
     command.env("MAMBA_ALWAYS_YES", "true").env("CONDA_ALWAYS_YES", "true");
+    // Files that environments share as hard links would change together.
+    command.env("MAMBA_ALWAYS_COPY", "true").env("CONDA_ALWAYS_COPY", "true");
     command.arg("--prefix").arg(folder).arg("--file").arg(file);
     Ok(command)
 }

@@ -1,9 +1,13 @@
 //! The interpreter of the script: an existing one, or one in an environment that is created once from a requirements
 //! file, a `pyproject.toml` or a conda file, and cached by content.
+//!
+//! Installers run code of the packages that they build. Where the job has a user of its own, they run as this user, and the
+//! worker takes over what they have made.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use protocol::{CondaFile, Environment};
@@ -11,11 +15,16 @@ use tokio::sync::oneshot;
 
 use crate::cache::{Cache, EntryKind, TURN_EVERY, Turn, Used};
 use crate::conda;
+use crate::job_users::JobUser;
 use crate::tools::Tools;
+use crate::variables::Variables;
+
+/// The environment, in its entry: some tools create only folders that do not exist yet.
+const PREFIX: &str = "env";
 
 /// Returns the interpreter of `environment`, and creates it in `cache` if needed. `default` is the interpreter of jobs that
 /// name none. The environment stays while the second value exists. Calls `report` with file and folder before it creates
-/// an environment.
+/// an environment. `variables`: the environment of the programs that create it.
 ///
 /// Takes minutes if it installs packages. Two jobs that need the same environment wait for each other. Kills the installer
 /// if it is dropped.
@@ -23,6 +32,19 @@ pub async fn interpreter(
     environment: Environment,
     default: PathBuf,
     cache: Cache,
+    variables: Variables,
+    report: impl Fn(&Path, &Path) + Send + 'static,
+) -> Result<(PathBuf, Option<Used>)> {
+    interpreter_for(None, environment, default, cache, variables, report).await
+}
+
+/// Like [`interpreter`]. `user`: who creates the environment, if it is not the user of this process.
+pub(crate) async fn interpreter_for(
+    user: Option<Arc<JobUser>>,
+    environment: Environment,
+    default: PathBuf,
+    cache: Cache,
+    variables: Variables,
     report: impl Fn(&Path, &Path) + Send + 'static,
 ) -> Result<(PathBuf, Option<Used>)> {
     let (file, base) = match environment {
@@ -30,7 +52,7 @@ pub async fn interpreter(
         Environment::Interpreter { path } => return Ok((path.as_path().to_owned(), None)),
         Environment::Requirements { file, base } => (file, base),
     };
-    let tools = Tools::default();
+    let tools = Tools::new(variables.installers, user);
     let _stop = tools.stop_on_drop();
     let (sender, receiver) = oneshot::channel();
     // In its own thread: a process that ends does not wait for it.
@@ -38,6 +60,25 @@ pub async fn interpreter(
         let _ = sender.send(virtual_environment(file.as_path(), base.as_path(), &cache, &tools, report));
     });
     receiver.await.context("making the environment panicked")?
+}
+
+/// Whether a file describes the project in its folder.
+fn is_project(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "toml")
+}
+
+/// Copies the files of an unpacked snapshot.
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
+    for entry in std::fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        match entry.file_type()?.is_dir() {
+            true => copy_folder(&from, &to)?,
+            false => drop(std::fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?),
+        }
+    }
+    Ok(())
 }
 
 enum Recipe {
@@ -55,16 +96,21 @@ fn virtual_environment(
     report: impl Fn(&Path, &Path),
 ) -> Result<(PathBuf, Option<Used>)> {
     let content = std::fs::read(file).with_context(|| format!("read the environment file {}", file.display()))?;
-    let recipe = recipe(file, &content, base, tools)?;
+    let mut recipe = recipe(file, &content, base, tools)?;
     let version = match &recipe {
         Recipe::Virtual { base, .. } => tools.version(base)?,
         Recipe::Conda => "conda".to_owned(),
     };
     let mut digest = blake3::Hasher::new();
     digest.update(&content).update(version.as_bytes()).update(file.extension().unwrap_or_default().as_encoded_bytes());
+    // Of a project on a worker, which is an unpacked snapshot, the code belongs to the content, too.
+    let project = file.parent().filter(|_| cache.is_guarded() && is_project(file));
+    if let Some(code) = project.map(storage::digest_of).transpose()?.flatten() {
+        digest.update(code.as_bytes());
+    }
     let name = &digest.finalize().to_hex()[..16];
-    let folder = cache.entry(EntryKind::Environment, name);
-    let python = folder.join("bin/python");
+    let entry = cache.entry(EntryKind::Environment, name);
+    let python = entry.join(PREFIX).join("bin/python");
     loop {
         match cache.take(EntryKind::Environment, name)? {
             Turn::Present(used) => return Ok((python, Some(used))),
@@ -73,20 +119,30 @@ fn virtual_environment(
                 std::thread::sleep(TURN_EVERY);
             }
             Turn::Absent(making) => {
-                report(file, &folder);
+                report(file, &entry);
                 cache.make_room(0)?;
-                create(file, &recipe, &folder, tools)?;
-                making.keep()?;
+                let scratch = cache.content(EntryKind::Environment, name);
+                if let (Some(project), Recipe::Virtual { packages, .. }) = (project, &mut recipe) {
+                    // Installers write into the folder of a project.
+                    copy_folder(project, &scratch.join("project"))?;
+                    *packages = vec![scratch.join("project").into()];
+                }
+                tools.own(&[&entry, &scratch])?;
+                create(file, &recipe, &entry, &scratch, tools)?;
+                tools.give_up(&entry)?;
+                return Ok((python, Some(making.keep()?)));
             }
         }
     }
 }
 
-fn create(file: &Path, recipe: &Recipe, folder: &Path, tools: &Tools) -> Result<()> {
+/// Creates an environment in an entry of the cache.
+fn create(file: &Path, recipe: &Recipe, entry: &Path, scratch: &Path, tools: &Tools) -> Result<()> {
+    let folder = &entry.join(PREFIX);
     match recipe {
         Recipe::Virtual { base, packages } => {
             tools
-                .create(Command::new(base).args(["-m", "venv"]).arg(folder), folder)
+                .create(Command::new(base).args(["-m", "venv"]).arg(folder), entry, scratch)
                 .with_context(|| format!("create a virtual environment with {}", base.display()))?;
             let mut install = Command::new(folder.join("bin/python"));
             install.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"]).args(packages);
@@ -94,13 +150,13 @@ fn create(file: &Path, recipe: &Recipe, folder: &Path, tools: &Tools) -> Result<
             install.current_dir(file.parent().unwrap_or(Path::new("/")));
             if !packages.is_empty() {
                 tools
-                    .create(&mut install, folder)
+                    .create(&mut install, entry, scratch)
                     .with_context(|| format!("install the packages of {}", file.display()))?;
             }
         }
         Recipe::Conda => {
             tools
-                .create(&mut conda::command(file, folder, |tool| tools.find(tool))?, folder)
+                .create(&mut conda::command(file, folder, |tool| tools.find(tool))?, entry, scratch)
                 .with_context(|| format!("create the environment of {}", file.display()))?;
         }
     }
@@ -109,7 +165,7 @@ fn create(file: &Path, recipe: &Recipe, folder: &Path, tools: &Tools) -> Result<
 
 fn recipe(file: &Path, content: &[u8], base: &Path, tools: &Tools) -> Result<Recipe> {
     if !CondaFile::is_named(file) {
-        let packages = match file.extension().is_some_and(|extension| extension == "toml") {
+        let packages = match is_project(file) {
             true => vec![file.parent().unwrap_or(Path::new(".")).into()],
             false => vec!["--requirement".into(), file.into()],
         };
@@ -142,7 +198,6 @@ fn recipe(file: &Path, content: &[u8], base: &Path, tools: &Tools) -> Result<Rec
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -154,18 +209,26 @@ mod tests {
         Environment::Requirements { file: file.into(), base: "python3".into() }
     }
 
+    fn variables() -> Variables {
+        Variables::without_secrets(std::env::vars_os().collect(), &[], &[])
+    }
+
+    fn tools() -> Tools {
+        Tools::new(variables().installers, None)
+    }
+
     async fn made(
         environment: Environment,
         folder: &Path,
         report: impl Fn(&Path, &Path) + Send + 'static,
     ) -> Result<(PathBuf, Option<Used>)> {
         let cache = Cache::new(folder.join("cache"), Limits::default());
-        interpreter(environment, "python3".into(), cache, report).await
+        interpreter(environment, "python3".into(), cache, variables(), report).await
     }
 
     #[test]
     fn pip_installs_packages_of_conda_without_its_tools() {
-        let tools = Tools::default();
+        let tools = tools();
         let file = b"dependencies: [six=1.16, {pip: [tqdm]}]";
         match recipe(Path::new("e.yml"), file, Path::new("python3"), &tools).expect("a conda file") {
             Recipe::Virtual { packages, .. } => assert_eq!(packages, ["six==1.16.*", "tqdm"]),
@@ -195,7 +258,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let wheelhouse = folder.path().join("none.txt");
         std::fs::write(wheelhouse, "# nothing\n").expect("writable");
-        let python = Tools::default().version(Path::new("python3")).expect("installed");
+        let python = tools().version(Path::new("python3")).expect("installed");
         let minor = python.split('.').take(2).collect::<Vec<_>>().join(".");
         let create = |text: &str| {
             let file = folder.path().join("environment.yml");
@@ -207,6 +270,41 @@ mod tests {
         assert!(made.expect("an empty environment can be created").0.exists());
         let error = create("dependencies: [python=3.99, pip: [a]]").await.expect_err("there is no such version");
         assert!(format!("{error:#}").contains("asks for Python 3.99"), "{error:#}");
+    }
+
+    /// Two teams have the same `pyproject.toml`, and different code. What builds it writes into its folder.
+    #[tokio::test]
+    async fn project_on_a_worker_is_known_by_its_code_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let project = folder.path().join("project");
+        std::fs::create_dir(&project).expect("writable");
+        let write = |name: &str, text: &str| std::fs::write(project.join(name), text).expect("writable");
+        write("pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n");
+        write(
+            "backend.py",
+            "import os, zipfile\n\
+             def build_wheel(directory, config_settings=None, metadata_directory=None):\n\
+             \x20   open('left', 'w').close()\n\
+             \x20   name, about = 'tiny-1.0-py3-none-any.whl', 'tiny-1.0.dist-info/'\n\
+             \x20   with zipfile.ZipFile(os.path.join(directory, name), 'w') as wheel:\n\
+             \x20       wheel.write('tiny.py')\n\
+             \x20       wheel.writestr(about + 'METADATA', 'Metadata-Version: 2.1\\nName: tiny\\nVersion: 1.0\\n')\n\
+             \x20       wheel.writestr(about + 'WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n\
+             \x20       wheel.writestr(about + 'RECORD', '')\n\
+             \x20   return name\n",
+        );
+        let environment =
+            Environment::Requirements { file: project.join("pyproject.toml").into(), base: "python3".into() };
+        for value in ["1", "2"] {
+            write("tiny.py", &format!("VALUE = {value}"));
+            let before = storage::digest_of(&project).expect("readable");
+            let cache = Cache::new(folder.path().join("cache"), Limits::default()).guarded();
+            let made = interpreter(environment.clone(), "python3".into(), cache, variables(), |_, _| ()).await;
+            let (python, _used) = made.expect("the project can be installed");
+            let printed = tools().run(Command::new(python).args(["-c", "import tiny; print(tiny.VALUE)"]));
+            assert_eq!(printed.expect("it is installed").trim(), value);
+            assert_eq!(storage::digest_of(&project).expect("readable"), before, "nothing is left in its folder");
+        }
     }
 
     #[tokio::test]

@@ -11,6 +11,8 @@
 //! | `python_process`, `scratch` | starts, messages, observes and kills one interpreter; its working directory |
 //! | `cache` | what this machine keeps for later jobs, and what leaves it when it is too much |
 //! | `environment`, `conda`, `tools` | the interpreter of the script, and the programs that create one |
+//! | `job_users` | a user of its own for each job, where the worker may change users |
+//! | `variables` | which environment variables of this process scripts get |
 //! | `offer`, `gpu` | what this machine offers to jobs |
 //! | `prepare`, `memory_files` | prepares the argument of `run()`: paths, or a table in shared memory |
 //! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
@@ -43,6 +45,7 @@ mod dead_letters;
 mod environment;
 mod few_lines;
 mod gpu;
+mod job_users;
 mod lease;
 mod limit;
 mod memory_files;
@@ -68,18 +71,21 @@ mod side_inputs;
 mod silent_store;
 mod stop;
 mod tools;
+mod variables;
 
 pub use agent::{Agent, Timing, report_provisioning};
 pub use allocator::keep_freed_memory;
 pub use cache::{Cache, Limits as CacheLimits, Used};
 pub use environment::interpreter;
 pub use gpu::{VisibleGpus, default_process_count, process_count};
+pub use job_users::{JobUser, UserRange, is_root};
 pub use memory_groups::{NoMemoryGroups, plan as plan_memory_groups};
 pub use node::executor::unspent;
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};
 pub use offer::offer;
 pub use side_inputs::{fetch_side_inputs, replace_paths};
 pub use stop::{Stop, StopSender};
+pub use variables::{Variables, hide_process};
 
 /// The parts of agents and nodes beside scheduler and roster, from which the simulation builds its nodes.
 pub mod parts {

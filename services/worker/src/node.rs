@@ -52,7 +52,7 @@ mod spot;
 mod work;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,9 +65,10 @@ use tokio::sync::watch;
 
 use crate::agent::Timing;
 use crate::cache::{Cache, Limits};
+use crate::job_users::{JobUsers, UserRange};
 use crate::memory_groups::{MemoryGroups, plan as plan_memory_groups};
 use crate::stop::Stop;
-use crate::{Crash, VisibleGpus, default_process_count, offer};
+use crate::{Crash, Variables, VisibleGpus, default_process_count, offer};
 use event_loop::EventLoop;
 use protection::Protection;
 pub use protection::TaskProtection;
@@ -99,6 +100,8 @@ pub struct Node {
     pub python: PathBuf,
     /// Folder that holds the Python packages `gristmill` and `azureml_user`.
     pub package: PathBuf,
+    /// What scripts get of the environment of this process.
+    pub variables: Variables,
     /// Folder for caches, which other nodes of this machine may share, and for working directories of this node.
     pub work_folder: PathBuf,
     /// Bytes of tables that may be ready at once for one job.
@@ -125,6 +128,8 @@ pub struct NodeOptions {
     pub labels: BTreeMap<String, String>,
     /// Whether to limit the memory of jobs by control groups, where this machine allows it.
     pub limits_memory: bool,
+    /// The users of which each job gets one; `None`: scripts run as the user of this process.
+    pub job_users: Option<UserRange>,
     /// How often the node uploads changed log files.
     pub log_period: Duration,
     /// Where to look for spot notices.
@@ -145,6 +150,7 @@ impl Default for NodeOptions {
             cache: Limits::default(),
             labels: BTreeMap::new(),
             limits_memory: false,
+            job_users: None,
             log_period: seconds(5),
             spot_notice: None,
             health: Health::default(),
@@ -184,6 +190,16 @@ impl Node {
         made.inspect_err(|error| tracing::info!("this worker cannot limit the memory of jobs: {error:#}")).ok()
     }
 
+    /// Makes the users of jobs ready.
+    fn users(&self) -> Result<Option<JobUsers>> {
+        let Some(range) = self.options.job_users.clone() else { return Ok(None) };
+        let folders = Cache::folders(&self.work_folder).chain([self.work_folder.join("nodes").join(&self.name)]);
+        // A relative name of a program is looked up in PATH.
+        let needed: Vec<&Path> =
+            [&*self.python, &*self.package].into_iter().filter(|path| path.is_absolute()).collect();
+        JobUsers::start(range, &self.work_folder, folders, &needed).map(Some)
+    }
+
     /// Works until the caller stops it, there is no work, or the machine is taken away. Returns everything it holds
     /// to the queue. An error means that a queue cannot be used.
     pub async fn run(self, stop: watch::Receiver<Stop>) -> Result<Ended> {
@@ -191,9 +207,11 @@ impl Node {
         let spot_notice =
             async { if let Some(spot) = spot { spot.given().await } else { std::future::pending().await } };
         let protection = Protection::start(self.options.task_protection.clone());
-        let cache = Cache::new(self.work_folder.clone(), self.options.cache);
+        let cache = Cache::new(self.work_folder.clone(), self.options.cache).guarded();
         let memory_groups = self.memory_groups();
-        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups, buried: Default::default() });
+        let users = self.users()?.map(Arc::new);
+        let shared =
+            Arc::new(Shared { node: self, cache, protection, memory_groups, users, buried: Default::default() });
         let node = &shared.node;
         let folder = shared.folder();
         let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 
 use chrono::{SecondsFormat, Utc};
 use protocol::{Attempt, ErrorReport};
+use rustix::fs::OFlags;
+
+use crate::job_users;
 
 /// The paths and the main log of one node.
 pub struct NodeLog {
@@ -137,7 +140,7 @@ pub fn append_to(path: &Path) -> std::io::Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    File::options().append(true).create(true).open(path)
+    job_users::open(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
 }
 
 /// Joins lines, so that text of scripts and queues cannot imitate a line of the engine.

@@ -11,6 +11,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
+
+use crate::job_users;
+
 /// Lines of a quotation.
 const LINES_MAX: usize = 10;
 /// Bytes of a quotation.
@@ -150,7 +154,7 @@ fn lines(bytes: &[u8]) -> Vec<String> {
 
 /// Returns the last bytes of a file behind an offset, and whether bytes before them are left out.
 fn end_of(path: &Path, beginning: u64, bytes_max: u64) -> std::io::Result<(Vec<u8>, bool)> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = job_users::open(path, OFlags::RDONLY)?;
     let start = beginning.max(file.metadata()?.len().saturating_sub(bytes_max));
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();

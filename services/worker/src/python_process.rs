@@ -6,7 +6,6 @@
 //! no signal hits a recycled process id.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -35,8 +34,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::job_users::JobUser;
 use crate::orphans::{self, PROCESS_VARIABLE};
 use crate::printed::Pipes;
+use crate::variables::Environment;
 use crate::{capped_log, memory_files};
 
 /// Descriptor of the child's end of the socket. Part of the contract with the Python package.
@@ -63,10 +64,12 @@ pub struct Start {
     pub package: PathBuf,
     /// Working directory.
     pub scratch: PathBuf,
-    /// Added to the environment of the agent.
-    pub environment: Vec<(OsString, OsString)>,
+    /// The whole environment, apart from `marker`.
+    pub environment: Environment,
     /// Scheduling priority, 0 to 20.
     pub nice: u32,
+    /// Who runs the process; `None`: the user of the agent.
+    pub user: Option<Arc<JobUser>>,
     /// Where the process enters a control group.
     pub group: Option<std::fs::File>,
     /// Value that identifies the process on this machine. Its children inherit it.
@@ -118,6 +121,7 @@ impl PythonProcess {
         command
             .arg(start.package.join("gristmill/bootstrap.py"))
             .current_dir(&start.scratch)
+            .env_clear()
             .envs(start.environment.iter().map(|(name, value)| (name, value)))
             .env(PROCESS_VARIABLE, &start.marker)
             .stdin(Stdio::null())
@@ -125,6 +129,7 @@ impl PythonProcess {
             .stderr(Stdio::piped());
         let (socket, status, nice) = (socket_fd.as_raw_fd(), status_fd.as_raw_fd(), start.nice as libc::c_int);
         let group = start.group.as_ref().map(AsRawFd::as_raw_fd);
+        let become_user = start.user.as_ref().map(|user| user.becoming());
         // SAFETY: between fork and exec the closure makes only async-signal-safe calls, on descriptors that this
         // function keeps open until the child has started.
         unsafe {
@@ -137,7 +142,7 @@ impl PythonProcess {
                 }
                 // The process also runs with an unchanged priority.
                 libc::setpriority(libc::PRIO_PROCESS, 0, nice);
-                Ok(())
+                become_user.as_ref().map_or(Ok(()), |become_user| become_user())
             });
         }
         let mut child = orphans::start(|| command.spawn(), tokio::process::Child::id)

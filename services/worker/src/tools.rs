@@ -15,7 +15,9 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
 
+use crate::job_users::{JobUser, take_back};
 use crate::orphans::environment_has;
+use crate::variables::Environment;
 
 /// How many lines of a program that failed are quoted.
 const LINES: usize = 15;
@@ -28,7 +30,13 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The programs of one environment, which run one after the other, each in a process group of its own.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tools(Arc<Mutex<RunningTool>>);
+pub(crate) struct Tools {
+    state: Arc<Mutex<RunningTool>>,
+    /// What they get of the environment of this process.
+    variables: Arc<Environment>,
+    /// Who runs them; `None`: the user of this process.
+    user: Option<Arc<JobUser>>,
+}
 
 #[derive(Debug, Default)]
 struct RunningTool {
@@ -41,7 +49,7 @@ pub(crate) struct StopOnDrop(Tools);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        let mut state = self.0.0.lock().expect("no holder panics");
+        let mut state = self.0.state.lock().expect("no holder panics");
         state.is_stopped = true;
         if let Some(leader) = state.running {
             let _ = kill_process_group(leader, Signal::KILL);
@@ -50,20 +58,48 @@ impl Drop for StopOnDrop {
 }
 
 impl Tools {
+    /// `variables`: what the programs get of the environment of this process. `user`: who runs them, if it is another one.
+    pub(crate) fn new(variables: Environment, user: Option<Arc<JobUser>>) -> Self {
+        Self { variables: variables.into(), user, ..Self::default() }
+    }
+
+    /// Makes folders to which the programs write.
+    pub(crate) fn own(&self, folders: &[&Path]) -> Result<()> {
+        for folder in folders {
+            let made = match &self.user {
+                Some(user) => user.own_all(folder),
+                None => std::fs::create_dir_all(folder),
+            };
+            made.with_context(|| format!("create {}", folder.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a folder from the programs, which have ended.
+    pub(crate) fn give_up(&self, folder: &Path) -> Result<()> {
+        let Some(user) = &self.user else { return Ok(()) };
+        user.kill_all();
+        take_back(folder).with_context(|| format!("take over {}", folder.display()))
+    }
+
     pub(crate) fn stop_on_drop(&self) -> StopOnDrop {
         StopOnDrop(self.clone())
     }
 
     /// Fails once the programs have been stopped.
     pub(crate) fn check_not_stopped(&self) -> Result<()> {
-        match self.0.lock().expect("no holder panics").is_stopped {
+        match self.state.lock().expect("no holder panics").is_stopped {
             true => bail!("the environment is no longer needed"),
             false => Ok(()),
         }
     }
 
-    /// Runs a program that creates the environment in this folder, as [`run`](Self::run) does.
-    pub(crate) fn create(&self, command: &mut Command, folder: &Path) -> Result<String> {
+    /// Runs a program that creates the environment in this folder, as [`run`](Self::run) does. `scratch`: a folder for other
+    /// files of a user who has none.
+    pub(crate) fn create(&self, command: &mut Command, folder: &Path, scratch: &Path) -> Result<String> {
+        if self.user.is_some() {
+            command.env("HOME", scratch).env("TMPDIR", scratch);
+        }
         self.run(command.env(CREATES_VARIABLE, folder))
     }
 
@@ -71,13 +107,20 @@ impl Tools {
     /// its last lines, below the one that says most.
     pub(crate) fn run(&self, command: &mut Command) -> Result<String> {
         let program = command.get_program().to_string_lossy().into_owned();
+        let own: Environment =
+            command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
+        command.env_clear().envs(self.variables.iter().cloned()).envs(own);
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(user) = &self.user {
+            // SAFETY: `becoming` makes only async-signal-safe calls.
+            unsafe { command.pre_exec(user.becoming()) };
+        }
         // The program of a killed node dies too, though not what it has started (see `kill_creators`). The thread that
         // waits lives as long as it.
         // SAFETY: `prctl` is async-signal-safe.
-        unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
+        unsafe { command.pre_exec(move || Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
         let child = {
-            let mut state = self.0.lock().expect("no holder panics");
+            let mut state = self.state.lock().expect("no holder panics");
             if state.is_stopped {
                 bail!("{program} was not started, because the environment is no longer needed");
             }
@@ -86,7 +129,7 @@ impl Tools {
             child
         };
         let output = child.wait_with_output();
-        self.0.lock().expect("no holder panics").running = None;
+        self.state.lock().expect("no holder panics").running = None;
         let output = output.with_context(|| format!("wait for {program}"))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -176,7 +219,7 @@ mod tests {
 
     #[test]
     fn stop_kills_the_children_of_a_program_too() {
-        let tools = Tools::default();
+        let tools = Tools::new(std::env::vars_os().collect(), None);
         let stop = tools.stop_on_drop();
         let (sender, pipe) = std::sync::mpsc::channel();
         // The program ends only when its child has closed the pipe.

@@ -103,7 +103,7 @@ impl Agent {
         let (announcements, announcer) = Announcer {
             job_id: self.spec.job_id.clone(),
             store: self.store.clone(),
-            checkpoints: Checkpoints::new(&self.store, Path::new("")),
+            checkpoints: Checkpoints::new(&self.store, Path::new(""), None),
             tasks: self.tasks.clone(),
             results: self.results.clone(),
             leases: leases.clone(),

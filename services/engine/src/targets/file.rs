@@ -11,13 +11,14 @@ use toml::de::{DeTable, DeValue};
 use super::address::LEASE_SECONDS_MIN;
 use super::line::{Line, unknown};
 use super::names;
-use super::variables::replace_variables;
+use super::variables::{names_in, replace_variables};
 use job_file::AzureNames;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "gristmill.toml";
 /// Keys of a target.
-pub const KEYS: &[&str] = &["queue", "store", "region", "endpoint", "python", "lease_seconds", "management"];
+pub const KEYS: &[&str] =
+    &["queue", "store", "region", "endpoint", "python", "lease_seconds", "management", "pass_environment"];
 
 /// A table `[targets.NAME]` as written, with variables replaced and values not yet parsed; `queue` with its line.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -36,6 +37,10 @@ pub struct TargetTable {
     pub python: Option<String>,
     /// How long the broker lets a consumer hold a delivery.
     pub lease_seconds: Option<u64>,
+    /// Environment variables of a worker that scripts get.
+    pub pass_environment: Vec<String>,
+    /// Environment variables from which the address of the broker is made, which scripts never get.
+    pub secret_variables: Vec<String>,
 }
 
 /// A file of targets.
@@ -116,6 +121,9 @@ fn read_target<'a>(
         let DeValue::String(text) = value.get_ref() else {
             return Err(line.error(format!("{field}.{name}: must be a text in quotes")));
         };
+        if matches!(name, "queue" | "management") {
+            entry.secret_variables.extend(names_in(text));
+        }
         let text = replace_variables(text, variable).map_err(|error| line.error(format!("{field}.{name}: {error}")))?;
         match name {
             "queue" => entry.queue = Some((text, line.number)),
@@ -123,6 +131,7 @@ fn read_target<'a>(
             "region" => entry.region = Some(text),
             "endpoint" => entry.endpoint = Some(text),
             "management" => entry.management = Some(text),
+            "pass_environment" => entry.pass_environment = super::variable_names(&text),
             _ => entry.python = Some(text),
         }
     }
@@ -160,6 +169,20 @@ mod tests {
         assert_eq!(file.targets["a"].store.as_deref(), Some("s3://p@ss/word"));
         assert_eq!(file.targets["a"].endpoint.as_deref(), Some("http://127.0.0.1:4566"));
         assert_eq!(file.targets["b"].queue.as_ref().expect("given").0, "amqp://me:p%40ss%2Fword@host/");
+    }
+
+    #[test]
+    fn variables_of_the_broker_are_known_by_name() {
+        let text = "[targets.a]\nqueue = 'amqp://${PASSWORD}:${PASSWORD}@host/'\nstore = 's3://${PASSWORD}'\n\
+                    pass_environment = 'HF_TOKEN, AWS_*'\n";
+        let target = &read_text(text).expect("valid").targets["a"];
+        assert_eq!(target.secret_variables, ["PASSWORD", "PASSWORD"]);
+        assert_eq!(target.pass_environment, ["HF_TOKEN", "AWS_*"]);
+        assert!(
+            read_text("[targets.a]\nstore = 's3://${PASSWORD}'\n").expect("valid").targets["a"]
+                .secret_variables
+                .is_empty()
+        );
     }
 
     #[test]

@@ -14,6 +14,11 @@ pub(super) enum VariableError {
     NotSet(String),
 }
 
+/// Returns the names of the variables in a text.
+pub(super) fn names_in(text: &str) -> impl Iterator<Item = String> {
+    text.split("${").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0.to_owned()))
+}
+
 /// Replaces `${NAME}` by the values of variables. Percent-encodes values in the user info of an address, because a password
 /// may hold any character.
 pub(super) fn replace_variables(

@@ -96,6 +96,38 @@ fn names(tree: &Tree) -> Vec<&str> {
 }
 
 #[test]
+fn unpacked_folder_has_its_digest_until_it_is_changed() {
+    let test = Folders::new();
+    test.write("main.py", b"import helper");
+    test.write("helper/__init__.py", b"");
+    test.write("helper-2.txt", &[7; 70_000]);
+    let script = test.write(&format!("{}/run.sh", "long-name".repeat(20)), b"#!/bin/sh");
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("own file");
+    let snapshot = test.pack_scripts(Some("main.py"));
+    let copy = test.path("copy");
+    test.unpack(&snapshot);
+    let is_intact = || digest_of(&copy).expect("readable").as_ref() == Some(&snapshot.digest);
+    assert!(is_intact());
+
+    let main = copy.join("main.py");
+    fs::write(&main, b"import evil  ").expect("writable");
+    assert!(!is_intact(), "changed text");
+    fs::write(&main, b"import helper").expect("writable");
+    assert!(is_intact());
+    fs::write(copy.join("helper.py"), b"").expect("writable");
+    assert!(!is_intact(), "one more file");
+    fs::remove_file(copy.join("helper.py")).expect("own file");
+    fs::create_dir(copy.join("empty")).expect("writable");
+    assert!(!is_intact(), "one more folder");
+    fs::remove_dir(copy.join("empty")).expect("own folder");
+    fs::set_permissions(&main, Permissions::from_mode(0o755)).expect("own file");
+    assert!(!is_intact(), "another mode");
+    fs::rename(&main, test.path("elsewhere")).expect("own file");
+    symlink(test.path("elsewhere"), &main).expect("writable");
+    assert!(!is_intact(), "a link to the same text, which can change later");
+}
+
+#[test]
 fn scripts_travel_without_what_is_ignored_but_with_the_entry_script() {
     let test = Folders::new();
     for name in [

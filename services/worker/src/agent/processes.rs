@@ -1,9 +1,9 @@
 //! Starts Python processes.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use anyhow::Context;
 use protocol::{
     Chance, Configure, GpuSet, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, ResultEvent, ToProcess,
     milliseconds_since_epoch,
@@ -16,6 +16,7 @@ use crate::gpu::threads_each;
 use crate::node_log::LogFile;
 use crate::python_process::{PythonProcess, Start};
 use crate::scheduler::{Announcement, Event, ProcessId};
+use crate::variables::Environment;
 use crate::{oom, scratch};
 
 /// Largest log file of one process's user code.
@@ -40,6 +41,9 @@ impl Executor {
         let name = process.name();
         let scratch = self.agent.work_folder.join("scratch").join(&name);
         let started = scratch::create(&scratch, self.agent.spec.source_directory.as_path()).and_then(|()| {
+            if let Some(user) = &self.agent.user {
+                user.own(&scratch).with_context(|| format!("give {} to its user", scratch.display()))?;
+            }
             self.link_model()?;
             let start = Start {
                 marker: format!("{}/{}/{name}/{}", self.agent.spec.job_id, self.agent.node, std::process::id()),
@@ -48,6 +52,7 @@ impl Executor {
                 scratch: scratch.clone(),
                 environment: self.environment(gpus.as_ref(), sees),
                 nice: self.agent.spec.nice,
+                user: self.agent.user.clone(),
                 group: self.group(),
                 logs: ["stdout.txt", "stderr.txt"].map(|stream| self.log.system_file(&name, stream)),
                 log_bytes_max: LOG_BYTES_MAX,
@@ -118,13 +123,22 @@ impl Executor {
         }
     }
 
-    fn environment(&self, assigned: Option<&GpuSet>, sees: Option<Vec<u32>>) -> Vec<(OsString, OsString)> {
+    /// Returns the environment of a process. Of two values for a variable, the last one counts.
+    fn environment(&self, assigned: Option<&GpuSet>, sees: Option<Vec<u32>>) -> Environment {
         let spec = &self.agent.spec;
-        let mut variables: Vec<(OsString, OsString)> = vec![
+        let mut variables = self.agent.variables.scripts.clone();
+        if let Some(user) = &self.agent.user {
+            variables.extend(user.variables(&self.agent.work_folder));
+        }
+        if spec.snapshots.source.is_some() {
+            // The cache that holds the script is read-only, except for root.
+            variables.push(("PYTHONDONTWRITEBYTECODE".into(), "1".into()));
+        }
+        variables.extend([
             ("AZUREML_BI_OUTPUT_PATH".into(), spec.output.folder.as_path().into()),
             ("AZUREML_NODE_COUNT".into(), spec.node_count.unwrap_or(1).to_string().into()),
             ("AZUREML_RUN_ID".into(), spec.job_id.clone().into()),
-        ];
+        ]);
         if !spec.model.is_empty() {
             variables.push((MODEL.into(), self.model_folder().into()));
         }

@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
+
+use crate::job_users;
 use crate::orphans::Stat;
 use crate::python_process::PythonProcess;
 
@@ -37,7 +40,7 @@ impl StackDump {
         let read = || -> std::io::Result<Vec<u8>> {
             use std::os::unix::fs::FileExt;
             let mut bytes = vec![0; (size - self.offset).min(DUMP_BYTES_MAX) as usize];
-            std::fs::File::open(&self.file)?.read_exact_at(&mut bytes, self.offset)?;
+            job_users::open(&self.file, OFlags::RDONLY)?.read_exact_at(&mut bytes, self.offset)?;
             Ok(bytes)
         };
         let stack = read().unwrap_or_default();

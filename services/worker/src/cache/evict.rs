@@ -10,10 +10,11 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use protocol::memory as size;
+use storage::disk::remove_all;
 use telemetry::metrics;
 use telemetry::metrics::CAUSE;
 
-use super::{Cache, EntryKind, beside, bytes_in, files, is_at, is_locked, put_bytes, remove};
+use super::{Cache, EntryKind, beside, complete, files, is_at, is_locked, open_lock};
 
 const GB: u64 = 1 << 30;
 /// The default of [`Limits::bytes`]: at most this, and a part of the file system.
@@ -189,9 +190,9 @@ impl Cache {
 
     fn evict(&self, limits: Limits, wanted: u64) -> Result<()> {
         std::fs::create_dir_all(&self.folder).with_context(|| format!("create {}", self.folder.display()))?;
-        let path = self.folder.join("eviction.lock");
-        let turn = File::create(&path).with_context(|| format!("create {}", path.display()))?;
-        turn.lock().with_context(|| format!("lock {}", path.display()))?;
+        let failed = || format!("lock the caches in {}", self.folder.display());
+        let turn = self.eviction_lock().with_context(failed)?;
+        turn.lock().with_context(failed)?;
         let found = self.find().context("look at the caches")?;
         let free = Disk::of(&self.folder).context("look at the disk of the caches")?.free;
         let mut held = found.bytes();
@@ -230,7 +231,7 @@ impl Cache {
             names.dedup();
             for name in names {
                 let path = folder.join(name);
-                match look(kind, &path) {
+                match look(&path) {
                     Ok(Some(entry)) => {
                         found.paths.push((kind, path));
                         found.entries.push(entry);
@@ -249,36 +250,21 @@ impl Cache {
 }
 
 /// Returns an entry; `None`: it is not there, or not complete. Removes what a killed process has left of it.
-fn look(kind: EntryKind, path: &Path) -> io::Result<Option<Candidate>> {
+fn look(path: &Path) -> io::Result<Option<Candidate>> {
     let lock_path = beside(path, ".lock");
-    let mut lock = File::options().create(true).truncate(false).read(true).write(true).open(&lock_path)?;
+    let mut lock = open_lock(&lock_path)?;
     let in_use = !is_locked(lock.try_lock())?;
+    let record = complete(path, &mut lock);
     if !in_use && is_at(&lock, &lock_path) {
-        remove(&beside(path, ".partial"))?;
-        remove(&beside(path, ".removed"))?;
-        if !kind.is_complete(path) {
-            remove(path)?;
-            remove(&lock_path)?;
-            return Ok(None);
+        remove_all(&beside(path, ".partial"))?;
+        remove_all(&beside(path, ".removed"))?;
+        if record.is_none() {
+            remove_all(path)?;
+            remove_all(&lock_path)?;
         }
-    }
-    if !kind.is_complete(path) {
-        return Ok(None);
     }
     let used_at = lock.metadata()?.modified()?;
-    let bytes = match bytes_in(&mut lock) {
-        Some(bytes) => bytes,
-        None => {
-            let bytes = bytes_on_disk(path);
-            if !in_use {
-                // An earlier version has created it.
-                put_bytes(&mut lock, bytes)?;
-                lock.set_modified(used_at)?;
-            }
-            bytes
-        }
-    };
-    Ok(Some(Candidate { bytes, used_at, in_use }))
+    Ok(record.map(|record| Candidate { bytes: record.bytes, used_at, in_use }))
 }
 
 /// Removes an entry, unless a job uses it or has used it since `used_at`.
@@ -291,8 +277,8 @@ fn remove_unused(path: &Path, used_at: SystemTime) -> io::Result<bool> {
     let removed = beside(path, ".removed");
     // It disappears at one instant: whatever happens now, no job finds half of it.
     std::fs::rename(path, &removed)?;
-    remove(&removed)?;
-    remove(&lock_path)?;
+    remove_all(&removed)?;
+    remove_all(&lock_path)?;
     Ok(true)
 }
 

@@ -14,8 +14,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use storage::disk::remove_all;
+
 use super::evict::{Candidate, Limits, bytes_on_disk};
-use super::{beside, bytes_in, is_at, is_locked, put_bytes, remove};
+use super::{beside, is_at, is_locked, put_text, text_in};
 
 const LOCK: &str = "lock";
 const ENDED: &str = "ended";
@@ -29,7 +31,7 @@ pub(crate) fn claim(folder: &Path) -> io::Result<File> {
         lock.lock_shared()?;
         if is_at(&lock, &folder.join(LOCK)) {
             // It is open again.
-            remove(&folder.join(ENDED))?;
+            remove_all(&folder.join(ENDED))?;
             return Ok(lock);
         }
     }
@@ -52,7 +54,7 @@ pub(crate) fn has_ended(folder: &Path) -> io::Result<()> {
     let used_at = folder.metadata()?.modified()?;
     let bytes = bytes_on_disk(folder);
     let mut mark = File::options().create(true).truncate(true).write(true).read(true).open(folder.join(ENDED))?;
-    put_bytes(&mut mark, bytes)?;
+    put_text(&mut mark, &bytes.to_string())?;
     mark.set_modified(used_at)
 }
 
@@ -64,7 +66,7 @@ pub(super) fn find(nodes: &Path, limits: Limits) -> Vec<(PathBuf, Candidate)> {
             return None;
         }
         if let Ok(mut mark) = File::open(folder.join(ENDED)) {
-            let (used_at, bytes) = (mark.metadata().ok()?.modified().ok()?, bytes_in(&mut mark)?);
+            let (used_at, bytes) = (mark.metadata().ok()?.modified().ok()?, text_in(&mut mark)?.parse().ok()?);
             return Some((folder, Candidate { bytes, used_at, in_use: false }));
         }
         let used_at = folder.metadata().ok()?.modified().ok()?;
@@ -84,7 +86,7 @@ pub(super) fn remove_unused(folder: &Path) -> io::Result<bool> {
     }
     let removed = beside(folder, ".removed");
     std::fs::rename(folder, &removed)?;
-    remove(&removed)?;
+    remove_all(&removed)?;
     Ok(true)
 }
 

@@ -1,6 +1,7 @@
 //! What stays in the caches, and what leaves them.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
@@ -194,18 +195,131 @@ async fn full_disk_is_named_before_it_is_filled() {
     assert_eq!(other.to_string(), "no such package");
 }
 
-#[tokio::test]
-async fn entry_of_an_earlier_version_counts_with_its_size() {
+const KINDS: [EntryKind; 3] = EntryKind::SHARED;
+
+/// Takes an entry of a guarded cache with two files, and makes it if it is missing. Returns whether it was missing.
+fn take(cache: &Cache, kind: EntryKind, name: &str) -> (Used, bool) {
+    loop {
+        match cache.take(kind, name).expect("readable") {
+            Turn::Present(used) => return (used, false),
+            Turn::Absent(making) => {
+                let folder = match kind {
+                    EntryKind::Environment => cache.entry(kind, name),
+                    _ => cache.content(kind, name),
+                };
+                write_entry(&folder);
+                return (making.keep().expect("writable"), true);
+            }
+            Turn::Taken => {}
+        }
+    }
+}
+
+fn write_entry(folder: &Path) {
+    fs::create_dir_all(folder.join("lib")).expect("writable");
+    fs::write(folder.join("lib/code.py"), "good").expect("writable");
+    fs::write(folder.join("run"), "#!/bin/sh").expect("writable");
+    fs::set_permissions(folder.join("run"), Permissions::from_mode(0o755)).expect("own file");
+}
+
+/// Returns a name for the entry: that of its content.
+fn name() -> String {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    write_entry(folder.path());
+    storage::digest_of(folder.path()).expect("readable").expect("only files")
+}
+
+/// What a script may try. Each is given the folder of the entry.
+const CHANGES: [(&str, fn(&Path)); 8] = [
+    ("same length and time", |entry| {
+        let file = entry.join("lib/code.py");
+        let time = file.metadata().and_then(|metadata| metadata.modified()).expect("readable");
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("own file");
+        fs::write(&file, "evil").expect("writable");
+        File::options().write(true).open(&file).and_then(|file| file.set_modified(time)).expect("own file");
+        fs::set_permissions(&file, Permissions::from_mode(0o444)).expect("own file");
+    }),
+    ("one more file", |entry| fs::write(entry.join("lib/more.py"), "").expect("writable")),
+    ("one file less", |entry| fs::remove_file(entry.join("lib/code.py")).expect("writable")),
+    ("a link", |entry| {
+        fs::remove_file(entry.join("lib/code.py")).expect("writable");
+        std::os::unix::fs::symlink("/tmp/elsewhere", entry.join("lib/code.py")).expect("writable");
+    }),
+    ("another mode", |entry| {
+        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o555)).expect("own file");
+    }),
+    ("unreadable", |entry| {
+        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0)).expect("own file");
+    }),
+    ("unreadable folder", |entry| {
+        fs::set_permissions(entry.join("lib"), Permissions::from_mode(0)).expect("own folder");
+    }),
+    ("another name", |entry| fs::rename(entry.join("lib/code.py"), entry.join("lib/core.py")).expect("writable")),
+];
+
+#[test]
+fn changed_entry_is_made_anew() {
     let folder = Folder::new();
-    let cache = folder.cache(50_000);
-    let path = cache.entry(EntryKind::Snapshot, "aa");
-    fs::create_dir_all(&path).expect("writable");
-    fs::write(path.join("file"), vec![1; 40_000]).expect("writable");
+    let cache = folder.cache(1 << 30).guarded();
+    let name = name();
+    for kind in KINDS {
+        let (used, is_new) = take(&cache, kind, &name);
+        assert!(is_new);
+        for (what, change) in CHANGES {
+            assert!(!take(&cache, kind, &name).1, "{kind:?} is intact");
+            for folder in ["", "lib"] {
+                fs::set_permissions(used.path().join(folder), Permissions::from_mode(0o755)).expect("own folder");
+            }
+            change(used.path());
+            if what != "unreadable folder" {
+                fs::set_permissions(used.path().join("lib"), Permissions::from_mode(0o555)).expect("own folder");
+            }
+            fs::set_permissions(used.path(), Permissions::from_mode(0o555)).expect("own folder");
+            // A job still uses the entry that was changed.
+            let (again, is_new) = take(&cache, kind, &name);
+            assert!(is_new, "{kind:?}: {what}");
+            assert_eq!(fs::read_to_string(again.path().join("lib/code.py")).expect("made anew"), "good", "{what}");
+            assert_eq!(folder.names(kind).len(), 2, "nothing else is left: {what}");
+        }
+    }
+}
+
+#[test]
+fn guarded_entry_is_read_only_for_all() {
+    let folder = Folder::new();
+    let cache = folder.cache(1 << 30).guarded();
+    for kind in KINDS {
+        let (used, _) = take(&cache, kind, &name());
+        let mode = |name: &str| used.path().join(name).metadata().expect("there").permissions().mode() & 0o7777;
+        assert_eq!([mode(""), mode("lib"), mode("lib/code.py"), mode("run")], [0o555, 0o555, 0o444, 0o555], "{kind:?}");
+        let lock = beside(used.path(), ".lock").metadata().expect("there");
+        assert_eq!(lock.permissions().mode() & 0o7777, 0o600, "no other user can hold it");
+        drop(used);
+    }
+    cache.empty().expect("its owner removes it");
+    assert!(KINDS.iter().all(|kind| folder.names(*kind).is_empty()));
+}
+
+/// On a person's own machine, the entries belong to that person.
+#[test]
+fn entry_of_one_person_may_change() {
+    let folder = Folder::new();
+    let cache = folder.cache(1 << 30);
+    let (used, _) = take(&cache, EntryKind::Environment, "aa");
+    fs::write(used.path().join("lib/more.py"), "").expect("writable");
+    assert!(!take(&cache, EntryKind::Environment, "aa").1);
+}
+
+/// Its worker was killed before it had written the size and the seal.
+#[test]
+fn entry_without_record_is_made_anew() {
+    let folder = Folder::new();
+    let cache = folder.cache(1 << 30);
+    let (used, _) = take(&cache, EntryKind::SideInput, "aa");
+    fs::write(beside(used.path(), ".lock"), "").expect("writable");
+    drop(used);
+    assert!(take(&cache, EntryKind::SideInput, "aa").1);
+    fs::write(folder.0.path().join("caches/side-inputs/aa.lock"), "").expect("writable");
     cache.tidy().expect("readable");
-    let size: u64 = fs::read_to_string(beside(&path, ".lock")).expect("readable").parse().expect("a size");
-    assert!((40_000..50_000).contains(&size), "{size}");
-    fs::write(path.join("file"), vec![1; 90_000]).expect("writable");
-    fs::write(beside(&path, ".lock"), "").expect("writable");
-    cache.tidy().expect("readable");
-    assert_eq!(folder.names(EntryKind::Snapshot), [""; 0]);
+    assert_eq!(folder.names(EntryKind::SideInput), [""; 0]);
 }

@@ -6,12 +6,13 @@ use std::io;
 use std::path::Path;
 
 use crate::cache::files;
+use crate::job_users::{HOME, TEMPORARY};
 use crate::scratch;
 
 /// Locked by the worker, for as long as it lives.
 const LOCK: &str = "lock";
 /// What nobody needs once the worker has ended.
-pub(super) const SCRAPS: [&str; 2] = ["inputs", "checkpoints"];
+pub(super) const SCRAPS: [&str; 4] = ["inputs", "checkpoints", HOME, TEMPORARY];
 
 /// Marks a folder as that of a living worker, until the file is dropped.
 pub(super) fn claim(folder: &Path) -> io::Result<File> {

@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use rustix::fs::OFlags;
 use storage::{JobStore, UPLOADED_LOG_BEGINNING_BYTES, UPLOADED_LOG_BYTES_MAX};
 use tokio::time::{Instant, sleep};
+
+use crate::job_users;
 
 /// The longest time between two uploads of a growing file.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
@@ -98,7 +101,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
 }
 
 fn read(path: &Path) -> std::io::Result<Bytes> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = job_users::open(path, OFlags::RDONLY)?;
     let bytes = file.metadata()?.len();
     let mut content = Vec::new();
     if bytes <= UPLOADED_LOG_BYTES_MAX {

@@ -4,6 +4,7 @@
 //! (`cache`) for other jobs. Jobs that need the same at the same time wait for the first one.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use protocol::{Environment, JobSpec, Snapshot};
@@ -11,7 +12,8 @@ use storage::Limit;
 
 use super::Node;
 use crate::cache::{Cache, EntryKind, Used, is_full};
-use crate::environment::interpreter;
+use crate::environment::interpreter_for;
+use crate::job_users::{JobUser, JobUsers};
 use crate::side_inputs;
 
 /// A job that can start on this node.
@@ -21,12 +23,15 @@ pub(super) struct Provisioned {
     pub(super) python: PathBuf,
     /// What it uses of the caches.
     pub(super) used: Vec<Used>,
+    /// Who runs its scripts; `None`: the user of the node.
+    pub(super) user: Option<Arc<JobUser>>,
 }
 
 /// Provisions jobs on a node.
 pub(super) struct Provisioner<'node> {
     pub(super) node: &'node Node,
     pub(super) cache: &'node Cache,
+    pub(super) users: Option<&'node Arc<JobUsers>>,
 }
 
 impl Provisioner<'_> {
@@ -46,6 +51,14 @@ impl Provisioner<'_> {
 
     async fn provision(&self, mut spec: JobSpec) -> Result<Provisioned> {
         let mut used = Vec::new();
+        let user = match self.users.cloned() {
+            Some(users) => {
+                let job_id = spec.job_id.clone();
+                let lent = tokio::task::spawn_blocking(move || users.lend(&job_id)).await;
+                Some(Arc::new(lent.context("lending a user panicked")??))
+            }
+            None => None,
+        };
         if let Some(source) = spec.snapshots.source.clone() {
             let folder = self.unpacked(&source, Limit::SCRIPTS).await.context("fetch source_directory")?;
             spec.source_directory = folder.path().into();
@@ -57,17 +70,22 @@ impl Provisioner<'_> {
             let (file, folder) = (file.display(), folder.display());
             tracing::info!("creating a Python environment from {file} (once; kept in {folder})");
         };
-        let (default, cache) = (self.node.python.clone(), self.cache.clone());
-        let (python, of_python) = interpreter(environment, default, cache, creating).await?;
+        let (default, cache, variables) = (self.node.python.clone(), self.cache.clone(), self.node.variables.clone());
+        let (python, of_python) =
+            interpreter_for(user.clone(), environment, default, cache, variables, creating).await?;
         used.extend(of_python);
         let outputs = spec.outputs.values().chain([&spec.output.folder]);
         for output in outputs.filter(|output| !output.is_url() && !output.as_bytes().is_empty()) {
-            if let Err(error) = std::fs::create_dir_all(output.as_path()) {
+            let made = match &user {
+                Some(user) if !output.as_path().exists() => user.own(output.as_path()),
+                _ => std::fs::create_dir_all(output.as_path()),
+            };
+            if let Err(error) = made {
                 // Only scripts that write their own files need it.
                 tracing::warn!(job.id = spec.job_id, "cannot make the output folder {}: {error}", output.display());
             }
         }
-        Ok(Provisioned { spec, python, used })
+        Ok(Provisioned { spec, python, used, user })
     }
 
     /// Replaces packed side inputs and URLs by paths on this node.

@@ -94,6 +94,7 @@ impl Target {
             gpus: crate::VisibleGpus::default(),
             python: std::env::var_os("GRISTMILL_PYTHON").unwrap_or_else(|| "python3".into()).into(),
             package,
+            variables: Variables::without_secrets(std::env::vars_os().collect(), &[], &[]),
             work_folder: self.folder.path().join("work"),
             prefetch_bytes_max: 1 << 20,
             options,

@@ -29,6 +29,7 @@ use crate::agent::{Agent, report_provisioning};
 use crate::cache::{Cache, Used, files, is_full};
 use crate::dead_letters::bury;
 use crate::few_lines::FewLines;
+use crate::job_users::{self, JobUser, JobUsers};
 use crate::memory_groups::{MemoryGroup, MemoryGroups};
 use crate::stop::Stop;
 
@@ -44,6 +45,8 @@ pub(super) struct Shared {
     pub(super) cache: Cache,
     pub(super) protection: Protection,
     pub(super) memory_groups: Option<MemoryGroups>,
+    /// `None`: scripts run as the user of this process.
+    pub(super) users: Option<Arc<JobUsers>>,
     /// What the log says of messages that no worker can read.
     pub(super) buried: Mutex<FewLines>,
 }
@@ -55,6 +58,7 @@ pub(super) struct Remains {
     /// Nothing removes the folder before this is dropped; `None`: it cannot be locked.
     claim: Option<File>,
     _used: Vec<Used>,
+    user: Option<Arc<JobUser>>,
     _protection: Hold,
 }
 
@@ -64,7 +68,7 @@ impl Host for Arc<Shared> {
 
     async fn provision(self, errands: Errands, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
         let (node, protection) = (&self.node, self.protection.hold());
-        let provisioner = Provisioner { node, cache: &self.cache };
+        let provisioner = Provisioner { node, cache: &self.cache, users: self.users.as_ref() };
         let provisioning = provisioner.provisioned(spec);
         let reported = report_provisioning(&*node.results, &errands.job_id, &node.name, provisioning);
         match attended(&errands.store, &node.name, node.options.periods.watch, reported).await {
@@ -79,7 +83,7 @@ impl Host for Arc<Shared> {
     async fn work(
         self,
         Errands { job_id, store, .. }: Errands,
-        (Provisioned { spec, python, used }, protection): Self::Ready,
+        (Provisioned { spec, python, used, user }, protection): Self::Ready,
         view: Arc<View>,
         stop: watch::Receiver<Stop>,
         mut allotment: Allotment,
@@ -87,13 +91,22 @@ impl Host for Arc<Shared> {
         protection.settled().await;
         let Node { name, options, .. } = &self.node;
         let processes = allotment.share().processes;
-        let agent = self.agent(spec, python, view, allotment);
+        let agent = self.agent(spec, python, user.clone(), view, allotment);
         let folder = agent.work_folder.clone();
         let claim = files::claim(&folder).inspect_err(|error| {
             tracing::warn!(job.id = job_id, "cannot lock {}: {error}", folder.display());
         });
-        let upload = || LogUpload::new(agent.logs(), store.clone(), options.log_period);
-        let mut logs = store.folder().is_none().then(upload);
+        if let Some(user) = &user
+            && let Err(error) = user.move_in(&folder, name)
+        {
+            let error = anyhow::Error::new(error).context(format!("make folders of the job in {}", folder.display()));
+            return (
+                Err(error),
+                Remains { logs: None, folder, claim: claim.ok(), _used: used, user: None, _protection: protection },
+            );
+        }
+        let upload = || LogUpload::new(agent.logs(), agent.store.clone(), options.log_period);
+        let mut logs = agent.store.folder().is_none().then(upload);
         tracing::info!(job.id = job_id, "working on it with {processes} of {} processes", agent.process_count);
         let span = tracing::error_span!("agent", job.id = job_id, node.id = name);
         let working = AbortOnDropHandle::new(tokio::spawn(agent.work(stop).instrument(span)));
@@ -110,11 +123,14 @@ impl Host for Arc<Shared> {
         let held = worked.context("the agent panicked").flatten().inspect_err(|error| {
             tracing::warn!(job.id = job_id, "the agent failed, the queue redelivers its work: {error:#}");
         });
-        (held, Remains { logs, folder, claim: claim.ok(), _used: used, _protection: protection })
+        (held, Remains { logs, folder, claim: claim.ok(), _used: used, user, _protection: protection })
     }
 
     /// Uploads the last logs, and removes the folders of the job.
-    async fn clean_up(Remains { logs, folder, claim, _used, _protection }: Remains) {
+    async fn clean_up(Remains { logs, folder, claim, _used, user, _protection }: Remains) {
+        if let Some(user) = &user {
+            user.kill_all();
+        }
         let mut removed = leftovers::SCRAPS.to_vec();
         if let Some(mut logs) = logs {
             let _ = timeout(2 * STORE_WAIT_MAX, logs.round(true)).await;
@@ -128,6 +144,10 @@ impl Host for Arc<Shared> {
             let _ = std::fs::remove_dir(folder.join("scratch"));
             drop(claim);
             files::leave(&folder);
+            if user.is_some() {
+                // What is left is for people, and not for the next job with this user.
+                let _ = job_users::close(&folder);
+            }
         });
         let _ = removing.await;
     }
@@ -151,10 +171,20 @@ impl Host for Arc<Shared> {
 
 impl Shared {
     /// Returns the agent of a job, about to start.
-    fn agent(&self, spec: JobSpec, python: PathBuf, view: Arc<View>, allotment: Allotment) -> Agent {
+    fn agent(
+        &self,
+        spec: JobSpec,
+        python: PathBuf,
+        user: Option<Arc<JobUser>>,
+        view: Arc<View>,
+        allotment: Allotment,
+    ) -> Agent {
         let node = &self.node;
+        let store = node.target.job(&spec.job_id);
         Agent {
-            store: node.target.job(&spec.job_id),
+            // Scripts of another user cannot write to the store.
+            store: if user.is_some() { store.without_folder() } else { store },
+            user,
             tasks: view,
             results: node.results.clone(),
             dead_letters: Some(node.dead_letters.clone()),
@@ -164,6 +194,7 @@ impl Shared {
             gpus: node.gpus.clone(),
             python,
             package: node.package.clone(),
+            variables: node.variables.clone(),
             work_folder: self.folder().join(&spec.job_id),
             memory_group: self.memory_group(&spec).map(Arc::new),
             prefetch_bytes_max: node.prefetch_bytes_max,
