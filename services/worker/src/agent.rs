@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use protocol::{Descriptor, JobSpec, REJECTED_MAX, ResultEvent, SLOT_PHASES, milliseconds_since_epoch};
+use protocol::{Descriptor, JobSpec, Members, REJECTED_MAX, ResultEvent, SLOT_PHASES, milliseconds_since_epoch};
 use queue::{Delivery, Queue};
 use storage::JobStore;
 use telemetry::metrics::STATE;
@@ -182,6 +182,7 @@ impl Agent {
             running: (0..self.process_count).map(|_| None).collect(),
             reaped: Instant::now(),
             looked: Instant::now(),
+            looked_for_members: None,
             leases_held: Share::of(&metrics().leases_held),
             processes: SLOT_PHASES
                 .map(|phase| Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))),
@@ -233,6 +234,7 @@ impl Agent {
             grace: self.timing.grace,
             fetches_checkpoints,
             lease_max: self.tasks.limits().lease_max,
+            is_alone: self.is_alone,
         }
     }
 }
@@ -252,6 +254,8 @@ enum Message {
     LeaseLost(LeaseId),
     /// Mini-batches that were started twice and have succeeded.
     Settled(Vec<u64>),
+    /// The nodes that work on the job.
+    Members(Members),
 }
 
 /// The scheduler of one job, and the state that its actions need.
@@ -273,8 +277,9 @@ struct Executor {
     running: Vec<Option<Running>>,
     /// When ended children of the script were last reaped.
     reaped: Instant,
-    /// When the agent last looked which second starts are over.
+    /// When the agent last looked which second starts are over, and which nodes work on the job.
     looked: Instant,
+    looked_for_members: Option<Instant>,
     /// Leases of this job, as a share of the node's.
     leases_held: Share,
     /// Processes of this job by phase, as a share of the node's.

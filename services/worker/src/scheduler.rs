@@ -26,6 +26,7 @@
 //! | `answers` | reactions to frames and to the end of a process; starts |
 //! | `isolate` | which mini-batches are isolated |
 //! | `copies` | second starts of slow mini-batches, and the end of the slower one |
+//! | `others` | what the node leaves to other nodes after failures here |
 //! | `fit` | how many processes the job may have while other jobs have work on the node |
 //! | `wear` | replacing processes although they work |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
@@ -51,6 +52,7 @@ mod isolation;
 mod mini_batch;
 mod mini_batches;
 mod notices;
+mod others;
 mod pipe;
 mod process;
 mod processes;
@@ -72,7 +74,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, MiniBatchFrame, ProcessEvent, ResultEvent, SlotPhase, Waiting,
+    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, Members, MiniBatchFrame, ProcessEvent, ResultEvent, SlotPhase,
+    Waiting,
 };
 
 use crate::lease::LeaseId;
@@ -90,6 +93,7 @@ use isolate::Isolations;
 pub use mini_batch::{deliveries_lost, lost_too_often};
 use mini_batches::MiniBatches;
 use notices::Notices;
+use others::Others;
 pub use process::ProcessId;
 use processes::Processes;
 use stop::Stopping;
@@ -122,6 +126,8 @@ pub struct Config {
     pub fetches_checkpoints: bool,
     /// Longest lease that the queue allows; `None`: no limit.
     pub lease_max: Option<Duration>,
+    /// Whether no other node works on the job.
+    pub is_alone: bool,
 }
 
 /// A delivery that the agent has leased.
@@ -178,6 +184,8 @@ pub enum Event {
     Prepared { lease: LeaseId, descriptor: Box<Descriptor>, preparation: Preparation },
     /// These mini-batches were started twice and have succeeded: nothing has to be announced of them any more.
     Settled(Vec<u64>),
+    /// The nodes that work on the job, and those that must not.
+    Members(Members),
     /// Other nodes may have these deliveries now.
     LeasesLost { leases: Vec<LeaseId>, sightings: Vec<Sighting> },
     /// [`Action::Start`] failed; with the chance that another start succeeds.
@@ -271,6 +279,7 @@ pub struct Scheduler {
     isolations: Isolations,
     room: Room,
     tried: Tried,
+    others: Others,
     notices: Notices,
 }
 
@@ -287,6 +296,7 @@ impl Scheduler {
             isolations: Isolations::default(),
             room: Room::default(),
             tried: Tried::default(),
+            others: Others::default(),
             notices: Notices::default(),
             config,
         };
@@ -303,6 +313,7 @@ impl Scheduler {
             Event::Received(deliveries) => self.received(deliveries, now),
             Event::Prepared { lease, descriptor, preparation } => self.prepared(lease, *descriptor, preparation, now),
             Event::Settled(mini_batches) => self.settled(&mini_batches),
+            Event::Members(members) => self.told_members(members, now),
             Event::LeasesLost { leases, sightings } => {
                 leases.into_iter().for_each(|lease| self.lease_lost(lease, &sightings));
             }
@@ -335,7 +346,7 @@ impl Scheduler {
         self.finish_idle_processes(now);
         self.return_waiting();
         self.return_excess();
-        self.tend_copies(now);
+        self.tend_postponed(now);
         let may_take = !self.waits_for_room(now);
         if may_take {
             self.prepare_next(now);

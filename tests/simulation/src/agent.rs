@@ -64,6 +64,7 @@ pub(crate) enum Message {
     Prepared(LeaseId, Box<Descriptor>),
     LeaseLost(LeaseId),
     Settled(Vec<u64>),
+    Members(protocol::Members),
     Frame(ProcessId, Box<ProcessEvent>, Bytes),
     Exited(ProcessId, i32),
 }
@@ -130,6 +131,7 @@ impl Agent {
             grace: GRACE,
             fetches_checkpoints: false,
             lease_max: self.tasks.limits().lease_max,
+            is_alone: false,
         };
         let actor = self.actor.clone();
         let (broken, hides_troubles) = (self.witness.job.broken_gpu, self.has(Bug::HidesGpuTroubles));
@@ -231,6 +233,7 @@ impl Executor {
                 Event::Prepared { lease, descriptor, preparation }
             }
             Message::Settled(mini_batches) => Event::Settled(mini_batches),
+            Message::Members(members) => Event::Members(members),
             Message::LeaseLost(lease) => {
                 tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "a lease is lost");
                 Event::LeasesLost { leases: vec![lease], sightings: self.sightings() }
@@ -285,6 +288,7 @@ impl Executor {
         }
         self.handle(Event::Tick(sightings)).await;
         self.look_for_settled().await;
+        self.look_for_members();
         let holds_up = self.processes.values().filter_map(Process::holds_up_for).any(|time| time > HOLD_UP_MAX);
         let idles = self.processes.values().filter_map(Process::idle_for).any(|time| time > HOLD_UP_MAX);
         if holds_up && idles && !self.agent.actor.is_told_to_stop() {
@@ -303,6 +307,18 @@ impl Executor {
         self.errands.spawn(async move {
             if let Ok(settled) = store.settled().await {
                 let _ = messages.send(Message::Settled(settled));
+            }
+        });
+    }
+
+    fn look_for_members(&mut self) {
+        if !self.scheduler.asks_for_members() {
+            return;
+        }
+        let (store, messages) = (self.agent.store.clone(), self.messages.clone());
+        self.errands.spawn(async move {
+            if let Ok(members) = store.members().await {
+                let _ = messages.send(Message::Members(members));
             }
         });
     }

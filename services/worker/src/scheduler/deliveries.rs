@@ -47,8 +47,8 @@ impl Scheduler {
         let limit = self.config.spec.lost_delivery_max;
         for Delivered { lease, descriptor, receive_count, bytes } in deliveries {
             let lost = deliveries_lost(&descriptor, receive_count);
-            if self.is_for_another_node(descriptor.mini_batch) {
-                self.give_back(lease, Descriptor { deliveries_lost: lost, ..descriptor });
+            if self.is_for_another_node(&descriptor) {
+                self.mini_batches.add(lease, MiniBatch::postponed(descriptor, lost, now.instant, bytes));
                 continue;
             }
             let error = match descriptor.copy {
@@ -175,8 +175,12 @@ impl Scheduler {
         error: ErrorReport,
         now: Moment,
     ) {
+        let (ending, descriptor) = (Ending::failed(status, error), &mini_batch.descriptor);
+        if !descriptor.copy {
+            self.compare(descriptor.mini_batch, &ending, false, now);
+        }
         let attempted = mini_batch.attempted(now, Waited::default(), now);
-        self.announce(lease, None, attempted, Ending::failed(status, error), Bytes::new(), now);
+        self.announce(lease, None, attempted, ending, Bytes::new(), now);
     }
 
     /// Ends the attempt of a mini-batch that has just left the pipe of a process.
@@ -189,6 +193,10 @@ impl Scheduler {
         now: Moment,
     ) {
         let lease = handed.lease;
+        if let Some(mini_batch) = self.mini_batches.get(lease).filter(|held| !held.descriptor.copy) {
+            let (number, is_range) = (mini_batch.descriptor.mini_batch, mini_batch.isolation.is_some());
+            self.compare(number, &ending, is_range, now);
+        }
         let divides = self.isolates(process, lease, &ending);
         if divides || self.mini_batches.is_isolated(lease) {
             return self.isolate(process, handed, divides, ending, rows, now);
@@ -238,7 +246,9 @@ impl Scheduler {
         now: Moment,
     ) -> (Attempt, Option<Descriptor>) {
         let name = process.and_then(|process| self.processes.get(process)).map_or("", |process| process.name.as_str());
-        conclude(attempted, [self.config.node.as_str(), name], ending, self.config.spec.run_max_try, now)
+        let is_for_others = self.leaves_tries_to_others(&attempted.descriptor);
+        let tries_max = if is_for_others { u32::MAX } else { self.config.spec.run_max_try };
+        conclude(attempted, [self.config.node.as_str(), name], ending, tries_max, now)
     }
 
     /// Announces the outcome of an attempt.

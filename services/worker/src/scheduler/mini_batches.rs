@@ -119,9 +119,12 @@ impl MiniBatches {
         self.held.insert(lease, mini_batch);
     }
 
-    /// Lets the first of the postponed ones wait for memory.
+    /// Lets the first of the postponed copies wait for memory.
     pub(super) fn resume(&mut self, count: usize) {
-        for lease in self.postponed.drain(..count.min(self.postponed.len())) {
+        let is_copy = |lease: &LeaseId| self.held.get(lease).is_some_and(|held| held.descriptor.copy);
+        let resumed: Vec<LeaseId> = self.postponed.iter().copied().filter(is_copy).take(count).collect();
+        self.postponed.retain(|lease| !resumed.contains(lease));
+        for lease in resumed {
             if let Some(MiniBatch { stage, .. }) = self.held.get_mut(&lease)
                 && let Stage::Postponed { bytes } = *stage
             {

@@ -9,6 +9,7 @@ mod isolate;
 mod isolation;
 mod items;
 mod kept;
+mod others;
 mod wear;
 mod work;
 
@@ -53,6 +54,7 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
         grace: GRACE,
         fetches_checkpoints: false,
         lease_max: None,
+        is_alone: false,
     };
     change(&mut config);
     let started = config.share.as_ref().map_or(processes, |share| share.processes);

@@ -179,6 +179,7 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         prefetch_bytes_max: u64::MAX,
         grace: Duration::from_secs(30),
         lease_max: None,
+        is_alone: false,
         fetches_checkpoints: false,
     };
     let mut scheduler = Scheduler::new(config, now);
