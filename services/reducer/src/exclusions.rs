@@ -4,7 +4,7 @@
 //! A node is compared with each other node over the attempts since its own last success. It is excluded if ten different
 //! mini-batches have failed on it in a row, and if it is next to impossible that a node that is no worse than the other
 //! one has all the failures and none of the successes. A mini-batch that has failed on another node, too, counts against
-//! neither: its data are to blame. So a job that fails everywhere excludes no node, nor does a lone node exclude itself,
+//! neither, because its data may be to blame, until it succeeds on a third one. So a job that fails everywhere excludes no node, nor does a lone node exclude itself,
 //! and of several nodes at least one remains: while it alone has attempts, no other can outdo it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +15,8 @@ use protocol::Members;
 const FAILURES_MIN: usize = 10;
 /// More of them say nothing new.
 const FAILURES_MAX: usize = 64;
+/// Mini-batches that have failed on several nodes, of which these are remembered.
+const FAILED_ON_SEVERAL_MAX: usize = 10_000;
 /// The chance with which a node is excluded although it is no worse than another. It is so small because a reducer asks
 /// after each attempt, of each pair of nodes.
 const CHANCE: f64 = 1e-6;
@@ -26,12 +28,14 @@ pub(crate) struct Exclusions {
     streaks: BTreeMap<String, Streak>,
     /// Attempts that have ended on each node while any had a streak.
     ended: BTreeMap<String, u64>,
+    /// The nodes on which a mini-batch has failed, if there are several. Of very many, some count against no node.
+    failed_on_several: BTreeMap<u64, BTreeSet<String>>,
 }
 
 /// The failures of a node since its last success.
 #[derive(Clone, Debug, Default)]
 struct Streak {
-    /// Mini-batches that have failed on no other node.
+    /// Mini-batches that have failed on no other node, or succeeded on a third one.
     failed: BTreeSet<u64>,
     /// What other nodes did since the first of them, until the node is excluded.
     others: BTreeMap<String, Ended>,
@@ -46,6 +50,12 @@ struct Ended {
 }
 
 impl Streak {
+    fn add(&mut self, mini_batch: u64) {
+        if self.failed.len() < FAILURES_MAX {
+            self.failed.insert(mini_batch);
+        }
+    }
+
     /// Returns the evidence against the node: the other node, and what it did.
     fn evidence(&self) -> Option<(&str, Ended)> {
         let failed = self.failed.len();
@@ -65,30 +75,38 @@ fn chance(failed: usize, other: Ended) -> f64 {
 
 impl Exclusions {
     /// Notes that an attempt on a node has succeeded.
-    pub fn succeeded(&mut self, node: &str) {
+    pub fn succeeded(&mut self, node: &str, mini_batch: u64) {
         // The usual case: nothing has failed.
         if self.streaks.is_empty() {
             return;
         }
         self.streaks.remove(node);
+        for failed in self.failed_on_several.remove(&mini_batch).unwrap_or_default() {
+            if let Some(streak) = self.streaks.get_mut(&failed) {
+                streak.add(mini_batch);
+            }
+        }
         self.ended(node, |other| other.succeeded += 1);
+        if self.streaks.is_empty() {
+            self.failed_on_several.clear();
+        }
     }
 
     /// Notes that an attempt on a node has failed.
     pub fn failed(&mut self, node: &str, mini_batch: u64) {
-        let others = self.streaks.iter_mut().filter(|(other, _)| *other != node);
-        let mut has_failed_elsewhere = false;
-        for (_, streak) in others {
+        self.streaks.entry(node.to_owned()).or_default();
+        let mut several = self.failed_on_several.remove(&mini_batch).unwrap_or_default();
+        for (other, streak) in self.streaks.iter_mut().filter(|(other, _)| *other != node) {
             if streak.failed.remove(&mini_batch) {
-                has_failed_elsewhere = true;
+                several.insert(other.clone());
                 streak.is_excluded &= streak.evidence().is_some();
             }
         }
-        if !has_failed_elsewhere {
-            let failed = &mut self.streaks.entry(node.to_owned()).or_default().failed;
-            if failed.len() < FAILURES_MAX {
-                failed.insert(mini_batch);
-            }
+        if several.is_empty() {
+            self.streaks.get_mut(node).expect("just added").add(mini_batch);
+        } else if self.failed_on_several.len() < FAILED_ON_SEVERAL_MAX {
+            several.insert(node.to_owned());
+            self.failed_on_several.insert(mini_batch, several);
         }
         self.ended(node, |other| other.failed += 1);
     }
@@ -150,7 +168,7 @@ mod tests {
         let mut exclusions = Exclusions::default();
         for mini_batch in 0..40 {
             exclusions.failed("bad", mini_batch);
-            exclusions.succeeded("good");
+            exclusions.succeeded("good", 100_000 + mini_batch);
             let is_excluded = exclusions.excluded().next().is_some();
             assert!(is_excluded == (mini_batch >= 11), "after {mini_batch}");
         }
@@ -161,7 +179,7 @@ mod tests {
         let members = exclusions.members(["bad", "good"].into_iter());
         assert_eq!(members.working.into_iter().collect::<Vec<_>>(), [("good".to_owned(), 40)]);
         assert_eq!(members.excluded.len(), 1);
-        exclusions.succeeded("bad");
+        exclusions.succeeded("bad", 50);
         assert!(excluded(&exclusions).is_empty(), "it works again");
     }
 
@@ -187,7 +205,7 @@ mod tests {
             let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             let node = ["0", "1", "2"][(mixed >> 33) as usize % 3];
             match (mixed >> 8) % 10 {
-                0 => exclusions.succeeded(node),
+                0 => exclusions.succeeded(node, mini_batch),
                 _ => exclusions.failed(node, mini_batch),
             }
             assert!(excluded(&exclusions).is_empty(), "after {mini_batch}");
@@ -198,7 +216,7 @@ mod tests {
     fn bad_mini_batches_that_one_node_got_count_against_it_until_they_fail_elsewhere() {
         let mut exclusions = Exclusions::default();
         (0..20).for_each(|mini_batch| exclusions.failed("unlucky", mini_batch));
-        (0..20).for_each(|_| exclusions.succeeded("other"));
+        (100..120).for_each(|mini_batch| exclusions.succeeded("other", mini_batch));
         assert_eq!(excluded(&exclusions), ["unlucky"]);
         (0..11).for_each(|mini_batch| exclusions.failed("other", mini_batch));
         assert!(excluded(&exclusions).is_empty());
@@ -208,10 +226,10 @@ mod tests {
     fn node_that_fails_every_tenth_mini_batch_is_not_excluded() {
         let mut exclusions = Exclusions::default();
         for mini_batch in 0..5000 {
-            exclusions.succeeded("good");
+            exclusions.succeeded("good", 100_000 + mini_batch);
             match mini_batch % 10 {
                 0 => exclusions.failed("flaky", mini_batch),
-                _ => exclusions.succeeded("flaky"),
+                _ => exclusions.succeeded("flaky", mini_batch),
             }
             assert!(excluded(&exclusions).is_empty(), "after {mini_batch}");
         }
@@ -223,7 +241,7 @@ mod tests {
         for mini_batch in 0..400 {
             exclusions.failed(if mini_batch % 2 == 0 { "bad" } else { "worse" }, mini_batch);
             if mini_batch % 10 == 0 {
-                exclusions.succeeded("good");
+                exclusions.succeeded("good", 100_000 + mini_batch);
             }
         }
         assert_eq!(excluded(&exclusions), ["bad", "worse"]);
@@ -232,10 +250,23 @@ mod tests {
     }
 
     #[test]
+    fn mini_batch_that_fails_on_two_nodes_counts_against_both_once_it_succeeds_on_a_third() {
+        let mut exclusions = Exclusions::default();
+        for mini_batch in 0..40 {
+            exclusions.failed("bad", mini_batch);
+            exclusions.failed("worse", mini_batch);
+        }
+        (100..140).for_each(|mini_batch| exclusions.succeeded("good", mini_batch));
+        assert!(excluded(&exclusions).is_empty(), "the data may be bad");
+        (0..40).for_each(|mini_batch| exclusions.succeeded("good", mini_batch));
+        assert_eq!(excluded(&exclusions), ["bad", "worse"]);
+    }
+
+    #[test]
     fn few_failures_exclude_no_node_whatever_others_do() {
         let mut exclusions = Exclusions::default();
         (0..9).for_each(|mini_batch| exclusions.failed("0", mini_batch));
-        (0..10_000).for_each(|_| exclusions.succeeded("1"));
+        (100..10_000).for_each(|mini_batch| exclusions.succeeded("1", mini_batch));
         assert!(excluded(&exclusions).is_empty());
     }
 }

@@ -156,7 +156,7 @@ impl Tally {
             Event::Success(success) => {
                 let process = record.process(success.process);
                 self.nodes.attempt_ended(&process.node, &process.process);
-                self.nodes.exclusions.succeeded(&process.node);
+                self.nodes.exclusions.succeeded(&process.node, success.mini_batch);
                 self.apply_success(success)
             }
             Event::Other(event) => self.apply(event),
@@ -166,7 +166,7 @@ impl Tally {
     /// Applies an ordinary success of this process, in any form of its texts.
     pub fn apply_success_of<P, T, C>(&mut self, process: ProcessName<&str>, success: &AttemptCore<P, T, C>) -> Effect {
         self.nodes.attempt_ended(process.node, process.process);
-        self.nodes.exclusions.succeeded(process.node);
+        self.nodes.exclusions.succeeded(process.node, success.mini_batch);
         self.apply_success(success)
     }
 
@@ -262,7 +262,9 @@ impl Tally {
     fn compare_nodes(&mut self, attempt: &Attempt, effect: Effect) {
         let has_result = attempt.succeeded > 0 || attempt.rejected.is_empty();
         match attempt.status {
-            AttemptStatus::Succeeded if has_result => self.nodes.exclusions.succeeded(&attempt.node),
+            AttemptStatus::Succeeded if has_result => {
+                self.nodes.exclusions.succeeded(&attempt.node, attempt.mini_batch)
+            }
             // No node is to blame.
             AttemptStatus::LostTooOften => {}
             _ if effect == Effect::Nothing => {}

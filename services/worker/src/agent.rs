@@ -37,7 +37,8 @@ use crate::python_process::Report;
 use crate::scheduler::{
     Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare, Stop, wait_of_node,
 };
-use crate::{Crash, VisibleGpus, monitor};
+use crate::solitude::Tenant;
+use crate::{Crash, Solitude, VisibleGpus, monitor};
 use limits::RequestLimits;
 use processes::Running;
 
@@ -118,6 +119,8 @@ pub struct Agent {
     pub package: PathBuf,
     /// Folder of this node for working directories and downloaded inputs.
     pub work_folder: PathBuf,
+    /// Shared by the agents of this node.
+    pub solitude: Solitude,
     /// Limits the memory of the Python processes; `None`: this machine, or its caller, does not limit it.
     pub memory_group: Option<Arc<MemoryGroup>>,
     /// Bytes of tables and downloads that may be ready at once.
@@ -178,6 +181,7 @@ impl Agent {
             preparer,
             checkpoints,
             limits: RequestLimits::of(&self),
+            tenant: self.solitude.enter(&self.spec.job_id),
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
             reaped: Instant::now(),
@@ -271,6 +275,8 @@ struct Executor {
     preparer: Arc<Preparer>,
     checkpoints: Checkpoints,
     receiving: Option<AbortOnDropHandle<()>>,
+    /// The part of the job in what the agents of this node share.
+    tenant: Tenant,
     /// `None`: the job has no limits.
     limits: Option<RequestLimits>,
     /// The process in each slot of the scheduler.
@@ -340,6 +346,8 @@ impl Executor {
             let sightings = self.sightings();
             self.handle(Event::LeasesLost { leases, sightings }).await;
         }
+        let access = self.tenant.access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
+        self.scheduler.access(access);
         self.scheduler.schedule(now());
         self.execute().await;
     }

@@ -27,6 +27,7 @@
 //! | `isolate` | which mini-batches are isolated |
 //! | `copies` | second starts of slow mini-batches, and the end of the slower one |
 //! | `others` | what the node leaves to other nodes after failures here |
+//! | `quarantine` | what may kill the node runs alone on it |
 //! | `fit` | how many processes the job may have while other jobs have work on the node |
 //! | `wear` | replacing processes although they work |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
@@ -56,6 +57,7 @@ mod others;
 mod pipe;
 mod process;
 mod processes;
+mod quarantine;
 mod ranges;
 mod rejects;
 mod run_cost;
@@ -96,6 +98,7 @@ use notices::Notices;
 use others::Others;
 pub use process::ProcessId;
 use processes::Processes;
+use quarantine::Quarantine;
 use stop::Stopping;
 
 /// A moment on both clocks; `milliseconds`: wall clock, since the epoch.
@@ -137,6 +140,8 @@ pub struct Delivered {
     pub descriptor: Descriptor,
     /// Deliveries of this message, including this one.
     pub receive_count: u32,
+    /// How often a node of this machine has died while it ran only this mini-batch.
+    pub deaths: u32,
     /// Expected memory of the prepared mini-batch.
     pub bytes: u64,
 }
@@ -241,6 +246,10 @@ pub enum Action {
     Examine { process: ProcessId, code: i32, phase: SlotPhase, sequence: u64, since: Instant },
     /// Release the resources of a process.
     Forget(ProcessId),
+    /// Note on disk that this mini-batch is about to run alone on the node.
+    BeginAlone { mini_batch: u64 },
+    /// Remove that note: the mini-batch has not killed the node.
+    EndAlone { mini_batch: u64 },
     /// Reuse the memory of a table.
     ReuseTable(MemoryFile),
     /// Send an announcement.
@@ -280,6 +289,7 @@ pub struct Scheduler {
     room: Room,
     tried: Tried,
     others: Others,
+    quarantine: Quarantine,
     notices: Notices,
 }
 
@@ -297,6 +307,7 @@ impl Scheduler {
             room: Room::default(),
             tried: Tried::default(),
             others: Others::default(),
+            quarantine: Quarantine::new(now.instant),
             notices: Notices::default(),
             config,
         };
@@ -346,13 +357,14 @@ impl Scheduler {
         self.finish_idle_processes(now);
         self.return_waiting();
         self.return_excess();
+        self.tend_quarantine();
         self.tend_postponed(now);
         let may_take = !self.waits_for_room(now);
         if may_take {
             self.prepare_next(now);
         }
         self.hand_over(now);
-        if may_take {
+        if may_take && self.may_work_beside_others() {
             self.receive();
         }
     }

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
+use worker::Tenant;
 use worker::parts::{
     Allotment, Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases, Preparation, Prepared,
 };
@@ -53,6 +54,7 @@ pub(crate) struct Agent {
     pub spec: Arc<JobSpec>,
     pub bug: Option<Bug>,
     pub gpus: GpusInUse,
+    pub tenant: Tenant,
 }
 
 /// What the loop reacts to.
@@ -190,6 +192,8 @@ impl Executor {
             let sightings = self.sightings();
             self.handle(Event::LeasesLost { leases, sightings }).await;
         }
+        let access = self.agent.tenant.access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
+        self.scheduler.access(access);
         self.scheduler.schedule(now());
         self.execute().await;
         while self.errands.try_join_next().is_some() {}
@@ -262,7 +266,8 @@ impl Executor {
         self.agent.witness.handed(&delivery.receipt);
         let lease = self.leases.hold(delivery.receipt.clone(), delivery.leased_at);
         self.receipts.insert(lease, delivery.receipt);
-        Delivered { lease, descriptor, receive_count: delivery.receive_count, bytes: 0 }
+        let deaths = self.agent.tenant.deaths(descriptor.mini_batch);
+        Delivered { lease, descriptor, receive_count: delivery.receive_count, deaths, bytes: 0 }
     }
 
     /// Reports the memory of a process that is ready or has answered.
@@ -392,6 +397,10 @@ impl Executor {
             Action::Log { message, .. } => {
                 tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "{message}");
             }
+            Action::BeginAlone { mini_batch } => {
+                self.agent.tenant.begin(mini_batch).expect("the folder is writable");
+            }
+            Action::EndAlone { mini_batch } => self.agent.tenant.end(mini_batch),
             Action::ReuseTable(_) | Action::UserError { .. } => {}
         }
         None

@@ -14,7 +14,7 @@ use super::{Executor, Message, now};
 use crate::dead_letters::bury;
 use crate::python_process::Report;
 use crate::resident::resident;
-use crate::scheduler::{Delivered, Event, ProcessId, Sighting};
+use crate::scheduler::{Delivered, Event, ProcessId, Sighting, deliveries_lost};
 use crate::{Agent, CrashPoint, orphans, prepare};
 
 /// Time between two searches for ended children of the script that the agent has adopted.
@@ -126,6 +126,7 @@ impl Executor {
             delivered.push(Delivered {
                 lease: self.leases.hold(delivery.receipt, delivery.leased_at),
                 receive_count: delivery.receive_count,
+                deaths: self.deaths(&descriptor, delivery.receive_count),
                 bytes: prepare::expected_bytes(&descriptor),
                 descriptor,
             });
@@ -133,6 +134,15 @@ impl Executor {
         self.handle(Event::Received(delivered)).await;
         let Agent { tasks, node, dead_letters, .. } = &self.agent;
         bury(tasks.as_ref(), dead_letters.as_deref(), node, buried).await.context("remove messages")
+    }
+
+    /// Returns how often a node of this machine has died with a mini-batch alone.
+    fn deaths(&self, descriptor: &Descriptor, receive_count: u32) -> u32 {
+        match deliveries_lost(descriptor, receive_count) {
+            // The usual case.
+            0 => 0,
+            _ => self.tenant.deaths(descriptor.mini_batch),
+        }
     }
 
     fn read(&self, delivery: &Delivery) -> Result<Descriptor> {

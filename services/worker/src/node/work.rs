@@ -30,6 +30,7 @@ use crate::cache::{Cache, Used, files, is_full};
 use crate::dead_letters::bury;
 use crate::few_lines::FewLines;
 use crate::memory_groups::{MemoryGroup, MemoryGroups};
+use crate::solitude::Solitude;
 use crate::stop::Stop;
 
 /// How often the node looks whether its caches are too large, and how much of the disk is free.
@@ -44,6 +45,7 @@ pub(super) struct Shared {
     pub(super) cache: Cache,
     pub(super) protection: Protection,
     pub(super) memory_groups: Option<MemoryGroups>,
+    pub(super) solitude: Solitude,
     /// What the log says of messages that no worker can read.
     pub(super) buried: Mutex<FewLines>,
 }
@@ -165,6 +167,7 @@ impl Shared {
             python,
             package: node.package.clone(),
             work_folder: self.folder().join(&spec.job_id),
+            solitude: self.solitude.clone(),
             memory_group: self.memory_group(&spec).map(Arc::new),
             prefetch_bytes_max: node.prefetch_bytes_max,
             is_alone: false,

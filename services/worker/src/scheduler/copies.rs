@@ -44,11 +44,14 @@ impl Scheduler {
         if !self.mini_batches.has_postponed() {
             return;
         }
-        self.mini_batches.resume(self.processes.iter().filter(|process| process.is_idle()).count());
-        let returned = self.mini_batches.take(|mini_batch| {
+        self.mini_batches.resume_copies(self.processes.iter().filter(|process| process.is_idle()).count());
+        let leases = self.mini_batches.leases(|mini_batch| {
             let waits = matches!(mini_batch.stage, Stage::Postponed { .. });
             waits && now.instant.duration_since(mini_batch.received) >= POSTPONED_FOR
         });
+        let leases = leases.into_iter().filter(|lease| !self.is_in_quarantine(*lease)).collect::<Vec<_>>();
+        let returned = leases.into_iter().filter_map(|lease| Some((lease, self.mini_batches.remove(lease)?)));
+        let returned = returned.collect();
         self.give_back_all(returned);
     }
 

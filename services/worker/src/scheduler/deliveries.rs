@@ -7,7 +7,7 @@ use protocol::{Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, Isolate,
 
 use super::attempt::of_rows;
 use super::copies::copy_lost;
-use super::mini_batch::{MiniBatch, lost_too_often};
+use super::mini_batch::MiniBatch;
 use super::mini_batches::MiniBatches;
 use super::pipe::Handed;
 use super::process::{Life, Verdict};
@@ -44,8 +44,7 @@ impl Scheduler {
 
     pub(super) fn received(&mut self, deliveries: Vec<Delivered>, now: Moment) {
         self.is_receiving = false;
-        let limit = self.config.spec.lost_delivery_max;
-        for Delivered { lease, descriptor, receive_count, bytes } in deliveries {
+        for Delivered { lease, descriptor, receive_count, deaths, bytes } in deliveries {
             let lost = deliveries_lost(&descriptor, receive_count);
             if self.is_for_another_node(&descriptor) {
                 self.mini_batches.add(lease, MiniBatch::postponed(descriptor, lost, now.instant, bytes));
@@ -53,8 +52,16 @@ impl Scheduler {
             }
             let error = match descriptor.copy {
                 true => (receive_count > 1).then(|| copy_lost(&descriptor)),
-                false => (lost > limit).then(|| lost_too_often(&descriptor, lost, limit, &self.config.node)),
+                false => self.guilt(&descriptor, lost, deaths),
             };
+            if error.is_none() && self.is_quarantined(&descriptor, lost) {
+                let alone = MiniBatch::postponed(descriptor, lost, now.instant, bytes);
+                self.received_quarantined(lease, alone, deaths, now);
+                continue;
+            }
+            if error.is_some() && deaths > 0 {
+                self.act(Action::EndAlone { mini_batch: descriptor.mini_batch });
+            }
             let received = self.tried.take(&descriptor).unwrap_or(now.instant);
             let mini_batch = MiniBatch::received(descriptor, lost, received, bytes);
             match error {

@@ -183,6 +183,8 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         fetches_checkpoints: false,
     };
     let mut scheduler = Scheduler::new(config, now);
+    // The node has no other job.
+    scheduler.access(worker::Access::Exclusive);
     let process = ProcessId { slot: 0, number: 0 };
     let frame = |frame, rows| Event::Frame { process, frame, rows };
     if fate != Fate::Drained {
@@ -195,7 +197,8 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         scheduler.handle(frame(ready, Bytes::new()), now);
     }
     scheduler.schedule(now);
-    let delivered = Delivered { lease: 1, descriptor: descriptor(task), receive_count: u32::from(count), bytes: 0 };
+    let delivered =
+        Delivered { lease: 1, descriptor: descriptor(task), receive_count: u32::from(count), deaths: 0, bytes: 0 };
     scheduler.handle(Event::Received(vec![delivered]), now);
     scheduler.schedule(now);
     match fate {
