@@ -32,6 +32,7 @@ NEEDS = needs()
 RARE: dict[str, set[Need]] = {
     "worker": {
         ("ecs:UpdateTaskProtection", "tasks of the cluster"),  # on ECS
+        ("s3:GetObject", "jobs/*/control/members"),  # after a failure
         ("s3:GetObject", "jobs/*/copies/*"),  # with `speculation`
         ("s3:GetObject", "jobs/*/nodes/*"),  # after another worker had the seat
         ("s3:GetObject", "jobs/*/plan/*"),  # for tables
@@ -49,6 +50,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:GetObject", "workers/*"),  # with `requires`
         ("s3:GetObject", "outputs/*"),  # if two reducers write one output
         ("s3:ListBucketMultipartUploads", "bucket"),  # after an output of more than 8 MiB
+        ("s3:PutObject", "jobs/*/control/members"),  # with several workers
         ("s3:PutObject", "jobs/*/control/turn"),  # with quotas
         ("s3:PutObject", "jobs/*/copies/*"),  # with `speculation`
         ("s3:PutObject", "jobs/*/output/*"),  # for an output without a folder

@@ -42,7 +42,7 @@ locals {
       },
       { sid = "Announce", actions = ["sqs:SendMessage"], resources = concat(local.results, local.dead_letters) },
       merge(local.read, {
-        jobs      = ["spec.json", "inputs/*", "plan/*", "result.json", "control/cancel", "control/priority", "copies/*", "nodes/*"]
+        jobs      = ["spec.json", "inputs/*", "plan/*", "result.json", "control/cancel", "control/members", "control/priority", "copies/*", "nodes/*"]
         target    = ["quotas.json", "snapshots/*"]
         resources = local.input_object_arns
       }),
@@ -72,7 +72,7 @@ locals {
       {
         sid       = "WriteLedgerReportsAndResult"
         actions   = ["s3:PutObject"]
-        jobs      = ["control/turn", "copies/*", "ledger/*", "logs/*", "output/*", "progress.json", "result.json"]
+        jobs      = ["control/members", "control/turn", "copies/*", "ledger/*", "logs/*", "output/*", "progress.json", "result.json"]
         target    = ["open/*", "turns/*"]
         resources = local.output_object_arns
       },

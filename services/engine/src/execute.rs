@@ -238,6 +238,7 @@ impl Execution<'_> {
             variables: self.variables(),
             user: None,
             work_folder: folder.join("nodes"),
+            solitude: worker::Solitude::new(folder.join("nodes").join("alone")),
             prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(node_count),
             is_alone: node_count == 1,
             // No other process may take over a delivery, even after the laptop was suspended.

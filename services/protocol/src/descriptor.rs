@@ -28,6 +28,9 @@ pub struct Descriptor {
     /// Whether an attempt on it was interrupted, through no fault of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_interrupted: bool,
+    /// The nodes on which a try of it has failed: other nodes try it first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_on: Vec<String>,
     /// The trace of its message; `None` in the plan and without tracing.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
@@ -193,6 +196,7 @@ impl Descriptor {
             deliveries_lost: 0,
             copy: false,
             was_interrupted: false,
+            failed_on: Vec::new(),
             traceparent: None,
             replays: None,
             work,

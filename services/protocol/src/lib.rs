@@ -17,6 +17,7 @@ pub mod instant;
 mod item_path;
 pub mod json;
 mod limits;
+mod members;
 mod names;
 pub mod number;
 mod phases;
@@ -50,6 +51,7 @@ pub use frame::{
 pub use gpu_set::GpuSet;
 pub use item_path::ItemPath;
 pub use limits::RateLimits;
+pub use members::Members;
 pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
 pub use phases::Phases;
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backon::Retryable;
-use protocol::{JobResult, JobSpec, OutputAction, Progress, ResultEvent, milliseconds_since_epoch};
+use protocol::{JobResult, JobSpec, Members, OutputAction, Progress, ResultEvent, milliseconds_since_epoch};
 use queue::pauses::FOR_SECONDS;
 use queue::{Delivery, Queue, Receive};
 use storage::JobStore;
@@ -53,6 +53,8 @@ pub struct Reducer {
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) failed_starts: FailedStarts,
     pub(crate) fit: Fit,
+    /// What nodes were last told about each other.
+    pub(crate) members: Members,
     /// Whether the absence of workers has been logged.
     pub(crate) is_silent: bool,
     failure: watch::Sender<Option<String>>,
@@ -115,6 +117,7 @@ impl Reducer {
             progress: watch::Sender::new(Self::no_progress()),
             failed_starts: FailedStarts::default(),
             fit: Fit::default(),
+            members: Members::default(),
             is_silent: false,
             failure: watch::Sender::new(None),
             all_ended: CancellationToken::new(),
@@ -128,6 +131,7 @@ impl Reducer {
         reducer.ended_before = reducer.tally.ended();
         reducer.judge.resume();
         reducer.open_copies().await?;
+        reducer.open_members().await.context("read which nodes work on the job")?;
         reducer.reports.started(&reducer.spec.job_id, &reducer.tally).await;
         reducer.take_over().await;
         Ok(reducer)
@@ -370,6 +374,7 @@ impl Reducer {
         self.look_for_workers().await;
         self.look_for_fit().await;
         self.speculate().await;
+        self.tell_members().await;
         self.show_progress();
         self.write_progress().await;
         self.reports.flush().await;

@@ -12,6 +12,7 @@
 //! | what depends on other processes that work on the job | `peers.rs` |
 //! | which attempt counts | `tally.rs` |
 //! | running nodes and processes, and waits | `nodes.rs` |
+//! | which nodes must not work on the job | `exclusions.rs` decides, `members.rs` publishes |
 //! | failures, grouped | `failures.rs` |
 //! | when a job ends, and how | `judge.rs`, `thresholds.rs`, `stalls.rs` |
 //! | when the log tells that processes do not start | `starts.rs` |
@@ -34,6 +35,7 @@ mod commit;
 mod committed;
 mod copies;
 mod csv;
+mod exclusions;
 mod failures;
 mod finish;
 mod fit;
@@ -42,6 +44,7 @@ mod fixtures;
 mod job;
 mod judge;
 mod ledger;
+mod members;
 mod nodes;
 mod options;
 mod output;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use protocol::{ErrorReport, ResultEvent, Waiting};
 
+use crate::exclusions::Exclusions;
 use crate::words::counted;
 
 /// Waits that are kept; further ones would add no information.
@@ -36,6 +37,8 @@ pub struct Nodes {
     /// Live processes that were replaced, by the word of their wear.
     replaced: BTreeMap<&'static str, u64>,
     notices: Vec<String>,
+    /// Nodes that must not work on the job.
+    pub(crate) exclusions: Exclusions,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -247,18 +250,27 @@ impl Nodes {
         self.init_error.as_ref()
     }
 
+    /// Returns the nodes that have processes of the job.
+    pub(crate) fn working(&self) -> impl Iterator<Item = &str> {
+        let works = |(name, node): &(&String, &Node)| node.up > 0 && !node.left && !self.stopped.contains_key(*name);
+        self.nodes.iter().filter(works).map(|(name, _)| name.as_str())
+    }
+
     /// Returns the nodes that gave up, with their causes.
     pub fn stopped(&self) -> &BTreeMap<String, String> {
         &self.stopped
     }
 
-    /// Returns in sentences how many processes were replaced and why, and what nodes noticed.
+    /// Returns in sentences how many processes were replaced and why, which nodes must not work on the job, and what nodes
+    /// noticed.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let total: u64 = self.replaced.values().sum();
         let why: Vec<_> = self.replaced.iter().map(|(word, count)| format!("{count} {}", cause(word))).collect();
         let were = if total == 1 { "was" } else { "were" };
         let replaced = format!("{} {were} replaced: {}", counted(total, "process"), why.join(", "));
-        (total > 0).then_some(replaced).into_iter().chain(self.notices.iter().cloned())
+        let excluded =
+            self.exclusions.excluded().map(|(node, why)| format!("node {node} is excluded from the job: {why}"));
+        (total > 0).then_some(replaced).into_iter().chain(excluded).chain(self.notices.iter().cloned())
     }
 
     /// Returns the processes and nodes that take unusually long, latest first.

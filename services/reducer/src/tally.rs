@@ -105,6 +105,7 @@ impl Tally {
             ResultEvent::Attempt(attempt) => {
                 self.nodes.attempt_ended(&attempt.node, &attempt.process);
                 let effect = self.apply_attempt(attempt);
+                self.compare_nodes(attempt, effect);
                 self.duplicates += u64::from(effect == Effect::Nothing);
                 effect
             }
@@ -155,6 +156,7 @@ impl Tally {
             Event::Success(success) => {
                 let process = record.process(success.process);
                 self.nodes.attempt_ended(&process.node, &process.process);
+                self.nodes.exclusions.succeeded(&process.node, success.mini_batch);
                 self.apply_success(success)
             }
             Event::Other(event) => self.apply(event),
@@ -164,6 +166,7 @@ impl Tally {
     /// Applies an ordinary success of this process, in any form of its texts.
     pub fn apply_success_of<P, T, C>(&mut self, process: ProcessName<&str>, success: &AttemptCore<P, T, C>) -> Effect {
         self.nodes.attempt_ended(process.node, process.process);
+        self.nodes.exclusions.succeeded(process.node, success.mini_batch);
         self.apply_success(success)
     }
 
@@ -253,6 +256,20 @@ impl Tally {
         }
         self.effort.add(attempt, effect);
         effect
+    }
+
+    /// Compares the nodes by an attempt. One that succeeds without a single item counts as a failure.
+    fn compare_nodes(&mut self, attempt: &Attempt, effect: Effect) {
+        let has_result = attempt.succeeded > 0 || attempt.rejected.is_empty();
+        match attempt.status {
+            AttemptStatus::Succeeded if has_result => {
+                self.nodes.exclusions.succeeded(&attempt.node, attempt.mini_batch)
+            }
+            // No node is to blame.
+            AttemptStatus::LostTooOften => {}
+            _ if effect == Effect::Nothing => {}
+            _ => self.nodes.exclusions.failed(&attempt.node, attempt.mini_batch),
+        }
     }
 
     /// Records that an attempt of a mini-batch ended after this many lost deliveries. Returns the position of the

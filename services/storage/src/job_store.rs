@@ -4,6 +4,7 @@
 mod checkpoints;
 mod copies;
 mod ledger;
+mod members;
 mod parts;
 mod reuses;
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! ledger/<sequence>    records that a reducer has committed                 created if absent: this is the commit
 //! control/cancel       the user has canceled the job                        created if absent
 //! control/priority     the priority, if it was changed                      overwritten
+//! control/members      which nodes work on the job, and which must not          overwritten, by reducers
 //! control/turn         why quotas do not let the job run yet                overwritten
 //! control/removing     the job is about to be removed                       by `clean`, before spec.json is deleted
 //! copies/<epoch>       mini-batches that are started a second time          created if absent, by reducers

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use protocol::{Descriptor, JobSpec, REJECTED_MAX, ResultEvent, SLOT_PHASES, milliseconds_since_epoch};
+use protocol::{Descriptor, JobSpec, Members, REJECTED_MAX, ResultEvent, SLOT_PHASES, milliseconds_since_epoch};
 use queue::{Delivery, Queue};
 use storage::JobStore;
 use telemetry::metrics::STATE;
@@ -38,7 +38,8 @@ use crate::python_process::Report;
 use crate::scheduler::{
     Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare, Stop, wait_of_node,
 };
-use crate::{Crash, Variables, VisibleGpus, monitor};
+use crate::solitude::Tenant;
+use crate::{Crash, Solitude, Variables, VisibleGpus, monitor};
 use limits::RequestLimits;
 use processes::Running;
 
@@ -123,6 +124,8 @@ pub struct Agent {
     pub work_folder: PathBuf,
     /// Who runs the Python processes; `None`: the user of this process.
     pub user: Option<Arc<JobUser>>,
+    /// Shared by the agents of this node.
+    pub solitude: Solitude,
     /// Limits the memory of the Python processes; `None`: this machine, or its caller, does not limit it.
     pub memory_group: Option<Arc<MemoryGroup>>,
     /// Bytes of tables and downloads that may be ready at once.
@@ -185,10 +188,12 @@ impl Agent {
             preparer,
             checkpoints,
             limits: RequestLimits::of(&self),
+            tenant: self.solitude.enter(&self.spec.job_id),
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
             reaped: Instant::now(),
             looked: Instant::now(),
+            looked_for_members: None,
             leases_held: Share::of(&metrics().leases_held),
             processes: SLOT_PHASES
                 .map(|phase| Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))),
@@ -240,6 +245,7 @@ impl Agent {
             grace: self.timing.grace,
             fetches_checkpoints,
             lease_max: self.tasks.limits().lease_max,
+            is_alone: self.is_alone,
         }
     }
 }
@@ -259,6 +265,8 @@ enum Message {
     LeaseLost(LeaseId),
     /// Mini-batches that were started twice and have succeeded.
     Settled(Vec<u64>),
+    /// The nodes that work on the job.
+    Members(Members),
 }
 
 /// The scheduler of one job, and the state that its actions need.
@@ -274,14 +282,17 @@ struct Executor {
     preparer: Arc<Preparer>,
     checkpoints: Checkpoints,
     receiving: Option<AbortOnDropHandle<()>>,
+    /// The part of the job in what the agents of this node share.
+    tenant: Tenant,
     /// `None`: the job has no limits.
     limits: Option<RequestLimits>,
     /// The process in each slot of the scheduler.
     running: Vec<Option<Running>>,
     /// When ended children of the script were last reaped.
     reaped: Instant,
-    /// When the agent last looked which second starts are over.
+    /// When the agent last looked which second starts are over, and which nodes work on the job.
     looked: Instant,
+    looked_for_members: Option<Instant>,
     /// Leases of this job, as a share of the node's.
     leases_held: Share,
     /// Processes of this job by phase, as a share of the node's.
@@ -342,6 +353,8 @@ impl Executor {
             let sightings = self.sightings();
             self.handle(Event::LeasesLost { leases, sightings }).await;
         }
+        let access = self.tenant.access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
+        self.scheduler.access(access);
         self.scheduler.schedule(now(), self.announcements.are_behind());
         self.execute().await;
     }

@@ -399,7 +399,7 @@ mod tests {
 
     fn node_over(message_bytes_max: usize, store: Arc<dyn ObjectStore>) -> Node {
         let store = JobStore::new(store, "jobs/job".into());
-        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"));
+        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"), None);
         node_with(message_bytes_max, store, checkpoints)
     }
 
@@ -578,7 +578,7 @@ mod tests {
     async fn acknowledging_does_not_wait_for_the_removal_of_checkpoints() {
         let (silent, folder) = (Arc::new(SilentStore::default()), tempfile::tempdir().expect("temporary folder"));
         let store = JobStore::new(silent.clone(), "jobs/job".into());
-        let checkpoints = Checkpoints::new(&store, folder.path());
+        let checkpoints = Checkpoints::new(&store, folder.path(), None);
         let kept = checkpoints.folder().join("7/a-1");
         std::fs::create_dir_all(kept.parent().expect("in a folder")).expect("writable");
         std::fs::write(&kept, "one").expect("writable");
@@ -603,7 +603,7 @@ mod tests {
         let failing = Arc::new(SilentStore::default());
         failing.fails.store(true, Ordering::SeqCst);
         let store = JobStore::new(failing.clone(), "jobs/job".into());
-        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"));
+        let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"), None);
         let node = node_with(10_000, store, checkpoints);
         let lease = node.hold().await;
         let outcome = outcome(lease, descriptor(7, 10), protocol::Ending::empty());

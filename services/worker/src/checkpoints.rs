@@ -362,11 +362,11 @@ mod tests {
     async fn removal_and_fetching_do_not_wait_for_an_upload() {
         let (silent, folder) = (Arc::new(SilentStore::default()), tempfile::tempdir().expect("temporary folder"));
         let store = JobStore::new(silent.clone(), "jobs/job".into());
-        let there = Checkpoints::new(&store, &folder.path().join("there"));
+        let there = Checkpoints::new(&store, &folder.path().join("there"), None);
         write(&there, "8/a-1", "eight");
         there.upload().await;
 
-        let here = Checkpoints::new(&store, &folder.path().join("here"));
+        let here = Checkpoints::new(&store, &folder.path().join("here"), None);
         write(&here, "7/a-1", "seven");
         silent.is_silent.store(true, Ordering::SeqCst);
         let uploading = here.clone();
@@ -388,7 +388,7 @@ mod tests {
     async fn what_arrives_in_the_store_after_the_removal_is_removed_as_well() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         let folder = tempfile::tempdir().expect("temporary folder");
-        let here = Checkpoints::new(&store, folder.path());
+        let here = Checkpoints::new(&store, folder.path(), None);
         let remote = here.remote.as_ref().expect("no folder");
         let file = File { mini_batch: 7, name: "a-1".into() };
         assert_eq!(remote.stored_of(&file), 0);

@@ -21,6 +21,7 @@
 //! | `checkpoints` | where results are that scripts hand back before their attempt has ended |
 //! | `limit` | what the processes of a job together may ask of a service |
 //! | `lease` | extends leases, and reports lost ones |
+//! | `solitude` | lets a job have a node for itself, for a mini-batch that may kill it |
 //! | `retry` | how calls of queues are retried |
 //! | `resident`, `pressure` | the memory of a process; whether that of the machine is short |
 //! | `memory_groups`, `oom` | limits the memory of a job; processes that the kernel killed for memory |
@@ -69,6 +70,8 @@ mod scratch;
 mod side_inputs;
 #[cfg(test)]
 mod silent_store;
+#[allow(missing_docs, reason = "public for the simulation, and for callers that make agents")]
+mod solitude;
 mod stop;
 mod tools;
 mod variables;
@@ -84,6 +87,7 @@ pub use node::executor::unspent;
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};
 pub use offer::offer;
 pub use side_inputs::{fetch_side_inputs, replace_paths};
+pub use solitude::{Access, Solitude, Tenant};
 pub use stop::{Stop, StopSender};
 pub use variables::{Variables, hide_process};
 

@@ -5,7 +5,7 @@
 //! a single machine.
 //!
 //! A node is stateless: the queue redelivers what a killed node held. What it keeps on disk is a cache by content
-//! (unpacked folders, environments), which the nodes of one machine may share.
+//! (unpacked folders, environments), which the nodes of one machine may share, and which mini-batches killed it.
 //!
 //! Jobs that are here at the same time divide its processes by weight. Further jobs wait in line until the node has a place
 //! for them; which of them it hears of first is the choice of the queue.
@@ -67,6 +67,7 @@ use crate::agent::Timing;
 use crate::cache::{Cache, Limits};
 use crate::job_users::{JobUsers, UserRange};
 use crate::memory_groups::{MemoryGroups, plan as plan_memory_groups};
+use crate::solitude::Solitude;
 use crate::stop::Stop;
 use crate::{Crash, Variables, VisibleGpus, default_process_count, offer};
 use event_loop::EventLoop;
@@ -210,8 +211,9 @@ impl Node {
         let cache = Cache::new(self.work_folder.clone(), self.options.cache).guarded();
         let memory_groups = self.memory_groups();
         let users = self.users()?.map(Arc::new);
-        let shared =
-            Arc::new(Shared { node: self, cache, protection, memory_groups, users, buried: Default::default() });
+        let solitude = Solitude::new(self.work_folder.join("alone"));
+        let buried = Default::default();
+        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups, users, solitude, buried });
         let node = &shared.node;
         let folder = shared.folder();
         let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;

@@ -26,6 +26,8 @@
 //! | `answers` | reactions to frames and to the end of a process; starts |
 //! | `isolate` | which mini-batches are isolated |
 //! | `copies` | second starts of slow mini-batches, and the end of the slower one |
+//! | `others` | what the node leaves to other nodes after failures here |
+//! | `quarantine` | what may kill the node runs alone on it |
 //! | `fit` | how many processes the job may have while other jobs have work on the node |
 //! | `wear` | replacing processes although they work |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
@@ -50,10 +52,12 @@ mod isolation;
 mod mini_batch;
 mod mini_batches;
 mod notices;
+mod others;
 mod pause;
 mod pipe;
 mod process;
 mod processes;
+mod quarantine;
 mod ranges;
 mod rejects;
 mod run_cost;
@@ -72,7 +76,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, MiniBatchFrame, ProcessEvent, ResultEvent, SlotPhase, Waiting,
+    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, Members, MiniBatchFrame, ProcessEvent, ResultEvent, SlotPhase,
+    Waiting,
 };
 
 use crate::lease::LeaseId;
@@ -89,9 +94,11 @@ use isolate::Isolations;
 pub use mini_batch::{deliveries_lost, lost_too_often};
 use mini_batches::MiniBatches;
 use notices::Notices;
+use others::Others;
 use pause::Pause;
 pub use process::ProcessId;
 use processes::Processes;
+use quarantine::Quarantine;
 use stop::Stopping;
 
 /// A moment on both clocks; `milliseconds`: wall clock, since the epoch.
@@ -122,6 +129,8 @@ pub struct Config {
     pub fetches_checkpoints: bool,
     /// Longest lease that the queue allows; `None`: no limit.
     pub lease_max: Option<Duration>,
+    /// Whether no other node works on the job.
+    pub is_alone: bool,
 }
 
 /// A delivery that the agent has leased.
@@ -131,6 +140,8 @@ pub struct Delivered {
     pub descriptor: Descriptor,
     /// Deliveries of this message, including this one.
     pub receive_count: u32,
+    /// How often a node of this machine has died while it ran only this mini-batch.
+    pub deaths: u32,
     /// Expected memory of the prepared mini-batch.
     pub bytes: u64,
 }
@@ -178,6 +189,8 @@ pub enum Event {
     Prepared { lease: LeaseId, descriptor: Box<Descriptor>, preparation: Preparation },
     /// These mini-batches were started twice and have succeeded: nothing has to be announced of them any more.
     Settled(Vec<u64>),
+    /// The nodes that work on the job, and those that must not.
+    Members(Members),
     /// Other nodes may have these deliveries now.
     LeasesLost { leases: Vec<LeaseId>, sightings: Vec<Sighting> },
     /// [`Action::Start`] failed; with the chance that another start succeeds.
@@ -233,6 +246,10 @@ pub enum Action {
     Examine { process: ProcessId, code: i32, phase: SlotPhase, sequence: u64, since: Instant },
     /// Release the resources of a process.
     Forget(ProcessId),
+    /// Note on disk that this mini-batch is about to run alone on the node.
+    BeginAlone { mini_batch: u64 },
+    /// Remove that note: the mini-batch has not killed the node.
+    EndAlone { mini_batch: u64 },
     /// Reuse the memory of a table.
     ReuseTable(MemoryFile),
     /// Send an announcement.
@@ -271,6 +288,8 @@ pub struct Scheduler {
     isolations: Isolations,
     pause: Pause,
     tried: Tried,
+    others: Others,
+    quarantine: Quarantine,
     notices: Notices,
 }
 
@@ -287,6 +306,8 @@ impl Scheduler {
             isolations: Isolations::default(),
             pause: Pause::default(),
             tried: Tried::default(),
+            others: Others::default(),
+            quarantine: Quarantine::new(now.instant),
             notices: Notices::default(),
             config,
         };
@@ -303,6 +324,7 @@ impl Scheduler {
             Event::Received(deliveries) => self.received(deliveries, now),
             Event::Prepared { lease, descriptor, preparation } => self.prepared(lease, *descriptor, preparation, now),
             Event::Settled(mini_batches) => self.settled(&mini_batches),
+            Event::Members(members) => self.told_members(members, now),
             Event::LeasesLost { leases, sightings } => {
                 leases.into_iter().for_each(|lease| self.lease_lost(lease, &sightings));
             }
@@ -336,7 +358,8 @@ impl Scheduler {
         self.finish_idle_processes(now);
         self.return_waiting();
         self.return_excess();
-        self.tend_copies(now);
+        self.tend_quarantine();
+        self.tend_postponed(now);
         let may_take = !is_behind && !self.is_paused(now);
         if may_take {
             self.prepare_next(now);
@@ -344,7 +367,7 @@ impl Scheduler {
         if !is_behind {
             self.hand_over(now);
         }
-        if may_take {
+        if may_take && self.may_work_beside_others() {
             self.receive();
         }
     }

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
+use worker::Tenant;
 use worker::parts::{
     Allotment, Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases, Preparation, Prepared,
 };
@@ -53,6 +54,7 @@ pub(crate) struct Agent {
     pub spec: Arc<JobSpec>,
     pub bug: Option<Bug>,
     pub gpus: GpusInUse,
+    pub tenant: Tenant,
 }
 
 /// What the loop reacts to.
@@ -64,6 +66,7 @@ pub(crate) enum Message {
     Prepared(LeaseId, Box<Descriptor>),
     LeaseLost(LeaseId),
     Settled(Vec<u64>),
+    Members(protocol::Members),
     Frame(ProcessId, Box<ProcessEvent>, Bytes),
     Exited(ProcessId, i32),
 }
@@ -130,6 +133,7 @@ impl Agent {
             grace: GRACE,
             fetches_checkpoints: false,
             lease_max: self.tasks.limits().lease_max,
+            is_alone: false,
         };
         let actor = self.actor.clone();
         let (broken, hides_troubles) = (self.witness.job.broken_gpu, self.has(Bug::HidesGpuTroubles));
@@ -188,6 +192,8 @@ impl Executor {
             let sightings = self.sightings();
             self.handle(Event::LeasesLost { leases, sightings }).await;
         }
+        let access = self.agent.tenant.access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
+        self.scheduler.access(access);
         self.scheduler.schedule(now(), self.announcements.are_behind());
         self.execute().await;
         while self.errands.try_join_next().is_some() {}
@@ -231,6 +237,7 @@ impl Executor {
                 Event::Prepared { lease, descriptor, preparation }
             }
             Message::Settled(mini_batches) => Event::Settled(mini_batches),
+            Message::Members(members) => Event::Members(members),
             Message::LeaseLost(lease) => {
                 tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "a lease is lost");
                 Event::LeasesLost { leases: vec![lease], sightings: self.sightings() }
@@ -259,7 +266,8 @@ impl Executor {
         self.agent.witness.handed(&delivery.receipt);
         let lease = self.leases.hold(delivery.receipt.clone(), delivery.leased_at);
         self.receipts.insert(lease, delivery.receipt);
-        Delivered { lease, descriptor, receive_count: delivery.receive_count, bytes: 0 }
+        let deaths = self.agent.tenant.deaths(descriptor.mini_batch);
+        Delivered { lease, descriptor, receive_count: delivery.receive_count, deaths, bytes: 0 }
     }
 
     /// Reports the memory of a process that is ready or has answered.
@@ -285,6 +293,7 @@ impl Executor {
         }
         self.handle(Event::Tick(sightings)).await;
         self.look_for_settled().await;
+        self.look_for_members();
         let holds_up = self.processes.values().filter_map(Process::holds_up_for).any(|time| time > HOLD_UP_MAX);
         let idles = self.processes.values().filter_map(Process::idle_for).any(|time| time > HOLD_UP_MAX);
         if holds_up && idles && !self.agent.actor.is_told_to_stop() {
@@ -303,6 +312,18 @@ impl Executor {
         self.errands.spawn(async move {
             if let Ok(settled) = store.settled().await {
                 let _ = messages.send(Message::Settled(settled));
+            }
+        });
+    }
+
+    fn look_for_members(&mut self) {
+        if !self.scheduler.asks_for_members() {
+            return;
+        }
+        let (store, messages) = (self.agent.store.clone(), self.messages.clone());
+        self.errands.spawn(async move {
+            if let Ok(members) = store.members().await {
+                let _ = messages.send(Message::Members(members));
             }
         });
     }
@@ -376,6 +397,10 @@ impl Executor {
             Action::Log { message, .. } => {
                 tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "{message}");
             }
+            Action::BeginAlone { mini_batch } => {
+                self.agent.tenant.begin(mini_batch).expect("the folder is writable");
+            }
+            Action::EndAlone { mini_batch } => self.agent.tenant.end(mini_batch),
             Action::ReuseTable(_) | Action::UserError { .. } => {}
         }
         None

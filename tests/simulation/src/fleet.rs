@@ -1,11 +1,12 @@
 //! One seed, from the first job to the end of the last.
 
 mod lanes;
+mod nodes;
 mod publish;
 mod replay;
 mod size;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
@@ -19,7 +20,7 @@ use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use worker::unspent;
+use worker::{Solitude, unspent};
 
 use crate::actor::{Actor, Told};
 use crate::counts::{CountedQueue, Counts};
@@ -33,6 +34,7 @@ use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
 
 pub use lanes::{Queued, run_lanes, run_places};
+pub use nodes::{Broken, Ended, run_broken, run_poison};
 pub use size::{LATENCY, Meter, Needed, Size, Sized, run_size};
 
 /// No job goes on for longer without an attempt that begins.
@@ -118,6 +120,7 @@ struct World {
     dead_letters: Arc<MemoryQueue>,
     witness: Arc<Witness>,
     counts: Counts,
+    folder: PathBuf,
     calm_from: Instant,
     began: Instant,
     thread: ThreadId,
@@ -151,6 +154,7 @@ impl World {
             dead_letters: queue(&weather, 0),
             witness: Arc::new(Witness::new(witnesses, weather.quotas.clone())),
             counts: Counts::default(),
+            folder: folder.to_owned(),
             calm_from: Instant::now() + weather.ends,
             began: Instant::now(),
             thread: std::thread::current().id(),
@@ -430,6 +434,7 @@ impl World {
             accidents: Arc::default(),
             offer: self.offer(number),
             shares: Shares::default(),
+            solitude: Solitude::new(self.folder.join(format!("machine-{number}"))),
             idle_since: Arc::default(),
         };
         let _entry = Entry { memory: self.memory.clone(), name: actor.name().to_owned() };

@@ -45,6 +45,8 @@ pub(crate) struct Job {
     failures: BTreeMap<u64, (u32, AttemptStatus)>,
     /// A mini-batch that kills its node.
     pub poison: Option<u64>,
+    /// The first nodes of the fleet, as many as this, fail runs at once, with this probability.
+    pub broken_nodes: Option<(u64, f64)>,
     /// A mini-batch that fails at random.
     pub flaky: Option<u64>,
     /// A mini-batch whose rows are too large for a message of 32 KiB.

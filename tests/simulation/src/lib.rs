@@ -25,6 +25,7 @@
 //! | `gpus`, `shares` | what the jobs of a node have of its GPUs and processes |
 //! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
 //! | `fleet/lanes` | a small job beside large ones, in a task queue with lanes ([`run_lanes`]), and on full nodes ([`run_places`]) |
+//! | `fleet/nodes` | nodes that fail a job ([`run_broken`]), and a job that kills nodes beside another one ([`run_poison`]) |
 //! | `counts` | what roles ask of queues and store, for one large job on many nodes ([`run_size`]) |
 //! | `memory` | counts what roles allocate |
 //! | `queue_layer`, `store_layer` | queue and store as one role sees them |
@@ -48,6 +49,7 @@ mod weather;
 mod witness;
 
 pub use counts::Requests;
+pub use fleet::{Broken, Ended, run_broken, run_poison};
 pub use fleet::{LATENCY, Meter, Needed, Played, Queued, Size, Sized, run, run_lanes, run_places, run_size};
 pub use memory::CountedMemory;
 pub use weather::{Bug, Scenario};

@@ -21,7 +21,7 @@ use worker::parts::{Allotment, Errands, EventLoop, Held, Host, attended};
 use worker::roster::{
     Capacity, Config, Errand, Event, Found, Obstacle, Periods, Roster, Standing, Step, Unprovisioned,
 };
-use worker::{Stop, StopSender, Timing};
+use worker::{Solitude, Stop, StopSender, Timing};
 
 use crate::actor::{Actor, Told};
 use crate::agent::{Agent, PATIENCE};
@@ -51,6 +51,7 @@ pub(crate) struct Node {
     pub accidents: Arc<AtomicU32>,
     pub offer: Offer,
     pub shares: Shares,
+    pub solitude: Solitude,
     /// Since when it has had no job; `None`: it has one.
     pub idle_since: Arc<Mutex<Option<Instant>>>,
 }
@@ -229,7 +230,7 @@ impl Host for Node {
         stop: watch::Receiver<Stop>,
         allotment: Allotment,
     ) -> (anyhow::Result<Held>, ()) {
-        let Self { actor, bug, shares, .. } = self;
+        let Self { actor, bug, shares, solitude, .. } = self;
         let (witness, node) = (self.witness.of(&job_id).clone(), actor.name().to_owned());
         if let Some(lacks) = self.offer.lacks(&witness.spec.requires) {
             witness.report("a job runs only on nodes that it fits", format!("{node}: {lacks}"));
@@ -238,9 +239,20 @@ impl Host for Node {
         let claim = (witness.job.priority, (PROCESS_COUNT * percent / 100).clamp(1, PROCESSES));
         shares.begin(&job_id, claim, tasks.clone(), stop.clone(), allotment.watched());
         let beat = actor.weather().pace.beat;
+        let tenant = solitude.enter(&job_id);
         let (gpus, in_flight) = (shares.gpus.clone(), self.witness.in_flight.clone());
-        let agent =
-            Agent { actor, witness: witness.clone(), in_flight, store: store.clone(), tasks, results, spec, bug, gpus };
+        let agent = Agent {
+            actor,
+            witness: witness.clone(),
+            in_flight,
+            store: store.clone(),
+            tasks,
+            results,
+            spec,
+            bug,
+            gpus,
+            tenant,
+        };
         let held = attended(&store, &node, beat, agent.work(stop, allotment)).await;
         shares.end(&job_id);
         held.iter().flatten().for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));

@@ -202,6 +202,14 @@ impl Life {
     async fn run(&self, frame: &MiniBatchFrame, is_slow: bool) -> Option<(Ending, Bytes)> {
         let (job, dice) = (&self.witness.job, self.actor.dice());
         let (sequence, began) = (frame.sequence, Instant::now());
+        if let Some((nodes, probability)) = job.broken_nodes
+            && (0..nodes).any(|node| self.actor.name().starts_with(&format!("Node-{node}-")))
+            && dice.happens(probability)
+        {
+            self.pass(Duration::from_millis(1)).await;
+            let error = ErrorReport { message: "a folder is not mounted".into(), ..ErrorReport::default() };
+            return Some((Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) }, Bytes::new()));
+        }
         let drawn = || Duration::from_millis(10) + dice.time(Duration::from_secs(30));
         let long = job.run_time.unwrap_or_else(drawn);
         let is_quick = job.quick && !dice.happens(0.3);

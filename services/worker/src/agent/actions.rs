@@ -52,6 +52,12 @@ impl Executor {
                 return Some(Event::Examined { process, findings });
             }
             Action::Forget(process) => self.forget(process),
+            Action::BeginAlone { mini_batch } => {
+                if let Err(error) = self.tenant.begin(mini_batch) {
+                    tracing::warn!("cannot note that mini-batch {mini_batch} runs alone: {error}");
+                }
+            }
+            Action::EndAlone { mini_batch } => self.tenant.end(mini_batch),
             Action::ReuseTable(table) => self.preparer.give_back(table),
             Action::Announce(announcement) => self.announce(announcement),
             Action::Notice { process, waiting } => self.notice(process, *waiting),

@@ -14,12 +14,13 @@ use super::{Executor, Message, now};
 use crate::dead_letters::bury;
 use crate::python_process::Report;
 use crate::resident::resident;
-use crate::scheduler::{Delivered, Event, ProcessId, Sighting};
+use crate::scheduler::{Delivered, Event, ProcessId, Sighting, deliveries_lost};
 use crate::{Agent, CrashPoint, orphans, prepare};
 
 /// Time between two searches for ended children of the script that the agent has adopted.
 const REAP_EVERY: Duration = Duration::from_secs(5);
-/// Time between two looks whether a mini-batch that runs for long has succeeded elsewhere.
+/// Time between two looks whether a mini-batch that runs for long has succeeded elsewhere, and which nodes work on a job
+/// that fails here.
 const LOOK_EVERY: Duration = Duration::from_secs(4);
 /// Least time between two measurements of the memory of a process: quick mini-batches share one.
 const MEASURE_EVERY: Duration = Duration::from_millis(20);
@@ -33,6 +34,7 @@ impl Executor {
             }
             Message::Process { process, report } => self.process_reported(process, report).await,
             Message::Settled(mini_batches) => self.handle(Event::Settled(mini_batches)).await,
+            Message::Members(members) => self.handle(Event::Members(members)).await,
             Message::LeaseLost(lease) => {
                 let sightings = self.sightings();
                 self.handle(Event::LeasesLost { leases: vec![lease], sightings }).await;
@@ -59,6 +61,7 @@ impl Executor {
         self.grant().await;
         self.handle(Event::Tick(sightings)).await;
         self.look_for_settled();
+        self.look_for_members();
     }
 
     /// Looks whether a mini-batch that runs for long has succeeded elsewhere, if the job starts mini-batches twice.
@@ -74,6 +77,21 @@ impl Executor {
                 Ok(settled) => drop(messages.send(Message::Settled(settled))),
                 // The next look may succeed, and the end of the job stops the run as well.
                 Err(error) => tracing::debug!("cannot determine which second starts are over: {error:#}"),
+            }
+        });
+    }
+
+    /// Looks which nodes work on the job, if something has failed here.
+    fn look_for_members(&mut self) {
+        if !self.scheduler.asks_for_members() || self.looked_for_members.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return;
+        }
+        self.looked_for_members = Some(Instant::now());
+        let (store, messages) = (self.agent.store.clone(), self.messages.clone());
+        tokio::spawn(async move {
+            match store.members().await {
+                Ok(members) => drop(messages.send(Message::Members(members))),
+                Err(error) => tracing::debug!("cannot determine which nodes work on the job: {error:#}"),
             }
         });
     }
@@ -108,6 +126,7 @@ impl Executor {
             delivered.push(Delivered {
                 lease: self.leases.hold(delivery.receipt, delivery.leased_at),
                 receive_count: delivery.receive_count,
+                deaths: self.deaths(&descriptor, delivery.receive_count),
                 bytes: prepare::expected_bytes(&descriptor),
                 descriptor,
             });
@@ -123,6 +142,15 @@ impl Executor {
                 tracing::warn!("messages stay in the task queue for now: {error:#}");
             }
         });
+    }
+
+    /// Returns how often a node of this machine has died with a mini-batch alone.
+    fn deaths(&self, descriptor: &Descriptor, receive_count: u32) -> u32 {
+        match deliveries_lost(descriptor, receive_count) {
+            // The usual case.
+            0 => 0,
+            _ => self.tenant.deaths(descriptor.mini_batch),
+        }
     }
 
     fn read(&self, delivery: &Delivery) -> Result<Descriptor> {

@@ -31,6 +31,7 @@ use crate::dead_letters::bury;
 use crate::few_lines::FewLines;
 use crate::job_users::{self, JobUser, JobUsers};
 use crate::memory_groups::{MemoryGroup, MemoryGroups};
+use crate::solitude::Solitude;
 use crate::stop::Stop;
 
 /// How often the node looks whether its caches are too large, and how much of the disk is free.
@@ -47,6 +48,7 @@ pub(super) struct Shared {
     pub(super) memory_groups: Option<MemoryGroups>,
     /// `None`: scripts run as the user of this process.
     pub(super) users: Option<Arc<JobUsers>>,
+    pub(super) solitude: Solitude,
     /// What the log says of messages that no worker can read.
     pub(super) buried: Mutex<FewLines>,
 }
@@ -196,6 +198,7 @@ impl Shared {
             package: node.package.clone(),
             variables: node.variables.clone(),
             work_folder: self.folder().join(&spec.job_id),
+            solitude: self.solitude.clone(),
             memory_group: self.memory_group(&spec).map(Arc::new),
             prefetch_bytes_max: node.prefetch_bytes_max,
             is_alone: false,

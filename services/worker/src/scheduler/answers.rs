@@ -115,6 +115,9 @@ impl Scheduler {
         process.noticed = None;
         process.condition.answered(is_harmless);
         let (front, has_gpu) = (process.pipe.front(), process.gpus.is_some());
+        if ending.status == AttemptStatus::Succeeded {
+            self.processes.succeeded(id);
+        }
         self.processes.starts.answered();
         if has_gpu && let Some(mini_batch) = self.mini_batch_of(handed) {
             match &ending.error {

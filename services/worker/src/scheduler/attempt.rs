@@ -15,15 +15,24 @@ use crate::prepare::Prepared;
 /// unread.
 const TRIED_MAX: usize = 10_000;
 
-/// The tries spent on mini-batches of which another try follows, and when the last one ended here.
+/// The mini-batches of which another try follows one that was made here.
 #[derive(Debug, Default)]
-pub(super) struct Tried(FxHashMap<u64, (u32, Instant)>);
+pub(super) struct Tried(FxHashMap<u64, LastTry>);
+
+#[derive(Debug)]
+struct LastTry {
+    tries_spent: u32,
+    ended: Instant,
+    /// How often the next try was left to other nodes.
+    left: u32,
+}
 
 impl Tried {
     /// Notes that a try has ended, before the next one.
     pub(super) fn ended(&mut self, next: &Descriptor, now: Instant) {
         if self.0.len() < TRIED_MAX {
-            self.0.insert(next.mini_batch, (next.tries_spent, now));
+            let last = LastTry { tries_spent: next.tries_spent, ended: now, left: 0 };
+            self.0.insert(next.mini_batch, last);
         }
     }
 
@@ -32,8 +41,18 @@ impl Tried {
         if next.copy || next.tries_spent == 0 {
             return None;
         }
-        let (tries_spent, ended) = self.0.remove(&next.mini_batch)?;
+        let LastTry { tries_spent, ended, .. } = self.0.remove(&next.mini_batch)?;
         (tries_spent == next.tries_spent).then_some(ended)
+    }
+
+    /// Leaves a try to other nodes, but not more often than this. Returns whether it does.
+    pub(super) fn leave(&mut self, next: &Descriptor, left_max: u32) -> bool {
+        let last = self.0.get_mut(&next.mini_batch);
+        let Some(last) = last.filter(|last| last.tries_spent == next.tries_spent && last.left < left_max) else {
+            return false;
+        };
+        last.left += 1;
+        true
     }
 }
 
@@ -87,8 +106,8 @@ pub(super) fn of_rows(descriptor: &Descriptor, ending: &Ending, takes: Takes) ->
         .then(|| Box::new((descriptor.clone(), takes)))
 }
 
-/// Returns the attempt as it is announced, and the descriptor of the next try if another follows. The process is empty
-/// if none has received the mini-batch.
+/// Returns the attempt as it is announced, and the descriptor of the next try if another follows: after less than
+/// `tries_max`, or on other nodes. The process is empty if none has received the mini-batch.
 pub(crate) fn conclude(
     attempted: Attempted,
     [node, process]: [&str; 2],
@@ -152,10 +171,12 @@ pub(crate) fn conclude(
         detail: descriptor.detail(),
         traceparent: descriptor.traceparent,
     };
-    let next_try = (!is_final && !descriptor.copy).then_some(Descriptor {
-        tries_spent: try_number,
-        deliveries_lost,
-        ..descriptor
+    let next_try = (!is_final && !descriptor.copy).then(|| {
+        let mut failed_on = descriptor.failed_on;
+        if !failed_on.iter().any(|failed| failed == node) {
+            failed_on.push(node.to_owned());
+        }
+        Descriptor { tries_spent: try_number, deliveries_lost, failed_on, ..descriptor }
     });
     (attempt, next_try)
 }

@@ -6,6 +6,8 @@ use super::trouble::Trouble;
 
 /// Failed mini-batches after which a process is replaced, because its state may be corrupt.
 pub(super) const FAILURES_MAX: u32 = 10;
+/// Failures in a row after which it is replaced, if another process of the node has succeeded in the meantime.
+pub(super) const FAILURES_IN_A_ROW_MAX: u32 = 5;
 
 /// How much a process may do and occupy before it is worn out.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,9 @@ pub(super) struct Condition {
     /// Mini-batches that it has answered.
     runs: u64,
     failures: u32,
+    failures_in_a_row: u32,
+    /// Another process of the node has succeeded since the first of these.
+    others_work: bool,
     /// Mini-batches in a row for which the memory of its GPU was too small.
     gpu_full: u32,
     /// Resident memory, as last measured.
@@ -40,7 +45,17 @@ pub(super) struct Condition {
 
 impl Condition {
     pub(super) fn new(limits: WearLimits) -> Self {
-        Self { limits, runs: 0, failures: 0, gpu_full: 0, bytes: 0, is_exempt: false, wear: None }
+        Self {
+            limits,
+            runs: 0,
+            failures: 0,
+            failures_in_a_row: 0,
+            others_work: false,
+            gpu_full: 0,
+            bytes: 0,
+            is_exempt: false,
+            wear: None,
+        }
     }
 
     /// Returns why it is worn out.
@@ -67,7 +82,7 @@ impl Condition {
     pub(super) fn answered(&mut self, succeeded: bool) {
         self.runs += 1;
         if succeeded {
-            self.gpu_full = 0;
+            (self.gpu_full, self.failures_in_a_row, self.others_work) = (0, 0, false);
         }
         if self.runs >= self.limits.runs {
             self.wear.get_or_insert(Wear::Runs { runs: self.runs });
@@ -80,7 +95,21 @@ impl Condition {
     /// Notes a failure that may be the fault of the process.
     pub(super) fn failed(&mut self) {
         self.failures += 1;
-        if self.failures > FAILURES_MAX {
+        self.failures_in_a_row += 1;
+        self.judge();
+    }
+
+    /// Notes that another process of the node has succeeded.
+    pub(super) fn other_succeeded(&mut self) {
+        if self.failures_in_a_row > 0 {
+            self.others_work = true;
+            self.judge();
+        }
+    }
+
+    fn judge(&mut self) {
+        let is_worse = self.others_work && self.failures_in_a_row >= FAILURES_IN_A_ROW_MAX;
+        if is_worse || self.failures > FAILURES_MAX {
             self.wear.get_or_insert(Wear::Failures { failures: self.failures });
         }
     }

@@ -13,8 +13,9 @@ use super::process::{Life, Process, Verdict};
 use super::{Action, Announcement, Moment, Scheduler};
 use crate::lease::LeaseId;
 
-/// How long a node without an idle process keeps a copy, before it lets other nodes have it.
-const COPY_WAIT: Duration = Duration::from_secs(1);
+/// How long a node keeps what it does not run, a copy without an idle process or what other nodes should try first,
+/// before it lets other nodes have it.
+const POSTPONED_FOR: Duration = Duration::from_secs(1);
 /// Runs that are shorter have no copy yet.
 const LONG: Duration = Duration::from_secs(2);
 
@@ -38,16 +39,20 @@ impl Scheduler {
         self.config.spec.speculation && self.processes.iter().any(is_long)
     }
 
-    /// Prepares copies for idle processes, and returns those that would wait.
-    pub(super) fn tend_copies(&mut self, now: Moment) {
+    /// Prepares copies for idle processes, and returns those that would wait, together with what other nodes should try
+    /// first.
+    pub(super) fn tend_postponed(&mut self, now: Moment) {
         if !self.mini_batches.has_postponed() {
             return;
         }
-        self.mini_batches.resume(self.processes.iter().filter(|process| process.is_idle()).count());
-        let returned = self.mini_batches.take(|mini_batch| {
+        self.mini_batches.resume_copies(self.processes.iter().filter(|process| process.is_idle()).count());
+        let leases = self.mini_batches.leases(|mini_batch| {
             let waits = matches!(mini_batch.stage, Stage::Postponed { .. });
-            waits && now.instant.duration_since(mini_batch.received) >= COPY_WAIT
+            waits && now.instant.duration_since(mini_batch.received) >= POSTPONED_FOR
         });
+        let leases = leases.into_iter().filter(|lease| !self.is_in_quarantine(*lease)).collect::<Vec<_>>();
+        let returned = leases.into_iter().filter_map(|lease| Some((lease, self.mini_batches.remove(lease)?)));
+        let returned = returned.collect();
         self.give_back_all(returned);
     }
 

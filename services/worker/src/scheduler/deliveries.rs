@@ -7,7 +7,7 @@ use protocol::{Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, Isolate,
 
 use super::attempt::of_rows;
 use super::copies::copy_lost;
-use super::mini_batch::{MiniBatch, lost_too_often};
+use super::mini_batch::MiniBatch;
 use super::mini_batches::MiniBatches;
 use super::pipe::Handed;
 use super::process::{Life, Verdict};
@@ -44,17 +44,24 @@ impl Scheduler {
 
     pub(super) fn received(&mut self, deliveries: Vec<Delivered>, now: Moment) {
         self.is_receiving = false;
-        let limit = self.config.spec.lost_delivery_max;
-        for Delivered { lease, descriptor, receive_count, bytes } in deliveries {
+        for Delivered { lease, descriptor, receive_count, deaths, bytes } in deliveries {
             let lost = deliveries_lost(&descriptor, receive_count);
-            if self.is_for_another_node(descriptor.mini_batch) {
-                self.give_back(lease, Descriptor { deliveries_lost: lost, ..descriptor });
+            if self.is_for_another_node(&descriptor) {
+                self.mini_batches.add(lease, MiniBatch::postponed(descriptor, lost, now.instant, bytes));
                 continue;
             }
             let error = match descriptor.copy {
                 true => (receive_count > 1).then(|| copy_lost(&descriptor)),
-                false => (lost > limit).then(|| lost_too_often(&descriptor, lost, limit, &self.config.node)),
+                false => self.guilt(&descriptor, lost, deaths),
             };
+            if error.is_none() && self.is_quarantined(&descriptor, lost) {
+                let alone = MiniBatch::postponed(descriptor, lost, now.instant, bytes);
+                self.received_quarantined(lease, alone, deaths, now);
+                continue;
+            }
+            if error.is_some() && deaths > 0 {
+                self.act(Action::EndAlone { mini_batch: descriptor.mini_batch });
+            }
             let received = self.tried.take(&descriptor).unwrap_or(now.instant);
             let mini_batch = MiniBatch::received(descriptor, lost, received, bytes);
             match error {
@@ -176,8 +183,12 @@ impl Scheduler {
         error: ErrorReport,
         now: Moment,
     ) {
+        let (ending, descriptor) = (Ending::failed(status, error), &mini_batch.descriptor);
+        if !descriptor.copy {
+            self.compare(descriptor.mini_batch, &ending, false, now);
+        }
         let attempted = mini_batch.attempted(now, Waited::default(), now);
-        self.announce(lease, None, attempted, Ending::failed(status, error), Bytes::new(), now);
+        self.announce(lease, None, attempted, ending, Bytes::new(), now);
     }
 
     /// Ends the attempt of a mini-batch that has just left the pipe of a process.
@@ -190,6 +201,10 @@ impl Scheduler {
         now: Moment,
     ) {
         let lease = handed.lease;
+        if let Some(mini_batch) = self.mini_batches.get(lease).filter(|held| !held.descriptor.copy) {
+            let (number, is_range) = (mini_batch.descriptor.mini_batch, mini_batch.isolation.is_some());
+            self.compare(number, &ending, is_range, now);
+        }
         let divides = self.isolates(process, lease, &ending);
         if divides || self.mini_batches.is_isolated(lease) {
             return self.isolate(process, handed, divides, ending, rows, now);
@@ -239,7 +254,9 @@ impl Scheduler {
         now: Moment,
     ) -> (Attempt, Option<Descriptor>) {
         let name = process.and_then(|process| self.processes.get(process)).map_or("", |process| process.name.as_str());
-        conclude(attempted, [self.config.node.as_str(), name], ending, self.config.spec.run_max_try, now)
+        let is_for_others = self.leaves_tries_to_others(&attempted.descriptor);
+        let tries_max = if is_for_others { u32::MAX } else { self.config.spec.run_max_try };
+        conclude(attempted, [self.config.node.as_str(), name], ending, tries_max, now)
     }
 
     /// Announces the outcome of an attempt.

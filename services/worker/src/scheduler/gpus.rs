@@ -2,7 +2,7 @@
 //!
 //! The text of a failure names its cause ([`Trouble`]). A process whose GPU no longer works for it is replaced while the
 //! others continue. The mini-batch is retried elsewhere first: by a process with another GPU of this node, else by
-//! another node if one receives it earlier.
+//! another node ([`super::others`]).
 //!
 //! A GPU is taken out of use after [`FAILURES_MAX`] failures in a row of different mini-batches or starts: always if the
 //! device is gone, otherwise only if another GPU of the node has succeeded in the meantime. So a script that fails
@@ -43,7 +43,7 @@ pub(super) struct Gpus {
     /// GPUs out of use, and why.
     out: BTreeMap<GpuSet, String>,
     /// Mini-batches that have failed on a GPU of this node and have not succeeded here since.
-    failed: FxHashMap<u64, FailedOn>,
+    failed: FxHashMap<u64, GpuSet>,
 }
 
 #[derive(Debug, Default)]
@@ -53,13 +53,6 @@ struct Failing {
     last: Option<u64>,
     /// Another GPU has succeeded since the first of them.
     others_work: bool,
-}
-
-#[derive(Clone, Debug)]
-struct FailedOn {
-    gpus: GpuSet,
-    /// The node has received it again, and has left it to other nodes once.
-    is_returned: bool,
 }
 
 impl Gpus {
@@ -257,7 +250,7 @@ impl Scheduler {
 
     fn avoid(&mut self, mini_batch: Option<u64>, gpus: GpuSet) {
         if let Some(mini_batch) = mini_batch {
-            self.gpus.failed.insert(mini_batch, FailedOn { gpus, is_returned: false });
+            self.gpus.failed.insert(mini_batch, gpus);
         }
     }
 
@@ -276,10 +269,10 @@ impl Scheduler {
     }
 
     fn has_failed_on(&self, lease: LeaseId, gpus: Option<&GpuSet>) -> bool {
-        self.failed_on(lease).is_some_and(|failed| Some(&failed.gpus) == gpus)
+        self.failed_on(lease).is_some_and(|failed| Some(failed) == gpus)
     }
 
-    fn failed_on(&self, lease: LeaseId) -> Option<&FailedOn> {
+    fn failed_on(&self, lease: LeaseId) -> Option<&GpuSet> {
         self.gpus.failed.get(&self.mini_batches.get(lease)?.descriptor.mini_batch)
     }
 
@@ -318,17 +311,9 @@ impl Scheduler {
         failed.count().min(2 * self.processes.slots())
     }
 
-    /// Whether a mini-batch that the node has received should go to another node first: it has failed on the only GPU
-    /// that this node could give it. It is returned once, so that a single node works too.
-    pub(super) fn is_for_another_node(&mut self, mini_batch: u64) -> bool {
-        let Some(FailedOn { gpus, is_returned: false }) = self.gpus.failed.get(&mini_batch) else {
-            return false;
-        };
-        let is_meant = self.stopping.is_working() && !self.has_other_gpus_than(gpus);
-        if is_meant && let Some(failed) = self.gpus.failed.get_mut(&mini_batch) {
-            failed.is_returned = true;
-        }
-        is_meant
+    /// Whether a mini-batch has failed here on GPUs, and a process of this node has others for it.
+    pub(super) fn has_untried_gpus(&self, mini_batch: u64) -> bool {
+        self.gpus.failed.get(&mini_batch).is_some_and(|failed| self.has_other_gpus_than(failed))
     }
 }
 

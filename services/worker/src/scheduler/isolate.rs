@@ -81,7 +81,9 @@ impl Scheduler {
 
     fn is_last_try(&self, mini_batch: &MiniBatch) -> bool {
         let descriptor = &mini_batch.descriptor;
-        !descriptor.copy && descriptor.tries_spent.saturating_add(1) >= self.config.spec.run_max_try
+        !descriptor.copy
+            && descriptor.tries_spent.saturating_add(1) >= self.config.spec.run_max_try
+            && !self.leaves_tries_to_others(descriptor)
     }
 
     /// Returns a warning if only the size of a mini-batch prevents runs of its ranges.

@@ -29,7 +29,8 @@ pub(super) struct MiniBatch {
 pub(super) enum Stage {
     /// It waits for memory, of which it is expected to occupy this much.
     Waiting { bytes: u64 },
-    /// It is a copy, and waits for a process without work.
+    /// It is a copy, and waits for a process without work; another node should try it first; or it waits until it
+    /// may run alone.
     Postponed { bytes: u64 },
     /// The agent prepares it.
     Preparing { bytes: u64, since: Instant },
@@ -44,6 +45,11 @@ impl MiniBatch {
     pub(super) fn received(descriptor: Descriptor, deliveries_lost: u32, received: Instant, bytes: u64) -> Self {
         let stage = if descriptor.copy { Stage::Postponed { bytes } } else { Stage::Waiting { bytes } };
         Self { descriptor, deliveries_lost, received, preparation: Duration::ZERO, stage, isolation: None }
+    }
+
+    /// Returns a mini-batch that another node should try first, or that has to run alone.
+    pub(super) fn postponed(descriptor: Descriptor, deliveries_lost: u32, now: Instant, bytes: u64) -> Self {
+        Self { stage: Stage::Postponed { bytes }, ..Self::received(descriptor, deliveries_lost, now, bytes) }
     }
 
     /// Returns the memory that it occupies or will occupy.

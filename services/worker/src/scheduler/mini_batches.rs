@@ -130,15 +130,21 @@ impl MiniBatches {
         self.held.insert(lease, mini_batch);
     }
 
-    /// Lets the first of the postponed ones wait for memory.
-    pub(super) fn resume(&mut self, count: usize) {
-        for lease in self.postponed.drain(..count.min(self.postponed.len())) {
-            if let Some(MiniBatch { stage, .. }) = self.held.get_mut(&lease)
-                && let Stage::Postponed { bytes } = *stage
-            {
-                *stage = Stage::Waiting { bytes };
-                self.waiting.push_back(lease);
-            }
+    /// Lets the first of the postponed copies wait for memory.
+    pub(super) fn resume_copies(&mut self, count: usize) {
+        let is_copy = |lease: &LeaseId| self.held.get(lease).is_some_and(|held| held.descriptor.copy);
+        let resumed: Vec<LeaseId> = self.postponed.iter().copied().filter(is_copy).take(count).collect();
+        resumed.into_iter().for_each(|lease| self.resume(lease));
+    }
+
+    /// Lets one of the postponed ones wait for memory.
+    pub(super) fn resume(&mut self, lease: LeaseId) {
+        if let Some(MiniBatch { stage, .. }) = self.held.get_mut(&lease)
+            && let Stage::Postponed { bytes } = *stage
+        {
+            *stage = Stage::Waiting { bytes };
+            self.postponed.retain(|postponed| *postponed != lease);
+            self.waiting.push_back(lease);
         }
     }
 
@@ -322,6 +328,13 @@ impl MiniBatches {
             });
         }
         taken.into_iter().filter_map(|lease| Some((lease, self.forget(lease)?))).collect()
+    }
+
+    /// Removes and returns those that no process has, except one.
+    pub(super) fn take_except(&mut self, kept: Option<LeaseId>) -> Vec<(LeaseId, MiniBatch)> {
+        let mut leases = self.leases(|held| !matches!(held.stage, Stage::Handed { .. }));
+        leases.retain(|lease| Some(*lease) != kept);
+        leases.into_iter().filter_map(|lease| Some((lease, self.remove(lease)?))).collect()
     }
 
     /// Removes and returns up to `count` of those that wait or are ready, the last ones first, but none that

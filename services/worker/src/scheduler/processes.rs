@@ -112,6 +112,12 @@ impl Processes {
         self.slots.iter().filter_map(Slot::process)
     }
 
+    /// Notes a success, with which the failures of others are compared.
+    pub(super) fn succeeded(&mut self, id: ProcessId) {
+        let others = self.slots.iter_mut().filter_map(Slot::process_mut).filter(|process| process.id != id);
+        others.for_each(|process| process.condition.other_succeeded());
+    }
+
     /// Returns those that are meant.
     pub(super) fn ids(&self, is_meant: impl Fn(&Process) -> bool) -> Vec<ProcessId> {
         self.iter().filter(|process| is_meant(process)).map(|process| process.id).collect()

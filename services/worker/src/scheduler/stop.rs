@@ -124,6 +124,7 @@ impl Scheduler {
             self.forget(process);
         }
         let held = self.mini_batches.take(|_| true);
+        self.end_alone();
         if !self.stopping.is_announced {
             let cause = self.stopping.gave_up.clone();
             self.tell(ResultEvent::NodeStopped { node: self.config.node.clone(), cause });

@@ -8,7 +8,9 @@ mod isolate;
 mod isolation;
 mod items;
 mod kept;
+mod others;
 mod pause;
+mod quarantine;
 mod wear;
 mod work;
 
@@ -53,6 +55,7 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
         grace: GRACE,
         fetches_checkpoints: false,
         lease_max: None,
+        is_alone: false,
     };
     change(&mut config);
     let started = config.share.as_ref().map_or(processes, |share| share.processes);
@@ -96,7 +99,7 @@ pub(crate) fn descriptor(mini_batch: u64, work: Work) -> Descriptor {
 }
 
 pub(super) fn delivered(number: u64) -> Delivered {
-    Delivered { lease: number, descriptor: descriptor(number, Work::Rank), receive_count: 1, bytes: 0 }
+    Delivered { lease: number, descriptor: descriptor(number, Work::Rank), receive_count: 1, deaths: 0, bytes: 0 }
 }
 
 /// Returns a table, which must be read.
@@ -180,6 +183,8 @@ fn in_short(action: Action) -> Option<String> {
         Action::Kill(process) => format!("kill {}", process.number),
         Action::Examine { process, sequence, .. } => format!("examine {} in {sequence}", process.number),
         Action::Forget(process) => format!("forget {}", process.number),
+        Action::BeginAlone { mini_batch } => format!("{mini_batch} begins alone"),
+        Action::EndAlone { mini_batch } => format!("{mini_batch} ends alone"),
         Action::ReuseTable(_) => "reuse table".into(),
         Action::Announce(Announcement::Outcome(outcome)) => {
             let again = outcome.next_try.map_or("", |_| ", again");

@@ -71,6 +71,8 @@ struct State {
     announced: HashSet<String>,
     /// Attempts that have a name.
     named: u64,
+    /// The nodes on which attempts of each mini-batch have ended.
+    failed_on: HashMap<u64, HashSet<String>>,
     /// Mini-batch and number of announced tries after which another follows.
     failed_tries: HashSet<(u64, u32)>,
     /// Mini-batch and tries spent, of what agents have returned.
@@ -333,11 +335,15 @@ impl JobWitness {
         if !attempt.is_final && !attempt.copy {
             state.failed_tries.insert((attempt.mini_batch, attempt.try_number));
         }
+        // A node on which attempts fail in a row leaves even the last try to others.
+        let failed_on = state.failed_on.entry(attempt.mini_batch).or_default();
+        failed_on.insert(attempt.node.to_string());
+        let tries_max = TRIES_MAX + 2 * (failed_on.len() as u32 - 1);
         let broken = if state.silenced.contains(attempt.process.as_str()) {
             Some("nothing is announced after a lost lease")
         } else if state.copies.contains(attempt.process.as_str()) && !attempt.copy {
             Some("a second start spends no try")
-        } else if attempt.try_number > TRIES_MAX {
+        } else if attempt.try_number > tries_max {
             Some("every try counts")
         } else if parts_of(attempt).any(|part| !state.parts.contains_key(part)) {
             Some("write, then announce")

@@ -179,9 +179,12 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         prefetch_bytes_max: u64::MAX,
         grace: Duration::from_secs(30),
         lease_max: None,
+        is_alone: false,
         fetches_checkpoints: false,
     };
     let mut scheduler = Scheduler::new(config, now);
+    // The node has no other job.
+    scheduler.access(worker::Access::Exclusive);
     let process = ProcessId { slot: 0, number: 0 };
     let frame = |frame, rows| Event::Frame { process, frame, rows };
     if fate != Fate::Drained {
@@ -194,7 +197,8 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         scheduler.handle(frame(ready, Bytes::new()), now);
     }
     scheduler.schedule(now, false);
-    let delivered = Delivered { lease: 1, descriptor: descriptor(task), receive_count: u32::from(count), bytes: 0 };
+    let delivered =
+        Delivered { lease: 1, descriptor: descriptor(task), receive_count: u32::from(count), deaths: 0, bytes: 0 };
     scheduler.handle(Event::Received(vec![delivered]), now);
     scheduler.schedule(now, false);
     match fate {

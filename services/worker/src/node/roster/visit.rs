@@ -324,7 +324,7 @@ impl Roster {
         if gave_up {
             visit.memory.rests_until = Some(now + rest);
             visit.memory.failing_gpus.clear();
-            self.log(id, true, "no process can start: this node leaves the job to others for a while".to_owned());
+            self.log(id, true, "the agent has given up: this node leaves the job to others for a while".to_owned());
         }
         match held {
             Some(1..) => self.run(id, Errand::CheckHeld),

@@ -13,7 +13,7 @@ fn speculating(processes: u32, mini_batches: u64) -> Node {
 /// Returns a second start under another lease.
 fn copy(mini_batch: u64, lease: LeaseId) -> Delivered {
     let descriptor = Descriptor { copy: true, ..descriptor(mini_batch, Work::Rank) };
-    Delivered { lease, descriptor, receive_count: 1, bytes: 0 }
+    Delivered { lease, descriptor, receive_count: 1, deaths: 0, bytes: 0 }
 }
 
 fn outcome(node: &mut Node, event: Event) -> Box<Outcome> {

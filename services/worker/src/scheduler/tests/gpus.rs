@@ -79,12 +79,23 @@ fn mini_batch_of_a_dead_process_goes_to_another_gpu() {
 }
 
 #[test]
-fn mini_batch_without_another_gpu_goes_to_another_node_once() {
+fn mini_batch_without_another_gpu_goes_to_another_node_first() {
+    let again = || {
+        let delivered = delivered(0);
+        let descriptor = Descriptor { tries_spent: 1, failed_on: vec!["0".into()], ..delivered.descriptor };
+        Event::Received(vec![Delivered { descriptor, ..delivered }])
+    };
+    let members = || protocol::Members { working: [("1".to_owned(), 0)].into(), ..Default::default() };
     let mut node = alone(1);
     node.after(failed(0, 1, FULL));
-    assert_eq!(node.after(Event::Received(vec![delivered(0)])), "return 0");
-    assert_eq!(node.after(Event::Received(vec![delivered(0)])), "0 gets 0", "no other node was faster");
-    assert_eq!(node.after(done(0, 2)), "0 Succeeded");
+    node.after(Event::Members(members()));
+    assert_eq!(node.after(again()), "");
+    assert_eq!(node.tick(Duration::from_millis(1100)), "return 0");
+    let mut node = with_gpus();
+    node.after(failed(0, 1, FULL));
+    node.after(Event::Members(members()));
+    assert_eq!(node.after(again()), "", "this node has another GPU");
+    assert_eq!(node.after(done(1, 1)), "1 Succeeded, 1 gets 0");
 }
 
 /// Lets the process in the first slot get a mini-batch (other than the first one, which it has), fail on it and end.

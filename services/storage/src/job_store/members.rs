@@ -1,0 +1,20 @@
+//! Which nodes work on a job, and which must not.
+
+use protocol::Members;
+
+use super::{JobStore, json, optional};
+use crate::Result;
+
+const MEMBERS: &str = "control/members";
+
+impl JobStore {
+    /// Tells nodes which of them work on the job, and which must not.
+    pub async fn put_members(&self, members: &Members) -> Result<()> {
+        self.put(MEMBERS, json(members)).await
+    }
+
+    /// Returns the nodes of the job; none before a second one has begun.
+    pub async fn members(&self) -> Result<Members> {
+        Ok(optional(self.json(MEMBERS).await)?.unwrap_or_default())
+    }
+}

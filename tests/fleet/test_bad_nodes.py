@@ -1,0 +1,86 @@
+"""No node may eat a job, and no job may fail another."""
+
+import signal
+import threading
+
+from harness import file_names
+
+FILES = 300
+# A process of the good node waits in its last file until the bad node has left the job.
+NEEDS_A_MOUNT = f"""
+    import os, time
+    from recorder import record, recorded, wait_for
+    def run(files):
+        name = os.path.basename(files[0])
+        if os.environ["MOUNT"] == "missing":
+            raise FileNotFoundError("/mnt/shared is not mounted")
+        time.sleep(0.02)
+        if name == "{FILES - 1:03}.txt":
+            wait_for(lambda: recorded("left"))
+        return [name]
+    def shutdown():
+        if os.environ["MOUNT"] == "missing":
+            record("left")
+"""
+
+
+def test_worker_that_fails_where_another_succeeds_leaves_the_job(workplace, sqlite):
+    workplace.data(FILES)
+    sqlite.reducer()
+    sqlite.worker("--process-count", 2, MOUNT="there")
+    sqlite.worker("--process-count", 2, MOUNT="missing")
+    job_id = sqlite.enqueue(workplace.job(NEEDS_A_MOUNT, speculation=False))
+    result = sqlite.wait_for_end(job_id)
+    assert sqlite.output(result).decode().splitlines() == file_names(FILES)
+    assert (result["mini_batches"]["failed"], result["retries"] > 0) == (0, True)
+    (note,) = [note for note in result["notes"] if "excluded" in note]
+    assert "mini-batches in a row failed there" in note, note
+    assert note in sqlite.command("status", job_id).stdout
+
+
+KILLS_THE_WORKER = """
+    import os, signal
+    def run(files):
+        if files[0].endswith("001.txt"):
+            os.kill(os.getppid(), signal.SIGKILL)
+        return [os.path.basename(files[0])]
+"""
+INNOCENT = """
+    import os, time
+    def run(files):
+        time.sleep(1)
+        return [os.path.basename(files[0])]
+"""
+# As many as `lost_delivery_max` would take.
+DEATHS_MAX = 10
+
+
+def test_job_that_kills_its_worker_does_not_fail_another(workplace, sqlite):
+    """A supervisor restarts the worker. The mini-batch that kills it is found, and the other job goes on."""
+    sqlite.reducer()
+    innocent = sqlite.enqueue(workplace.job_of_its_own("innocent", 12, INNOCENT, speculation=False))
+    poison = sqlite.enqueue(workplace.job_of_its_own("poison", 3, KILLS_THE_WORKER, speculation=False))
+    deaths, is_over = [], threading.Event()
+
+    def supervise():
+        while not is_over.is_set():
+            worker = sqlite.start("worker", "--process-count", 2, GRISTMILL_LEASE_SECONDS="2")
+            while worker.process.poll() is None and not is_over.wait(0.1):
+                pass
+            if worker.process.poll() is None:
+                worker.send(signal.SIGTERM)
+            if worker.wait().exit_status == -signal.SIGKILL:
+                deaths.append(worker)
+
+    supervisor = threading.Thread(target=supervise)
+    supervisor.start()
+    try:
+        ended = sqlite.wait_for_end(poison, seconds=240)
+        assert sqlite.lines(innocent) == file_names(12)
+    finally:
+        is_over.set()
+        supervisor.join()
+    assert (ended["mini_batches"]["succeeded"], ended["mini_batches"]["failed"]) == (2, 1)
+    (failed,) = ended["failed_mini_batches"]
+    assert "nothing else ran there" in str(failed), failed
+    assert len(deaths) < DEATHS_MAX
