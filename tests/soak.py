@@ -50,6 +50,8 @@ PAUSE_SECONDS = (5, 60)
 STOP_SECONDS = 180
 """A role that is asked to stop ends within this time: its grace, and what a busy machine takes."""
 JOB_SECONDS = 1500
+QUIET_SECONDS = 15
+"""An undisturbed worker has announced what it ran, and knows that its job has ended."""
 
 
 class SoakError(Exception):
@@ -284,6 +286,8 @@ class Soak(threading.Thread):
         super().__init__(name=broker)
         self.folder, self.seconds, self.seed, self.references = folder / broker, seconds, seed, references
         self.components = components
+        # A short soak has shorter faults.
+        self.scale = min(1, max(0.15, seconds / 300))
         self.over = threading.Event()
         """Set at the end, by a failure, or by Ctrl-C."""
         self.is_calm = threading.Event()
@@ -360,14 +364,12 @@ class Soak(threading.Thread):
     def trouble(self, role: Role) -> None:
         """Does something bad to a role again and again."""
         draws = random.Random(f"{self.seed} {self.name} {role.name}")
-        # A short soak has shorter faults.
-        scale = min(1, max(0.15, self.seconds / 300))
         faults = [*KILLS, *FAULTS] if role.is_killed else FAULTS
         if role.name.startswith("reducer"):
             faults = [fault for fault in faults if fault is not kill_python]
         try:
-            while not self.is_calm.wait(draws.uniform(*PAUSE_SECONDS) * scale):
-                fault, seconds = draws.choice(faults), draws.uniform(*FAULT_SECONDS) * scale
+            while not self.is_calm.wait(draws.uniform(*PAUSE_SECONDS) * self.scale):
+                fault, seconds = draws.choice(faults), draws.uniform(*FAULT_SECONDS) * self.scale
                 if fault is kill_python and self.spares_processes:
                     continue
                 self.faults[fault.__name__] += 1
@@ -425,6 +427,10 @@ class Soak(threading.Thread):
                 target.command("cancel", job_id, expect=0)
             result = self.end_of(job_id, kind.state)
             if kind.is_retried:
+                # Failures of the earlier run that arrive after a retry count as its own, so every worker, however it is
+                # disturbed, has to know of the end.
+                quiet = time.monotonic() + FAULT_SECONDS[1] * self.scale + QUIET_SECONDS
+                self.wait(lambda: time.monotonic() > quiet, "the end of all faults")
                 (workplace.folder / REPAIRED).touch()
                 target.command("retry", job_id, expect=0)
                 result = self.end_of(job_id, "Completed")
