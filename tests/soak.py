@@ -325,8 +325,9 @@ class Soak(threading.Thread):
     def look(self) -> None:
         """Fails if a role has ended by itself."""
         for role in self.roles:
-            status = role.process.process.poll()
-            if status is not None and not role.is_down and not self.over.is_set():
+            was_down, status = role.is_down, role.process.process.poll()
+            # A fault may begin or end between these lines.
+            if status is not None and not (was_down or role.is_down or self.over.is_set()):
                 self.fail(f"{role.name} has ended by itself with status {status}: {role.process.log}")
 
     def run(self) -> None:
@@ -429,11 +430,13 @@ class Soak(threading.Thread):
             if kind.is_retried:
                 # Failures of the earlier run that arrive after a retry count as its own, so every worker, however it is
                 # disturbed, has to know of the end.
-                quiet = time.monotonic() + FAULT_SECONDS[1] * self.scale + QUIET_SECONDS
-                self.wait(lambda: time.monotonic() > quiet, "the end of all faults")
+                if self.over.wait(FAULT_SECONDS[1] * self.scale + QUIET_SECONDS):
+                    raise Interrupted
                 (workplace.folder / REPAIRED).touch()
                 target.command("retry", job_id, expect=0)
                 result = self.end_of(job_id, "Completed")
+            succeeded = result["mini_batches"]["succeeded"]
+            assert succeeded >= kind.cancel_after, f"{job_id} has lost successes: {result}"
             if result["state"] == "Completed":
                 self.compare(kind, job_id, result)
             self.wait(lambda: not target.objects(f"open/{job_id}"), "an ended job that is not open")
