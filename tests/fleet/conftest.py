@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from components import Components
-from faulty_fleet import Fleet, undisturbed
+from faulty_fleet import GatedFleet, undisturbed
 from harness import Workplace
 from targets import KINDS, Target, lend
 
@@ -26,8 +26,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def fleet(request: pytest.FixtureRequest, workplace: Workplace, components: Components) -> Iterator[Fleet]:
-    fleet = Fleet(request.param, workplace, components)
+def fleet(request: pytest.FixtureRequest, workplace: Workplace, components: Components) -> Iterator[GatedFleet]:
+    fleet = GatedFleet(request.param, workplace, components)
     yield fleet
     fleet.close()
 

@@ -18,7 +18,7 @@ import pika
 import pytest
 
 from components import Components
-from faulty_fleet import COUNT, LEASE_SECONDS, Fleet
+from faulty_fleet import COUNT, LEASE_SECONDS, GatedFleet
 from harness import wait_until
 from proxy import failing_store, sending_twice
 
@@ -35,7 +35,7 @@ def own_rabbitmq(components: Components, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def own_fleet(workplace, own_rabbitmq):
-    fleet = Fleet("rabbitmq", workplace, own_rabbitmq)
+    fleet = GatedFleet("rabbitmq", workplace, own_rabbitmq)
     yield fleet
     fleet.close()
 

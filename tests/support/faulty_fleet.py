@@ -23,6 +23,7 @@ SEED = 20261121
 # Long enough for every observer to notice, short enough to wait for.
 LEASE_SECONDS = 5
 END_SECONDS = 240
+REPORT = "sys/job_report/processed_mini-batches.csv"
 SCRIPT = """
     import hashlib, os, time
     from recorder import record, wait_for
@@ -45,6 +46,11 @@ def undisturbed(folder: Path, executable: Path) -> bytes:
     workplace.write({"gate": ""})
     job = workplace.job(SCRIPT, process_count_per_node=4)
     return job.run(GATE=str(folder / "gate")).output
+
+
+def successes(attempts: list[dict[str, str]]) -> Counter[int]:
+    """Returns how often each mini-batch has succeeded, by the rows of a report."""
+    return Counter(int(row["Mini-batch Id"]) for row in attempts if row["Status"] == "RUN_DONE")
 
 
 class Process:
@@ -73,52 +79,38 @@ class Process:
 
 
 class Fleet:
-    """A target with three workers and a reducer, and a job that waits for its gate."""
+    """A target and its roles, each of which can have its own ways to the queue and to the store."""
 
     def __init__(self, kind: str, workplace: Workplace, components: Components) -> None:
         self.workplace, self.components = workplace, components
-        self.random = random.Random(SEED)
-        self.faults: Counter[str] = Counter()
-        self.gate = workplace.folder / "gate"
         self.target = Target(kind, workplace, components)
         # Each process gets its own endpoints, so that faults can separate them.
         del self.target.settings["endpoint"]
-        if kind == "rabbitmq":
-            # A node that does not answer loses its leases after two of these.
-            self.target.settings["queue"] += f"&heartbeat={LEASE_SECONDS}"
         self.target.write()
         endpoint = components.aws_endpoint
-        workplace.environment.update(
-            AWS_ENDPOINT_URL_S3=endpoint,
-            AWS_ENDPOINT_URL_SQS=endpoint,
-            GATE=str(self.gate),
-            GRISTMILL_LEASE_SECONDS=str(LEASE_SECONDS),
-        )
-        workplace.data(COUNT)
+        workplace.environment.update(AWS_ENDPOINT_URL_S3=endpoint, AWS_ENDPOINT_URL_SQS=endpoint)
         self.roles: list[Process] = []
         self.proxies: list[Proxy | AwsProxy] = []
-        self.job_id = ""
-
-    def job(self) -> Job:
-        return self.workplace.job(SCRIPT, run_max_try=3)
 
     def proxy(self, proxy: Proxy) -> Proxy:
         self.proxies.append(proxy)
         return proxy
 
-    def aws_proxy(self, variable: str, policy: Policy) -> None:
-        """Lets all roles reach AWS only through this policy."""
-        self.proxies.append(AwsProxy(self.components.aws_endpoint, policy, SEED))
-        self.workplace.environment[variable] = self.proxies[-1].url
+    def _way_to_aws(self, variable: str) -> tuple[Proxy, dict[str, str]]:
+        proxy = self.proxy(Proxy(int(self.components.aws_endpoint.rpartition(":")[2])))
+        return proxy, {variable: f"http://127.0.0.1:{proxy.port}"}
 
     def way_to_queue(self) -> tuple[Proxy, dict[str, str]]:
         """Returns a connection to the queue that tests can cut, and the variables of a role that uses it."""
         if self.target.kind == "sqs":
-            proxy = self.proxy(Proxy(int(self.components.aws_endpoint.rpartition(":")[2])))
-            return proxy, {"AWS_ENDPOINT_URL_SQS": f"http://127.0.0.1:{proxy.port}"}
+            return self._way_to_aws("AWS_ENDPOINT_URL_SQS")
         port = self.components.amqp_port
         proxy = self.proxy(Proxy(port))
         return proxy, {"GRISTMILL_QUEUE": self.target.settings["queue"].replace(f":{port}/", f":{proxy.port}/")}
+
+    def way_to_store(self) -> tuple[Proxy, dict[str, str]]:
+        """Returns a connection to the store that tests can cut, and the variables of a role that uses it."""
+        return self._way_to_aws("AWS_ENDPOINT_URL_S3")
 
     def role(self, name: str, *arguments: str, **environment: str) -> Process:
         command = [str(self.workplace.executable), name, "--target", self.target.name, *arguments]
@@ -127,6 +119,46 @@ class Fleet:
         role = Process(command, settings, self.workplace.folder / f"{name}-{len(self.roles)}.log")
         self.roles.append(role)
         return role
+
+    def report(self, job_id: str) -> list[dict[str, str]]:
+        """Returns the rows of the report of a job: its attempts."""
+        report = self.target.command("logs", job_id, REPORT, expect=0).stdout
+        return list(csv.DictReader(io.StringIO(report)))
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {role.log.name}\n{role.log.read_text()[-3000:]}" for role in self.roles)
+
+    def close(self) -> None:
+        for role in self.roles:
+            role.kill()
+        for proxy in self.proxies:
+            proxy.close()
+        self.target.remove()
+
+
+class GatedFleet(Fleet):
+    """A fleet with three workers and a reducer, and a job that waits for its gate."""
+
+    def __init__(self, kind: str, workplace: Workplace, components: Components) -> None:
+        super().__init__(kind, workplace, components)
+        self.random = random.Random(SEED)
+        self.faults: Counter[str] = Counter()
+        self.gate = workplace.folder / "gate"
+        if kind == "rabbitmq":
+            # A node that does not answer loses its leases after two of these.
+            self.target.settings["queue"] += f"&heartbeat={LEASE_SECONDS}"
+            self.target.write()
+        workplace.environment.update(GATE=str(self.gate), GRISTMILL_LEASE_SECONDS=str(LEASE_SECONDS))
+        workplace.data(COUNT)
+        self.job_id = ""
+
+    def job(self) -> Job:
+        return self.workplace.job(SCRIPT, run_max_try=3)
+
+    def aws_proxy(self, variable: str, policy: Policy) -> None:
+        """Lets all roles reach AWS only through this policy."""
+        self.proxies.append(AwsProxy(self.components.aws_endpoint, policy, SEED))
+        self.workplace.environment[variable] = self.proxies[-1].url
 
     def worker(self, *arguments: str, **environment: str) -> Process:
         return self.role("worker", "--process-count", "1", *arguments, **environment)
@@ -180,17 +212,5 @@ class Fleet:
 
     def attempts_of_all(self) -> list[dict[str, str]]:
         """Returns the rows of the report, or none unless each mini-batch has succeeded once."""
-        report = self.target.command("logs", self.job_id, "sys/job_report/processed_mini-batches.csv", expect=0).stdout
-        attempts = list(csv.DictReader(io.StringIO(report)))
-        succeeded = Counter(int(row["Mini-batch Id"]) for row in attempts if row["Status"] == "RUN_DONE")
-        return attempts if succeeded == dict.fromkeys(range(COUNT), 1) else []
-
-    def logs(self) -> str:
-        return "\n".join(f"--- {role.log.name}\n{role.log.read_text()[-3000:]}" for role in self.roles)
-
-    def close(self) -> None:
-        for role in self.roles:
-            role.kill()
-        for proxy in self.proxies:
-            proxy.close()
-        self.target.remove()
+        attempts = self.report(self.job_id)
+        return attempts if successes(attempts) == dict.fromkeys(range(COUNT), 1) else []

@@ -1,4 +1,4 @@
-"""A network that can be cut, and an AWS endpoint that fails: proxies between the roles and a real component.
+"""A network that can be cut or stalled, and an AWS endpoint that fails: proxies between the roles and a real component.
 
 Faults come from a seed, so that a run can be repeated as far as processes that race allow it.
 """
@@ -36,6 +36,8 @@ class Proxy:
         self.is_full = threading.Event()
         self.faults: Counter[str] = Counter()
         self._is_cut = False
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -52,8 +54,14 @@ class Proxy:
         self._is_cut = True
         self._call(self._break()).result()
 
+    def stall(self) -> None:
+        """Holds back all data, also that of new connections, until `restore` delivers it late."""
+        self.faults["stalls"] += 1
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
     def restore(self) -> None:
         self._is_cut = False
+        self._loop.call_soon_threadsafe(self._flows.set)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._server.close)
@@ -78,7 +86,7 @@ class Proxy:
             self._writers.add(upstream_writer)
             pumps = [
                 asyncio.ensure_future(self._upload(reader, upstream_writer)),
-                asyncio.ensure_future(pump(upstream_reader, writer)),
+                asyncio.ensure_future(self._pump(upstream_reader, writer)),
             ]
             done, pending = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for other in pending:
@@ -96,7 +104,7 @@ class Proxy:
     async def _upload(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         left = self.upload_max
         if left is None:
-            return await pump(source, sink)
+            return await self._pump(source, sink)
         while data := await source.read(CHUNK):
             sink.write(data[:left])
             await sink.drain()
@@ -104,12 +112,12 @@ class Proxy:
             if left == 0:
                 self.is_full.set()
 
-
-async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Forwards bytes in one direction until its source ends."""
-    while data := await source.read(CHUNK):
-        sink.write(data)
-        await sink.drain()
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        """Forwards bytes in one direction until its source ends."""
+        while data := await source.read(CHUNK):
+            await self._flows.wait()
+            sink.write(data)
+            await sink.drain()
 
 
 @dataclass
