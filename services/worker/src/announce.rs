@@ -678,7 +678,7 @@ mod tests {
         let began = tokio::time::Instant::now();
         for mini_batch in 0..64 {
             let lease = node.hold().await;
-            node.announcements.send(success(lease, mini_batch, rows.clone())).await;
+            node.announcements.send(success(lease, mini_batch, rows.clone()));
         }
         assert_eq!(announced(&node.results, 64).await, (0..64).collect::<Vec<_>>(), "in order");
         let took = began.elapsed();
@@ -690,10 +690,10 @@ mod tests {
         let node = node_over(10_000, slow(Duration::from_secs(10)));
         let (small, large) = (Bytes::from_static(b"row\n"), Bytes::from(vec![b'x'; 100_000]));
         let [first, second, third] = [node.hold().await, node.hold().await, node.hold().await];
-        node.announcements.send(success(first, 0, small)).await;
+        node.announcements.send(success(first, 0, small));
         let descriptor = Box::new(descriptor(1, 10));
-        node.announcements.send(Announcement::Return { lease: second, descriptor }).await;
-        node.announcements.send(success(third, 2, large)).await;
+        node.announcements.send(Announcement::Return { lease: second, descriptor });
+        node.announcements.send(success(third, 2, large));
         // The large one is being written.
         tokio::time::sleep(Duration::from_secs(5)).await;
         node.leases.end(first);
