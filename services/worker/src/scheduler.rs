@@ -354,6 +354,7 @@ impl Scheduler {
 
     /// Decides which mini-batches the node returns, prepares, hands over and receives next.
     pub fn schedule(&mut self, now: Moment) {
+        self.others.tick(self.limit(), now.instant);
         self.finish_idle_processes(now);
         self.return_waiting();
         self.return_excess();
