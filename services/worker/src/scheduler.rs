@@ -355,6 +355,7 @@ impl Scheduler {
     /// Decides which mini-batches the node returns, prepares, hands over and receives next. `is_behind`: so many outcomes wait
     /// to be announced that processes get no new work.
     pub fn schedule(&mut self, now: Moment, is_behind: bool) {
+        self.others.tick(self.limit(), now.instant);
         self.finish_idle_processes(now);
         self.return_waiting();
         self.return_excess();

@@ -90,6 +90,7 @@ struct Executor {
     receipts: HashMap<LeaseId, Receipt>,
     accidents: u32,
     share: OwnShare,
+    looked_for_members: Option<Instant>,
 }
 
 impl Agent {
@@ -153,8 +154,10 @@ impl Agent {
             receipts: HashMap::new(),
             accidents: 0,
             share,
+            looked_for_members: None,
         };
         executor.execute().await;
+        executor.look_for_members();
         while !executor.scheduler.is_over(now()) {
             let tick = if executor.stacks.is_empty() { TICK } else { STACKS_TICK };
             let message = tokio::select! {
@@ -169,6 +172,7 @@ impl Agent {
             let how = *stop.borrow_and_update();
             executor.handle(Event::Stop(how)).await;
             executor.receive(message).await;
+            executor.look_for_members();
             executor.schedule().await;
             executor.report_in_use();
         }
@@ -293,7 +297,6 @@ impl Executor {
         }
         self.handle(Event::Tick(sightings)).await;
         self.look_for_settled().await;
-        self.look_for_members();
         let holds_up = self.processes.values().filter_map(Process::holds_up_for).any(|time| time > HOLD_UP_MAX);
         let idles = self.processes.values().filter_map(Process::idle_for).any(|time| time > HOLD_UP_MAX);
         if holds_up && idles && !self.agent.actor.is_told_to_stop() {
@@ -317,9 +320,10 @@ impl Executor {
     }
 
     fn look_for_members(&mut self) {
-        if !self.scheduler.asks_for_members() {
+        if !self.scheduler.asks_for_members() || self.looked_for_members.is_some_and(|at| at.elapsed() < TICK) {
             return;
         }
+        self.looked_for_members = Some(Instant::now());
         let (store, messages) = (self.agent.store.clone(), self.messages.clone());
         self.errands.spawn(async move {
             if let Ok(members) = store.members().await {

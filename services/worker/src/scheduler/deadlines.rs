@@ -35,7 +35,6 @@ pub const NOTICE_AGAIN: Duration = Duration::from_secs(60);
 impl Scheduler {
     pub(super) fn tick(&mut self, sightings: Vec<Sighting>, now: Moment) {
         self.start_due(now);
-        self.others.tick(self.limit(), now.instant);
         self.recall_behind_slow_runs(&sightings);
         self.fail_slow_preparations(now);
         self.return_old(now);

@@ -25,8 +25,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// What the node knows of others, and of itself.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// The others that work on the job, with their attempts, and since when these have not grown.
-    working: BTreeMap<String, (u64, Instant)>,
+    /// The others that work on the job.
+    working: BTreeMap<String, Other>,
     /// When the first attempt failed here.
     failed_at: Option<Instant>,
     has_succeeded: bool,
@@ -34,13 +34,26 @@ pub(super) struct Others {
     failed: BTreeSet<u64>,
     /// Others may work on the job although none is known.
     may_be_unknown: bool,
+    /// The reducer has said who works on the job.
+    is_told: bool,
+    /// Why this node must not work on the job: it tries it again, until the first failure.
+    excluded: Option<String>,
+}
+
+#[derive(Debug)]
+struct Other {
+    /// Its attempts, and since when there are as many.
+    ended: u64,
+    since: Instant,
+    /// It must be dead.
+    is_silent: bool,
 }
 
 impl Others {
     /// Notes the end of an attempt here.
     pub(super) fn attempt_ended(&mut self, mini_batch: u64, has_result: bool, is_alone: bool, now: Instant) {
         if has_result {
-            (self.has_succeeded, self.may_be_unknown) = (true, false);
+            (self.has_succeeded, self.may_be_unknown, self.excluded) = (true, false, None);
             self.failed.clear();
         } else {
             self.may_be_unknown |= self.failed_at.is_none() && !self.has_succeeded && !is_alone;
@@ -54,45 +67,64 @@ impl Others {
     fn learn(&mut self, members: Members, node: &str, now: Instant) {
         let others = members.working.into_iter().filter(|(other, _)| other != node);
         let known = std::mem::take(&mut self.working);
-        self.working = others
-            .map(|(other, ended)| match known.get(&other) {
-                Some((before, since)) if *before == ended => (other, (ended, *since)),
-                _ => (other, (ended, now)),
-            })
-            .collect();
+        let seen = |(other, ended): (String, u64)| {
+            let (since, is_silent) = match known.get(&other) {
+                Some(before) if before.ended == ended => (before.since, before.is_silent),
+                _ => (now, false),
+            };
+            (other, Other { ended, since, is_silent })
+        };
+        self.working = others.map(seen).collect();
     }
 
-    /// Forgets nodes that must be dead.
+    /// Notes which nodes must be dead.
     pub(super) fn tick(&mut self, limit: Duration, now: Instant) {
-        self.working.retain(|_, (_, since)| now.saturating_duration_since(*since) <= limit + SILENCE);
+        for other in self.working.values_mut() {
+            other.is_silent = now.saturating_duration_since(other.since) > limit + SILENCE;
+        }
         self.may_be_unknown &= self.failed_at.is_some_and(|at| now.saturating_duration_since(at) <= UNKNOWN_FOR);
     }
 
+    fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
     fn is_in_doubt(&self) -> bool {
-        self.failed.len() >= DOUBT
+        self.failed.len() >= DOUBT || self.excluded.is_some()
     }
 
     /// Whether a node that has not failed the mini-batch may try it.
     fn may_try(&self, descriptor: &Descriptor) -> bool {
-        self.working.keys().any(|other| !descriptor.failed_on.contains(other))
+        self.working.iter().any(|(name, other)| !other.is_silent && !descriptor.failed_on.contains(name))
             || self.working.is_empty() && self.may_be_unknown && self.is_in_doubt()
     }
 }
 
 impl Scheduler {
-    /// Whether the node should read which nodes work on the job: something has failed here.
+    /// Whether the node should read which nodes work on the job: it has just begun, or something has failed here.
     pub fn asks_for_members(&self) -> bool {
-        self.others.failed_at.is_some() && !self.config.is_alone
+        !self.config.is_alone && (self.others.failed_at.is_some() || !self.others.is_told)
     }
 
     /// Notes which nodes work on the job, and leaves it if this one must not.
     pub(super) fn told_members(&mut self, mut members: Members, now: Moment) {
         let node = self.config.node.clone();
-        let excluded = members.excluded.remove(&node);
+        // The reducer may not know of the first success yet, which speaks for the node.
+        let excluded =
+            members.excluded.remove(&node).filter(|_| !self.others.has_succeeded || self.others.has_failed());
+        (self.others.is_told, self.others.excluded) = (true, excluded);
         self.others.learn(members, &node, now.instant);
-        // A success that the reducer has not seen speaks for the node.
-        if let Some(why) = excluded.filter(|_| self.stopping.is_working() && !self.others.failed.is_empty()) {
-            self.log("ERROR", format!("this node must not work on the job: {why}; leaving it to others"));
+        self.leave_if_excluded(now);
+    }
+
+    /// Stops the work on a job from which this node is excluded, unless nothing has failed since it began.
+    fn leave_if_excluded(&mut self, now: Moment) {
+        if self.stopping.is_working()
+            && self.others.has_failed()
+            && let Some(why) = &self.others.excluded
+        {
+            let message = format!("this node must not work on the job: {why}; leaving it to others");
+            self.log("ERROR", message);
             self.stop(Stop::Drain, now);
         }
     }
@@ -104,6 +136,7 @@ impl Scheduler {
         // A range fails because of its items. Of a mini-batch lost with other nodes, this one is not to blame.
         if has_result || !is_range && ending.status != AttemptStatus::LostTooOften {
             self.others.attempt_ended(mini_batch, has_result, self.config.is_alone, now.instant);
+            self.leave_if_excluded(now);
         }
     }
 

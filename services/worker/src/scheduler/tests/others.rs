@@ -86,6 +86,7 @@ fn node_in_doubt_leaves_tries_to_others_for_as_long_as_they_work() {
         returned(&mut node, 0);
     }
     node.tick(LIMIT + Duration::from_secs(61));
+    told(&mut node, &[("1", 29)]);
     assert_eq!(receive(&mut node, again(0, 1, &["0"])), "0 gets 0", "the other node is dead");
 }
 
@@ -146,6 +147,14 @@ fn excluded_node_returns_what_it_holds_and_ends() {
     node.after(done(0, 4));
     node.after(excluded());
     assert_eq!(receive(&mut node, delivered(11)), "0 gets 11", "the reducer does not know of the success yet");
+
+    let mut node = after_failures(0, |_| ());
+    node.after(excluded());
+    told(&mut node, &[("1", 0)]);
+    node.after(excluded());
+    assert_eq!(receive(&mut node, delivered(10)), "0 gets 10", "it tries the job again");
+    let actions = node.after(raised(0, 1));
+    assert!(actions.ends_with("10 RunRaised, again, finish 0"), "the first failure is enough: {actions}");
 }
 
 #[test]
