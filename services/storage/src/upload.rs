@@ -49,7 +49,7 @@ enum Into {
 }
 
 impl Stores {
-    /// Begins to write an object of about `bytes_expected`. One that is 13 times as large, and larger than 480 GiB, may fail.
+    /// Begins to write an object of about `bytes_expected`. One that is 12 times as large, and larger than 480 GiB, may fail.
     pub async fn upload(&self, url: &str, bytes_expected: u64) -> Result<Upload> {
         let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
         let name = shown(&url);
@@ -164,7 +164,7 @@ mod tests {
             });
             1 + sums.take_while(|sum| *sum < written).count()
         };
-        for (expected, written) in [(0, 80 * GIB), (20 * GIB, 100 * GIB), (0, 480 * GIB), (1 << 40, 13 << 40)] {
+        for (expected, written) in [(0, 80 * GIB), (20 * GIB, 100 * GIB), (0, 480 * GIB), (1 << 40, 12 << 40)] {
             let parts = parts(expected, written);
             assert!(parts <= 10_000, "{parts} parts of {written} bytes, of which {expected} were expected");
         }
