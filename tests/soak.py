@@ -34,7 +34,7 @@ from typing import Any, TextIO
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 from components import Components
 from faulty_fleet import Fleet, Process, successes
-from harness import COMPLETED, Workplace, next_second, wait_until
+from harness import COMPLETED, Ended, Workplace, next_second, wait_until
 from proxy import Proxy
 from soak_jobs import KINDS, REPAIRED, Kind
 
@@ -206,7 +206,7 @@ class Role:
 
 @dataclass
 class Moment:
-    """One fault: its role, its own draws, how long it lasts, and a wait that ends early when the soak does."""
+    """One fault: its role, the draws of this role, its length, and a wait that ends early if faults are over."""
 
     role: Role
     draws: random.Random
@@ -270,9 +270,9 @@ class References:
         self.workplace = new_workplace(folder)
         (folder / REPAIRED).touch()
         self.lock = threading.Lock()
-        self.ended: dict[str, Any] = {}
+        self.ended: dict[str, Ended] = {}
 
-    def of(self, kind: Kind):
+    def of(self, kind: Kind) -> Ended:
         with self.lock:
             if kind.name not in self.ended:
                 self.ended[kind.name] = kind.job(self.workplace).run(expect=COMPLETED)
