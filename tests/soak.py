@@ -34,16 +34,21 @@ from typing import Any, TextIO
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 from components import Components
 from faulty_fleet import Fleet, Process, successes
-from harness import COMPLETED, Workplace, next_second, wait_until
+from harness import COMPLETED, Ended, Workplace, next_second, wait_until
 from proxy import Proxy
-from soak_jobs import KINDS, REPAIRED, Kind, write_data
+from soak_jobs import KINDS, REPAIRED, Kind
 
 BROKERS = ["sqs", "rabbitmq"]
 SAMPLE_SECONDS = 5
-JUDGED_SECONDS = 300
+JUDGED_SECONDS = 600
 """Memory and open files are compared over at least this time."""
 RSS_GROWTH_MB, RSS_GROWTH, DESCRIPTOR_GROWTH = 20, 0.15, 20
-"""Growth from the second quarter to the last: allowed are the larger of the first two, and the third."""
+"""Growth from the second quarter to the last: allowed are the larger of the first two, and the third.
+
+Of memory the medians are compared; of open files the least, because each Python process of a job needs some.
+"""
+REST_SECONDS = 30
+"""At the end the roles have nothing to do for this time."""
 FAULT_SECONDS = (2, 45)
 PAUSE_SECONDS = (5, 60)
 """Between two faults of one role."""
@@ -120,7 +125,7 @@ def soak(brokers: list[str], seconds: float, seed: int, folder: Path) -> int:
         return 1
     print(f"soak passed: nothing lost, nothing twice, nothing grows; samples: {folder}/samples.csv")
     for one in soaks:
-        shutil.rmtree(one.folder / "data")
+        shutil.rmtree(one.folder / "data", ignore_errors=True)
     return 0
 
 
@@ -168,6 +173,10 @@ class Role:
     def terminate(self) -> None:
         """Stops the process in order."""
         self.process.send(signal.SIGTERM)
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """Waits for the end of a process that has got a SIGTERM."""
         try:
             status = self.process.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -197,7 +206,7 @@ class Role:
 
 @dataclass
 class Moment:
-    """One fault: its role, its own draws, how long it lasts, and a wait that ends early when the soak does."""
+    """One fault: its role, the draws of this role, its length, and a wait that ends early if faults are over."""
 
     role: Role
     draws: random.Random
@@ -261,9 +270,9 @@ class References:
         self.workplace = new_workplace(folder)
         (folder / REPAIRED).touch()
         self.lock = threading.Lock()
-        self.ended: dict[str, Any] = {}
+        self.ended: dict[str, Ended] = {}
 
-    def of(self, kind: Kind):
+    def of(self, kind: Kind) -> Ended:
         with self.lock:
             if kind.name not in self.ended:
                 self.ended[kind.name] = kind.job(self.workplace).run(expect=COMPLETED)
@@ -272,9 +281,7 @@ class References:
 
 def new_workplace(folder: Path) -> Workplace:
     folder.mkdir()
-    workplace = Workplace(folder, Path(os.environ["GRISTMILL"]).resolve(), Path(sys.executable))
-    write_data(workplace)
-    return workplace
+    return Workplace(folder, Path(os.environ["GRISTMILL"]).resolve(), Path(sys.executable))
 
 
 class Soak(threading.Thread):
@@ -388,12 +395,14 @@ class Soak(threading.Thread):
     def stop_roles(self) -> None:
         for thread in self.troubles:
             thread.join()
-        for role in self.roles:
-            if role.process.process.poll() is None:
-                try:
-                    role.terminate()
-                except SoakError as error:
-                    self.fail(error)
+        running = [role for role in self.roles if role.process.process.poll() is None]
+        for role in running:
+            role.process.send(signal.SIGTERM)
+        for role in running:
+            try:
+                role.wait_for_end()
+            except SoakError as error:
+                self.fail(error)
 
     def run_jobs(self) -> None:
         # The last job ends undisturbed.
@@ -412,6 +421,7 @@ class Soak(threading.Thread):
         self.doing = "after the last job"
         letters = target.waiting("dead-letters")
         assert letters == 0, f"{letters} dead letters: {target.command('dead-letters').stdout}"
+        self.over.wait(REST_SECONDS * self.scale)
 
     def run_job(self, kind: Kind) -> None:
         target, workplace = self.fleet.target, self.fleet.workplace
@@ -514,17 +524,13 @@ class Samples:
             if samples[-1][0] - samples[0][0] < JUDGED_SECONDS:
                 continue
             quarter = len(samples) // 4
-            (memory, later_memory), (files, later_files) = (
-                [
-                    median(sample[column] for sample in part)
-                    for part in (samples[quarter : 2 * quarter], samples[-quarter:])
-                ]
-                for column in (1, 2)
-            )
+            parts = samples[quarter : 2 * quarter], samples[-quarter:]
+            memory, later_memory = (median(megabytes for _, megabytes, _ in part) for part in parts)
+            files, later_files = (min(count for _, _, count in part) for part in parts)
             minutes = (samples[-1][0] - samples[0][0]) / 60
             lines.append(
                 f"{broker} {role} {pid}, {minutes:.0f} min: from the second quarter to the last {memory:.0f} to "
-                f"{later_memory:.0f} MB, {files:g} to {later_files:g} open files"
+                f"{later_memory:.0f} MB, {files} to {later_files} open files"
             )
             if grows(memory, later_memory, files, later_files):
                 grown.append(lines[-1])

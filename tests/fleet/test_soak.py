@@ -14,7 +14,7 @@ from harness import ROOT
 
 def test_short_soak_passes(tmp_path, components, executable):
     folder = tmp_path / "soak"
-    command = [sys.executable, ROOT / "tests/soak.py", "--minutes", "0.2", "--seed", "1", "--results", folder]
+    command = [sys.executable, ROOT / "tests/soak.py", "--minutes", "0.15", "--seed", "1", "--results", folder]
     environment = {**components.environment, "GRISTMILL": str(executable)}
     ended = subprocess.run([*command, "rabbitmq"], env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"

@@ -63,7 +63,13 @@ class Process:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.command,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C reaches only the test, which ends it.
+                start_new_session=True,
             )
 
     def send(self, number: signal.Signals) -> None:

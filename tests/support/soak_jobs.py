@@ -12,14 +12,6 @@ REPAIRED = "repaired"
 TABLE_ROWS = 6000
 
 
-def write_data(workplace: Workplace) -> None:
-    for kind in KINDS:
-        if kind.files:
-            workplace.data(kind.files, f"data/{kind.name}")
-    lines = "".join(f"{number},name {number % 7},{number / 8}\n" for number in range(TABLE_ROWS))
-    workplace.write({"table/table.csv": "id,name,value\n" + lines})
-
-
 @dataclass(frozen=True)
 class Kind:
     """A kind of job, with the state in which it first ends."""
@@ -36,14 +28,22 @@ class Kind:
     spares_processes: bool = False
     """The death of a process would change the output."""
 
+    def write_input(self, workplace: Workplace) -> None:
+        if self.files:
+            workplace.data(self.files, f"data/{self.name}")
+        else:
+            lines = "".join(f"{number},name {number % 7},{number / 8}\n" for number in range(TABLE_ROWS))
+            workplace.write({f"data/{self.name}/table.csv": "id,name,value\n" + lines})
+
     def job(self, workplace: Workplace) -> Job:
-        files = {"name": "data", "type": "file", "path": f"data/{self.name}"}
-        table = {"name": "table", "type": "tabular", "format": "csv", "path": "table/table.csv"}
+        if not (workplace.folder / "data" / self.name).exists():
+            self.write_input(workplace)
+        form = {"type": "file"} if self.files else {"type": "tabular", "format": "csv"}
         names = {"file": f"{self.name}.yaml", "entry_script": f"{self.name}.py", "output": f"output/{self.name}"}
         return workplace.job(
             self.script,
             name=self.name,
-            inputs=[files if self.files else table],
+            inputs=[{"name": "data", "path": f"data/{self.name}", **form}],
             environment_variables={"REPAIRED": str(workplace.folder / REPAIRED)},
             process_count_per_node=2,
             **names,
