@@ -3,6 +3,10 @@
 mod columns;
 mod mltable;
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
 use partitioner::{MissingColumn, PartitionFormat};
 use protocol::{HeaderMode, Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions, TypeRules};
 
@@ -25,6 +29,7 @@ pub fn read_inputs(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) -> Vec<I
         top.refuse("inputs", node.location, Fault::new(node, INPUTS_ALLOWED));
         return locations;
     };
+    let mut earlier = Earlier::default();
     for (position, (path, entry, item)) in listed.into_iter().enumerate() {
         let read = read_input(position, &path, entry, item, paths, top.problems);
         let Some((location, input, found)) = read else { continue };
@@ -36,10 +41,10 @@ pub fn read_inputs(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) -> Vec<I
             let fault = Fault::of(kind_name(input.kind), kind_name(first.kind));
             top.refuse(&format!("{path}.type"), location, fault.saying("All inputs of step must be same type"));
         }
-        let earlier: Vec<ItemPath> = job.inputs.iter().flat_map(|earlier| earlier.paths.clone()).collect();
-        if let Some(message) = input.paths.iter().find_map(|path| read_twice(&earlier, path)) {
+        if let Some(message) = input.paths.iter().find_map(|path| earlier.read_twice(path)) {
             top.problems.warn(location, &path, message);
         }
+        input.paths.iter().for_each(|path| earlier.add(path));
         job.inputs.push(input);
         locations.push(found);
     }
@@ -140,34 +145,54 @@ fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
     if nodes.is_empty() {
         section.refuse(key, node.location, Fault::new(node, allowed));
     }
-    let mut found = Vec::new();
+    let (mut found, mut earlier) = (Vec::new(), Earlier::default());
     for node in nodes {
         let path = paths.path_or_url(node).and_then(|path| exists_or_matches(node, path, paths));
         let Some(path) = section.accept(key, node.location, path) else { continue };
-        if let Some(message) = read_twice(&found, &path) {
+        if let Some(message) = earlier.read_twice(&path) {
             section.problems.warn(node.location, &section.path(key), message);
         }
+        earlier.add(&path);
         found.push(path);
     }
     found
 }
 
-/// Says which earlier path has the files of this one too. Patterns are not compared.
-fn read_twice(earlier: &[ItemPath], path: &ItemPath) -> Option<String> {
-    let shown = path.display();
-    let both = |other: &&ItemPath| match (path.is_url(), other.is_url()) {
-        (true, true) => path == *other,
-        (false, false) if [path, other].iter().all(|path| glob_folder(path.as_path()).is_none()) => {
-            let (one, other) = (real(path.as_path()), real(other.as_path()));
-            one == other || other.is_dir() && one.starts_with(&other) || one.is_dir() && other.starts_with(&one)
+/// The paths so far, each as the files are found there, with its name in the document. There may be many thousands.
+#[derive(Default)]
+struct Earlier(BTreeMap<PathBuf, String>);
+
+impl Earlier {
+    fn add(&mut self, path: &ItemPath) {
+        if let Some(place) = place(path) {
+            self.0.entry(place).or_insert_with(|| path.display());
         }
-        _ => false,
-    };
-    let other = earlier.iter().find(both)?.display();
-    Some(match other == shown {
-        true => format!("{shown} is listed twice, so each of its items runs twice"),
-        false => format!("{shown} and {other} have files in common, whose items run twice"),
-    })
+    }
+
+    /// Says which earlier path has the files of this one too.
+    fn read_twice(&self, path: &ItemPath) -> Option<String> {
+        let (place, shown) = (place(path)?, path.display());
+        let above = || place.ancestors().find_map(|folder| self.0.get(folder)).filter(|_| !path.is_url());
+        // In the order of paths, what a folder contains follows it.
+        let below = || {
+            let next = self.0.range::<Path, _>((Bound::Included(&*place), Bound::Unbounded)).next();
+            next.filter(|(other, _)| !path.is_url() && other.starts_with(&place)).map(|(_, other)| other)
+        };
+        let other = self.0.get(&place).or_else(above).or_else(below)?;
+        Some(match *other == shown {
+            true => format!("{shown} is listed twice, so each of its items runs twice"),
+            false => format!("{shown} and {other} have files in common, whose items run twice"),
+        })
+    }
+}
+
+/// Returns a URL, or the place of a file or folder without links. Patterns are not compared.
+fn place(path: &ItemPath) -> Option<PathBuf> {
+    match glob_folder(path.as_path()) {
+        _ if path.is_url() => Some(path.as_path().to_owned()),
+        Some(_) => None,
+        None => Some(real(path.as_path())),
+    }
 }
 
 /// A local path must exist; for a glob, the folder in front of its first wildcard.

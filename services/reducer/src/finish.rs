@@ -60,12 +60,13 @@ impl Reducer {
     }
 
     /// Writes the output of a complete job, and the result of any job.
-    async fn write_end(
+    pub(crate) async fn write_end(
         &mut self,
         end: End,
         cancel: &CancellationToken,
         stop: &CancellationToken,
     ) -> anyhow::Result<Option<JobResult>> {
+        let run = self.tally.times_reopened();
         let (mut warnings, mut columns, mut output_version) = (Vec::new(), Vec::new(), None);
         let (state, cause, output) = match end {
             // Boxed, as the rejects below: the compiler limits how deeply futures may contain each other.
@@ -142,7 +143,7 @@ impl Reducer {
             tracing::warn!("the job failed while waiting for {}", describe(waiting));
         }
         self.reports.ended(&result, &self.tally, &waits, &warnings).await;
-        if self.is_reopened().await? {
+        if self.is_reopened_since(run).await? {
             return Ok(None);
         }
         match self.store.create_result(&result).await {

@@ -272,10 +272,12 @@ impl Reducer {
         self.store.result().await.ok().flatten()
     }
 
-    /// Whether the job was reopened after this reducer had agreed on its end.
-    pub(crate) async fn is_reopened(&mut self) -> anyhow::Result<bool> {
+    /// Whether the job was reopened after this reducer had agreed on the end of a run of it, even if it has ended again.
+    /// `run`: how often it had been reopened then.
+    pub(crate) async fn is_reopened_since(&mut self, run: u64) -> anyhow::Result<bool> {
         self.catch_up().await?;
-        Ok(self.peers == Peers::Many && self.tally.ended_as().is_none())
+        let is_open = self.tally.ended_as().is_none();
+        Ok(self.peers == Peers::Many && (is_open || self.tally.times_reopened() != run))
     }
 
     /// Completes the reports that this reducer copied before another reducer wrote the result.

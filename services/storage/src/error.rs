@@ -98,14 +98,6 @@ impl Error {
         }
     }
 
-    /// Returns the error of a writer that hides the store behind [`io::Write`] or its like.
-    pub(crate) fn from_io(object: &str, error: io::Error) -> Self {
-        match error.downcast::<object_store::Error>() {
-            Ok(error) => Self::from_store(object, error),
-            Err(error) => Self::unavailable(object, error),
-        }
-    }
-
     /// Whether the same call may succeed later although nobody corrects anything: the store does not answer, or is
     /// overloaded, or an unfinished upload was removed. `false`, for example, if rights or a bucket are missing, or a disk
     /// is full.
@@ -242,7 +234,6 @@ mod tests {
             of_system(io::ErrorKind::StorageFull),
             of_system(io::ErrorKind::PermissionDenied),
             of_store(false),
-            Error::from_io("rows", io::Error::other(denied)),
             Error::from_store("rows", object_store::Error::NotSupported { source: "append".into() }),
             Error::unavailable("rows", url::ParseError::EmptyHost),
             Error::NotFound { object: "rows".into() },

@@ -438,9 +438,7 @@ fn add_types(types: &mut Types, other: Types) {
 
 impl Kind {
     fn is_like(&self, other: &Self) -> bool {
-        match (self, other) {
-            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
-        }
+        std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
     /// Adds the values of the same kind.

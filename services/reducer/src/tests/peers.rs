@@ -321,6 +321,20 @@ async fn end_decided_before_a_retry_does_not_end_the_reopened_job() {
 }
 
 #[tokio::test]
+async fn result_of_an_earlier_run_is_not_written_although_the_job_has_ended_again() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    let (mut paused, mut other) = (job.open().await, job.open().await);
+    let end = || End::Failed("in the first run".to_owned());
+    paused.append_event(&end().event()).await.expect("committed");
+    other.reopen().await.expect("writable");
+    other.append_event(&End::Failed("in the second run".to_owned()).event()).await.expect("committed");
+    let never = CancellationToken::new();
+    assert_eq!(paused.write_end(end(), &never, &never).await.expect("readable"), None);
+    assert_eq!(job.store.result().await.expect("readable"), None);
+}
+
+#[tokio::test]
 async fn failure_in_a_reopened_job_is_not_taken_for_one_of_its_first_run() {
     let (job, mut behind) = reopened_behind_a_reducer().await;
     job.send_event(event(failed(0, 3, true, 1))).await;

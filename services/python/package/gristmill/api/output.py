@@ -20,8 +20,8 @@ def read(path: str | os.PathLike[str]) -> pyarrow.Table:
     """Returns the output of a job as an Arrow table with the types that its rows had, whatever the format of the file.
 
     ``read(path).to_pandas()`` is a DataFrame with its index, categories and nullable types. CSV and JSON lines need the
-    hidden file with the schema that is beside them. Values of JSON lines that have no common type are their JSON, of the
-    extension type ``arrow.json``.
+    hidden file with the schema that is beside them. Values of JSON lines that have no common type are their JSON, with
+    the extension type ``arrow.json``.
 
     :param path: the path or URL of a CSV, JSON lines or Parquet file.
     :raises GristmillError: the output is text without columns, or its schema is missing.
