@@ -41,7 +41,7 @@ fn node_whose_announcements_are_behind_takes_no_work_but_enforces_timeouts_and_s
     assert_eq!(behind(&mut node, Event::Tick(sightings)), "stacks of 1");
     assert_eq!(node.requested, [0; 0], "it requests nothing");
     assert_eq!(node.after(Event::Tick(vec![])), "prepare 11, 0 gets 10", "the announcements have caught up");
-    assert_eq!(behind(&mut node, Event::Stop(Stop::Kill)), "kill 0, kill 1");
+    assert_eq!(behind(&mut node, Event::Stop(Stop::Kill)), "stop receiving, kill 0, kill 1");
 }
 
 #[test]
