@@ -229,7 +229,6 @@ mod tests {
         ] {
             assert!(error.may_pass(), "{error:#}");
         }
-        let denied = object_store::Error::PermissionDenied { path: "rows".into(), source: "403".into() };
         for error in [
             of_system(io::ErrorKind::StorageFull),
             of_system(io::ErrorKind::PermissionDenied),

@@ -137,7 +137,7 @@ async fn job_that_waits_for_the_store_of_its_output_can_be_canceled_and_retried(
         progress.wait_for(|progress| progress.trouble.is_some()).await.expect("it waits");
         match by_token {
             true => cancel.cancel(),
-            false => drop(job.store.request_cancel("wrong bucket").await.expect("writable")),
+            false => job.store.request_cancel("wrong bucket").await.expect("writable"),
         }
         let result = run.await.expect("no panic").expect("the job ends");
         assert_eq!(result.state, JobState::Canceled);

@@ -229,8 +229,10 @@ fn name() -> String {
     storage::digest_of(folder.path()).expect("readable").expect("only files")
 }
 
+type Change = fn(&Path);
+
 /// What a script may try. Each is given the folder of the entry.
-const CHANGES: [(&str, fn(&Path)); 8] = [
+const CHANGES: [(&str, Change); 8] = [
     ("same length and time", |entry| {
         let file = entry.join("lib/code.py");
         let time = file.metadata().and_then(|metadata| metadata.modified()).expect("readable");
@@ -249,10 +251,10 @@ const CHANGES: [(&str, fn(&Path)); 8] = [
         fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o555)).expect("own file");
     }),
     ("unreadable", |entry| {
-        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0)).expect("own file");
+        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o0)).expect("own file");
     }),
     ("unreadable folder", |entry| {
-        fs::set_permissions(entry.join("lib"), Permissions::from_mode(0)).expect("own folder");
+        fs::set_permissions(entry.join("lib"), Permissions::from_mode(0o0)).expect("own folder");
     }),
     ("another name", |entry| fs::rename(entry.join("lib/code.py"), entry.join("lib/core.py")).expect("writable")),
 ];
