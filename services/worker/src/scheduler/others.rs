@@ -32,7 +32,7 @@ pub(super) struct Others {
     has_succeeded: bool,
     /// Different mini-batches that have failed here since the last success, a few of them.
     failed: BTreeSet<u64>,
-    /// Others may work on the job although none is known.
+    /// Others may soon be known: nothing has succeeded here, and the first failure was a moment ago.
     may_be_unknown: bool,
     /// The reducer has said who works on the job.
     is_told: bool,
@@ -96,7 +96,7 @@ impl Others {
     /// Whether a node that has not failed the mini-batch may try it.
     fn may_try(&self, descriptor: &Descriptor) -> bool {
         self.working.iter().any(|(name, other)| !other.is_silent && !descriptor.failed_on.contains(name))
-            || self.working.is_empty() && self.may_be_unknown && self.is_in_doubt()
+            || self.may_be_unknown && self.is_in_doubt()
     }
 }
 
@@ -151,7 +151,7 @@ impl Scheduler {
             && !descriptor.copy
             && descriptor.failed_on.contains(&self.config.node)
             && !self.has_untried_gpus(descriptor.mini_batch)
-            && self.others.may_try(descriptor)
-            && (self.others.is_in_doubt() || self.tried.leave(descriptor, LEFT_MAX))
+            && (self.others.may_try(descriptor) || self.others.may_be_unknown)
+            && (self.others.is_in_doubt() || self.others.may_be_unknown || self.tried.leave(descriptor, LEFT_MAX))
     }
 }

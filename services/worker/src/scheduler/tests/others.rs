@@ -43,6 +43,7 @@ fn returned(node: &mut Node, mini_batch: u64) {
 fn next_try_goes_to_another_node_first() {
     let mut node = after_failures(1, |_| ());
     assert!(node.scheduler.asks_for_members());
+    node.tick(Duration::from_secs(16));
     told(&mut node, &[("0", 1), ("1", 0)]);
     for _ in 0..10 {
         assert_eq!(receive(&mut node, again(0, 1, &["0"])), "");
@@ -58,6 +59,9 @@ fn lone_node_makes_the_next_try() {
     for others in [&[][..], &[("0", 4)][..]] {
         let mut node = after_failures(1, |_| ());
         told(&mut node, others);
+        assert_eq!(receive(&mut node, again(0, 1, &["0"])), "", "others may be known soon");
+        returned(&mut node, 0);
+        node.tick(Duration::from_secs(15));
         assert_eq!(receive(&mut node, again(0, 1, &["0"])), "0 gets 0");
     }
     let node = after_failures(3, |config| config.is_alone = true);
@@ -104,6 +108,7 @@ fn node_in_doubt_waits_a_while_for_others_to_be_known() {
 #[test]
 fn node_in_doubt_does_not_spend_the_last_try() {
     let mut node = after_failures(3, |_| ());
+    node.tick(Duration::from_secs(16));
     told(&mut node, &[("1", 0)]);
     receive(&mut node, again(7, 2, &[]));
     assert_eq!(node.after(raised(0, 4)), "7 RunRaised, again");
