@@ -31,6 +31,7 @@ use crate::snapshot::is_marked;
 use crate::upload::Upload;
 use crate::{Error, PlanComplete, Result, Stores};
 pub use checkpoints::CheckpointPiece;
+pub use ledger::records_of;
 pub use parts::PartStream;
 pub use reuses::Reuses;
 

@@ -54,7 +54,7 @@ mod web;
 pub use beat::Beat;
 pub use create::Commit;
 pub use error::{Answer, Error, Source as ErrorSource, deepest_cause};
-pub use job_store::{CheckpointPiece, JobStore, PartStream, Reuses};
+pub use job_store::{CheckpointPiece, JobStore, PartStream, Reuses, records_of};
 pub use limit_book::{LimitBook, LimitEntry};
 pub use logs::{LogFile, UPLOADED_LOG_BEGINNING_BYTES, UPLOADED_LOG_BYTES_MAX};
 pub use plan::{LeftOut, PlanComplete};

@@ -34,9 +34,7 @@ impl JobStore {
     pub async fn segment(&self, sequence: u64) -> Result<Option<Bytes>> {
         let name = ledger_segment(sequence);
         let Some(bytes) = optional(self.get(&name).await)? else { return Ok(None) };
-        let records = bytes.len().checked_sub(DIGEST_BYTES).map(|end| bytes.slice(..end));
-        let is_whole = |records: &Bytes| digest(std::slice::from_ref(records)) == bytes[records.len()..];
-        match records.filter(is_whole) {
+        match records_of(&bytes) {
             Some(records) => Ok(Some(records)),
             None => Err(Error::damaged(self.name(&name), "it is shorter than it was, or was changed")),
         }
@@ -91,6 +89,12 @@ pub(super) fn remove_after_result(folder: &Path, paths: &[PathBuf]) -> Result<()
         true => unless_absent(std::fs::remove_dir_all(path), path),
         false => unless_absent(std::fs::remove_file(path), path),
     })
+}
+
+/// Returns the records of a segment; `None` if it is not what was committed.
+pub fn records_of(segment: &Bytes) -> Option<Bytes> {
+    let records = segment.slice(..segment.len().checked_sub(DIGEST_BYTES)?);
+    (digest(std::slice::from_ref(&records)) == segment[records.len()..]).then_some(records)
 }
 
 /// Returns the digest of the records of a segment.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::{
     Attempt, AttemptStatus, Descriptor, JobResult, JobSpec, JobState, PlanPosition, Progress, RejectedList, ResultEvent,
 };
@@ -455,7 +456,8 @@ impl JobWitness {
         if former.is_some_and(|former| former != hash_of(bytes)) {
             return self.report("a segment is committed once", format!("segment {segment} was overwritten"));
         }
-        for event in events(bytes) {
+        let records = storage::records_of(&Bytes::copy_from_slice(bytes)).expect("a whole segment");
+        for event in events(&records) {
             match event {
                 ResultEvent::Planned(_) => state.planned = true,
                 ResultEvent::Ended { .. } => state.ended = true,
