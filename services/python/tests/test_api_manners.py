@@ -66,8 +66,8 @@ def test_column_as_a_result_is_no_warning(tmp_path):
 
 
 def test_values_that_are_lost_are_a_warning(tmp_path):
-    (tmp_path / "a.csv").write_text("x,y\n9007199254740993,1\n,2\n")
-    with pytest.warns(gristmill.GristmillWarning, match='column "x": .*9007199254740993') as caught:
+    (tmp_path / "a.csv").write_text("x,y\n007,1\n8,2\n")
+    with pytest.warns(gristmill.GristmillWarning, match='column "x": .*"007"') as caught:
         gristmill.run(lambda df: df, "a.csv", progress=False, process_count_per_node=1)
     assert [warning.filename for warning in caught] == [__file__], [str(warning.message) for warning in caught]
 
