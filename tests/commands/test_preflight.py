@@ -180,7 +180,9 @@ def test_checked_script_is_not_checked_again(workplace, sqlite, tmp_path):
     assert [starts(in_job("def run(files): return files")) for _ in range(2)] == [2, 1]
     assert starts(in_job("def run(files): return [1]")) == 2
     unseen = workplace.job("def run(files): return [2]", environment=str(counted))
-    assert [starts(lambda: sqlite.enqueue(unseen)) for _ in range(2)] == [1, 0]
+    # Each open job has an output of its own.
+    enqueued = [starts(lambda to=to: sqlite.enqueue(unseen, "--set", f"output={to}")) for to in ("one", "other")]
+    assert enqueued == [1, 0]
 
 
 def test_output_in_a_missing_bucket_is_rejected(workplace, sqs, components):
@@ -237,7 +239,9 @@ def test_url_that_only_this_machine_may_not_use_is_a_warning_for_targets(workpla
 
     def warnings(status, code):
         with answering(status, code) as server:
-            warned = sqlite.command("enqueue", job.file, expect=0, AWS_ENDPOINT_URL=server.url).stderr
+            # Each open job has an output of its own.
+            own = ["--set", f"append_row_file_name=rows-{status}.txt"]
+            warned = sqlite.command("enqueue", job.file, *own, expect=0, AWS_ENDPOINT_URL=server.url).stderr
         return [line for line in warned.splitlines() if line.startswith("warning: from this machine, ")]
 
     with answering(403, "AccessDenied") as server:

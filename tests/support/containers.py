@@ -82,6 +82,7 @@ class Fleet:
             "GRISTMILL_STORE": store,
             "AWS_ENDPOINT_URL": f"http://{gateway}:{self.proxy.port}",
             "RECORD": str(folder / "record.jsonl"),
+            "GRISTMILL_PASS_ENVIRONMENT": "RECORD",
         }
         services = YAML(typ="safe").load(ROOT / "infra/images/compose.yaml")["services"]
         self.services: dict[str, dict[str, Any]] = services

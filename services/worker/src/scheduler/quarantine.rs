@@ -17,7 +17,8 @@ use crate::solitude::Access;
 
 /// Lost deliveries that put a mini-batch into quarantine, or fewer if the job allows fewer.
 const QUARANTINE_LOST: u32 = 3;
-/// Deaths of the node with a mini-batch alone, after which it fails.
+/// Deaths of the node with a mini-batch alone, after which it fails, or a fifth of `lost_delivery_max` if that is more: such a
+/// death says more than a lost delivery, which others may have caused.
 const DEATHS_MAX: u32 = 2;
 /// How long other jobs have the node after each such death.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -65,7 +66,7 @@ impl Scheduler {
         if lost > max {
             return Some(lost_too_often(descriptor, lost, max, node));
         }
-        let is_guilty = self.is_quarantined(descriptor, lost) && deaths >= DEATHS_MAX;
+        let is_guilty = self.is_quarantined(descriptor, lost) && deaths >= DEATHS_MAX.max(max / 5);
         is_guilty.then(|| ErrorReport {
             message: format!(
                 "mini-batch {number} was lost with its node {lost} times, and the last {deaths} times nothing else ran \
