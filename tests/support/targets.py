@@ -37,6 +37,7 @@ class Target:
         self.name = self.kind = kind
         self.workplace = workplace
         self.components = components
+        self.enqueued: dict[Path, int] = {}
         self.prefix = f"test-{uuid.uuid4().hex[:12]}"
         self.folder = workplace.folder / self.prefix
         broker = components.amqp_url.partition("?")[0]
@@ -91,8 +92,11 @@ class Target:
         return ended
 
     def enqueue(self, job: Job, *arguments: object) -> str:
-        """Publishes a job and returns its id."""
-        return self.command("enqueue", job.file, *arguments, expect=0).stdout.strip()
+        """Publishes a job and returns its id. Again with another output, because open jobs do not share one."""
+        self.enqueued[job.file] = self.enqueued.get(job.file, 0) + 1
+        number = self.enqueued[job.file]
+        own = ["--set", f"output=output/{number}"] if number > 1 and job.settings.get("output") else []
+        return self.command("enqueue", job.file, *own, *arguments, expect=0).stdout.strip()
 
     def status(self, job_id: str) -> dict[str, Any]:
         return json.loads(self.command("status", job_id, "--json", expect=0).stdout)

@@ -231,7 +231,8 @@ const LIMITS: &[Key] = &[
         .job(|job, node| boolean(node).map(|speculation| job.speculation = speculation))
         .left_out(),
     key_with_default("lost_delivery_max", "integer from 0", "10")
-        .meaning("Number of times that a mini-batch may be lost with its node before it counts as failed. After three it runs alone on its node, and if the node dies twice then, it fails earlier.")
+        .meaning("Number of times that a mini-batch may be lost with its node before it counts as failed. After three it runs \
+             alone on its node, and it fails earlier if the node dies twice then, or a fifth of this number of times if that is more.")
         .job(|job, node| integer(node, 0, i32::MAX.into()).map(|deliveries| job.lost_delivery_max = deliveries)),
 ];
 
