@@ -37,7 +37,7 @@ class Target:
         self.name = self.kind = kind
         self.workplace = workplace
         self.components = components
-        self.enqueued: dict[Path, int] = {}
+        self.enqueued = 0
         self.prefix = f"test-{uuid.uuid4().hex[:12]}"
         self.folder = workplace.folder / self.prefix
         broker = components.amqp_url.partition("?")[0]
@@ -63,9 +63,20 @@ class Target:
 
     def command(self, name: str, *arguments: object, expect: int | None = None, **environment: str) -> Ended:
         """Runs `gristmill NAME … --target` to its end."""
+        if name == "enqueue":
+            arguments = (*arguments, *self._own_output(*arguments))
         ended = self.workplace.command(name, *arguments, "--target", self.name, **environment)
         assert expect is None or ended.exit_status == expect, str(ended)
         return ended
+
+    def _own_output(self, *arguments: object) -> list[str]:
+        """Returns another output for a job with the usual one that is enqueued again: open jobs do not share one."""
+        file = next((argument for argument in arguments if isinstance(argument, Path)), None)
+        settings = json.loads(file.read_text()) if file is not None and file.suffix == ".yaml" else {}
+        if settings.get("output") != "output" or settings.get("allow_reuse"):
+            return []
+        self.enqueued += 1
+        return [] if self.enqueued == 1 else ["--set", f"output=output/{self.enqueued}"]
 
     def start(self, name: str, *arguments: object, **environment: str) -> Running:
         return self.workplace.start(name, *arguments, "--target", self.name, **environment)
@@ -92,11 +103,8 @@ class Target:
         return ended
 
     def enqueue(self, job: Job, *arguments: object) -> str:
-        """Publishes a job and returns its id. Again with another output, because open jobs do not share one."""
-        self.enqueued[job.file] = self.enqueued.get(job.file, 0) + 1
-        number = self.enqueued[job.file]
-        own = ["--set", f"output=output/{number}"] if number > 1 and job.settings.get("output") else []
-        return self.command("enqueue", job.file, *own, *arguments, expect=0).stdout.strip()
+        """Publishes a job and returns its id."""
+        return self.command("enqueue", job.file, *arguments, expect=0).stdout.strip()
 
     def status(self, job_id: str) -> dict[str, Any]:
         return json.loads(self.command("status", job_id, "--json", expect=0).stdout)
