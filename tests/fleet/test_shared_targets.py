@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from harness import wait_until
+
 ROWS = """
     import os
     def run(files):
@@ -18,9 +20,9 @@ def enqueue(target, job):
 @pytest.mark.parametrize("target", ["sqlite", "sqs"], indirect=True)
 def test_open_job_keeps_its_output_for_itself(workplace, target):
     workplace.data(2)
-    first = workplace.job(ROWS, name="first", output="results", append_row_file_name="rows.txt")
-    same = workplace.job(ROWS, name="same", output="results", append_row_file_name="rows.txt")
-    other = workplace.job(ROWS, name="other", output="results", append_row_file_name="others.txt")
+    first = workplace.job(ROWS, file="first.yaml", name="first", output="results", append_row_file_name="rows.txt")
+    same = workplace.job(ROWS, file="same.yaml", name="same", output="results", append_row_file_name="rows.txt")
+    other = workplace.job(ROWS, file="other.yaml", name="other", output="results", append_row_file_name="others.txt")
     job_id = target.enqueue(first)
     for _ in range(2):
         refused = enqueue(target, same)
@@ -64,13 +66,14 @@ def test_result_in_a_folder_is_reused_though_the_store_is_a_bucket(workplace, sq
     with open(output, "a") as file:
         file.write("more\n")
     again = sqs.command("enqueue", job.file, expect=0)
-    assert again.stdout.strip() != first and "has changed" in again.stderr, str(again)
+    assert again.stdout.strip() != first and "is missing, or was changed since" in again.stderr, str(again)
 
 
 def test_keys_that_no_path_can_name_are_left_out(workplace, sqs, components):
     workplace.data(2)
     s3 = components.client("s3")
-    for key in ("jobs/jobs//logs/x", "jobs/open//x", "jobs/open/a\x01b", "jobs/workers//x", "jobs/jobs/../x"):
+    keys = ("jobs/jobs//logs/x", "jobs/open//x", "jobs/open/a\x01b", "jobs/workers//x", "jobs/jobs/../x")
+    for key in keys:
         s3.put_object(Bucket=sqs.prefix, Key=key, Body=b"x")
     reducer = sqs.reducer()
     sqs.worker()
@@ -83,6 +86,8 @@ def test_keys_that_no_path_can_name_are_left_out(workplace, sqs, components):
     sqs.command("clean", "--all", expect=0)
     assert job_id not in sqs.command("jobs", expect=0).stdout
     assert reducer.process.poll() is None
+    for key in keys:
+        s3.delete_object(Bucket=sqs.prefix, Key=key)
 
 
 @pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
@@ -107,6 +112,6 @@ def test_dead_letters_are_sent_again_or_deleted(workplace, target):
     sent = target.command("dead-letters", "--redrive", "--job", job_id, expect=0)
     assert "1 message sent to their queues again" in sent.stderr, str(sent)
     assert [letter["body"] for letter in letters()] == ["not of Gristmill"]
-    assert target.waiting("tasks") == 1
+    wait_until(lambda: target.waiting("tasks") == 1, "the message in its queue")
     deleted = target.command("dead-letters", "--delete", expect=0)
     assert "1 message deleted" in deleted.stderr and letters() == [], str(deleted)

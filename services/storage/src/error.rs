@@ -5,8 +5,6 @@ use std::error::Error as StdError;
 use std::fmt::{self, Debug, Display, Formatter};
 use std::io;
 
-use crate::upload::Failed;
-
 /// The cause of an error.
 pub type Source = Box<dyn StdError + Send + Sync>;
 
@@ -198,6 +196,25 @@ pub(crate) fn said(error: &(dyn StdError + 'static)) -> String {
     };
     short.split_whitespace().collect::<Vec<_>>().join(" ")
 }
+
+/// The failure of a request, in the words of the service or of the deepest cause.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub words: String,
+    /// Whether the same request may succeed later.
+    pub may_pass: bool,
+    /// For programs; the words quote it.
+    #[expect(dead_code, reason = "part of the debug form")]
+    pub error: Box<dyn Debug + Send + Sync>,
+}
+
+impl Display for Failed {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.words)
+    }
+}
+
+impl std::error::Error for Failed {}
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ use url::Url;
 use crate::stores::shown;
 use crate::{Error, Result, Stores};
 use any::AnyUpload;
-pub(crate) use s3::{Failed, S3Object, S3Upload};
+pub(crate) use s3::{S3Object, S3Upload};
 
 /// Size of the pieces in which a file is read.
 const READ_BYTES: usize = 1 << 20;

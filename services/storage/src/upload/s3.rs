@@ -7,7 +7,7 @@
 //! and those of slow writers, which would later replace it with an older state. A slow writer
 //! then gets [`Error::Superseded`], and the finished object remains.
 
-use std::fmt::{self, Debug, Display, Formatter};
+use std::fmt::Debug;
 use std::ops::Range;
 
 use aws_sdk_s3::Client;
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use url::Url;
 
 use super::{PARTS_AT_ONCE, PARTS_EXPECTED, part_bytes};
-use crate::error::{Source, said};
+use crate::error::{Failed, Source, said};
 use crate::{Error, Result};
 
 /// The smallest part that S3 allows.
@@ -241,25 +241,6 @@ impl S3Upload {
         }
     }
 }
-
-/// The failure of a request, in the words of the service or of the deepest cause.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    pub words: String,
-    /// Whether the same request may succeed later.
-    pub may_pass: bool,
-    /// For programs; the words quote it.
-    #[expect(dead_code, reason = "part of the debug form")]
-    pub error: Box<dyn Debug + Send + Sync>,
-}
-
-impl Display for Failed {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.words)
-    }
-}
-
-impl std::error::Error for Failed {}
 
 fn failed<E>(object: &str, doing: &str, error: SdkError<E>) -> Error
 where
