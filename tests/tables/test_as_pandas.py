@@ -1,5 +1,6 @@
 """Types and values by `types: pandas`, beside `pandas.read_csv` of the whole file, on generated files."""
 
+import contextlib
 import csv
 import gzip
 import io
@@ -180,7 +181,9 @@ def as_read(text, options, rejected=()):
     frame = read()
     for name in LARGE:
         if name in frame and frame[name].dtype == "float64" and frame[name].notna().any():
-            frame[name] = read(dtype={name: "Int64"})[name]
+            # Fractions are none.
+            with contextlib.suppress(TypeError, ValueError):
+                frame[name] = read(dtype={name: "Int64"})[name]
     return frame
 
 
