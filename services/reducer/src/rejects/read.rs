@@ -51,9 +51,11 @@ impl Rejects {
             let mut segment = match ledger.read_next(SEGMENTS_AHEAD).await {
                 Ok(Some(segment)) => segment,
                 Ok(None) => break,
-                Err(error) if error.chain().any(|cause| cause.is::<storage::Error>()) => return Err(error),
-                // A machine that stopped may have left the last segment incomplete; `retry` repairs it.
-                Err(_) => break,
+                // A machine that stopped may have left the last segment incomplete; `retry` replaces it.
+                Err(error) => match error.downcast_ref() {
+                    Some(storage::Error::Damaged { .. }) | None => break,
+                    Some(_) => return Err(error),
+                },
             };
             let number = ledger.segments() - 1;
             segment.retain_in_segment(|record, place| {

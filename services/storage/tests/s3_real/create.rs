@@ -59,7 +59,8 @@ async fn failing_concurrent_create_is_retried() {
     let fate = || Fate::Fail(409, "<Error><Code>ConditionalRequestConflict</Code></Error>");
     let (commit, creates) = commit_through(&bucket, fate).await;
     assert_eq!((commit.expect("tried again"), creates), (Commit::Committed, 2));
-    assert_eq!(bucket.get("some/prefix/jobs/one/ledger/0000000000").as_deref(), Some(&b"ours"[..]));
+    let segment = bucket.get("some/prefix/jobs/one/ledger/0000000000").expect("committed");
+    assert_eq!(storage::records_of(&segment.into()).as_deref(), Some(&b"ours"[..]));
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ fn mini_batch_without_room_goes_back_with_those_behind_it_and_costs_no_try() {
     node.ready(0);
     assert_eq!(node.after(Event::Received((0..4).map(|number| table(number, 60)).collect())), "prepare 0");
     let told = "the node is in starting for 0 s";
-    assert_eq!(node.after(no_room(0)), format!("{told}, return 0, return 1, return 2, return 3"));
+    assert_eq!(node.after(no_room(0)), format!("{told}, return 1, return 2, return 3, return 0"));
     node.requested.clear();
     assert_eq!(node.tick(Duration::from_secs(9)), "");
     assert_eq!(node.requested, [0; 0], "it takes nothing for now");
