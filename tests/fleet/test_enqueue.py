@@ -20,12 +20,12 @@ def test_local_paths_cause_a_warning(workplace, rabbitmq):
     assert "warning" not in near.stderr
     far = rabbitmq.settings["queue"].replace("127.0.0.1", "0.0.0.0")
     warned = rabbitmq.command("enqueue", job.file, "--queue", far, expect=0)
-    assert f"warning: {workplace.folder}/data, {workplace.folder}/output are paths of this machine" in warned.stderr
+    assert f"warning: {workplace.folder}/data, {workplace.folder}/output/2 are paths of this machine" in warned.stderr
     assert "guest:guest" not in warned.stderr
     workplace.write({"home/functions/inputs/one.txt": "1"})
     kept = {"name": "data", "type": "file", "path": str(workplace.home / "functions/inputs/one.txt")}
     warned = rabbitmq.command("enqueue", workplace.job(ROWS, inputs=[kept]).file, "--queue", far, expect=0)
-    assert f"warning: {workplace.folder}/output are paths of this machine" in warned.stderr, "the input travels"
+    assert f"warning: {workplace.folder}/output/3 are paths of this machine" in warned.stderr, "the input travels"
 
 
 def test_large_data_beside_the_script_stays_behind_by_name(workplace, sqlite):
