@@ -3,6 +3,7 @@
 //! Anybody who may write into a bucket can create such a key, and a page of a listing that holds one could not be read at
 //! all. A listing is changed before its reader sees it, and `doctor` names the keys.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -58,41 +59,42 @@ impl HttpService for ListingClient {
 /// Returns the XML of a page without the keys and prefixes that no path can name, and these.
 fn nameable(body: Bytes) -> (Bytes, Vec<String>) {
     let Ok(text) = std::str::from_utf8(&body) else { return (body, Vec::new()) };
-    let (mut kept, mut left_out) = (String::new(), Vec::new());
-    let mut rest = text;
-    while let Some((start, [open, close], [name, name_end])) = next_entry(rest) {
-        let Some(length) = rest[start + open.len()..].find(close) else { break };
-        let end = start + open.len() + length + close.len();
-        let entry = &rest[start..end];
-        let key = entry.split_once(name).and_then(|(_, key)| key.split_once(name_end)).map(|(key, _)| unescaped(key));
-        match key.filter(|key| ObjectPath::parse(key).is_err()) {
-            None => kept.push_str(&rest[..end]),
-            Some(key) => {
-                kept.push_str(&rest[..start]);
-                left_out.push(key);
-            }
-        }
-        rest = &rest[end..];
+    let (kept, mut left_out) = without_unnameable(text, ["<Contents>", "</Contents>"], ["<Key>", "</Key>"]);
+    let (kept, prefixes) =
+        without_unnameable(&kept, ["<CommonPrefixes>", "</CommonPrefixes>"], ["<Prefix>", "</Prefix>"]);
+    left_out.extend(prefixes);
+    match left_out.is_empty() {
+        true => (body, left_out),
+        false => (kept.into_owned().into(), left_out),
     }
-    if left_out.is_empty() {
-        return (body, left_out);
-    }
-    kept.push_str(rest);
-    (kept.into(), left_out)
 }
 
-type Tags = [&'static str; 2];
-
-/// Returns where the next entry begins, its tags, and those around its key.
-fn next_entry(text: &str) -> Option<(usize, Tags, Tags)> {
-    let entries = [
-        (["<Contents>", "</Contents>"], ["<Key>", "</Key>"]),
-        (["<CommonPrefixes>", "</CommonPrefixes>"], ["<Prefix>", "</Prefix>"]),
-    ];
-    entries
-        .into_iter()
-        .filter_map(|(tags, key)| Some((text.find(tags[0])?, tags, key)))
-        .min_by_key(|(start, ..)| *start)
+/// Returns the text without the entries between `open` and `close` whose name, inside `name` and `name_end`, no path can
+/// have, and these names. It copies only a text that has such an entry.
+fn without_unnameable<'a>(
+    text: &'a str,
+    [open, close]: [&str; 2],
+    [name, name_end]: [&str; 2],
+) -> (Cow<'a, str>, Vec<String>) {
+    let (mut kept, mut left_out) = (String::new(), Vec::new());
+    let (mut copied, mut read) = (0, 0);
+    while let Some(before) = text[read..].find(open) {
+        let start = read + before;
+        let Some(length) = text[start..].find(close) else { break };
+        read = start + length + close.len();
+        let key = text[start..read].split_once(name).and_then(|(_, key)| key.split_once(name_end));
+        let key = key.map(|(key, _)| unescaped(key));
+        if let Some(key) = key.filter(|key| ObjectPath::parse(key).is_err()) {
+            kept.push_str(&text[copied..start]);
+            copied = read;
+            left_out.push(key);
+        }
+    }
+    if left_out.is_empty() {
+        return (text.into(), left_out);
+    }
+    kept.push_str(&text[copied..]);
+    (kept.into(), left_out)
 }
 
 /// Returns a text of XML with its characters.
