@@ -41,10 +41,11 @@ pub fn read_inputs(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) -> Vec<I
             let fault = Fault::of(kind_name(input.kind), kind_name(first.kind));
             top.refuse(&format!("{path}.type"), location, fault.saying("All inputs of step must be same type"));
         }
-        if let Some(message) = input.paths.iter().find_map(|path| earlier.read_twice(path)) {
+        let places = input.paths.iter().filter_map(Place::of).collect::<Vec<_>>();
+        if let Some(message) = places.iter().find_map(|place| earlier.read_twice(place)) {
             top.problems.warn(location, &path, message);
         }
-        input.paths.iter().for_each(|path| earlier.add(path));
+        places.into_iter().for_each(|place| earlier.add(place));
         job.inputs.push(input);
         locations.push(found);
     }
@@ -149,10 +150,12 @@ fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
     for node in nodes {
         let path = paths.path_or_url(node).and_then(|path| exists_or_matches(node, path, paths));
         let Some(path) = section.accept(key, node.location, path) else { continue };
-        if let Some(message) = earlier.read_twice(&path) {
-            section.problems.warn(node.location, &section.path(key), message);
+        if let Some(place) = Place::of(&path) {
+            if let Some(message) = earlier.read_twice(&place) {
+                section.problems.warn(node.location, &section.path(key), message);
+            }
+            earlier.add(place);
         }
-        earlier.add(&path);
         found.push(path);
     }
     found
@@ -163,35 +166,45 @@ fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
 struct Earlier(BTreeMap<PathBuf, String>);
 
 impl Earlier {
-    fn add(&mut self, path: &ItemPath) {
-        if let Some(place) = place(path) {
-            self.0.entry(place).or_insert_with(|| path.display());
-        }
+    fn add(&mut self, place: Place) {
+        self.0.entry(place.path).or_insert(place.shown);
     }
 
     /// Says which earlier path has the files of this one too.
-    fn read_twice(&self, path: &ItemPath) -> Option<String> {
-        let (place, shown) = (place(path)?, path.display());
-        let above = || place.ancestors().find_map(|folder| self.0.get(folder)).filter(|_| !path.is_url());
+    fn read_twice(&self, Place { path, shown, is_url }: &Place) -> Option<String> {
+        let above = || path.ancestors().find_map(|folder| self.0.get(folder)).filter(|_| !is_url);
         // In the order of paths, what a folder contains follows it.
         let below = || {
-            let next = self.0.range::<Path, _>((Bound::Included(&*place), Bound::Unbounded)).next();
-            next.filter(|(other, _)| !path.is_url() && other.starts_with(&place)).map(|(_, other)| other)
+            let next = self.0.range::<Path, _>((Bound::Included(&**path), Bound::Unbounded)).next();
+            next.filter(|(other, _)| !is_url && other.starts_with(path)).map(|(_, other)| other)
         };
-        let other = self.0.get(&place).or_else(above).or_else(below)?;
-        Some(match *other == shown {
+        let other = self.0.get(path).or_else(above).or_else(below)?;
+        Some(match other == shown {
             true => format!("{shown} is listed twice, so each of its items runs twice"),
             false => format!("{shown} and {other} have files in common, whose items run twice"),
         })
     }
 }
 
-/// Returns a URL, or the place of a file or folder without links. Patterns are not compared.
-fn place(path: &ItemPath) -> Option<PathBuf> {
-    match glob_folder(path.as_path()) {
-        _ if path.is_url() => Some(path.as_path().to_owned()),
-        Some(_) => None,
-        None => Some(real(path.as_path())),
+/// Where the files of a path are.
+struct Place {
+    /// A URL, or a path without links.
+    path: PathBuf,
+    /// The path as the document names it.
+    shown: String,
+    is_url: bool,
+}
+
+impl Place {
+    /// Patterns have no place: they are not compared.
+    fn of(path: &ItemPath) -> Option<Self> {
+        let (shown, is_url) = (path.display(), path.is_url());
+        let path = match glob_folder(path.as_path()) {
+            _ if is_url => path.as_path().to_owned(),
+            Some(_) => return None,
+            None => real(path.as_path()),
+        };
+        Some(Self { path, shown, is_url })
     }
 }
 
