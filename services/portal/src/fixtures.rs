@@ -94,7 +94,8 @@ pub fn history(attempts: &[Attempt]) -> History {
     history
 }
 
-fn status(job_id: &str) -> Status {
+/// The status of a running job.
+pub fn status(job_id: &str) -> Status {
     let (hint, owner, priority, result, progress) = Default::default();
     let (replayed_by, source_directory, logs) = Default::default();
     let (job_id, state) = (job_id.to_owned(), State::Running);

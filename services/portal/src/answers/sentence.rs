@@ -86,25 +86,11 @@ mod tests {
     use reducer::Reducer;
 
     use super::*;
+    use crate::fixtures;
 
     fn status(state: State, hint: Option<&str>) -> StatusDocument {
-        let (job_id, hint) = ("a".to_owned(), hint.map(str::to_owned));
-        let (source_directory, logs) = (String::new(), String::new());
-        let progress = Some(Reducer::no_progress());
-        let (owner, priority, result, replayed_by) = (None, protocol::Priority::Normal, None, None);
-        StatusDocument {
-            job_id,
-            state,
-            hint,
-            owner,
-            priority,
-            result,
-            progress,
-            replayed_by,
-            output_changed: false,
-            source_directory,
-            logs,
-        }
+        let (hint, progress) = (hint.map(str::to_owned), Some(Reducer::no_progress()));
+        StatusDocument { state, hint, progress, ..fixtures::status("a").document(|_| String::new()) }
     }
 
     fn moment() -> Moment {
