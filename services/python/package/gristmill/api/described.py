@@ -216,8 +216,10 @@ def _types(dtype: Any, owner: str) -> Any:
         return {}, {}
     if isinstance(dtype, Mapping):
         types = {str(column): _type(given, f"{owner}: dtype of {column!r}") for column, given in dtype.items()}
-        is_own = {text: text in OF_PANDAS or text.endswith("[pyarrow]") for text in map(str, dtype.values())}
-        return types, {str(column): str(given) for column, given in dtype.items() if is_own[str(given)]}
+        texts = {str(column): str(given) for column, given in dtype.items()}
+        return types, {
+            column: text for column, text in texts.items() if text in OF_PANDAS or text.endswith("[pyarrow]")
+        }
     if (kind := _type(dtype, f"{owner}: dtype")) == "string":
         return kind, {}
     raise TypeError(f"{owner}: dtype is one type for all columns only if this is str; pass a mapping of names to types")
