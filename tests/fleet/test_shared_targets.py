@@ -1,4 +1,4 @@
-"""Several people on one target: jobs with one output, keys that others wrote, messages that nobody could read."""
+"""Several people on one target: jobs with one output, keys that others wrote, messages that no process can read."""
 
 import json
 

@@ -181,7 +181,7 @@ def as_read(text, options, rejected=()):
     frame = read()
     for name in LARGE:
         if name in frame and frame[name].dtype == "float64" and frame[name].notna().any():
-            # Fractions are none.
+            # pandas refuses fractions as Int64.
             with contextlib.suppress(TypeError, ValueError):
                 frame[name] = read(dtype={name: "Int64"})[name]
     return frame

@@ -75,7 +75,7 @@ impl Reducer {
                     (warnings, columns) = (written.warnings, written.columns);
                     let output = written.path.display().to_string();
                     if self.spec.output.action != OutputAction::SummaryOnly {
-                        // Without it the result is not reused, which harms nobody.
+                        // Without a version, a later run does not reuse the result.
                         output_version = self.store.stores().version(&output).await.ok();
                     }
                     (JobState::Completed, None, Some(output))

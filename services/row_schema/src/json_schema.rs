@@ -332,7 +332,7 @@ fn compare(left: &Number, right: &Number) -> Ordering {
     }
 }
 
-/// Compares an integer with a number that is none.
+/// Compares an integer with a number that has a fraction or is beyond `i128`.
 fn with_fraction(whole: i128, float: f64) -> Ordering {
     match float.abs() < 1e38 {
         true => whole.cmp(&(float.floor() as i128)).then(Ordering::Less),

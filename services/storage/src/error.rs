@@ -96,8 +96,8 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later although nobody corrects anything: the store does not answer, or is
-    /// overloaded, or an unfinished upload was removed. `false`, for example, if rights or a bucket are missing, or a disk
+    /// Returns whether the same call may succeed later without a correction: the store does not answer, or is
+    /// overloaded, or somebody removed an unfinished upload. `false`, for example, if rights or a bucket are missing, or a disk
     /// is full.
     pub fn may_pass(&self) -> bool {
         match self {

@@ -115,7 +115,7 @@ impl JobStore {
         })
     }
 
-    /// Returns the same store for a caller who does not want to use its folder.
+    /// Returns the store without its folder, so that a caller only uses object requests.
     pub fn without_folder(self) -> Self {
         Self { folder: None, ..self }
     }

@@ -655,7 +655,7 @@ mod tests {
         Announcement::Outcome(outcome.into())
     }
 
-    /// Receives and acknowledges messages until there are so many attempts, and returns their mini-batches.
+    /// Receives and acknowledges messages until this many attempts have arrived, and returns their mini-batches.
     async fn announced(results: &MemoryQueue, attempts: usize) -> Vec<u64> {
         let mut mini_batches = Vec::new();
         while mini_batches.len() < attempts {

@@ -220,7 +220,7 @@ fn give(path: &Path, id: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a folder that nobody reaches any more who is not root.
+/// Closes a folder to every user except root.
 pub(crate) fn close(folder: &Path) -> io::Result<()> {
     chown(folder, Some(0), Some(0))?;
     std::fs::set_permissions(folder, Permissions::from_mode(0o700))

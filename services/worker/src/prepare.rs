@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// Answers 200 for an object `good` until it is told otherwise, and each other object with the status in its name.
+    /// Answers 200 for an object `good` unless `is_away` is set, and each other object with the status in its name.
     fn answer(is_away: &AtomicBool, request: &str) -> Option<(&'static str, &'static str)> {
         let statuses = ["503 Service Unavailable", "403 Forbidden", "401 Unauthorized", "404 Not Found"];
         let named = statuses.into_iter().find(|status| request.contains(&format!("/{}", &status[..3])));

@@ -352,8 +352,8 @@ impl Scheduler {
         }
     }
 
-    /// Decides which mini-batches the node returns, prepares, hands over and receives next. `is_behind`: so many outcomes wait
-    /// to be announced that processes get no new work.
+    /// Decides which mini-batches the node returns, prepares, hands over and receives next. `is_behind`: the
+    /// announcer has too many outcomes left to announce, so processes get no new work.
     pub fn schedule(&mut self, now: Moment, is_behind: bool) {
         self.others.tick(self.limit(), now.instant);
         self.finish_idle_processes(now);

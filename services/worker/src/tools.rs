@@ -95,7 +95,7 @@ impl Tools {
     }
 
     /// Runs a program that creates the environment in this folder, as [`run`](Self::run) does. `scratch`: a folder for other
-    /// files of a user who has none.
+    /// files of a job user, who has no home.
     pub(crate) fn create(&self, command: &mut Command, folder: &Path, scratch: &Path) -> Result<String> {
         if self.user.is_some() {
             command.env("HOME", scratch).env("TMPDIR", scratch);

@@ -52,7 +52,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// All of them: the scripts are those of the person who has set the variables.
+    /// Returns all variables: the person who set them also owns the scripts.
     pub fn all(environment: Environment) -> Self {
         Self { scripts: environment.clone(), installers: environment }
     }

@@ -19,7 +19,7 @@ DECLARED = b"ARROW:schema"
 PLACES = b"gristmill.places"
 """Metadata of the agent's table: ``first count`` of the rows of its file, for each piece of it."""
 INDEX = b"gristmill.index"
-"""Metadata of the agent's table: the columns that nobody asked for, but which are the index of a DataFrame, in JSON."""
+"""Metadata of the agent's table: the columns of the index of a DataFrame that the call did not list, in JSON."""
 EXACT_MAX = 2**53
 """Every whole number up to this one is a ``float64``."""
 

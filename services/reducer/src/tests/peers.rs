@@ -116,7 +116,7 @@ impl LateStore {
         }
     }
 
-    /// Writes of the file fail until the returned store is told otherwise.
+    /// Writes of the file fail until `heal` is called.
     pub(crate) fn failing(folder: &Path, late: &'static str) -> Self {
         Self { is_first: false.into(), fails: true.into(), ..Self::below(folder, late) }
     }

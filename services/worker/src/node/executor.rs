@@ -556,7 +556,7 @@ mod tests {
         store: TargetStore,
         tasks: Arc<Leaving>,
         results: Arc<MemoryQueue>,
-        /// What the host has worked on, and how it was told to stop.
+        /// The mini-batches that the host has processed, and the order to stop that it received.
         worked: mpsc::UnboundedReceiver<String>,
         stop: watch::Sender<Stop>,
         node: tokio::task::JoinHandle<anyhow::Result<Ended>>,

@@ -147,7 +147,7 @@ impl Host for Arc<Shared> {
             drop(claim);
             files::leave(&folder);
             if user.is_some() {
-                // What is left is for people, and not for the next job with this user.
+                // People may read what remains; the next job with this user must not.
                 let _ = job_users::close(&folder);
             }
         });

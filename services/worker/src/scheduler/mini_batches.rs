@@ -37,8 +37,8 @@ pub(super) struct MiniBatches {
     copies: usize,
     /// The sum of their memory, which is asked for with every preparation.
     bytes: u64,
-    /// Preparations that nobody waits for any more, but that have not ended, with the memory that they may occupy: they
-    /// took too long, or their lease was lost. A file system that hangs must not get more and more readers.
+    /// Abandoned preparations that still run, with the memory that they may occupy: they took too long, or the node
+    /// lost their lease. A file system that hangs must not get more and more readers.
     abandoned: FxHashMap<LeaseId, u64>,
 }
 

@@ -129,7 +129,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes the end of an attempt, or of the run of a range that is none.
+    /// Notes the end of an attempt, or of the run of a range, which is no attempt.
     pub(super) fn compare(&mut self, mini_batch: u64, ending: &Ending, is_range: bool, now: Moment) {
         let has_result =
             ending.status == AttemptStatus::Succeeded && (ending.returned > 0 || ending.failed_items.is_empty());
