@@ -336,10 +336,11 @@ impl JobWitness {
         if !attempt.is_final && !attempt.copy {
             state.failed_tries.insert((attempt.mini_batch, attempt.try_number));
         }
-        // A node on which attempts fail in a row leaves even the last try to others.
+        // A node on which attempts fail in a row leaves even the last try to others, also to those that it does not know
+        // yet; where none comes, it runs the mini-batch itself.
         let failed_on = state.failed_on.entry(attempt.mini_batch).or_default();
         failed_on.insert(attempt.node.to_string());
-        let tries_max = TRIES_MAX + 2 * (failed_on.len() as u32 - 1);
+        let tries_max = TRIES_MAX + 2 * failed_on.len() as u32 - 1;
         let broken = if state.silenced.contains(attempt.process.as_str()) {
             Some("nothing is announced after a lost lease")
         } else if state.copies.contains(attempt.process.as_str()) && !attempt.copy {
