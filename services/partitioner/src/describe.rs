@@ -36,7 +36,7 @@ impl Inputs {
             let own = tables::parquet_sketches(file.path(), &input.table, is_local).map_err(bad_table)?;
             return Ok(own.into_iter().chain(from_path.iter().map(|name| tables::from_path(name))).collect());
         }
-        let schema = schema::infer(input, self.files(spec, input), &self.remote, &from_path)?;
+        let schema = schema::infer(input, || self.files(spec, input), &self.remote, &from_path)?;
         if tables::detect::named(listed.path.as_bytes()).compression.is_some() && !is_local {
             return Ok(tables::schema_sketches(&schema));
         }

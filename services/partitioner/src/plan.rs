@@ -86,15 +86,20 @@ impl Plan {
             if input.kind == InputKind::File {
                 return Ok(None);
             }
-            let files = self.inputs.files(&self.spec, input);
+            let files = || self.inputs.files(&self.spec, input);
             if !input.table.format.is_text() {
                 if !input.table.columns.is_empty() || !input.table.column_types.is_empty() {
-                    schema::check_columns(input, &schema::columns(input, files, remote)?)?;
+                    schema::check_columns(input, &schema::columns(input, files(), remote)?)?;
                 }
                 return Ok(None);
             }
             let path_columns = format.map_or_else(Vec::new, |format| path_columns(&self.spec, &format));
-            schema::infer(input, files, remote, &path_columns).map(Some)
+            let schema = schema::infer(input, files, remote, &path_columns)?;
+            let is_blank = schema.is_empty && schema.columns.len() == path_columns.len();
+            if self.spec.run_without_rows && is_blank && input.table.format.is_delimited() {
+                return Err(Error::bad_input(&input.name, "the files are empty: they have neither rows nor a header"));
+            }
+            Ok(Some(schema))
         });
         if self.spec.rank_mini_batch_count > 0 {
             return Ok(vec![None; self.spec.inputs.len()]);
@@ -153,11 +158,35 @@ impl Plan {
                 return work.map(Some);
             }
             if self.inputs_begun == self.spec.inputs.len() {
-                return Ok(None);
+                let is_without_rows = self.spec.run_without_rows && self.mini_batches == 0;
+                return if is_without_rows { self.without_rows() } else { Ok(None) };
             }
             self.works = self.begin(self.inputs_begun)?;
             self.inputs_begun += 1;
         }
+    }
+
+    /// Returns a mini-batch with no rows of the first table, whose file names the columns; `None`: no input is a table.
+    fn without_rows(&self) -> Result<Option<Work>> {
+        let inputs = self.spec.inputs.iter().zip(0..).filter(|(input, _)| input.kind == InputKind::Tabular);
+        for (input, index) in inputs {
+            let Some(listed) = self.inputs.planned_files(&self.spec, input).next().transpose()? else { continue };
+            let range = match input.table.format.is_text() {
+                true => BlockRange::WholeText,
+                false => BlockRange::RowGroup { row_group: 0, offset: 0, rows: 0 },
+            };
+            let mut path_columns = Vec::new();
+            if let Some(format) = partition_format(&self.spec, input)? {
+                let wanted = self::path_columns(&self.spec, &format);
+                path_columns.extend(format.names().iter().cloned().zip(values(&input.name, &format, &listed.path)?));
+                path_columns.retain(|(name, _)| wanted.contains(name));
+            }
+            let value_of = |key: &String| path_columns.iter().find(|(name, _)| name == key).cloned();
+            let key = self.spec.partition_keys.iter().filter_map(value_of).collect();
+            let block = Block { path: listed.path, version: listed.version, range, path_columns };
+            return Ok(Some(Work::Rows { input: index, blocks: vec![block], rows_before: Some(0), key }));
+        }
+        Ok(None)
     }
 }
 

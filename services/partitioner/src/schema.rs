@@ -26,17 +26,21 @@ pub struct MissingColumn {
 }
 
 /// Returns the columns of the files, then those from the path.
-pub(crate) fn infer(
+pub(crate) fn infer<L: Iterator<Item = Result<Listed>>>(
     input: &Input,
-    listing: impl Iterator<Item = Result<Listed>>,
+    listing: impl Fn() -> L,
     remote: &Remote,
     path_columns: &[String],
 ) -> Result<TableSchema> {
     let inference = match input.table.types {
-        TypeRules::Original => read_heads(input, listing, remote, SchemaInference::is_complete)?,
-        TypeRules::Pandas => read_sample(input, listing, remote)?,
+        TypeRules::Original => read_heads(input, listing(), remote, SchemaInference::is_complete)?,
+        TypeRules::Pandas => read_sample(input, listing(), remote)?,
     };
-    let schema = inference.finish(path_columns).expect("text has no types of its own");
+    let mut schema = inference.finish(path_columns).expect("text has no types of its own");
+    // A sample leaves files out.
+    schema.is_empty = schema.is_empty
+        && (input.table.types == TypeRules::Original
+            || !read_heads(input, listing(), remote, SchemaInference::found_rows)?.found_rows());
     let (own, from_path) = schema.columns.split_at(schema.columns.len() - path_columns.len());
     check_columns(input, &own.iter().map(|column| column.name.clone()).collect::<Vec<_>>())?;
     let listed = &input.table.columns;

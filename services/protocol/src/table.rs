@@ -204,6 +204,9 @@ impl TypeRules {
 pub struct TableSchema {
     /// All columns in file order, whether read or not, then the columns taken from the path.
     pub columns: Vec<TableColumn>,
+    /// No file of the input has a row.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_empty: bool,
 }
 
 /// One column of a [`TableSchema`].

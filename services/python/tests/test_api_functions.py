@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from calls import run
 
@@ -157,6 +158,49 @@ def test_no_rows_in_is_no_rows_out_with_the_right_columns(home):
     assert len(mapped(lambda item: 1 / 0, []).to_pandas()) == 0
     with pytest.raises(ValueError, match="inputs is empty"):
         run("score.py", pd.DataFrame({"x": []}))
+
+
+def test_files_without_rows_give_the_columns_of_the_function(home, tmp_path):
+    def halves(frame):
+        return frame.assign(half=frame["x"] / 2)
+
+    (tmp_path / "one.csv").write_text("x,t\n")
+    (tmp_path / "nameless.csv").write_text("")
+    (tmp_path / "none.jsonl").write_text("")
+    (tmp_path / "many").mkdir()
+    for number in range(70):
+        (tmp_path / "many" / f"{number}.csv").write_text("x,t\n")
+    table = pa.table({"x": pa.array([], pa.int32()), "t": pa.array([], pa.timestamp("us", "UTC"))})
+    pq.write_table(table, "groupless.parquet")
+    with pq.ParquetWriter("one_group.parquet", table.schema) as writer:
+        writer.write_batch(pa.record_batch(table.to_pydict(), schema=table.schema), row_group_size=1)
+    for path in ("one.csv", "many/*.csv"):
+        got = run(halves, gristmill.read_csv(path, dtype={"x": "int64"})).to_pandas()
+        assert got.dtypes.astype(str).to_dict() == {
+            "x": "int64",
+            "t": str(pd.Series(["a"]).dtype),
+            "half": "float64",
+        }, path
+    for path in ("groupless.parquet", "one_group.parquet"):
+        schema = run(lambda table: table, gristmill.read_parquet(path)).to_arrow().schema
+        assert schema.names == ["x", "t"], path
+        kept = run(lambda frame: frame.assign(y=1), gristmill.read_parquet(path, columns=["t"])).to_pandas()
+        assert list(kept.columns) == ["t", "y"] and str(kept["t"].dtype).endswith("UTC]"), path
+    names = run(halves, gristmill.read_csv("nameless.csv", names=["x", "t"], dtype={"x": "float64"})).to_pandas()
+    assert list(names.columns) == ["x", "t", "half"] and len(names) == 0
+    assert len(mapped(lambda row: 1 / 0, gristmill.read_csv("one.csv")).to_pandas()) == 0
+    assert len(mapped(lambda row: 1 / 0, gristmill.read_json("none.jsonl")).to_pandas()) == 0
+
+    (tmp_path / "many" / "69.csv").write_text("x,t\n3,a\n")
+    seen = run(lambda frame: frame.assign(rows=len(frame)), "many/*.csv").to_pandas()
+    assert seen.to_dict("list") == {"x": [3], "t": ["a"], "rows": [1]}, "files without rows do not run beside others"
+
+    with pytest.raises(gristmill.GristmillError, match="they have neither rows nor a header"):
+        run(halves, "nameless.csv")
+    with pytest.raises(gristmill.GristmillError, match="KeyError: 'missing'"):
+        run(lambda frame: frame["missing"], "one.csv")
+    with pytest.raises(gristmill.GristmillError, match="The inputs contain no items"):
+        run(halves, "one.csv", run_without_rows=False)
 
 
 # ---- one item at a time ----------------------------------------------------------------------------------------------
@@ -496,6 +540,16 @@ def test_script_gets_no_nullable_types(home, tmp_path):
     (tmp_path / "a.csv").write_text("a\n1\n")
     with pytest.raises(TypeError, match="dtype of 'a': an entry script gets no Int64"):
         run("script.py", gristmill.read_csv("a.csv", dtype={"a": "Int64"}))
+
+
+def test_column_of_several_inputs_has_one_dtype(home, tmp_path):
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    (tmp_path / "b.csv").write_text("a\n2\n")
+    inputs = [gristmill.read_csv(path, dtype={"a": "Int64"}) for path in ("a.csv", "b.csv")]
+    assert run(lambda frame: frame, inputs).to_pandas()["a"].dtype == "Int64"
+    inputs[1] = gristmill.read_csv("b.csv", dtype={"a": "string"})
+    with pytest.raises(ValueError, match="dtype of 'a' is Int64 in one input and string in another"):
+        run(lambda frame: frame, inputs)
 
 
 def test_output_that_a_later_job_has_written_is_not_read(home):

@@ -67,6 +67,7 @@ pub(crate) struct News {
 pub(crate) struct Judge {
     limits: Limits,
     collects_rows: bool,
+    runs_without_rows: bool,
     began: Moment,
     pub presence: Presence,
     pub waits: Waits,
@@ -85,6 +86,7 @@ impl Judge {
         Self {
             limits: Limits::new(spec, options),
             collects_rows: spec.output.action == OutputAction::AppendRow,
+            runs_without_rows: spec.run_without_rows,
             began,
             presence: Presence::new(options.silence, options.progress_interval, began),
             waits: Waits::default(),
@@ -151,7 +153,8 @@ impl Judge {
             return Some(End::Failed(cause));
         }
         if tally.is_complete() {
-            let nothing = if self.collects_rows { thresholds::nothing_succeeded(tally) } else { None };
+            let needs_rows = self.collects_rows && !(self.runs_without_rows && thresholds::has_no_items(tally));
+            let nothing = if needs_rows { thresholds::nothing_succeeded(tally) } else { None };
             return Some(nothing.map_or(End::Complete, End::Failed));
         }
         let waiting = || self.waits.at(now.instant, tally.nodes());
@@ -230,6 +233,19 @@ mod tests {
         judge.collects_rows = false;
         assert_eq!(judge.end(&empty, false, now), Some(End::Complete));
         assert_eq!(judge.end(&tally([planned(2), attempt(succeeded(0, 1, 5, 0))]), false, now), None);
+    }
+
+    #[test]
+    fn job_whose_inputs_have_no_items_completes_if_it_runs_without_rows() {
+        let (mut judge, now) = judge(Options::default());
+        let end = |judge: &Judge, only| judge.end(&tally([planned(1), attempt(only)]), false, now);
+        let no_rows = succeeded(0, 1, 0, 0);
+        assert!(matches!(end(&judge, no_rows.clone()), Some(End::Failed(_))));
+        judge.runs_without_rows = true;
+        assert_eq!(end(&judge, no_rows), Some(End::Complete));
+        let raised = failed(0, 3, true, 0);
+        let Some(End::Failed(cause)) = end(&judge, raised) else { panic!("run() failed") };
+        assert!(cause.starts_with("The only mini-batch failed"), "{cause}");
     }
 
     #[test]

@@ -95,9 +95,14 @@ pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Op
     None
 }
 
+/// Whether the inputs of a complete job have no items.
+pub fn has_no_items(tally: &Tally) -> bool {
+    tally.items() == Counts::default() && tally.mini_batches().failed == 0
+}
+
 /// Returns the cause if a complete job should have rows and has none.
 pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
-    if tally.items() == Counts::default() {
+    if has_no_items(tally) {
         return Some(NOTHING_TO_DO.to_owned());
     }
     if tally.items().succeeded > 0 {

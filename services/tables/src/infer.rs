@@ -150,6 +150,11 @@ impl SchemaInference {
         self.window >= self.window_max || !self.options.format.is_text()
     }
 
+    /// Returns whether a file had a row so far.
+    pub fn found_rows(&self) -> bool {
+        self.rows > 0
+    }
+
     /// Returns the names of the columns so far.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|(name, _)| name.as_str())
@@ -339,7 +344,7 @@ impl SchemaInference {
             own.extend(given.into_iter().map(|(name, column_type)| TableColumn::new(name, column_type)));
         }
         own.extend(path_columns.iter().map(|name| TableColumn::new(name, ColumnType::Text)));
-        Some(TableSchema { columns: own })
+        Some(TableSchema { columns: own, is_empty: rows == 0 })
     }
 }
 

@@ -221,7 +221,7 @@ impl RowGroupReader {
         let row_group = row_group as usize;
         let mut sizes = metadata.metadata().row_groups().iter().map(|group| group.num_rows().max(0) as u64);
         let rows_before = sizes.by_ref().take(row_group).fold(0, u64::saturating_add);
-        let available = sizes.next();
+        let available = if rows == 0 { Some(offset) } else { sizes.next() };
         if available.is_none_or(|available| offset.checked_add(rows).is_none_or(|end| end > available)) {
             let message =
                 format!("row group {row_group} does not hold rows {offset} to {}", offset.saturating_add(rows));
@@ -248,7 +248,9 @@ impl RowGroupReader {
             })
         };
         let columns = selection.as_ref().map(|selection| selection.columns.as_slice());
-        let batches = read(columns, &format!("row group {row_group}")).map_err(|error| {
+        // A file without rows may have no row group.
+        let batches = if rows == 0 { Ok(Vec::new()) } else { read(columns, &format!("row group {row_group}")) };
+        let batches = batches.map_err(|error| {
             // The reader does not say which column it was.
             let all: Vec<usize> = (0..metadata.schema().fields().len()).collect();
             let columns = columns.unwrap_or(&all).iter();

@@ -61,7 +61,7 @@ pub fn text_sketches(
     };
     let block = Block { path: ItemPath::from(path), version: None, range, path_columns: Vec::new() };
     let block = [LocalBlock { block: &block, path, has_holes: false }];
-    let own_schema = TableSchema { columns: schema.columns[..own].to_vec() };
+    let own_schema = TableSchema { columns: schema.columns[..own].to_vec(), is_empty: schema.is_empty };
     let request = DecodeRequest { blocks: &block, options, schema: Some(&own_schema), with_lines: false };
     let decoded = Decoder::default().decode(&request)?;
     let batch = decoded.batch.slice(0, decoded.batch.num_rows().min(WINDOW_ROWS));

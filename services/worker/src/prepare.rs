@@ -126,7 +126,11 @@ impl Preparer {
             Work::Rank => Prepared::new(Payload::Rank, 1),
             Work::Planned { .. } => unreachable!("resolved above"),
         };
-        let is_empty = matches!(*prepared.payload, Payload::Table { rows: 0, .. });
+        let is_empty = match *prepared.payload {
+            Payload::Table { rows: 0, total: 0, .. } => !self.runs_without_rows(descriptor).await?,
+            Payload::Table { rows, .. } => rows == 0,
+            _ => false,
+        };
         Ok(if is_empty { Preparation::Empty(prepared.into()) } else { Preparation::Ready(prepared.into()) })
     }
 
@@ -191,6 +195,17 @@ impl Preparer {
         let descriptor = Descriptor { work: planned.work, replays: planned.replays, ..descriptor };
         self.check(&descriptor).with_context(|| format!("plan chunk {chunk}, line {line}"))?;
         Ok(descriptor)
+    }
+
+    /// Whether `run` gets this table although it has no rows: it is the first mini-batch of a job whose inputs have none.
+    async fn runs_without_rows(&self, descriptor: &Descriptor) -> Result<bool> {
+        if !self.spec.run_without_rows || descriptor.mini_batch > 0 {
+            return Ok(false);
+        }
+        let schemas = self.schemas.get_or_try_init(|| self.store.schemas()).await?;
+        // The plan knows the rows of other formats.
+        let is_empty = |schema: &Option<TableSchema>| schema.as_ref().is_some_and(|schema| schema.is_empty);
+        Ok(descriptor.items() == Some(0) || schemas.iter().all(is_empty))
     }
 
     async fn table(&self, input: u32, blocks: &[Block]) -> Result<Prepared> {
@@ -307,6 +322,38 @@ mod tests {
             None => "200 OK\r\nlast-modified: Thu, 01 Jan 2026 00:00:00 GMT",
         };
         request.ends_with("\r\n\r\n").then_some((status, ""))
+    }
+
+    /// A sample of many files may show none, and then the plan has the mini-batches of all.
+    #[tokio::test]
+    async fn first_mini_batch_runs_without_rows_if_no_file_has_any() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("a.csv");
+        std::fs::write(&path, "x\n").expect("writable");
+        let schema = |is_empty| {
+            let columns = vec![protocol::TableColumn::new("x", protocol::ColumnType::Integer)];
+            Some(TableSchema { columns, is_empty })
+        };
+        let range = BlockRange::Lines { first: 0, last: 100 };
+        let block = Block { path: path.as_path().into(), version: None, range, path_columns: vec![] };
+        let work = Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] };
+        for (run_without_rows, is_empty, mini_batch, runs) in
+            [(true, true, 0, true), (false, true, 0, false), (true, false, 0, false), (true, true, 1, false)]
+        {
+            let store = JobStore::local(&folder.path().join(format!("{run_without_rows}{is_empty}"))).expect("made");
+            store.put_schemas(&[schema(is_empty)]).await.expect("written");
+            let inputs = vec![Input {
+                name: "data".into(),
+                kind: InputKind::Tabular,
+                paths: vec![],
+                partition_format: None,
+                table: TableOptions::default(),
+            }];
+            let spec = JobSpec { run_without_rows, inputs, ..JobSpec::example() };
+            let preparer = Preparer::new(Arc::new(spec), store, folder.path().join("cache"), 1 << 20);
+            let preparation = preparer.prepare(Descriptor::new("job", mini_batch, work.clone())).await.1;
+            assert_eq!(matches!(preparation, Preparation::Ready(_)), runs, "{preparation:?}");
+        }
     }
 
     #[tokio::test]

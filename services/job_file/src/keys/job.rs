@@ -154,6 +154,12 @@ const RESULTS: &[Key] = &[
             "`true`: a result shorter than its mini-batch fails the mini-batch. `false`: the missing items count as failed.",
         )
         .job(|job, node| boolean(node).map(|strict| job.strict_results = strict)),
+    key_with_default("run_without_rows", BOOLEAN, "false")
+        .meaning(
+            "What happens if no file of a tabular input has a row. `true`: `run` gets one table without rows, with the \
+             columns of the files, so that the output has the columns that `run` makes of it. `false`: the job fails.",
+        )
+        .job(|job, node| boolean(node).map(|runs| job.run_without_rows = runs)),
     key("result_schema", "mapping or path", "none")
         .meaning(
             "Schema of each row: `columns: {NAME: TYPE}`, a JSON Schema, or the path of a file with one of them. Items \

@@ -34,6 +34,7 @@ fn settings_of_the_output_change_the_fingerprint() {
         "environment: requirements.txt",
         "environment_variables: {A: b}",
         "strict_results: true",
+        "run_without_rows: true",
         "isolate: halves",
         "result_schema: {columns: {a: any}}",
         "side_inputs: {other: labels.txt}",

@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use partitioner::{Inputs, MissingColumn};
-use protocol::{BlockRange, ColumnType, MiniBatchSize, TableFormat, Work};
+use protocol::{BlockRange, ColumnType, Descriptor, JobSpec, MiniBatchSize, TableFormat, TypeRules, Work};
 
 use crate::fixtures::{descriptors, folder, refusal, table_job, write};
 
@@ -83,6 +83,50 @@ fn header_has_a_mini_batch_and_empty_file_has_none() {
     assert_eq!(ranges(&["a.csv", "b.csv"], &job), [(1, lines(0, 100))]);
     let by_rows = table_job(TableFormat::Csv, MiniBatchSize::Rows(1), &[root.path()]);
     assert_eq!(ranges(&["a.csv", "b.csv"], &by_rows), []);
+}
+
+#[test]
+fn job_that_runs_without_rows_has_one_mini_batch_at_least() {
+    let root = folder();
+    write(root.path(), "a.csv", "");
+    write(root.path(), "b.csv", "id\n");
+    let job = |size| JobSpec { run_without_rows: true, ..table_job(TableFormat::Csv, size, &[root.path()]) };
+    assert_eq!(ranges(&["a.csv", "b.csv"], &job(MiniBatchSize::Bytes(100))), [(1, lines(0, 100))]);
+    let mut by_rows = job(MiniBatchSize::Rows(1));
+    by_rows.inputs[0].partition_format = Some("{name}.csv".into());
+    by_rows.inputs[0].paths = vec![root.path().join("b.csv").as_path().into()];
+    let [Descriptor { work: Work::Rows { blocks, rows_before: Some(0), .. }, .. }] = &descriptors(&by_rows)[..] else {
+        panic!("one")
+    };
+    assert_eq!((blocks[0].range, blocks[0].path_columns[0].1.as_str()), (BlockRange::WholeText, "b"));
+    let refused = |job: &JobSpec| partitioner::plan(job).schemas().expect_err("no header").to_string();
+    let mut blank = job(MiniBatchSize::Rows(1));
+    blank.inputs[0].paths = vec![root.path().join("a.csv").as_path().into()];
+    assert!(refused(&blank).contains("they have neither rows nor a header"), "{}", refused(&blank));
+
+    let path = root.path().join("none.parquet");
+    write_parquet(&path, &[]);
+    let mut parquet = table_job(TableFormat::Parquet, MiniBatchSize::Rows(1), &[&path]);
+    assert_eq!(descriptors(&parquet), []);
+    parquet.run_without_rows = true;
+    let none = BlockRange::RowGroup { row_group: 0, offset: 0, rows: 0 };
+    assert_eq!(ranges(&["none.parquet"], &parquet), [(0, none)]);
+}
+
+/// A sample leaves out some of many files.
+#[test]
+fn input_is_empty_only_if_no_file_has_a_row() {
+    let root = folder();
+    (0..200).for_each(|number| write(root.path(), format!("{number:03}.csv"), "id\n"));
+    for types in [TypeRules::Original, TypeRules::Pandas] {
+        let mut job = table_job(TableFormat::Csv, MiniBatchSize::Rows(1), &[root.path()]);
+        job.inputs[0].table.types = types;
+        let is_empty = || partitioner::plan(&job).schemas().expect("readable")[0].as_ref().expect("text").is_empty;
+        assert!(is_empty());
+        write(root.path(), "199.csv", "id\n1\n");
+        assert!(!is_empty());
+        write(root.path(), "199.csv", "id\n");
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ class FunctionJob:
             os.chdir(about["working_folder"])
         with open(os.path.join(folder, "function.pkl"), "rb") as file:
             wanted = pickle.load(file)
-        self._function, self._init, self._empty = wanted["function"], wanted["init"], wanted["empty"]
+        self._function, self._init = wanted["function"], wanted["init"]
         self._argument = _ARGUMENTS[about["argument"]]
         self._run = self._of_each if about["each"] else self._of_all
 
@@ -42,9 +42,6 @@ class FunctionJob:
     def run(self, mini_batch, context):
         given = {"state": self._state, "context": context}
         named = {name: given[name] for name in self._about["takes"]}
-        if self._empty is not None:
-            # The columns of the result are those that the function makes of no rows.
-            return [] if self._about["each"] else self._of_all(self._empty, named, context)
         return self._run(self._argument(mini_batch, self._about), named, context)
 
     def shutdown(self):

@@ -223,7 +223,7 @@ impl Remote {
         file.set_len(size).context("make a file for an input")?;
         let object = Object { remote: self, url, block, size, file: &file };
         match block.range {
-            BlockRange::WholeText => object.fetch(0..size).await?,
+            BlockRange::WholeText | BlockRange::RowGroup { rows: 0, .. } => object.fetch(0..size).await?,
             BlockRange::Lines { first, last } => object.lines(first, last).await?,
             BlockRange::Records { start, end } => object.records(start, end).await?,
             BlockRange::RowGroup { row_group, .. } => object.row_group(row_group).await?,

@@ -93,10 +93,9 @@ impl Others {
         self.failed.len() >= DOUBT || self.excluded.is_some()
     }
 
-    /// Whether a node that has not failed the mini-batch may try it.
+    /// Whether a node is known that has not failed the mini-batch and may try it.
     fn may_try(&self, descriptor: &Descriptor) -> bool {
         self.working.iter().any(|(name, other)| !other.is_silent && !descriptor.failed_on.contains(name))
-            || self.may_be_unknown && self.is_in_doubt()
     }
 }
 
@@ -140,9 +139,13 @@ impl Scheduler {
         }
     }
 
-    /// Whether this node, which is in doubt, leaves the further tries of a mini-batch to others, however many it has spent.
+    /// Whether this node, which is in doubt, leaves the further tries of a mini-batch to others, however many it has spent;
+    /// to others that it does not know yet, only if this is no more than the last one: perhaps none comes.
     pub(super) fn leaves_tries_to_others(&self, descriptor: &Descriptor) -> bool {
-        !descriptor.copy && self.others.is_in_doubt() && self.others.may_try(descriptor)
+        let has_spent_all = descriptor.tries_spent >= self.config.spec.run_max_try;
+        !descriptor.copy
+            && self.others.is_in_doubt()
+            && (self.others.may_try(descriptor) || !has_spent_all && self.others.may_be_unknown)
     }
 
     /// Whether another node should try a mini-batch first that this one has received.

@@ -64,12 +64,11 @@ def document_of(
             f"gristmill.map({functions.name_of(what)}, …)"
         )
     document: dict[str, Any] = {}
-    empty = None
     options: list[str] = []
     form: dict[str, Any] = {"each": each, "working_folder": os.getcwd() if target is None else None}
     paths = given.path_inputs(inputs)
     if paths is not None:
-        form["dtypes"] = {name: dtype for one in paths for name, dtype in one.pop("dtypes", {}).items()}
+        form["dtypes"] = _dtypes_of(paths)
         document["inputs"], is_table = _of_paths(what, paths, wanted, is_script)
         if is_script and form["dtypes"]:
             name, dtype = next(iter(form["dtypes"].items()))
@@ -88,17 +87,14 @@ def document_of(
         taker = None if is_script else TAKERS.get(form["argument"], form["argument"])
         if form["argument"] == "pandas" and given.library_of(inputs) == "pandas":
             form["argument"] = "frame"
-        if len(inputs) and form["argument"] == "items":
+        if is_script and not len(inputs):
+            raise ValueError("inputs is empty: there is nothing to run on")
+        if form["argument"] == "items":
             path, rows = written_objects(inputs, mini_batch_size)
             document["inputs"] = [{"name": "data", "type": "tabular", "format": "jsonl", "path": path}]
             document["mini_batch_size"] = f"{rows} rows"
-        elif len(inputs):
-            document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size, taker)}]
-        elif is_script:
-            raise ValueError("inputs is empty: there is nothing to run on")
         else:
-            empty = inputs
-            options += ["--rank_mini_batch_count", "1"]
+            document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size, taker)}]
     if is_script:
         script = Path(absolute(what))
         document |= {"source_directory": str(script.parent), "entry_script": script.name}
@@ -111,7 +107,7 @@ def document_of(
             form["concurrency"] = concurrency or CONCURRENCY
         elif concurrency is not None:
             settings.setdefault("process_count_per_node", concurrency)
-        folder = functions.pack(what, init, form, home() / "functions", empty)
+        folder = functions.pack(what, init, form, home() / "functions")
         document |= {"source_directory": str(folder), "entry_script": "entry.py"}
         document["name"] = name or functions.job_name(functions.name_of(what))
         # A mini-batch of a table may mean more than its rows, which the function alone knows.
@@ -128,6 +124,8 @@ def document_of(
         # A function that fails should not cost three tries before its author hears of it, nor end as completed.
         document.setdefault("error_threshold", 0)
         document.setdefault("run_max_try", 1)
+        # The columns of an empty result are those that the function makes of no rows.
+        document.setdefault("run_without_rows", True)
         # A call may take long, and who waits for it can stop it. Some queues do not lend a mini-batch for a day.
         document.setdefault("run_invocation_timeout", LONG_SECONDS if target is None else TARGET_SECONDS)
         if "run_invocation_timeout" in settings:
@@ -145,6 +143,16 @@ def output_of(path: str) -> dict[str, Any]:
     if os.path.splitext(name)[1] not in (".parquet", ".csv", ".jsonl"):
         raise ValueError(f"output: {path} must end in .parquet, .csv or .jsonl")
     return {"output": absolute(folder), "append_row_file_name": name, "output_format": "native"}
+
+
+def _dtypes_of(paths: list[dict[str, Any]]) -> dict[str, str]:
+    """Takes the dtypes of pandas from the inputs, and returns them by column."""
+    dtypes: dict[str, str] = {}
+    for one in paths:
+        for name, dtype in one.pop("dtypes", {}).items():
+            if dtypes.setdefault(name, dtype) != dtype:
+                raise ValueError(f"dtype of {name!r} is {dtypes[name]} in one input and {dtype} in another: pass one")
+    return dtypes
 
 
 def _of_paths(

@@ -151,20 +151,17 @@ def job_name(text: str) -> str:
     return name if len(name) >= 3 else f"function-{name}".strip("-")
 
 
-def pack(
-    function: Callable[..., Any], init: Callable[[], Any] | None, form: dict[str, Any], root: Path, empty: Any = None
-) -> Path:
+def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dict[str, Any], root: Path) -> Path:
     """Returns the folder of the function below ``root``.
 
     Equal functions have one folder, so that a cell that runs again means the same job.
 
     :param form: what the function gets: ``argument`` (a form of ``function_job``), ``each`` (a call for each item), and
         what else the form needs.
-    :param empty: inputs without elements, which the function then gets in its only mini-batch.
     """
     import cloudpickle
 
-    wanted = {"function": function, "init": init, "empty": empty}
+    wanted = {"function": function, "init": init}
     about = {
         **form,
         "name": f"{name_of(function)}()",

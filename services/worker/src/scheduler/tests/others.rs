@@ -117,6 +117,15 @@ fn node_in_doubt_does_not_spend_the_last_try() {
 }
 
 #[test]
+fn node_in_doubt_leaves_a_last_try_once_to_nodes_that_may_come() {
+    let mut node = after_failures(3, |_| ());
+    receive(&mut node, again(7, 2, &[]));
+    assert_eq!(node.after(raised(0, 4)), "7 RunRaised, again");
+    receive(&mut node, again(7, 3, &[]));
+    assert_eq!(node.after(raised(0, 5)), "7 RunRaised", "none came");
+}
+
+#[test]
 fn node_in_doubt_isolates_nothing_that_others_may_try() {
     let mut node = after_failures(3, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Items);
     told(&mut node, &[("1", 0)]);
