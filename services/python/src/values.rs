@@ -277,6 +277,11 @@ impl<'py> Builder<'py> {
                 Kind::Decimal
             }
             Class::Date => Kind::Date,
+            // No type of Arrow has a time of day with a zone.
+            Class::Time if !value.getattr(intern!(self.py, "tzinfo"))?.is_none() => {
+                *value = value.call_method0(intern!(self.py, "isoformat"))?;
+                Kind::Text
+            }
             Class::Time => Kind::Time,
             Class::Timestamp => Kind::Timestamp {
                 nanoseconds: has_nanoseconds(value, intern!(self.py, "nanosecond"))?,

@@ -513,6 +513,8 @@ def test_job_is_named_after_its_function(name, job):
         ("1,x\n2,y\n", "utf-8", {"names": ["n", "letter"]}),
         ("1,x\n2,y\n", "utf-8", {"names": ["n", "letter"], "header": None}),
         ("a,b,c\n1,2,3\n", "utf-8", {"usecols": ["a", "c"]}),
+        ("a,b,c\n1,2,3\n", "utf-8", {"usecols": ["c", "a"]}),
+        ("1,2,3\n", "utf-8", {"names": ["a", "b", "c"], "usecols": ["c", "a"]}),
         ("a,b\n1,2\n3,4\n5,6\n", "utf-8", {"nrows": 2}),
         ("a,b\n1,2\n", "utf-8", {"dtype": "float64"} and {"dtype": {"a": "float64", "b": "str"}}),
         ("a,b\n1,2\n", "utf-8", {"dtype": str}),

@@ -65,12 +65,8 @@ def spans(pieces):
         yield piece, start, end
 
 
-def counts_rows(index):
-    return type(index) is pd.RangeIndex and (index.start, index.step, index.name) == (0, 1, None)
-
-
 def assert_pieces(pieces, frame, table=None):
-    """Compares pieces of a DataFrame with the whole. An index that only counts rows begins anew in each.
+    """Compares pieces of a DataFrame with the whole.
 
     :param table: the same in Arrow, if pandas has no nullable types for it: then missing values decide about types.
     """
@@ -78,8 +74,6 @@ def assert_pieces(pieces, frame, table=None):
         expected = frame.iloc[start:end].copy()
         if table is not None:
             decide_types(piece, expected, table.slice(start, end - start))
-        if counts_rows(frame.index):
-            expected = expected.reset_index(drop=True)
         assert_frame_equal(piece, expected, check_freq=False, check_index_type="exact", check_column_type="exact")
         assert list(map(type, piece.columns)) == list(map(type, frame.columns))
     assert sum(map(len, pieces)) == len(frame)

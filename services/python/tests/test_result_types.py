@@ -243,6 +243,109 @@ def test_index_of_an_input_comes_back(home, index):
         pandas.testing.assert_frame_equal(found, frame, check_freq=False, check_index_type="equiv")
 
 
+def test_index_that_counts_rows_goes_on_over_mini_batches(home):
+    frame = pandas.DataFrame({"a": range(6)})
+    frame.to_parquet("a.parquet", row_group_size=2)
+
+    def labels(frame: pandas.DataFrame):
+        return frame[~frame.index.isin([0])].assign(label=frame.index[~frame.index.isin([0])])
+
+    for inputs in (frame, pyarrow.table(frame), "a.parquet"):
+        for size in (2, 100) if not isinstance(inputs, str) else (None,):
+            found = gristmill.run(labels, inputs, mini_batch_size=size, progress=False).to_pandas()
+            assert found.to_dict("list") == {"a": [1, 2, 3, 4, 5], "label": [1, 2, 3, 4, 5]}, size
+            assert list(found.index) == list(range(5))
+    series = gristmill.run(
+        lambda column: column.index.tolist(), pandas.Series(range(6)), mini_batch_size=2, progress=False
+    )
+    assert series.to_pandas()["value"].tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_labels_that_pandas_writes_and_cannot_read_come_back(home, form):
+    months = pandas.period_range("2020-01", periods=3, freq="M")
+    weeks = pandas.period_range("2020-01-06", periods=3, freq="W-SUN")
+    spans = pandas.interval_range(0, 3, closed="left")
+    large = pandas.Index([2**53 + 1, None, 5], dtype="Int64", name="id")
+    plain = pandas.DataFrame({"v": [1, 2, 3]})
+    frames = {
+        "period index": plain.set_axis(months.rename("month"), axis="index"),
+        "weeks": plain.set_axis(weeks, axis="index"),
+        "interval index": plain.set_axis(spans.rename("span"), axis="index"),
+        "levels": plain.set_axis(pandas.MultiIndex.from_arrays([months, large], names=["m", "id"]), axis="index"),
+        "large index": plain.set_axis(large, axis="index"),
+        "period column": plain.assign(m=months, w=[weeks[0], pandas.NaT, weeks[2]]).astype({"w": weeks.dtype}),
+        "interval column": plain.assign(s=spans),
+        "boolean labels": pandas.DataFrame({False: [1], True: [2]}).rename_axis("p", axis="columns"),
+    }
+    for name, frame in frames.items():
+
+        def made(_numbers, frame=frame):
+            return frame
+
+        job = gristmill.run(made, [1], output=f"{name}.{form}".replace(" ", "_"), progress=False)
+        pandas.testing.assert_frame_equal(job.to_pandas(), frame, check_freq=False, obj=name)
+    if form == "csv":
+        text = pathlib.Path("period_column.csv").read_text()
+        assert text.splitlines()[:3] == ["v,m,w", "1,2020-01,2020-01-06/2020-01-12", "2,2020-02,"]
+
+
+def test_categories_that_no_file_has_are_their_texts(home):
+    frame = pandas.DataFrame({"a": range(6)})
+    cut = frame.assign(
+        c=pandas.cut(frame["a"], [0, 3, 6], right=False),
+        m=pandas.Categorical(pandas.PeriodIndex(["2020-01", "2020-02"] * 3, freq="M")),
+    )
+    for form in FORMATS:
+        found = gristmill.run(lambda _: cut, [1], output=f"cut.{form}", fresh=True, progress=False).to_pandas()
+        assert found["c"].cat.ordered and list(found["c"].cat.categories) == ["[0, 3)", "[3, 6)"]
+        assert found["c"].tolist() == ["[0, 3)"] * 3 + ["[3, 6)"] * 3
+        assert found["m"].tolist() == ["2020-01", "2020-02"] * 3
+        sums = gristmill.run(
+            lambda _: cut.groupby("c", observed=True)["a"].sum().to_frame(), [1], output=f"sums.{form}", progress=False
+        ).to_pandas()
+        assert sums["a"].to_dict() == {"[0, 3)": 3, "[3, 6)": 12}
+
+
+def test_labels_that_pandas_cannot_read_are_texts_with_a_warning(home):
+    days = pandas.DataFrame([[1, 2]], columns=[datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)])
+    job = gristmill.run(lambda _: days, [1], progress=False)
+    with pytest.warns(UserWarning, match="pandas cannot read the labels of the columns that it wrote"):
+        found = job.to_pandas()
+    assert found.to_dict("list") == {"2020-01-01": [1], "2020-01-02": [2]}
+    twice = pandas.DataFrame({"v": [1]}, index=pandas.MultiIndex.from_tuples([(1, 2)], names=["k", "k"]))
+    with pytest.raises(gristmill.JobFailed, match="several levels of its index with one name"):
+        gristmill.run(lambda _: twice, [1], progress=False)
+
+
+def test_labelled_rows_are_records(home):
+    frame = pandas.DataFrame({"a": [1, 2], "t": ["x", "y"]})
+
+    def squared(row):
+        return pandas.Series({"a": row["a"], "sq": row["a"] ** 2})
+
+    assert gristmill.map(squared, frame, progress=False).to_pandas().to_dict("list") == {"a": [1, 2], "sq": [1, 4]}
+
+    def rows(frame):
+        return [row for _, row in frame.iterrows()]
+
+    assert gristmill.run(rows, frame, progress=False).to_arrow().to_pydict() == {"a": [1, 2], "t": ["x", "y"]}
+    kinds = [("x", "i4"), ("u", "U3"), ("at", "datetime64[s]"), ("pair", "f4", (2,))]
+    array = numpy.array([(1, "a", "2020-01-01", (0.5, 1)), (2, "b", "2021-01-01", (2, 3))], dtype=kinds)
+
+    def as_given(array):
+        assert array.dtype == numpy.dtype(kinds)
+        return array
+
+    found = gristmill.run(as_given, array, mini_batch_size=1, progress=False).to_arrow().to_pylist()
+    assert [row["x"] for row in found] == [1, 2] and [row["u"] for row in found] == ["a", "b"]
+    assert found[0]["at"] == datetime.datetime(2020, 1, 1) and found[1]["pair"] == [2, 3]
+    times = [datetime.time(1, 2), datetime.time(1, 2, tzinfo=datetime.timezone.utc)]
+    for time, expected in zip(times, (times[0], "01:02:00+00:00"), strict=True):
+        [row] = gristmill.run(lambda _, time=time: [{"v": time}], [1], progress=False).to_arrow().to_pylist()
+        assert row == {"v": expected}
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_rows_of_python_come_back(home, form):
     """Plain dictionaries, however they are divided into mini-batches."""

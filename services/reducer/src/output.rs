@@ -20,6 +20,7 @@ mod schema_file;
 mod source;
 mod table;
 
+use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -142,10 +143,14 @@ impl Assembly<'_> {
             let name = schema_file::name(&self.output.file_name);
             self.write_file(&name, &|sink| Ok(sink.write_all(&contents)?))?;
         }
+        let lacking = RefCell::new(Vec::new());
         let path = self.write_file(&self.output.file_name, &|sink| {
-            native::write(&table, sink, self.output.format, &mut *self.in_order(), &|position| self.between(position))
+            let between = |position| self.between(position);
+            *lacking.borrow_mut() = native::write(&table, sink, self.output.format, &mut *self.in_order(), &between)?;
+            Ok(())
         })?;
-        let (columns, warnings) = (schema_file::columns(&table), table.warnings());
+        let columns = schema_file::columns(&table);
+        let warnings = table.warnings().into_iter().chain(lacking.into_inner()).collect();
         Ok(path.map(|path| Written { path, columns, warnings }))
     }
 

@@ -174,7 +174,7 @@ impl Decoder {
     fn table(&mut self, request: &DecodeRequest, line_numbers: Option<RowLines>) -> Result<(Table, Vec<usize>)> {
         let own = own_columns(request)?;
         let names: Vec<String> = own.iter().map(|column| column.name.clone()).collect();
-        let selected = selection(&names, &request.options.columns)?;
+        let selected = selection(&names, request.options)?;
         let new_column = |&index: &usize| Column::new(&own[index], request.options);
         let mut table = Table {
             width: names.len(),
@@ -360,7 +360,7 @@ impl Decoder {
         let batch = joined(&own, batches)?;
         let mut rounded = Problems::new(request.options.on_type_mismatch);
         for (field, column) in own.fields().iter().zip(batch.columns()) {
-            rounded_by_pandas(column, false, |row, value, float| {
+            rounded_by_pandas(column, false, &mut |row, value, float| {
                 rounded.rounded(|| place_of(row, request.blocks, &rows_of_blocks), field.name(), value, float);
             });
         }
@@ -421,9 +421,10 @@ fn own_columns<'a>(request: &DecodeRequest<'a>) -> Result<&'a [TableColumn]> {
     Ok(&schema.columns[..schema.columns.len().saturating_sub(path_columns)])
 }
 
-/// Returns the positions in `names` of the columns in `listed`, in the order of the list; all positions without a list,
-/// and none in a table without columns.
-fn selection(names: &[String], listed: &[String]) -> Result<Vec<usize>> {
+/// Returns the positions in `names` of the columns that are listed; all positions without a list, and none in a table
+/// without columns. Their order is that of the list; by the rules of pandas, for which `usecols` is a set, that of the file.
+fn selection(names: &[String], options: &TableOptions) -> Result<Vec<usize>> {
+    let listed = &options.columns;
     if listed.is_empty() || names.is_empty() {
         return Ok((0..names.len()).collect());
     }
@@ -433,7 +434,11 @@ fn selection(names: &[String], listed: &[String]) -> Result<Vec<usize>> {
         let missing = || Error::Options(format!("the files have no column \"{name}\", which `columns` lists"));
         positions.get(name.as_str()).copied().ok_or_else(missing)
     };
-    listed.iter().map(position).collect()
+    let mut selected: Vec<usize> = listed.iter().map(position).collect::<Result<_>>()?;
+    if options.types == TypeRules::Pandas && options.format.is_delimited() {
+        selected.sort_unstable();
+    }
+    Ok(selected)
 }
 
 /// Decodes one mini-batch. Callers that decode several keep a [`Decoder`].
@@ -457,7 +462,7 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
         let rounded = |row, value: i64, rounded| problems.rounded(|| place(row), name, value.into(), rounded);
         let Finished { array, is_json } = column.finish(failed.as_deref(), rounded)?;
         if options.types == TypeRules::Original {
-            rounded_by_pandas(&array, *has_missing, |row, value, float| {
+            rounded_by_pandas(&array, *has_missing, &mut |row, value, float| {
                 of_pandas.rounded(|| place(row), name, value, float);
             });
         }

@@ -1,13 +1,13 @@
 //! What only pandas changes or must know of a finished column, and what the rules of the original make of codes.
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, OffsetSizeTrait};
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use protocol::{TableColumn, TableOptions, TypeRules, fields};
 
-/// Calls `rounded` with row, value and number for each whole number of a column that is another as `float64`, which the
-/// original makes of whole numbers with missing values, here or, if `is_float`, elsewhere.
-pub(crate) fn rounded_by_pandas(column: &ArrayRef, is_float: bool, rounded: impl FnMut(usize, i128, f64)) {
-    fn of<T: ArrowPrimitiveType>(column: &ArrayRef, mut rounded: impl FnMut(usize, i128, f64))
+/// Calls `rounded` with row, value and number for each whole number of a column, or of the values that it nests, that is
+/// another as `float64`, which the original makes of whole numbers with missing values, here or, if `is_float`, elsewhere.
+pub(crate) fn rounded_by_pandas(column: &ArrayRef, is_float: bool, rounded: &mut dyn FnMut(usize, i128, f64)) {
+    fn of<T: ArrowPrimitiveType>(column: &ArrayRef, rounded: &mut dyn FnMut(usize, i128, f64))
     where
         T::Native: Into<i128>,
     {
@@ -21,7 +21,31 @@ pub(crate) fn rounded_by_pandas(column: &ArrayRef, is_float: bool, rounded: impl
             }
         }
     }
+    /// The values of lists, of which the first of each row is at its offset.
+    fn within<Offset: OffsetSizeTrait>(
+        values: &ArrayRef,
+        offsets: &[Offset],
+        rounded: &mut dyn FnMut(usize, i128, f64),
+    ) {
+        rounded_by_pandas(values, false, &mut |position, value, float| {
+            let row = offsets.partition_point(|offset| offset.as_usize() <= position);
+            rounded(row.saturating_sub(1), value, float);
+        });
+    }
     match column.data_type() {
+        DataType::Struct(_) => {
+            for part in column.as_struct().columns() {
+                rounded_by_pandas(part, false, rounded);
+            }
+        }
+        DataType::List(_) => within(column.as_list::<i32>().values(), column.as_list::<i32>().offsets(), rounded),
+        DataType::LargeList(_) => within(column.as_list::<i64>().values(), column.as_list::<i64>().offsets(), rounded),
+        DataType::Map(..) => within(column.as_map().values(), column.as_map().offsets(), rounded),
+        DataType::FixedSizeList(_, size) => {
+            let size = usize::try_from(*size).unwrap_or(1).max(1);
+            let values = column.as_fixed_size_list().values();
+            rounded_by_pandas(values, false, &mut |position, value, float| rounded(position / size, value, float));
+        }
         _ if column.null_count() == 0 && !is_float => {}
         DataType::Int64 => of::<Int64Type>(column, rounded),
         DataType::UInt64 => of::<UInt64Type>(column, rounded),
@@ -44,5 +68,35 @@ pub(crate) fn word_for_pandas(column: &TableColumn, options: &TableOptions, arra
         DataType::Int64 | DataType::UInt64 if column.has_missing || array.null_count() > 0 => Some(fields::FLOAT),
         DataType::LargeUtf8 | DataType::Boolean if options.format.is_delimited() => Some(fields::NAN),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{FixedSizeListArray, Int64Array, ListArray, StructArray};
+    use arrow::datatypes::{Field, Fields};
+
+    use super::*;
+
+    #[test]
+    fn nested_whole_numbers_beside_missing_ones_are_rounded() {
+        const LARGE: i64 = (1 << 53) + 1;
+        let found = |column: ArrayRef| {
+            let mut found = Vec::new();
+            rounded_by_pandas(&column, false, &mut |row, value, _| found.push((row, value)));
+            found
+        };
+        let lists = |values: Vec<Option<Vec<Option<i64>>>>| ListArray::from_iter_primitive::<Int64Type, _, _>(values);
+        let list = lists(vec![Some(vec![]), Some(vec![None, Some(1)]), None, Some(vec![Some(2), Some(LARGE)])]);
+        assert_eq!(found(Arc::new(list)), [(3, LARGE.into())]);
+        assert_eq!(found(Arc::new(lists(vec![Some(vec![Some(LARGE)])]))), [], "no value is missing");
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(LARGE), None, Some(5), Some(LARGE)]));
+        let fields = Fields::from(vec![Field::new("id", DataType::Int64, true)]);
+        let record = StructArray::new(fields, vec![numbers.clone()], None);
+        assert_eq!(found(Arc::new(record)), [(0, LARGE.into()), (3, LARGE.into())]);
+        let pairs = FixedSizeListArray::new(Arc::new(Field::new("item", DataType::Int64, true)), 2, numbers, None);
+        assert_eq!(found(Arc::new(pairs)), [(0, LARGE.into()), (1, LARGE.into())]);
     }
 }

@@ -43,7 +43,7 @@ impl Problem {
             Self::BeyondInteger => ("beyond int64", "read as float64"),
             Self::NoNumber => ("not a number", "read as missing"),
             Self::NoTruthValue => ("not a truth value", "read as missing"),
-            Self::NoTime => ("not a date or time", "read as missing"),
+            Self::NoTime => ("not a date or time from 1678 to 2261", "read as missing"),
             Self::NoOffset => ("a time without an offset among times with one", "read as missing"),
             Self::UnexpectedOffset => ("a time with an offset among times without one", "read as missing"),
             Self::OffsetDropped => ("times with an offset", "converted to UTC and the offset dropped"),
@@ -107,7 +107,7 @@ impl Problem {
         match self {
             Self::NoNumber => "number",
             Self::NoTruthValue => "truth value",
-            Self::NoTime => "date or time",
+            Self::NoTime => "date or time from 1678 to 2261",
             Self::NoOffset => "time with an offset",
             Self::UnexpectedOffset => "time without an offset",
             Self::NoUnsigned => "integer from 0 to 2^64 - 1",

@@ -27,8 +27,8 @@ pub fn read_columns(section: &Section<'_>, kind: Option<InputKind>, format: Opti
         section.refuse("columns", section.location_of("columns"), fault);
         return columns;
     }
-    let items = match &node.value {
-        Value::List(items) => items.iter().map(item).collect(),
+    let items: Vec<Item<'_>> = match &node.value {
+        Value::List(listed) => listed.iter().flat_map(items).collect(),
         Value::Mapping(entries) => entries.iter().map(typed).collect(),
         Value::Scalar(_) => Vec::new(),
     };
@@ -65,13 +65,14 @@ fn typed(entry: &Entry) -> Item<'_> {
     Ok((&entry.key, entry.location, Some(&entry.node)))
 }
 
-fn item(item: &Node) -> Item<'_> {
-    match &item.value {
+/// The columns that an element of a list names.
+fn items(element: &Node) -> Vec<Item<'_>> {
+    match &element.value {
         Value::Scalar(scalar) if !scalar.is_null() && !scalar.text.is_empty() => {
-            Ok((&scalar.text, item.location, None))
+            vec![Ok((&scalar.text, element.location, None))]
         }
-        Value::Mapping(entries) if entries.len() == 1 => typed(&entries[0]),
-        _ => Err(item),
+        Value::Mapping(entries) if !entries.is_empty() => entries.iter().map(typed).collect(),
+        _ => vec![Err(element)],
     }
 }
 

@@ -168,11 +168,18 @@ def _series(frame, about):
     return series
 
 
+def _dtype(described):
+    """Returns what ``numpy.lib.format.dtype_to_descr`` has returned, after it was JSON."""
+    if isinstance(described, str):
+        return described
+    return [(name, _dtype(kind), *map(tuple, shape)) for name, kind, *shape in described]
+
+
 def _array(table, about):
     import numpy
 
     column = table.column(0).combine_chunks()
-    dtype, width = numpy.dtype(about["dtype"]), column.type.byte_width
+    dtype, width = numpy.dtype(_dtype(about["dtype"])), column.type.byte_width
     count = len(column) * width // dtype.itemsize
     values = numpy.frombuffer(column.buffers()[1], dtype, count, column.offset * width)
     # A copy, which the function may change.

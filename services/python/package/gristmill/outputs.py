@@ -5,9 +5,11 @@ writes (``reducer/src/output/schema_file.rs``): no value is guessed from its tex
 """
 
 import base64
+import contextlib
 import json
 import os
 import re
+import warnings
 from decimal import Decimal
 
 from gristmill.api.errors import GristmillError
@@ -45,7 +47,7 @@ def to_pandas(table, path):
     are nested integers of which some are missing."""
     import pyarrow
 
-    frame = table.to_pandas()
+    frame = _frame_of(table)
     for position, field in enumerate(table.schema):
         if field.name not in frame.columns:
             continue  # It is in the index, or pandas gave it another label.
@@ -59,6 +61,77 @@ def to_pandas(table, path):
         elif pyarrow.types.is_nested(field.type) and _pandas_changes(table.column(position).combine_chunks()):
             frame[field.name] = _objects(table.column(position).to_pylist(), frame.index)
     return frame
+
+
+def _frame_of(table):
+    """Returns a table as a DataFrame with the labels, the index and the types that its metadata describe."""
+    known = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
+    dtypes = {column["field_name"]: column["numpy_type"] for column in known.get("columns", ())}
+    table = _with_periods(table, dtypes)
+    labels = [level.get("pandas_type") for level in known.get("column_indexes", ())]
+    try:
+        frame = table.to_pandas()
+    except Exception as error:
+        # What pandas can write about labels and types, it cannot always read.
+        for lacking in ({"column_indexes": []}, {}):
+            described = json.dumps(known | lacking) if lacking else "{}"
+            metadata = {**table.schema.metadata, b"pandas": described.encode()} if lacking else None
+            with contextlib.suppress(Exception):
+                frame = table.replace_schema_metadata(metadata).to_pandas()
+                what = "labels of the columns" if lacking else "labels and types"
+                warnings.warn(
+                    f"pandas cannot read the {what} that it wrote, so they are plain texts and types; to_arrow() has "
+                    f"every value as it is ({type(error).__name__}: {error})",
+                    stacklevel=4,
+                )
+                break
+        else:
+            raise
+    if labels == ["bool"]:
+        # Arrow takes each text for true.
+        truths = [label == "True" for label in table.column_names if label not in known.get("index_columns", ())]
+        frame.columns = frame.columns.__class__(truths, name=frame.columns.name)
+    _restore_labels(frame, table, known.get("index_columns", ()), dtypes)
+    return frame
+
+
+def _with_periods(table, dtypes):
+    """Returns the table with the numbers of periods in place of their texts, as pandas has them."""
+    import pyarrow
+
+    for position, field in enumerate(table.schema):
+        if dtypes.get(field.name, "").startswith("period[") and pyarrow.types.is_string(field.type):
+            import pandas
+
+            periods = pandas.array(table.column(position).to_pylist(), dtype=dtypes[field.name])
+            numbers = pyarrow.array(periods.asi8, pyarrow.int64(), mask=periods.isna())
+            table = table.set_column(position, field.name, numbers)
+    return table
+
+
+def _restore_labels(frame, table, index, dtypes):
+    """Replaces levels of the index that pandas has not read as it wrote them: periods, intervals, and whole numbers
+    that it has rounded because others are missing."""
+    import pandas
+    import pyarrow
+
+    levels = {}
+    for level, name in enumerate(index):
+        column = table[name] if isinstance(name, str) and name in table.column_names else None
+        if column is None:
+            continue
+        if dtypes.get(name, "").startswith(("period[", "interval[")):
+            levels[level] = pandas.api.types.pandas_dtype(dtypes[name]).__from_arrow__(column)
+        elif pyarrow.types.is_integer(column.type) and (integers := _exact_integers(column)) is not None:
+            levels[level] = integers.array
+    if not levels:
+        return
+    names = frame.index.names
+    arrays = [levels.get(level, frame.index.get_level_values(level)) for level in range(frame.index.nlevels)]
+    if len(arrays) == 1:
+        frame.index = pandas.Index(arrays[0], name=names[0])
+    else:
+        frame.index = pandas.MultiIndex.from_arrays(arrays, names=names)
 
 
 def _exact_integers(column):

@@ -11,6 +11,7 @@ import functools
 import importlib
 import json
 
+from gristmill.rows import is_range
 from gristmill.stored_tables import FRAME, TABLE, frame_of_table, part_of_range, prototype_of, restored
 from gristmill.tables import LoadError
 
@@ -59,7 +60,8 @@ def arrow_table(table, rows=None):
 
 
 def pandas_frame(table, rows=None, is_of_memory=False):
-    """Returns a table of the agent, or some of its rows, as ``pandas.read_parquet`` reads its file.
+    """Returns a table of the agent, or some of its rows, as ``pandas.read_parquet`` reads its file; and whether its
+    index says more than the positions of the rows in the file.
 
     :param rows: a slice with both ends, or a list.
     :param is_of_memory: the file is a DataFrame that ``gristmill.run`` has written. Only then are its pickles read,
@@ -73,14 +75,18 @@ def pandas_frame(table, rows=None, is_of_memory=False):
     if is_of_memory and FRAME in metadata:
         return frame_of_table(table, metadata[FRAME], rows_of_file)
     frame = _to_pandas(table)
+    positions = (0, 1, None)
+    counted = positions if is_range(frame.index) else None
     index = json.loads(metadata.get(b"pandas", b"{}")).get("index_columns", [])
     _keep_whole_numbers(frame, table, index)
     for level in index:
         if isinstance(level, dict) and level.get("kind") == "range":
-            frame.index = part_of_range(level["start"], level["step"], level["name"], rows_of_file)
+            counted = level["start"], level["step"], level["name"]
+    if counted is not None:
+        frame.index = part_of_range(*counted, rows_of_file)
     if b"PANDAS_ATTRS" in metadata:
         frame.attrs = json.loads(metadata[b"PANDAS_ATTRS"])
-    return frame
+    return frame, counted != positions
 
 
 def _to_pandas(table):

@@ -60,17 +60,26 @@ class Tables:
         """Whether an index of numbers without a name is kept, too: that of the argument of ``run`` was one."""
 
     def of_list(self, result):
+        result = list(result)
+        if result and type(result[0]).__name__ in ("Series", "void", "record"):
+            result = [labelled(row) for row in result]
         try:
-            return _native.table_of_rows(list(result)), None
+            return _native.table_of_rows(result), None
         except ValueError as error:
             raise RowsError(f"the result cannot be written: {error}") from None
         except Unwritable as error:
-            raise illegal_value(list(result), error.args[0]) from None
+            raise illegal_value(result, error.args[0]) from None
 
     def of_frame(self, frame):
         from gristmill.frame_cells import native_columns
 
         index = self._kept_index(frame)
+        levels = [name for name in frame.index.names if name is not None]
+        if len({*levels}) < len(levels):
+            raise RowsError(
+                "the DataFrame that run() returned has several levels of its index with one name "
+                f"({', '.join(map(repr, levels))}): give each a name of its own, with frame.rename_axis()"
+            )
         names = column_names(frame)
         repeated = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else None
         if repeated:
@@ -148,6 +157,16 @@ class Tables:
         return known
 
 
+def labelled(row):
+    """Returns a row of a DataFrame or of a structured array as a dictionary; others as they are."""
+    package = type(row).__module__.partition(".")[0]
+    if package == "numpy" and getattr(row.dtype, "names", None) is not None:
+        return dict(zip(row.dtype.names, row.tolist(), strict=True))
+    if package == "pandas" and row.index.nlevels == 1 and all(isinstance(label, str) for label in row.index):
+        return row.to_dict()
+    return row
+
+
 def is_range(index):
     return type(index).__name__ == "RangeIndex"
 
@@ -179,6 +198,13 @@ def foreign_column(series):
         return "list", list(series)
     if getattr(series.dtype, "name", "").startswith("Sparse["):
         series = series.sparse.to_dense()
+    if getattr(series.dtype, "name", "").startswith("period["):
+        # What every reader can read, and `outputs.to_pandas` as periods.
+        return "list", [None if is_missing(one) else str(one) for one in series]
+    categories = getattr(series.dtype, "categories", None)
+    if categories is not None and getattr(categories.dtype, "name", "").startswith(("interval", "period")):
+        # No file has categories of these: they get the texts that pandas shows.
+        series = series.cat.rename_categories(categories.astype(str))
     try:
         import pyarrow
 

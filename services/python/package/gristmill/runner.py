@@ -24,7 +24,7 @@ from gristmill.handing_back import HandingBack
 from gristmill.logs import UserStreams, configure_root_logging, register_stack_dump
 from gristmill.profiling import make_profiler
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, ShortResult, accept, compare_lengths
-from gristmill.rows import Tables, counts_rows, make_formatter
+from gristmill.rows import Tables, make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
 ORIGINAL_SAYS = "The run() method in the entry script should return a list or a pandas DataFrame."
@@ -393,9 +393,9 @@ class Process:
             table = self._shared.read()
             if functions.wants_arrow:
                 return arrow_table(table, rows)
-            frame = pandas_frame(table, rows, functions.wants_pandas == "memory")
+            frame, has_labels = pandas_frame(table, rows, functions.wants_pandas == "memory")
             if isinstance(self._formatter, Tables):
-                self._formatter.keeps_index = not counts_rows(frame.index)
+                self._formatter.keeps_index = has_labels
             return frame
         from gristmill.tables import frame_of
 
@@ -470,7 +470,7 @@ class Process:
         called = self._functions.function
         if called is None:
             return text
-        text = text.replace(ORIGINAL_SAYS, f"{called} should return a table, or a list with an element for each row.")
+        text = text.replace(ORIGINAL_SAYS, f"{called} should return a table, or a list of rows; of one row, [row].")
         return text.replace("run()", called)
 
     def _send_failed(self, mini_batch, status, report, seconds, about=None):

@@ -200,7 +200,7 @@ def table_of_frame(frame: Any) -> Any:
 
 
 def frame_of_table(table, text, rows):
-    """Returns the DataFrame, or some rows of it.
+    """Returns the DataFrame, or some rows of it; and whether its index says more than the positions of the rows.
 
     :param table: what ``table_of_frame`` returned, or some rows of it.
     :param text: the metadata ``FRAME``.
@@ -225,21 +225,17 @@ def frame_of_table(table, text, rows):
     else:
         frame.index = indexes[0]
     frame.attrs = copy.deepcopy(described["attrs"])
-    return frame
+    return frame, described["range"] != (0, 1, None)
 
 
 def part_of_range(start, step, name, rows):
-    """Returns the index of some rows of a frame whose index is a range. If it only counts the rows, those of a
-    mini-batch are counted from 0 as well.
+    """Returns the index of some rows of a frame whose index is a range.
 
     :param rows: a slice with both ends, or a list.
     """
     import pandas
 
-    is_list = isinstance(rows, list)
-    if (start, step, name) == (0, 1, None):
-        return pandas.RangeIndex(len(rows) if is_list else rows.stop - rows.start)
-    if is_list:
+    if isinstance(rows, list):
         return pandas.Index([start + step * row for row in rows], dtype="int64", name=name)
     return pandas.RangeIndex(start + step * rows.start, start + step * rows.stop, step, name=name)
 

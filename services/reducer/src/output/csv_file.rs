@@ -67,8 +67,8 @@ impl Rows for Csv<'_> {
         Ok(())
     }
 
-    fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        self.lines.finish()
+    fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>> {
+        self.lines.finish().map(|()| Vec::new())
     }
 }
 

@@ -1,27 +1,62 @@
 //! The final file as JSON lines: each row in the form in which the script returned it. Dictionaries have the keys that
 //! they had, tuples are lists, and other values stand alone.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use protocol::RowShape;
 
 use super::cells::{Cells, cells, key, push_json, push_object};
 use super::table::{Lines, Rows, Table};
+use crate::words::counted;
 
 pub(super) struct JsonLines<'a> {
     lines: Lines<'a>,
     schema: arrow::datatypes::SchemaRef,
     shape: RowShape,
     keys: Vec<Vec<u8>>,
+    /// Infinite numbers of each column, which JSON lacks.
+    infinite: BTreeMap<String, u64>,
 }
 
 impl<'a> JsonLines<'a> {
     /// Starts the file.
     pub fn new(into: &'a mut (dyn Write + Send), table: &Table) -> Self {
         let keys = table.schema.fields().iter().map(|field| key(field.name())).collect();
-        Self { lines: Lines::new(into), schema: table.schema.clone(), shape: table.shape, keys }
+        Self {
+            lines: Lines::new(into),
+            schema: table.schema.clone(),
+            shape: table.shape,
+            keys,
+            infinite: BTreeMap::new(),
+        }
     }
+}
+
+/// Returns how many values of an array, and within them, are infinite.
+fn infinite(array: &ArrayRef) -> u64 {
+    let values = match array.data_type() {
+        DataType::Float64 => {
+            return array.as_primitive::<Float64Type>().iter().flatten().filter(|value| value.is_infinite()).count()
+                as u64;
+        }
+        DataType::Float32 => {
+            return array.as_primitive::<Float32Type>().iter().flatten().filter(|value| value.is_infinite()).count()
+                as u64;
+        }
+        DataType::Struct(_) => return array.as_struct().columns().iter().map(infinite).sum(),
+        DataType::Union(fields, _) => {
+            return fields.iter().map(|(id, _)| infinite(array.as_union().child(id))).sum();
+        }
+        DataType::List(_) => array.as_list::<i32>().values(),
+        DataType::LargeList(_) => array.as_list::<i64>().values(),
+        DataType::FixedSizeList(..) => array.as_fixed_size_list().values(),
+        DataType::Map(..) => array.as_map().values(),
+        _ => return 0,
+    };
+    infinite(values)
 }
 
 impl Rows for JsonLines<'_> {
@@ -31,6 +66,9 @@ impl Rows for JsonLines<'_> {
         for (target, key) in self.schema.fields().iter().zip(&self.keys) {
             if let Some((position, field)) = own.column_with_name(target.name()) {
                 columns.push((key, cells(batch.column(position), field, target)?));
+                if let count @ 1.. = infinite(batch.column(position)) {
+                    *self.infinite.entry(target.name().clone()).or_default() += count;
+                }
             }
         }
         for row in 0..batch.num_rows() {
@@ -59,7 +97,15 @@ impl Rows for JsonLines<'_> {
         Ok(())
     }
 
-    fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        self.lines.finish()
+    fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>> {
+        self.lines.finish()?;
+        let warning = |(column, count): (&String, &u64)| {
+            format!(
+                "column {column:?} has {}, which JSON lacks: null stands for each; a file name that ends in .csv or \
+                 .parquet keeps them",
+                counted(*count, "infinite number")
+            )
+        };
+        Ok(self.infinite.iter().map(warning).collect())
     }
 }

@@ -11,14 +11,15 @@ use super::parquet::Parquet;
 use super::table::{Rows, Table, for_each_stream};
 use super::{InOrder, rows_of};
 
-/// Writes the rows of every mini-batch. Calls `between` after each with its position; an error from it ends the writing.
+/// Writes the rows of every mini-batch, and returns warnings about values that the format does not have. Calls `between`
+/// after each mini-batch with its position; an error from it ends the writing.
 pub(super) fn write<'a>(
     table: &Table,
     into: &'a mut (dyn Write + Send),
     format: OutputFormat,
     rows: &mut dyn InOrder,
     between: &dyn Fn(usize) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<String>> {
     let mut file: Box<dyn Rows + 'a> = match format {
         OutputFormat::Jsonl => Box::new(JsonLines::new(into, table)),
         OutputFormat::Parquet => Box::new(Parquet::new(into, table)?),

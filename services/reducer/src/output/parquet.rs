@@ -79,8 +79,8 @@ impl Rows for Parquet<'_> {
         Ok(self.writer.write(&RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)?)
     }
 
-    fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        self.writer.close().map(drop).context("finish the Parquet file")
+    fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>> {
+        self.writer.close().map(|_| Vec::new()).context("finish the Parquet file")
     }
 }
 

@@ -42,8 +42,8 @@ pub(super) struct Table {
 pub(super) trait Rows {
     /// Writes the rows of one batch.
     fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()>;
-    /// Completes the file.
-    fn finish(self: Box<Self>) -> anyhow::Result<()>;
+    /// Completes the file. Returns warnings about values that the format does not have, one line each.
+    fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>>;
 }
 
 /// A file of lines, written in large pieces.

@@ -397,6 +397,25 @@ async fn column_without_a_common_type_is_text_and_a_warning_says_so() {
 }
 
 #[tokio::test]
+async fn infinite_numbers_that_json_lacks_are_named() {
+    let numbers: ArrayRef = Arc::new(Float64Array::from(vec![Some(f64::INFINITY), Some(f64::NAN), None, Some(1.5)]));
+    let list = arrow::array::ListArray::from_iter_primitive::<arrow::datatypes::Float64Type, _, _>([
+        Some(vec![Some(f64::NEG_INFINITY), Some(1.0)]),
+        None,
+        None,
+        None,
+    ]);
+    let columns = vec![("n", numbers), ("list", Arc::new(list) as ArrayRef)];
+    let mut job = parquet_job(vec![(0, Outcome::Inline(stream(columns)))]).await;
+    let (text, warnings) = written(&mut job, OutputFormat::Jsonl).await;
+    assert!(text.starts_with("{\"n\": null, \"list\": [null, 1.0]}\n"), "{text}");
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[1].starts_with("column \"n\" has 1 infinite number, which JSON lacks"), "{warnings:?}");
+    let (text, warnings) = written(&mut job, OutputFormat::Csv).await;
+    assert!(text.contains("inf") && warnings.is_empty(), "{text}, {warnings:?}");
+}
+
+#[tokio::test]
 async fn integers_beside_whole_floating_point_numbers_stay_exact() {
     let id = (1 << 60) + 1;
     let gaps: ArrayRef = Arc::new(Float64Array::from(vec![Some(5.0), None]));

@@ -145,7 +145,9 @@ def column_form(value: Any) -> dict[str, Any] | None:
     if argument == "array":
         if value.ndim == 0 or value.dtype.hasobject or value.dtype.itemsize == 0 or 0 in value.shape[1:]:
             return None
-        return {"argument": argument, "dtype": value.dtype.str, "shape": list(value.shape[1:])}
+        from numpy.lib.format import dtype_to_descr
+
+        return {"argument": argument, "dtype": dtype_to_descr(value.dtype), "shape": list(value.shape[1:])}
     if argument in ("series", "polars_series"):
         return {"argument": argument, "is_named": value.name is not None}
     return None if argument is None else {"argument": argument}
