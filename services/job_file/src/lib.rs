@@ -44,6 +44,7 @@ mod overrides;
 mod paths;
 mod problem;
 mod reference;
+mod requirements;
 mod requires;
 mod result_schema;
 mod script;

@@ -88,6 +88,13 @@ impl AzureNames {
         if let Some(address) = text.strip_prefix("wasbs://").or_else(|| text.strip_prefix("wasb://")) {
             return Ok(format!("abfss://{}", address.replacen(".blob.core.", ".dfs.core.", 1)));
         }
+        if text.starts_with("adl://") {
+            let fault = Fault::new(node, "a path, https://, wasbs://, abfss://, s3://, gs://");
+            return Err(fault.saying(
+                "adl:// is Azure Data Lake Storage Gen1, which ended in 2024: copy the data to Gen2, and write \
+                 abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+            ));
+        }
         match is_url(text) {
             true => Ok(text.to_owned()),
             false => {
