@@ -6,6 +6,7 @@ class ComputeTarget:
 
     type = "local"
     provisioning_state = "Succeeded"
+    vm_size = None
 
     def __init__(self, workspace=None, name="local", **_):
         self.workspace = workspace
@@ -27,6 +28,10 @@ class ComputeTarget:
     def get_status(self):
         """Returns the state."""
         return self
+
+    def serialize(self):
+        """Returns the state as a dictionary."""
+        return {"name": self.name, "provisioningState": self.provisioning_state}
 
     def __repr__(self):
         return f"{type(self).__name__}(name={self.name!r})"
