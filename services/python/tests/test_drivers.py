@@ -373,8 +373,8 @@ def test_registered_datasets_keep_their_kind_and_their_steps(folder):
         "{'y': ['a', 'b']}",
         "{'y': ['a']} ['files', 'table']",
         "['a.csv']",
-        'data none has no place here (known: files, table): add the line `none = "PATH OR URL"` below [azureml.data] in '
-        "gristmill.toml",
+        'data none has no place here (known: files, table): add the line `none = "PATH OR URL"` below '
+        "[azureml.data] in gristmill.toml",
     ]
 
 
