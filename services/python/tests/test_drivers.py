@@ -445,6 +445,62 @@ def test_package_that_is_a_module_is_named_with_the_line_that_replaces_the_envir
     assert 'The line "many_models_environment" = "PATH" below [azureml.environments] in gristmill.toml replaces' in said
 
 
+def test_model_of_the_notebook_and_files_of_the_script(folder):
+    """The notebook trains and registers its model itself, and the script writes to an output among its arguments."""
+    write(
+        {
+            "Code/write.py": """
+                import argparse, os
+                from azureml.core import Model
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--to")
+                args, _ = parser.parse_known_args()
+                def init():
+                    global model
+                    model = open(Model.get_model_path("diabetes_model")).read()
+                def run(files):
+                    for file in files:
+                        open(os.path.join(args.to, os.path.basename(file) + ".txt"), "w").write(model)
+                    return files
+            """,
+        }
+    )
+    said = drive(
+        SETUP
+        + NAMED
+        + """
+    import warnings
+    from azureml.core.environment import RCranPackage, RSection
+    from azureml.widgets import RunDetails
+    experiment = Experiment(workspace=ws, name="train")
+    run = experiment.start_logging()
+    run.log("AUC", 0.5)
+    open("model.pkl", "w").write("m")
+    run.upload_file(name="outputs/model.pkl", path_or_stream="./model.pkl")
+    run.complete()
+    run.register_model(model_path="outputs/model.pkl", model_name="diabetes_model", tags={"Training context": "Inline"},
+                       properties={"AUC": run.get_metrics()["AUC"]})
+    ws.set_default_datastore("workspaceblobstore")
+    store = ws.get_default_datastore()
+    print(store.name, [name == store.name for name in ws.datastores], compute_target.scale_settings.maximum_node_count)
+    env.r = RSection()
+    env.r.cran_packages = [RCranPackage()]
+    to = OutputFileDatasetConfig(destination=(store, "r-script-outputs/"))
+    images = Dataset.File.from_files(path=[(Datastore(ws, "images_store"), "images/**/*.png")], validate=True)
+    step = ParallelRunStep(
+        name="parallel-r-script", inputs=[DatasetConsumptionConfig("images", PipelineParameter("data", images))],
+        arguments=["--to", to], parallel_run_config=config(entry_script="write.py", output_action="summary_only"))
+    run = Experiment(ws, "r").submit(Pipeline(workspace=ws, steps=[step]))
+    RunDetails(run).show()
+    run.wait_for_completion(show_output=False)
+    step_run = next(run.get_children())
+    print(step_run.get_output_data(to.name).path_on_datastore, sorted(os.listdir(store.path_of("r-script-outputs"))))
+    """
+    ).splitlines()
+    assert said[0] == "workspaceblobstore [True, False] 1"
+    assert said[-1] == "r-script-outputs ['a.png.txt', 'b.png.txt']"
+
+
 REFUSED = {
     "PublishedPipeline.get(ws, id='1')": "PublishedPipeline.get: no service keeps pipelines here: call submit",
     "import azureml.pipeline.core.schedule as s; s.Schedule.create(ws)": "Schedule.create: start this driver",

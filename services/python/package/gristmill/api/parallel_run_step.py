@@ -277,8 +277,9 @@ class ParallelRunStep(StepOrder):
         self.arguments = list(self.arguments or [])
         self._check()
         # The producer of what a later step reads.
-        if hasattr(self.output, "folder_for"):
-            self.output.folder_for(self.name)
+        for output in self.writes():
+            if hasattr(output, "folder_for"):
+                output.folder_for(self.name)
 
     def _check(self) -> None:
         config = self.parallel_run_config
@@ -324,6 +325,13 @@ class ParallelRunStep(StepOrder):
             document["side_inputs"] = {
                 name: path_of(parameter_value(value, values), f"side input {name}") for name, value in sides.items()
             }
+        outputs = {}
+        for value in self.writes():
+            if value is not self.output:
+                texts.append((value, f"${{{{outputs.{value.name}}}}}"))
+                outputs[value.name] = absolute(value.folder_for(self.name))
+        if outputs:
+            document["outputs"] = outputs
         if self.arguments:
             document["arguments"] = [_argument(one, texts, values) for one in self.arguments]
         if self.output is not None:
@@ -359,8 +367,10 @@ class ParallelRunStep(StepOrder):
         return [*self.inputs, *_named(self.side_inputs).values()]
 
     def writes(self) -> list[Any]:
-        """Returns its output."""
-        return [] if self.output is None else [self.output]
+        """Returns its output, and those that only its arguments name."""
+        known = {id(getattr(one, "dataset", one)) for one in [*self.reads(), self.output]}
+        others = [one for one in self.arguments or () if hasattr(one, "folder_for") and id(one) not in known]
+        return [*([] if self.output is None else [self.output]), *others]
 
     def job_target(self) -> str | None:
         """Returns the compute target that the configuration names."""

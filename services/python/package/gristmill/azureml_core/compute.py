@@ -1,5 +1,7 @@
 """Compute targets by their names. Which machines they mean, ``gristmill.toml`` says."""
 
+import types
+
 
 class ComputeTarget:
     """A compute target by its name."""
@@ -7,6 +9,8 @@ class ComputeTarget:
     type = "local"
     provisioning_state = "Succeeded"
     vm_size = None
+    # This machine is one node.
+    scale_settings = types.SimpleNamespace(minimum_node_count=0, maximum_node_count=1)
 
     def __init__(self, workspace=None, name="local", **_):
         self.workspace = workspace

@@ -5,6 +5,7 @@ made any more."""
 import json
 import os
 import types
+import warnings
 
 from gristmill.azureml_core import names
 from gristmill.azureml_core.unsupported import unsupported
@@ -114,6 +115,20 @@ class CondaDependencies:
 
     def __getattr__(self, name):
         raise unsupported(f"CondaDependencies.{name}")
+
+
+class RCranPackage:
+    """A package of R by its name."""
+
+    name = version = repository = None
+
+
+class RSection:
+    """Packages of R, which nothing installs here."""
+
+    def __init__(self):
+        self.cran_packages = []
+        warnings.warn("packages of R are not installed here: install R and them on the machine", stacklevel=2)
 
 
 class Environment:

@@ -8,6 +8,12 @@ class Experiment:
         self.workspace = workspace
         self.name = name
 
+    def start_logging(self, **_):
+        """Returns a run of this process, which logs and registers on this machine."""
+        from gristmill.azureml_core.run import Run
+
+        return Run(self)
+
     def submit(self, config, tags=None, **settings):
         """Starts a pipeline or a ``ParallelRunStep``, and returns its run."""
         from gristmill.azureml_pipeline.pipeline import submit_to_experiment

@@ -61,7 +61,12 @@ class Workspace:
         """Returns the datastore for files without another one."""
         from gristmill.azureml_core.datastore import Datastore
 
-        return Datastore.get_default(self)
+        chosen = self.__dict__.get("_default_datastore")
+        return Datastore.get_default(self) if chosen is None else Datastore(self, chosen)
+
+    def set_default_datastore(self, name):
+        """Chooses the datastore that ``get_default_datastore`` returns."""
+        self._default_datastore = name
 
     def get_default_keyvault(self):
         """Returns the key vault, whose secrets are environment variables."""

@@ -4,8 +4,17 @@ from gristmill.azureml_core.environment import (
     DEFAULT_GPU_IMAGE,
     CondaDependencies,
     Environment,
+    RCranPackage,
+    RSection,
 )
 
-__all__ = ["DEFAULT_CPU_IMAGE", "DEFAULT_GPU_IMAGE", "CondaDependencies", "Environment"]
+__all__ = [
+    "DEFAULT_CPU_IMAGE",
+    "DEFAULT_GPU_IMAGE",
+    "CondaDependencies",
+    "Environment",
+    "RCranPackage",
+    "RSection",
+]
 
 __getattr__ = absent(__name__)
