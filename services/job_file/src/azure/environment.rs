@@ -74,12 +74,7 @@ impl Reader<'_> {
         if !is_url(&model) && listed.is_file() {
             let example = "dependencies: [\"pandas==2.2\"]";
             let Some(entries) = other::read(&listed, at, field, example, self.problems) else { return };
-            let made = self.python_env(&entries, folder).map_err(|cause| {
-                let message = format!("{} makes no environment: {cause}; {REPLACE}", listed.display());
-                Fault::of(format!("{:?}", listed.display().to_string()), "python and a list `dependencies`")
-                    .saying(message)
-            });
-            if let Some(path) = self.problems.accept(at, field, made) {
+            if let Some(path) = self.problems.accept(at, field, self.python_env(&entries, &listed)) {
                 job.put_text("environment", at, &path);
             }
             return;
@@ -93,8 +88,12 @@ impl Reader<'_> {
     }
 
     /// Writes the conda file that says what a `python_env.yaml` says, and returns its path.
-    fn python_env(&self, entries: &[Entry], folder: &Path) -> Result<String, String> {
-        let at = Location::File;
+    fn python_env(&self, entries: &[Entry], listed: &Path) -> Result<String, Fault> {
+        let (at, folder) = (Location::File, listed.parent().unwrap_or(Path::new("/")));
+        let fault = |cause: String| {
+            let message = format!("{} makes no environment: {cause}; {REPLACE}", listed.display());
+            Fault::of(format!("{:?}", listed.display().to_string()), "python and a list `dependencies`").saying(message)
+        };
         let mut pip = Vec::new();
         for key in ["build_dependencies", "dependencies"] {
             match find(entries, key).map(|node| &node.value) {
@@ -105,18 +104,18 @@ impl Reader<'_> {
                         None => Node::text(at, line),
                     }
                 })),
-                Some(_) => return Err(format!("`{key}` is no list")),
+                Some(_) => return Err(fault(format!("`{key}` is no list"))),
                 None => {}
             }
         }
         if pip.is_empty() {
-            return Err("it lists no packages".to_owned());
+            return Err(fault("it lists no packages".to_owned()));
         }
         let python = find(entries, "python").map(|node| Node::text(at, &format!("python={}", node.written())));
         let list = |items: Vec<Node>| Node { location: at, value: Value::List(items) };
         let pip = Node { location: at, value: Value::Mapping(vec![Entry::new("pip", list(pip))]) };
         let dependencies = list(python.into_iter().chain([pip]).collect());
-        self.conda_file(&[Entry::new("dependencies", dependencies)]).map_err(|error| error.to_string())
+        self.conda_file(&[Entry::new("dependencies", dependencies)]).map_err(|error| fault(error.to_string()))
     }
 
     /// Writes a conda file that a document contains, and returns its path, which depends only on its content.

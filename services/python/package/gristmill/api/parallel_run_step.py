@@ -144,32 +144,11 @@ class ParallelRunConfig:
 
         :param workspace: has the names of environments and compute targets, which ``gristmill.toml`` has here.
         """
-        from gristmill import yaml_files
-        from gristmill.azureml_core.environment import Environment
+        from gristmill.azureml_pipeline.configuration import keys_of
 
-        content = yaml_files.read(path)
-        keys = dict((content or {}).get("parallel_run_config") or {})
-        if not keys:
-            raise ValueError(f"{path} has no key parallel_run_config, which holds all others")
-        named = keys.pop("environment_name", None)
-        folder = keys.pop("environment_dir_path", None)
-        environment = keys.pop("environment", None)
-        if isinstance(environment, str):
-            environment = yaml_files.read(environment)
-        if environment is not None:
-            environment = Environment._of_dict(environment)
-        elif folder is not None:
-            environment = Environment.load_from_directory(folder)
-        elif named is not None:
-            environment = Environment.get(workspace, named)
-        else:
-            raise ValueError(f"{path} names no environment: add environment or environment_name")
-        keys["compute_target"] = keys.pop("compute_target_name", keys.get("compute_target"))
-        if keys.get("mini_batch_size") is not None:
-            keys["mini_batch_size"] = str(keys["mini_batch_size"])
-        given = {name: value for name, value in keys.items() if value is not None or name == "compute_target"}
+        keys: dict[str, Any] = keys_of(path, workspace)  # type: ignore[no-untyped-call]
         try:
-            return cls(environment=environment, **given)
+            return cls(**keys)
         except TypeError as error:
             raise TypeError(f"{path}: {error}") from None
 

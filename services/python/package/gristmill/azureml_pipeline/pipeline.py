@@ -9,13 +9,9 @@ from gristmill.api.keywords import checked, nearest
 from gristmill.api.parallel_run_step import ParallelRunStep
 from gristmill.azureml_core import assets
 from gristmill.azureml_pipeline.python_script_step import PythonScriptStep
-from gristmill.azureml_pipeline.refused import refused
+from gristmill.azureml_pipeline.refused import NO_SERVICE, refused
 
 STEPS = (ParallelRunStep, PythonScriptStep)
-NO_SERVICE = (
-    "no service keeps pipelines here: call submit, and start this driver regularly with cron, a systemd timer or a "
-    "scheduler of your cloud"
-)
 STATES = {"Completed": "Finished", "Failed": "Failed", "Canceled": "Canceled", "Queued": "NotStarted"}
 """States of a run by those of a job; the others are Running."""
 

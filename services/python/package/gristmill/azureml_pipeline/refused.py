@@ -1,5 +1,10 @@
 """What needs a workspace: its use is an error that says what to do instead."""
 
+NO_SERVICE = (
+    "no service keeps pipelines here: call submit, and start this driver regularly with cron, a systemd timer or a "
+    "scheduler of your cloud"
+)
+
 
 def refused(what, instead):
     """Returns the error."""
@@ -19,8 +24,6 @@ class PublishedPipeline:
     @staticmethod
     def get(*_, **__):
         """Raises an error that says what to do instead."""
-        from gristmill.azureml_pipeline.pipeline import NO_SERVICE
-
         raise refused("PublishedPipeline.get", NO_SERVICE)
 
 
@@ -35,8 +38,6 @@ class PipelineEndpoint:
     @staticmethod
     def get(*_, **__):
         """Raises an error that says what to do instead."""
-        from gristmill.azureml_pipeline.pipeline import NO_SERVICE
-
         raise refused("PipelineEndpoint", NO_SERVICE)
 
     publish = get
