@@ -282,6 +282,32 @@ def test_places_and_bindings_are_inputs_of_scripts(folder):
     ]
 
 
+def test_script_reads_datasets_of_its_run(folder):
+    write(
+        {
+            "t/a.csv": "x;y\n1;a\n",
+            "t/b.csv": "x;y\n2;b\n",
+            "steps/read.py": """
+                from azureml.core import Run
+                inputs = Run.get_context().input_datasets
+                print("read", inputs["sales"].to_pandas_dataframe().to_dict("list"), [*inputs["images"].to_path()])
+            """,
+        }
+    )
+    said = drive(
+        SETUP
+        + """
+    sales = Dataset.Tabular.from_delimited_files("t/*.csv", separator=";").keep_columns(["y"])
+    images = Dataset.File.from_files((Datastore(ws, "images_store"), "images"))
+    step = PythonScriptStep(
+        name="read", script_name="read.py", source_directory="steps",
+        inputs=[sales.as_named_input("sales"), images.as_named_input("images").as_download()])
+    Experiment(ws, "e").submit(step).wait_for_completion()
+    """
+    )
+    assert said.count("read {'y': ['a', 'b']} ['/a.png', '/b.png']") == 1, said
+
+
 def test_table_is_divided_by_its_values(folder):
     write(
         {

@@ -16,6 +16,8 @@ import tempfile
 import threading
 
 READ_BYTES = 64 * 1024
+DRAIN_SECONDS = 10
+"""Time to read what the command has written, once it has ended."""
 TAIL_LINES = 50
 """The last lines of standard error that are searched for the error of the command."""
 
@@ -47,7 +49,7 @@ def run(mini_batch):
         status = running.wait()
         for thread in copying:
             # A process that the command left behind may hold its end open.
-            thread.join(timeout=None if status == 0 else 10)
+            thread.join(timeout=DRAIN_SECONDS)
     if status:
         raise _failure(command, status, [line for line in "".join(tail).splitlines() if line.strip()])
     return ["done"]

@@ -3,6 +3,7 @@
 
 import copy
 import fnmatch
+import hashlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import warnings
 from gristmill import yaml_files
 from gristmill.azureml_core import assets, names
 from gristmill.azureml_core.datastore import DataPath
+from gristmill.azureml_core.folders import home_folder
 from gristmill.azureml_core.unsupported import unsupported
 from gristmill.mltable import definition
 from gristmill.mltable.files import DEFINITION, absolute, files_of
@@ -184,9 +186,22 @@ class TabularDataset(AbstractDataset):
             made = TabularDatasetFactory.from_parquet_files(folder + "/", partition_format=form)
         return made.register(None, name) if name else made
 
+    def definition_folder(self):
+        """Returns a folder with a file ``MLTable``, as the input of a script that reads the dataset."""
+        text = self._definition()
+        name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        folder = os.path.join(home_folder(), "functions", "tables", name)
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, DEFINITION), "w", encoding="utf-8") as file:
+            file.write(text)
+        return folder
+
     def _register(self, name):
+        return assets.register_table(name, self._definition())
+
+    def _definition(self):
         entries = [{kind: place} for entry, place in zip(self._paths, self._places(), strict=True) for kind in entry]
-        return assets.register_table(name, _table_text(entries, list(self._written)))
+        return _table_text(entries, list(self._written))
 
     def to_pandas_dataframe(self, on_error="null", out_of_range_datetime="null"):
         """Reads the dataset."""
@@ -248,6 +263,11 @@ class RegisteredDataset(TabularDataset, FileDataset):
             return []
         steps = yaml_files.read(file).get("transformations") or []
         return [name for one in steps if isinstance(one, dict) for name in _names_in(one.get(_PARTITIONS))]
+
+    def definition_folder(self):
+        """Returns its place, which a script reads as this dataset."""
+        (place,) = self._places()
+        return place
 
     def _register(self, name):
         (place,) = self._places()

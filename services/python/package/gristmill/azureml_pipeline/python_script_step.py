@@ -93,7 +93,9 @@ class PythonScriptStep(StepOrder):
                 texts[key] = shlex.quote(place)
                 continue
             name = _unused(_named(value, "input"), sides)
-            sides[name] = path_of(parameter_value(_unbound(value), values), f"input {name}")
+            found = parameter_value(_unbound(value), values)
+            table = getattr(getattr(found, "dataset", found), "definition_folder", None)
+            sides[name] = path_of(found, f"input {name}") if table is None else table()
             texts[key] = f'"${{{{side_inputs.{name}}}}}"'
         for key, output in self._outputs.items():
             name = _unused(_named(output, "output"), {**sides, **results})

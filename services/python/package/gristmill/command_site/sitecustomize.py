@@ -15,8 +15,10 @@ def _add_stand_ins():
     spec = importlib.util.spec_from_file_location("_gristmill_bootstrap", os.path.join(own, "bootstrap.py"))
     bootstrap = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bootstrap)
-    from gristmill.script import add_stand_ins
-
+    try:
+        from gristmill.script import add_stand_ins
+    except ImportError:  # An interpreter for which the extension is not built.
+        return
     add_stand_ins()
 
 
