@@ -8,7 +8,7 @@ use super::azure::inputs;
 use super::{Workplace, lines, sound};
 
 const MODEL_ALONE: &str =
-    "$schema: x/modelBatchDeployment.schema.json\ntype: model\nname: net\nmodel: {path: mlflow}\n";
+    "$schema: x/modelBatchDeployment.schema.json\ntype: model\nname: net\nmodel: {path: mlflow}\nsettings: {}\n";
 
 #[test]
 fn model_without_a_script_has_the_environment_that_lies_beside_it() {
