@@ -126,8 +126,8 @@ fn conda_fault(path: &Path, python: &Python<'_>) -> Option<String> {
     };
     let folder = path.parent().unwrap_or(Path::new("/"));
     // Options of pip may name files that only pip finds.
-    let packages = file.pip.iter().filter(|line| !line.starts_with('-'));
-    if let Some(fault) = packages.filter_map(|line| requirements::fault_of_line(line, folder)).next() {
+    let mut packages = file.pip.iter().filter(|line| !line.starts_with('-'));
+    if let Some(fault) = packages.find_map(|line| requirements::fault_of_line(line, folder)) {
         return Some(format!("{}: {fault}; {ANOTHER}", path.display()));
     }
     let folders = &python.context.search_path;
