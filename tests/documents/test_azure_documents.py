@@ -166,7 +166,10 @@ def test_portal_of_a_pipeline_shows_the_jobs_of_its_steps(pipeline):
 def test_failed_command_ends_the_pipeline(pipeline):
     pipeline.write({"make/make.py": "raise SystemExit(3)"})
     ended = run(pipeline, "doc.yml", expect=FAILED)
-    assert "the command ended with exit status 3: python make.py 3 " in ended.stdout
+    assert "  cause: The command failed: CommandFailed: the command ended with exit status 3: python make.py 3 " in (
+        ended.stdout
+    )
+    assert "mini-batch" not in ended.stdout, ended.stdout
     assert "step make did not complete; 2 of 3 steps have not run" in ended.stderr
     pipeline.write({"make/make.py": MAKE})
     run(pipeline, "doc.yml")
@@ -311,3 +314,36 @@ def test_steps_run_on_a_target(pipeline, sqlite):
     local = [step["result"]["job_id"] in pipeline.job_ids() for step in steps]
     assert local == [True, False, True]
     assert worker.process.poll() is None and reducer.process.poll() is None
+
+
+def test_python_of_a_command_finds_the_stand_ins(pipeline):
+    pipeline.write(
+        {
+            "make/make.py": """
+                import sys
+                import sitecustomize
+                import mltable
+                from azureml.core import Run
+                print("seen", Run.get_context().id, sitecustomize.OWN)
+                print("warned", file=sys.stderr)
+            """,
+            "site/sitecustomize.py": "OWN = 'mine'",
+        }
+    )
+    run(pipeline, "doc.yml", "--step", "make", PYTHONPATH=str(pipeline.folder / "site"))
+    (job_id,) = pipeline.job_ids()
+    logs = pipeline.home / "jobs" / job_id / "logs/user"
+    assert (logs / "stdout/0/process000.stdout.txt").read_text() == f"seen {job_id} mine\n"
+    assert "warned\n" in (logs / "stderr/0/process000.stderr.txt").read_text()
+
+
+def test_error_of_a_command_comes_first(pipeline):
+    for code, said in (
+        ("raise ValueError('no good')", "ValueError: no good; the command ended with exit status 1"),
+        ("import json\njson.loads('{')", "JSONDecodeError: Expecting property name"),
+        ("import sys\nsys.exit('no such table')", "CommandFailed: no such table; the command ended with exit status 1"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)", "CommandFailed: "),
+    ):
+        pipeline.write({"make/make.py": code})
+        ended = run(pipeline, "doc.yml", "--step", "make", expect=FAILED)
+        assert f"  cause: The command failed: {said}" in ended.stdout, f"{code}\n{ended}"

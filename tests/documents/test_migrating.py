@@ -10,7 +10,8 @@ import pytest
 
 import azure_documents
 from azure_documents import DEPLOYMENT, changed
-from harness import COMPLETED, INVALID, ROOT
+from harness import COMPLETED, FAILED, INVALID, ROOT, next_second
+from http_server import HttpServer
 
 PAGE = ROOT / "services/cli/MIGRATING.md"
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/{}.schema.json"
@@ -193,6 +194,51 @@ DEPLOYMENTS = {
         deployment({"settings.logging_level": "warning"}, "logging_level: warning"),
     ],
 }
+DEPLOYMENTS["no `environment` either"] = [
+    deployment(
+        {"code_configuration": None, "model.path": "listed"},
+        "entry_script: gristmill.mlflow_model",
+        "environment: listed/requirements.txt",
+    )
+]
+STORE = "subscriptions/s/resourcegroups/g/workspaces/w/datastores/mine/paths"
+PLACE = "s3://bucket/mine/x"
+
+
+def address(text, found):
+    """An input at an address, and its path in the job file."""
+    return step({"inputs.data.path": text}, f"path: {found}")
+
+
+ADDRESSES = {
+    "`data/x`, `azureml:./data/x`": [address("side/a", "side/a"), address("azureml:./side/a", "side/a")],
+    "`azureml:NAME:VERSION`, `azureml:NAME@latest`": [
+        address("azureml:digits:2", "side"),
+        address("azureml:digits@latest", "data"),
+    ],
+    "`azureml://datastores/NAME/paths/PATH`": [address("azureml://datastores/mine/paths/x", PLACE)],
+    "`azureml://subscriptions/…/workspaces/W/datastores/NAME/paths/PATH`": [
+        address(f"azureml://{STORE}/x", PLACE),
+        address(f"azureml:azureml://{STORE}/x", PLACE),
+    ],
+    "`azureml://locations/…/workspaces/W/data/NAME/versions/VERSION`": [
+        address("azureml://locations/l/workspaces/w/data/digits/versions/2", "side")
+    ],
+    "`azureml://registries/R/models/NAME/versions/VERSION` or `…/labels/latest`": [
+        step({"task.model": f"azureml://registries/r/models/classifier/{version}"}, "model: net")
+        for version in ("versions/4", "labels/latest")
+    ],
+    "`/subscriptions/…/data/NAME/versions/VERSION`, also after `azureml:`": [
+        address(f"{prefix}/subscriptions/s/resourceGroups/g/providers/p/workspaces/w/data/digits/versions/2", "side")
+        for prefix in ("", "azureml:")
+    ],
+    "`wasbs://CONTAINER@ACCOUNT.blob.core.windows.net/PATH`": [
+        address("wasbs://c@a.blob.core.windows.net/x", "abfss://c@a.dfs.core.windows.net/x")
+    ],
+    "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH`, `https://…`": [
+        address(url, url) for url in ("abfss://c@a.dfs.core.windows.net/x", "https://host/x.csv")
+    ],
+}
 ENVIRONMENTS = {
     "`conda_file: env.yml`, or a mapping": [
         step({"task.environment": {"conda_file": "conda.yml"}}, "environment: conda.yml"),
@@ -207,7 +253,7 @@ ENVIRONMENTS = {
     ],
     "`azureml:NAME:VERSION`": [step({"task.environment": "azureml:old:3"}, "environment: requirements.txt")],
 }
-CONVERTED = {**DOCUMENTS, **ENVIRONMENTS}
+CONVERTED = {**DOCUMENTS, **ENVIRONMENTS, **ADDRESSES}
 TABLES = {
     "`paths` with `file`, `folder`, `pattern`": [
         table([], {"rows": ["1 2 x", "3 4 y"]}),
@@ -270,13 +316,99 @@ FROM_PYTHON = {
     '`ParallelRunStep(inputs=[dataset.as_named_input("data")])`': {"inputs.0.name": "data", "inputs.0.kind": "file"},
     "`ParallelRunStep(output=…)`": {"output.file_name": "parallel_run_step.txt"},
 }
+THIS = "tests/documents/test_migrating.py"
+DRIVERS = "services/python/tests/test_drivers.py"
 ELSEWHERE = {
     "packages of conda": (
         "tests/engine/test_environments_and_reuse.py",
         "test_conda_packages_are_installed_by_a_tool_of_conda",
     ),
+    "a document, and `az ml job create`": (THIS, "test_row_is_true_of_commands"),
+    "a deployment, and `az ml batch-endpoint invoke`": (THIS, "test_row_is_true_of_commands"),
+    "a driver of SDK v2 (`azure.ai.ml`)": (THIS, "test_dump_of_the_second_sdk_runs"),
+    "a driver of the first SDK (`azureml.core`, `azureml.pipeline`)": (THIS, "test_rows_are_true_of_the_first_version"),
+    "an entry script alone": (
+        "tests/engine/test_environments_and_reuse.py",
+        "test_environment_is_created_once_from_requirements",
+    ),
+    "a schedule": (THIS, "test_scheduled_command_runs"),
+    "`adl://…`": (THIS, "test_first_generation_of_the_data_lake_is_refused"),
+    "`run()` returns fewer results than items": (THIS, "test_service_differs_from_its_documentation"),
+    "`run()` returns more results than items": (THIS, "test_service_differs_from_its_documentation"),
+    "no item succeeds, with `append_row` and `error_threshold: -1`": (
+        THIS,
+        "test_service_differs_from_its_documentation",
+    ),
+    "rows of a DataFrame": (THIS, "test_service_differs_from_its_documentation"),
+    "`--task_overhead_timeout`": (THIS, "test_service_differs_from_its_documentation"),
+    '`ParallelRunConfig.load_yaml(ws, "parallel.yml")`': (
+        DRIVERS,
+        "test_configuration_of_a_file_and_a_dataset_that_is_registered",
+    ),
+    "`PythonScriptStep(script_name, arguments, inputs, outputs, runconfig)`": (
+        DRIVERS,
+        "test_a_script_prepares_and_another_one_collects",
+    ),
+    '`Pipeline(ws, steps)`, `Experiment(ws, "e").submit(pipeline)`': (
+        DRIVERS,
+        "test_a_script_prepares_and_another_one_collects",
+    ),
+    '`run.wait_for_completion()`, `run.find_step_run("rate")`': (
+        DRIVERS,
+        "test_images_of_a_container_with_a_parameter_and_a_download",
+    ),
+    '`get_output_data("rows").download("to")`': (DRIVERS, "test_images_of_a_container_with_a_parameter_and_a_download"),
+    '`Dataset.get_by_name(ws, "digits")`': (DRIVERS, "test_registered_datasets_keep_their_kind_and_their_steps"),
+    '`dataset.partition_by(["store"], (datastore, "parts"), "parts")`': (
+        DRIVERS,
+        "test_table_is_divided_by_its_values",
+    ),
+    '`Datastore.register_azure_blob_container(ws, "images", "c", "account")`': (
+        DRIVERS,
+        "test_images_of_a_container_with_a_parameter_and_a_download",
+    ),
+    '`ws.compute_targets["cluster"]`': (DRIVERS, "test_images_of_a_container_with_a_parameter_and_a_download"),
+    "`Workspace.from_config()`, `ws.name`, `ws.subscription_id`, `ws.location`": (
+        DRIVERS,
+        "test_images_of_a_container_with_a_parameter_and_a_download",
+    ),
+    '`pipeline.publish("name")`, `Schedule.create(ws)`': (DRIVERS, "test_what_needs_a_workspace_is_refused_by_name"),
 }
 """Rows whose case needs more than a document: file and test."""
+
+INVOKE = "`az ml batch-endpoint invoke"
+COMMANDS = {
+    "`az ml job create --file pipeline.yml`": (["run", "pipeline.yml"], "job rate-"),
+    "`az ml job create --file pipeline.yml --stream`": (["run", "pipeline.yml"], "job rate-"),
+    "`az ml job validate --file pipeline.yml`": (["validate", "pipeline.yml"], "pipeline.yml is valid"),
+    "`az ml job stream --name JOB`": (["status", "JOB", "--watch"], "completed"),
+    "`az ml job show --name JOB`": (["status", "JOB", "--json"], '"output":'),
+    "`az ml job list`": (["jobs", "--json"], '"state":'),
+    "`az ml job download --name JOB`": (["logs", "JOB"], "job_result.txt"),
+    "`az ml job cancel --name JOB`": (["cancel", "JOB"], ""),
+    f"{INVOKE} --input DATA`": (["run", "deployment.yml", "--input", "data"], "output: "),
+    f"{INVOKE} --mini-batch-size 5`": (
+        ["convert", "deployment.yml", "--input", "data", "--set", "mini_batch_size=5"],
+        "mini_batch_size: 5",
+    ),
+    f"{INVOKE} --output-path OUT --set output_file_name=rows.csv`": (
+        ["run", "deployment.yml", "--input", "data", "--set", "output=OUT", "--set", "append_row_file_name=rows.csv"],
+        "/OUT/rows.csv",
+    ),
+    "`az ml batch-endpoint list-jobs --name NAME`": (["jobs", "--name", "rate"], "rate-"),
+}
+KEY = "a2V5"
+CREDENTIALS = {
+    "key of the account": ({"AZURE_STORAGE_ACCOUNT_KEY": KEY}, "SharedKey a:"),
+    "SAS of the account or container": ({"AZURE_STORAGE_SAS_TOKEN": "sv=2024&sig=abc"}, "sig=abc"),
+    "service principal": (
+        {"AZURE_CLIENT_ID": "i", "AZURE_CLIENT_SECRET": "s", "AZURE_TENANT_ID": "t"},
+        "Bearer of client_secret=s",
+    ),
+    "token of your own": ({"AZURE_STORAGE_TOKEN": "mine"}, "Bearer mine"),
+    "managed identity of the machine": ({}, "Bearer of the machine"),
+    "public container, such as those of the examples": ({"AZURE_SKIP_SIGNATURE": "true"}, "nothing"),
+}
 
 
 def rows_of_page():
@@ -288,7 +420,7 @@ def rows_of_page():
 
 
 def test_each_row_of_the_page_has_a_case():
-    cases = [*DOCUMENTS, *DEPLOYMENTS, *TABLES, *ENVIRONMENTS, *FROM_PYTHON, *ELSEWHERE]
+    cases = [*CONVERTED, *DEPLOYMENTS, *TABLES, *FROM_PYTHON, *ELSEWHERE, *COMMANDS, *CREDENTIALS]
     rows = rows_of_page()
     assert len(rows) > 50
     assert sorted(rows) == sorted(cases)
@@ -309,12 +441,15 @@ def estate(workplace):
             "code/rate.py": "def run(files): return files\n",
             "net/weights": "w",
             "mlflow/MLmodel": "flavors: {}\n",
+            "listed/MLmodel": "flavors: {}\n",
+            "listed/requirements.txt": "six\n",
             "side/a": "",
             "requests.jsonl": "{}\n",
             "requirements.txt": "six\n",
             "conda.yml": "dependencies: [python=3.12, {pip: [six]}]\n",
             "gristmill.toml": '[azureml.environments]\n"old:3" = "requirements.txt"\n'
-            '[azureml.datastores]\nmine = "s3://bucket/mine"\n',
+            '[azureml.datastores]\nmine = "s3://bucket/mine"\n'
+            '[azureml.data]\n"digits:2" = "side"\n"digits:10" = "data"\n[azureml.models]\nclassifier = "net"\n',
         }
     )
     return workplace
@@ -391,3 +526,167 @@ def test_rows_are_true_of_the_first_version(estate, executable):
 def test_names_that_the_page_does_not_have_are_refused(estate):
     estate.write({"doc.yml": json.dumps({**COMPONENT, "mini_batch_sise": 1})})
     assert estate.command("convert", "doc.yml").exit_status == INVALID
+
+
+def test_row_is_true_of_commands(estate):
+    """Each command beside one of `az` does what the row says, in the order of the page."""
+    deployment = changed(DEPLOYMENT, {"code_configuration.scoring_script": "rate.py"})
+    estate.write({"pipeline.yml": json.dumps({"type": "pipeline", "jobs": {"rate": COMPONENT}})})
+    estate.write({"deployment.yml": json.dumps(deployment)})
+    for row, (arguments, said) in COMMANDS.items():
+        jobs = estate.job_ids()
+        ended = estate.command(*(jobs[-1] if word == "JOB" else word for word in arguments))
+        # A job that has ended cannot be canceled.
+        assert ended.exit_status == COMPLETED or arguments[0] == "cancel", f"{row}\n{ended}"
+        assert said in ended.stdout + ended.stderr, f"{row}\n{ended}"
+
+
+def test_scheduled_command_runs(estate):
+    """The same command twice: the second returns the result of the first, and `--fresh` runs again."""
+    estate.write({"pipeline.yml": json.dumps({"type": "pipeline", "jobs": {"rate": COMPONENT}})})
+    for options, jobs in (((), 1), ((), 1), (("--fresh",), 2)):
+        ended = estate.command("run", "pipeline.yml", "--quiet", *options)
+        assert ended.exit_status == COMPLETED, str(ended)
+        assert len(estate.job_ids()) == jobs
+        next_second()
+
+
+def test_first_generation_of_the_data_lake_is_refused(estate):
+    estate.write({"doc.yml": json.dumps(changed(COMPONENT, {"inputs.data.path": "adl://a.azuredatalakestore.net/x"}))})
+    ended = estate.command("validate", "doc.yml")
+    assert ended.exit_status == INVALID and "copy the data to Gen2, and write abfss://" in ended.stderr, str(ended)
+
+
+def test_service_differs_from_its_documentation(workplace):
+    workplace.data(2)
+    common = {"mini_batch_size": 2, "isolate": "off"}
+    short = workplace.job("def run(files): return []\n", **common, output_action="summary_only", allowed_failed_count=0)
+    short.settings.pop("append_row_file_name")
+    short.file.write_text(json.dumps(short.settings))
+    ended = short.run()
+    assert ended.mini_batches == (1, 1, 0) and ended.items == (2, 0, 2)
+    more = workplace.job("def run(files): return files * 2\n", **common).run()
+    assert more.items == (2, 2, 0) and len(more.lines) == 4
+    assert "0 of 2 items succeeded" in workplace.job("def run(files): return []\n", **common).run(expect=FAILED).cause
+    frame = "import pandas\ndef run(files): return pandas.DataFrame({'a': [1, 2], 'b': ['x', 'y z']})\n"
+    rows = workplace.job(frame, **common, append_row_file_name="rows.csv").run()
+    assert rows.output == b'1 x\n2 "y z"\n'
+    spec = json.loads((workplace.home / "jobs" / rows.job_id / "spec.json").read_text())
+    assert spec["task_overhead_timeout_seconds"] == 30
+
+
+DUMPED = """
+    description: all
+    display_name: scoring
+    experiment_name: e
+    inputs:
+      raw: {path: 'azureml:./data', type: uri_folder}
+    jobs:
+      p:
+        component:
+          code: HERE/steps
+          command: python prep.py ${{inputs.raw}} ${{inputs.n}} ${{outputs.parts}}
+          inputs:
+            n: {default: '3', type: integer}
+            raw: {type: uri_folder}
+          is_deterministic: true
+          name: prep
+          outputs:
+            parts: {mode: rw_mount, type: uri_folder}
+          type: command
+        inputs:
+          n: 3
+          raw: {path: '${{parent.inputs.raw}}'}
+        outputs:
+          parts: {mode: rw_mount, type: uri_folder}
+        type: command
+      score:
+        component:
+          input_data: ${{inputs.data}}
+          inputs:
+            data: {type: uri_folder}
+            note: {default: x, type: string}
+          mini_batch_size: '2'
+          name: score
+          outputs:
+            rows: {type: uri_file}
+          resources: {instance_count: 2}
+          task: &task
+            append_row_to: ${{outputs.rows}}
+            code: HERE/code
+            entry_script: noted.py
+            program_arguments: --note ${{inputs.note}} --allowed_failed_percent 30
+            type: run_function
+          type: parallel
+        compute: azureml:gpu
+        input_data: ${{inputs.data}}
+        inputs:
+          data: {path: '${{parent.jobs.p.outputs.parts}}'}
+          note: hello
+        logging_level: DEBUG
+        mini_batch_size: '2'
+        outputs:
+          rows: ${{parent.outputs.all}}
+        resources: {instance_count: 3}
+        retry_settings: {max_retries: 1, timeout: 60}
+        task: *task
+        type: parallel
+    outputs:
+      all: {path: 'azureml://datastores/workspaceblobstore/paths/out/${{name}}/rows.txt', type: uri_file}
+    settings: {default_compute: 'azureml:cpu-cluster', default_datastore: 'azureml:workspaceblobstore'}
+    type: pipeline
+"""
+
+
+def test_dump_of_the_second_sdk_runs(workplace):
+    """A document as `pipeline_job.dump` writes it: steps repeat their component, and code has absolute paths."""
+    workplace.data(3)
+    prep = """
+        import os, shutil, sys
+        _, raw, count, parts = sys.argv
+        for name in sorted(os.listdir(raw))[: int(count)]:
+            shutil.copy(os.path.join(raw, name), parts)
+    """
+    noted = """
+        import os, sys
+        note = sys.argv[sys.argv.index("--note") + 1]
+        def run(files):
+            return [f"{note} {os.path.basename(file)}" for file in files]
+    """
+    workplace.write({"steps/prep.py": prep, "code/noted.py": noted})
+    workplace.write({"pipeline.yml": DUMPED.replace("HERE", str(workplace.folder))})
+    ended = workplace.command("run", "pipeline.yml")
+    assert ended.exit_status == COMPLETED, str(ended)
+    (rows,) = (workplace.folder / "pipeline-output").rglob("rows.txt")
+    assert sorted(rows.read_text().split("\n")) == ["", "hello 000.txt", "hello 001.txt", "hello 002.txt"]
+
+
+@pytest.mark.parametrize("row", CREDENTIALS)
+def test_row_is_true_of_credentials(workplace, row):
+    """A stand-in for the storage, for the service of tokens and for that of the machine's identity."""
+    variables, expected = CREDENTIALS[row]
+    seen = []
+
+    def answer(request):
+        body = request.body.decode()
+        if request.path.startswith("/machine") or "oauth2" in request.path:
+            secret = next((pair for pair in body.split("&") if pair.startswith("client_secret")), None)
+            token = f"of {secret}" if secret else "of the machine"
+            content = {"access_token": token, "expires_in": "3600", "expires_on": "9999999999", "token_type": "Bearer"}
+            content["expires_in"] = 3600 if secret else "3600"
+            return 200, {"Content-Type": "application/json"}, json.dumps(content).encode()
+        seen.append(f"{request.headers.get('Authorization') or 'nothing'} {request.path}")
+        empty = b'<?xml version="1.0"?><EnumerationResults><Blobs></Blobs><NextMarker/></EnumerationResults>'
+        return 200, {"Content-Type": "application/xml"}, empty
+
+    with HttpServer(answer) as server:
+        inputs = [{"name": "data", "type": "file", "path": "abfss://c@a.dfs.core.windows.net/x/"}]
+        workplace.job("def run(files): return files\n", inputs=inputs)
+        stand_in = {
+            "AZURE_STORAGE_ENDPOINT": server.url,
+            "AZURE_ALLOW_HTTP": "true",
+            "AZURE_AUTHORITY_HOST": server.url,
+            "AZURE_IDENTITY_ENDPOINT": f"{server.url}/machine",
+        }
+        workplace.command("plan", "job.yaml", **stand_in, **variables)
+    assert seen and expected in seen[0], seen

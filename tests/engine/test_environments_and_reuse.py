@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from harness import write_wheel
+from harness import INVALID, write_wheel
 
 
 def test_side_inputs_are_the_input_datasets_of_the_run(workplace):
@@ -146,3 +146,28 @@ def test_unchanged_job_reuses_the_earlier_result(workplace):
     assert runs_of(allow_reuse=False)[0] == 3
     assert runs_of("--fresh")[0] == 3
     assert runs_of(description="settings that change nothing of the output")[0] == 0
+
+
+def test_validate_finds_an_environment_that_cannot_be_made(workplace):
+    """Nothing is installed for it, and no mini-batch runs."""
+    workplace.data(1)
+    files = {
+        "more.txt": "six\n-r none.txt\n",
+        "wheel.txt": "./none-1.0-py3-none-any.whl\n",
+        "python.yml": "dependencies: [python=3.99, {pip: [six]}]\n",
+        "module.yml": "dependencies: [{pip: [sklearn]}]\n",
+        "no.toml/a": "",
+    }
+    workplace.write(files)
+    for name, said in (
+        ("nowhere.txt", "nowhere.txt does not exist"),
+        ("more.txt", "more.txt:2: there is no file "),
+        ("wheel.txt", "wheel.txt:1: there is no "),
+        ("python.yml", "python.yml: it asks for Python 3.99, "),
+        ("module.yml", "module.yml: sklearn is the name of a module: write scikit-learn"),
+        ("no.toml", "no.toml is not a file"),
+    ):
+        workplace.job("def run(files): return files\n", environment=name)
+        ended = workplace.command("validate", "job.yaml", PATH="/usr/bin:/bin")
+        assert ended.exit_status == INVALID, f"{name}\n{ended}"
+        assert said in ended.stderr, f"{name}\n{ended}"

@@ -173,6 +173,7 @@ class Job(Past):
             "hint": None,
             "owner": None,
             "priority": "normal",
+            "output_changed": False,
             "source_directory": "/work/code",
             "logs": f"/home/ada/jobs/{self.id}/logs",
             "result": None

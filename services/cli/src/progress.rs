@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use console::Term;
 use engine::Hint;
 use indicatif::{ProgressBar, ProgressStyle};
-use protocol::{Progress, Waiting};
+use protocol::{Progress, SlotPhase, Waiting};
 use reducer::counted;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -158,6 +158,9 @@ impl Pace {
 /// Returns the parts of a line, the most important first.
 fn parts(progress: &Progress, rate: Option<f64>) -> Vec<String> {
     let (done, total) = (progress.mini_batches.ended(), progress.mini_batches.total);
+    if let Some(command) = progress.waiting.iter().find(|waiting| waiting.phase == SlotPhase::Command) {
+        return vec![format!("the command has run for {}", duration(command.seconds as f64))];
+    }
     let mut parts = match progress.planned {
         true => vec![format!("{done} of {}", counted(total, "mini-batch"))],
         false => vec![counted(done, "mini-batch"), "still planning".to_owned()],
@@ -242,7 +245,7 @@ pub fn wait_line(waiting: &Waiting) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use protocol::{Counts, SlotPhase};
+    use protocol::Counts;
 
     use super::*;
 
@@ -325,6 +328,11 @@ mod tests {
         let node = Waiting { detail: "installing the packages of requirements.txt".into(), ..waiting("") };
         let expected = "waiting for node 0 for 16 s: installing the packages of requirements.txt";
         assert_eq!(wait_line(&node), expected);
+        let command =
+            Waiting { phase: SlotPhase::Command, mini_batch: None, stack: String::new(), ..waiting("process000") };
+        assert_eq!(wait_line(&command), "waiting for the command in process000 on node 0 for 16 s");
+        let progress = Progress { waiting: vec![command], ..progress(true, 1, 0, 0) };
+        assert_eq!(line(&progress, None), "the command has run for 16 s");
     }
 
     proptest! {

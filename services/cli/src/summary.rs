@@ -36,8 +36,10 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
         0 => String::new(),
         retrying => format!(", {retrying} failed a try and had tries left"),
     };
-    let _ = writeln!(text, "  mini-batches: {}{retrying}", tallied(&result.mini_batches));
-    let _ = writeln!(text, "  items: {}", tallied(&result.items));
+    if !result.command {
+        let _ = writeln!(text, "  mini-batches: {}{retrying}", tallied(&result.mini_batches));
+        let _ = writeln!(text, "  items: {}", tallied(&result.items));
+    }
     if result.extra_runs > 0 {
         let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
         let _ = writeln!(text, "  isolation: {runs} of pieces of {}, {items} failed alone", result.divided.sentence());
@@ -53,8 +55,12 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
     if result.copies != Default::default() {
         let _ = writeln!(text, "  speculation: {}", result.copies.sentence());
     }
-    failures(result, &mut text);
-    if let Some(rejects) = &result.rejects {
+    match result.command {
+        // The cause names its error.
+        true => it_printed(result.failed_mini_batches.first().map_or("", |failed| &failed.printed), &mut text),
+        false => failures(result, &mut text),
+    }
+    if let Some(rejects) = result.rejects.as_ref().filter(|_| !result.command) {
         let _ = writeln!(text, "  rejects: {}, in {}", counted(rejects.items, "item"), rejects.csv);
     }
     warnings(result, &mut text);
@@ -72,7 +78,7 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
     }
     if let Some(replay) = replayed_by {
         let _ = writeln!(text, "  replayed: the output holds the rows of job {replay} as well");
-    } else if result.state == JobState::Completed && result.rejects_to_replay() > 0 {
+    } else if result.state == JobState::Completed && result.rejects_to_replay() > 0 && !result.command {
         let _ = writeln!(text, "  run the rejects again with: gristmill replay {id}{}", flags(target));
     }
     let _ = write!(text, "  logs: {}", result.logs);
@@ -221,6 +227,24 @@ job score-20261121-100203-ab12 failed in 1 min 15 s
                      it printed: reading a\n    it printed: not a number\n";
         assert!(text.contains(group), "{text}");
         assert!(!text.contains("retry"), "{text}");
+    }
+
+    #[test]
+    fn summary_of_a_command_has_no_mini_batches() {
+        let mut failed = failed(0, "ValueError: bad");
+        failed.printed = "reading a".into();
+        let result = JobResult {
+            cause: Some("The command failed: ValueError: bad.".into()),
+            command: true,
+            failed_mini_batches: vec![failed],
+            ..result(JobState::Failed)
+        };
+        let text = summary(&result, &TargetRef::ThisMachine);
+        assert!(
+            text.contains("\n  cause: The command failed: ValueError: bad.\n    it printed: reading a\n  open:"),
+            "{text}"
+        );
+        assert!(!text.contains("mini-batch") && !text.contains("items:"), "{text}");
     }
 
     #[test]

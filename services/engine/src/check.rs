@@ -119,7 +119,8 @@ impl Engine {
         events: &Events,
     ) -> Option<ScriptCheck> {
         let remembered = remembers.then(|| self.home().cache("checks"));
-        let python = PythonCheck::start(spec, self.settings().python(), remembered.as_deref())?;
+        let search_path = (!elsewhere).then_some(&*self.settings().search_path);
+        let python = PythonCheck::start(spec, self.settings().python(), search_path, remembered.as_deref())?;
         // The interpreters of the nodes are unknown here, so only problems of the script count.
         let only_below = elsewhere.then(|| spec.source_directory.display());
         Some(ScriptCheck { python, only_below, events: events.clone() })

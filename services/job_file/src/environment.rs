@@ -10,7 +10,7 @@ use crate::arguments::Placeholders;
 use crate::keys::ENVIRONMENT;
 use crate::paths::unusable;
 use crate::values::{text, word};
-use crate::{Context, Fault, Node, Paths, Section, Value};
+use crate::{Context, Fault, Node, Paths, Section, Value, requirements};
 
 const ALLOWED: &str = "a Python interpreter, the folder of a virtual environment, a requirements file (.txt), a \
                        pyproject.toml or a conda file (.yml); or a mapping with python and requirements";
@@ -92,7 +92,7 @@ fn requirements(node: &Node, python: &Python<'_>) -> Result<PathBuf, Fault> {
     let path = python.paths.local(node)?;
     let message = match path.metadata() {
         Ok(_) if !is_requirements(&path.to_string_lossy()) => String::new(),
-        Ok(metadata) if metadata.is_file() => match conda_fault(&path, python) {
+        Ok(metadata) if metadata.is_file() => match fault_of(&path, python) {
             None => return Ok(path),
             Some(message) => message,
         },
@@ -102,11 +102,20 @@ fn requirements(node: &Node, python: &Python<'_>) -> Result<PathBuf, Fault> {
     Err(Fault::new(node, allowed).saying(message))
 }
 
+/// Returns why no environment can be made of a file, as far as it shows without an installation.
+fn fault_of(path: &Path, python: &Python<'_>) -> Option<String> {
+    if CondaFile::is_named(path) {
+        return conda_fault(path, python);
+    }
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        let read = std::fs::read_to_string(path);
+        return read.err().map(|error| format!("{} cannot be read: {error}", path.display()));
+    }
+    requirements::fault_of_file(path).map(|fault| format!("{fault}; {ANOTHER}"))
+}
+
 /// Returns what is wrong with a conda file, or that no tool is installed that could make its environment.
 fn conda_fault(path: &Path, python: &Python<'_>) -> Option<String> {
-    if !CondaFile::is_named(path) {
-        return None;
-    }
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => return Some(format!("{} cannot be read: {error}", path.display())),
@@ -115,6 +124,12 @@ fn conda_fault(path: &Path, python: &Python<'_>) -> Option<String> {
         Ok(file) => file,
         Err(error) => return Some(format!("{}: {error}; {ANOTHER}", path.display())),
     };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    // Options of pip may name files that only pip finds.
+    let mut packages = file.pip.iter().filter(|line| !line.starts_with('-'));
+    if let Some(fault) = packages.find_map(|line| requirements::fault_of_line(line, folder)) {
+        return Some(format!("{}: {fault}; {ANOTHER}", path.display()));
+    }
     let folders = &python.context.search_path;
     let is_installed = |tool: &&str| folders.iter().any(|folder| is_executable(&folder.join(tool)));
     if python.elsewhere || CONDA_TOOLS.iter().any(is_installed) {

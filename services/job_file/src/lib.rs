@@ -13,6 +13,7 @@
 //! | `section` | reads one mapping by the table |
 //! | `overrides` | `--set key=value` |
 //! | `script`, `inputs`, `mini_batches`, `output`, `result_schema`, `environment`, `limits`, `requires`, `arguments`, `options` | keys that depend on others |
+//! | `requirements` | what pip would refuse |
 //! | `paths`, `destination` | paths and URLs; where results may go |
 //! | `argv` | the argument list of the script |
 //! | `identity`, `snapshot`, `words` | whether two jobs are the same |
@@ -44,6 +45,7 @@ mod overrides;
 mod paths;
 mod problem;
 mod reference;
+mod requirements;
 mod requires;
 mod result_schema;
 mod script;

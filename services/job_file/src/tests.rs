@@ -3,6 +3,7 @@
 mod accepted;
 mod argument_rules;
 mod azure;
+mod azure_environments;
 mod azure_nested;
 mod azure_refused;
 mod destinations;

@@ -302,9 +302,11 @@ pub enum SlotPhase {
     Shutdown = 6,
     /// Imports the entry script.
     Import = 7,
+    /// In `run()` of the script that runs a command. Only nodes report it.
+    Command = 8,
 }
 
-/// Every phase, indexed by its number.
+/// Every phase of a process, indexed by its number.
 pub const SLOT_PHASES: [SlotPhase; 8] = [
     SlotPhase::Starting,
     SlotPhase::Init,
@@ -328,6 +330,7 @@ impl SlotPhase {
             Self::Report => "report",
             Self::Shutdown => "shutdown",
             Self::Import => "import",
+            Self::Command => "command",
         }
     }
 
@@ -342,6 +345,7 @@ impl SlotPhase {
             Self::Report => "reporting",
             Self::Shutdown => "shutdown()",
             Self::Import => "the import of the entry script",
+            Self::Command => "the command",
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
+use crate::spec::is_false;
 use crate::{FileVersion, Unfit, Waited, Waiting, WarningKind};
 
 /// The state of a job.
@@ -254,6 +255,9 @@ pub struct JobResult {
     pub elapsed_seconds: f64,
     /// Whether it is the result of an earlier job.
     pub reused: bool,
+    /// Whether the job ran a command. It has one mini-batch, which nobody made.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub command: bool,
 }
 
 impl JobResult {
@@ -292,6 +296,7 @@ impl JobResult {
             failed_mini_batches: vec![],
             elapsed_seconds: 0.0,
             reused: false,
+            command: false,
         }
     }
 }

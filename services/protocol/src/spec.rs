@@ -214,8 +214,10 @@ fn is_isolate_items_max(items: &u64) -> bool {
 pub const MODEL: &str = "AZUREML_MODEL_DIR";
 /// The entry script of an MLflow model without a script.
 const MODEL_SCRIPT: &str = "gristmill/mlflow_model.py";
+/// The entry script of a command.
+const COMMAND_SCRIPT: &str = "gristmill/command_step.py";
 /// Entry scripts that are part of the Python package.
-pub const BUILT_IN_SCRIPTS: [&str; 2] = ["gristmill/command_step.py", MODEL_SCRIPT];
+pub const BUILT_IN_SCRIPTS: [&str; 2] = [COMMAND_SCRIPT, MODEL_SCRIPT];
 
 /// Endings of the files that an MLflow model without a script reads.
 const MODEL_FILES: [&str; 7] = [".csv", ".png", ".jpg", ".jpeg", ".tiff", ".bmp", ".gif"];
@@ -224,6 +226,11 @@ impl JobSpec {
     /// Returns the endings, in lower case, that files of the inputs must have; `None`: any.
     pub fn file_endings(&self) -> Option<&'static [&'static str]> {
         (self.entry_script == MODEL_SCRIPT).then_some(&MODEL_FILES)
+    }
+
+    /// Whether the job runs a command, as its only mini-batch.
+    pub fn is_command(&self) -> bool {
+        self.entry_script == COMMAND_SCRIPT
     }
 
     /// Whether the entry script is part of the Python package and not of the job.

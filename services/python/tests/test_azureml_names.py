@@ -180,11 +180,13 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         made = Dataset.File.from_files("old.csv").register(workspace=ws, name="mine", create_new_version=True)
+        print(seen, Dataset.get_by_name(ws, "mine").name, made.version)
+        Dataset.File.from_files("old.csv").register(ws, "sales")
     print(seen[0].message)
-    print(Dataset.get_by_name(ws, "mine").name, made.version)
     """).splitlines() == [
-        "dataset mine has this name in this process alone: add a line to [azureml.data] of gristmill.toml",
-        "mine 1",
+        "[] mine 1",
+        "dataset sales is registered as version 1, but [azureml.data] of gristmill.toml has a line for this name, "
+        "which comes first",
     ]
 
 

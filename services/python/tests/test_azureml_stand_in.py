@@ -152,7 +152,7 @@ def test_modules_that_are_not_used_can_be_imported(script):
     [
         ("azureml.core", "Webservice.deploy", "azureml-core"),
         ("azureml._restclient.utils", "retry", "azureml-core"),
-        ("azureml.pipeline.steps", "PythonScriptStep", "azureml-pipeline"),
+        ("azureml.pipeline.steps", "DatabricksStep", "azureml-pipeline"),
     ],
 )
 def test_use_of_an_absent_name_is_an_error_that_names_it(script, module, use, package):

@@ -275,14 +275,15 @@ def test_driver_builds_and_submits_its_pipeline():
         print(run.wait_for_completion(show_output=False), [step.name for step in run.get_steps()])
         (of_one,) = run.find_step_run("one")
         print(of_one.job.result["mini_batches"]["total"], of_one.get_status())
-        print(of_one.get_output_data("inferences").download("copies"))
-        print(open("copies/inferences/rows.txt").read().split())
+        output = of_one.get_output_data("inferences")
+        print(output.download("copies"), output.path_on_datastore == f"azureml/{of_one.id}/inferences")
+        print(open(f"copies/{output.path_on_datastore}/rows.txt").read().split())
         print(open("outputs/two/again/rows.txt").read().split())
     """)
     assert said.splitlines() == [
         "Finished ['one', 'two']",
         "3 Finished",
-        "1",
+        "1 True",
         "['ma', 'mb', 'mc']",
         "['ma', 'mb', 'mc']",
     ]
@@ -293,16 +294,18 @@ def test_driver_of_the_preview_and_other_steps_are_named():
         from azureml.contrib.pipeline.steps import ParallelRunConfig, ParallelRunStep
         from azureml.pipeline.core import Pipeline
         from azureml.pipeline.core.graph import PipelineParameter
-        from azureml.pipeline.steps import PythonScriptStep
-        for wrong in (lambda: Pipeline(steps=["train"]), lambda: PythonScriptStep(script_name="train.py")):
+        from azureml.pipeline.steps import DatabricksStep
+        for wrong in (lambda: Pipeline(steps=["train"]), lambda: DatabricksStep(name="train")):
             try:
                 wrong()
             except Exception as error:
                 print(type(error).__name__, error)
     """).splitlines()
-    assert said[0] == "TypeError a pipeline holds steps of the kind ParallelRunStep here, not a str"
+    assert (
+        said[0] == "TypeError a pipeline holds steps of the kinds ParallelRunStep and PythonScriptStep here, not a str"
+    )
     assert said[1].startswith(
-        "NotImplementedError azureml.pipeline.steps.PythonScriptStep needs the real azureml-pipeline"
+        "NotImplementedError azureml.pipeline.steps.DatabricksStep needs the real azureml-pipeline"
     )
 
 

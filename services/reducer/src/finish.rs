@@ -130,6 +130,7 @@ impl Reducer {
             notes: self.notes(state).await.into_iter().chain(self.tally.nodes().notes()).collect(),
             failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
             reused: false,
+            command: self.spec.is_command(),
         };
         self.show_progress();
         self.write_progress().await;

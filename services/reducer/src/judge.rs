@@ -149,7 +149,11 @@ impl Judge {
             return Some(End::Failed(cause.to_owned()));
         }
         let polled = polled && !tally.is_complete();
-        if let Some(cause) = thresholds::exceeded(tally, &self.limits.thresholds, polled) {
+        let cause = match self.limits.is_command {
+            true => thresholds::command_failed(tally),
+            false => thresholds::exceeded(tally, &self.limits.thresholds, polled),
+        };
+        if let Some(cause) = cause {
             return Some(End::Failed(cause));
         }
         if tally.is_complete() {

@@ -16,6 +16,8 @@ const NOTHING_TO_DO: &str = "The inputs contain no items (empty files, or tables
 pub struct Limits {
     /// Failed items and mini-batches.
     pub thresholds: ErrorThresholds,
+    /// The job runs a command, whose failure is its own.
+    pub is_command: bool,
     /// Nodes of the job; with peers the maximum at a time, or `None` for no maximum.
     pub node_count: Option<u32>,
     /// Other processes that work on the job.
@@ -37,6 +39,7 @@ impl Limits {
     pub fn new(spec: &JobSpec, options: &Options) -> Self {
         Self {
             thresholds: spec.thresholds,
+            is_command: spec.is_command(),
             node_count: spec.node_count,
             peers: options.peers,
             process_count_per_node: spec.process_count_per_node.or(options.process_count_per_node),
@@ -98,6 +101,12 @@ pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Op
 /// Whether the inputs of a complete job have no items.
 pub fn has_no_items(tally: &Tally) -> bool {
     tally.items() == Counts::default() && tally.mini_batches().failed == 0
+}
+
+/// Returns the cause if the command of a job has failed: its own error, in front of what ran it.
+pub fn command_failed(tally: &Tally) -> Option<String> {
+    let failed = tally.failures().first().filter(|_| tally.mini_batches().failed > 0)?;
+    Some(format!("The command failed: {}", failed.error.sentence()))
 }
 
 /// Returns the cause if a complete job should have rows and has none.
@@ -227,6 +236,13 @@ mod tests {
             "The number of failed items is 3, which exceeds error threshold 2. The first failed mini-batch is 1 \
              (/data/1.png), open logs/user/error/0/process000.txt."
         );
+    }
+
+    #[test]
+    fn failed_command_is_named_by_its_own_error() {
+        assert_eq!(command_failed(&tally(vec![succeeded(0, 1, 1, 1)])), None);
+        let cause = command_failed(&tally(vec![failed(0, 1, true, 1)])).expect("it has failed");
+        assert_eq!(cause, "The command failed: ValueError: bad value. Open logs/user/error/0/process000.txt.");
     }
 
     #[test]

@@ -19,6 +19,9 @@ use crate::job_users::JobUser;
 use crate::tools::Tools;
 use crate::variables::Variables;
 
+/// What helps where an environment cannot be made, as is frequent for old ones.
+const ANOTHER: &str = "--set environment=PATH, an interpreter or a requirements file, replaces it";
+
 /// The environment, in its entry: some tools create only folders that do not exist yet.
 const PREFIX: &str = "env";
 
@@ -151,13 +154,13 @@ fn create(file: &Path, recipe: &Recipe, entry: &Path, scratch: &Path, tools: &To
             if !packages.is_empty() {
                 tools
                     .create(&mut install, entry, scratch)
-                    .with_context(|| format!("install the packages of {}", file.display()))?;
+                    .with_context(|| format!("install the packages of {} ({ANOTHER})", file.display()))?;
             }
         }
         Recipe::Conda => {
             tools
                 .create(&mut conda::command(file, folder, |tool| tools.find(tool))?, entry, scratch)
-                .with_context(|| format!("create the environment of {}", file.display()))?;
+                .with_context(|| format!("create the environment of {} ({ANOTHER})", file.display()))?;
         }
     }
     Ok(())
@@ -189,7 +192,7 @@ fn recipe(file: &Path, content: &[u8], base: &Path, tools: &Tools) -> Result<Rec
         None if tools.has_conda() => Ok(Recipe::Conda),
         None => bail!(
             "{} asks for Python {major}.{minor}, {} is another version, and there is neither a python{major}.{minor} nor \
-             micromamba, mamba or conda on PATH: install one of them",
+             micromamba, mamba or conda on PATH: install one of them; {ANOTHER}",
             file.display(),
             base.display()
         ),

@@ -1,7 +1,7 @@
 """Checks the interpreter that runs it and the entry script of a job, before the job starts.
 
-Arguments: entry script (or nothing), source directory, and "tables" if the inputs are tables. Prints one problem per line as
-"FILE<tab>LINE<tab>text", and "ok" at the end. Imports only modules that every interpreter has loaded already, and keeps to
+Arguments: entry script (or nothing), source directory, and "tables" if the inputs are tables; a conda file and its version of
+Python, if it must be that of this interpreter. Prints one problem per line as "FILE<tab>LINE<tab>text", and "ok" at the end. Imports only modules that every interpreter has loaded already, and keeps to
 the syntax of old interpreters, so that these can report their problem too.
 """
 
@@ -194,8 +194,14 @@ def is_installed(module):
     return False
 
 
-def main(script, source_directory, tables):
+def main(script, source_directory, tables, conda_file=None, wanted=None):
     version = sys.version.split()[0]
+    if wanted and wanted != "%d.%d" % sys.version_info[:2]:
+        text = (
+            "it asks for Python %s, %s is %s, and there is neither a python%s nor micromamba, mamba or conda on PATH: "
+            "install one of them, or replace the environment: --set environment=PATH, an interpreter or a requirements file"
+        )
+        say(conda_file, None, text % (wanted, sys.executable, version, wanted))
     if sys.version_info < PYTHON_MIN:
         text = "Python %d.%d or newer is needed, and this is %s: choose another one with `environment`"
         say(sys.executable, None, text % (PYTHON_MIN[0], PYTHON_MIN[1], version))
@@ -214,5 +220,5 @@ def main(script, source_directory, tables):
             say(sys.executable, None, text % (" and ".join(missing), sys.executable, " ".join(missing)))
 
 
-main(*sys.argv[1:4])
+main(*sys.argv[1:6])
 sys.stdout.write("ok\n")

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, UNIX_EPOCH};
 
 use job_file::Problem;
-use protocol::{Environment, InputKind, JobSpec};
+use protocol::{CONDA_TOOLS, CondaFile, Environment, InputKind, JobSpec};
 
 use crate::{Events, Notice};
 
@@ -30,8 +30,13 @@ pub struct PythonCheck {
 
 impl PythonCheck {
     /// Starts the check. Returns `None` if the same check has passed before. `default`: the interpreter of this machine;
-    /// `remembered`: the folder of passed checks.
-    pub fn start(spec: &JobSpec, default: &Path, remembered: Option<&Path>) -> Option<Self> {
+    /// `search_path`: the folders of its programs, if the job runs here; `remembered`: the folder of passed checks.
+    pub fn start(
+        spec: &JobSpec,
+        default: &Path,
+        search_path: Option<&[PathBuf]>,
+        remembered: Option<&Path>,
+    ) -> Option<Self> {
         let (python, is_whole) = match &spec.environment {
             Environment::Interpreter { path } => (path.as_path(), true),
             // The environment itself may not exist yet.
@@ -39,7 +44,8 @@ impl PythonCheck {
             Environment::Requirements { .. } | Environment::Node => (default, false),
         };
         let needs_tables = is_whole && spec.inputs.iter().any(|input| input.kind == InputKind::Tabular);
-        let remember = remembered.and_then(|folder| Some(folder.join(name(spec, python, needs_tables)?)));
+        let wanted = search_path.and_then(|folders| only_version(spec, folders));
+        let remember = remembered.and_then(|folder| Some(folder.join(name(spec, python, needs_tables, &wanted)?)));
         if remember.as_ref().is_some_and(|path| path.exists()) {
             return None;
         }
@@ -52,6 +58,9 @@ impl PythonCheck {
         let folder = spec.source_directory.as_path();
         command.args(["-W", "ignore", "-c", CHECK]).arg(script_of(spec)).arg(folder);
         command.arg(if needs_tables { "tables" } else { "files" });
+        if let Some((file, version)) = wanted {
+            command.args([file, version]);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (sender, answer) = channel();
         std::thread::spawn(move || {
@@ -91,6 +100,19 @@ impl PythonCheck {
     }
 }
 
+/// Returns the conda file of a job, and the version of Python for which it asks, if only the interpreter of the job can be
+/// this version: no other one and no tool of conda is installed.
+fn only_version(spec: &JobSpec, search_path: &[PathBuf]) -> Option<(String, String)> {
+    let Environment::Requirements { file, .. } = &spec.environment else { return None };
+    let file = file.as_path();
+    let text = CondaFile::is_named(file).then(|| std::fs::read_to_string(file).ok()).flatten()?;
+    let (major, minor) = CondaFile::parse(&text).ok()?.python?;
+    let named = format!("python{major}.{minor}");
+    let others = CONDA_TOOLS.iter().copied().chain([&*named]);
+    let is_there = others.into_iter().any(|name| search_path.iter().any(|folder| folder.join(name).is_file()));
+    (!is_there).then(|| (file.display().to_string(), format!("{major}.{minor}")))
+}
+
 /// Returns the script to check; nothing for a script of the Python package.
 fn script_of(spec: &JobSpec) -> PathBuf {
     match spec.has_built_in_script() {
@@ -107,13 +129,13 @@ fn read(line: &str) -> Option<Problem> {
 }
 
 /// Returns the name of a check: a digest of its subjects. `None`: they are unknown.
-fn name(spec: &JobSpec, python: &Path, needs_tables: bool) -> Option<String> {
+fn name(spec: &JobSpec, python: &Path, needs_tables: bool, wanted: &Option<(String, String)>) -> Option<String> {
     let metadata = python.metadata().ok()?;
     let modified = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
     let variables: BTreeMap<&String, &String> = spec.environment_variables.iter().collect();
     let asked = (python, metadata.len(), modified, needs_tables.then_some(variables), env!("CARGO_PKG_VERSION"));
     let script = (&spec.source_directory, &spec.entry_script, &spec.snapshot_digest);
-    Some(blake3::hash(format!("{asked:?} {script:?} {CHECK}").as_bytes()).to_hex().to_string())
+    Some(blake3::hash(format!("{asked:?} {script:?} {wanted:?} {CHECK}").as_bytes()).to_hex().to_string())
 }
 
 /// Remembers a check. If this fails, the check runs again next time.

@@ -1,17 +1,14 @@
 //! A batch deployment as a job file. The newer form has its settings below `settings`, the older one at the top.
 
-use std::path::Path;
-
 use super::bindings::Data;
 use super::known;
 use super::layers::{Layer, LayerValue, Layers};
 use super::names::NameTable;
+use super::parallel::MLFLOW;
 use super::reader::{JobFile, Reader, job_name};
 use crate::paths::is_url;
 use crate::{Entry, Fault, Location, Node, Value, find};
 
-/// The module of the Python package that runs an MLflow model.
-const MLFLOW: &str = "gristmill.mlflow_model";
 const INPUT: &str = "input";
 const DEFAULTS: &[(&str, &str)] = &[
     ("mini_batch_size", "10"),
@@ -98,22 +95,9 @@ impl Reader<'_> {
             return;
         };
         job.put_text("entry_script", here, MLFLOW);
-        let model = job.0.iter().find(|entry| entry.key == "model").map(|entry| entry.node.clone());
-        let Some(model) = model else { return };
-        let path = self.locate(&model, &self.folder, NameTable::Models).unwrap_or_default();
-        if !is_url(&path) && Path::new(&path).exists() && !Path::new(&path).join("MLmodel").is_file() {
-            let message = format!("{path} has no file MLmodel, so it is no MLflow model, and no script is named");
-            let allowed = "a folder of an MLflow model, or code_configuration with a script";
-            self.problems.add(
-                found.node.location,
-                "model",
-                Fault::of(format!("{:?}", model.written()), allowed).saying(message),
-            );
-        }
-        if top.find(&["environment"]).is_none() && !self.is_replaced(name, "environment") {
-            let message = "no environment is named: the model runs with the default interpreter; --set \
-                           environment=PATH names another, or a requirements file (MODEL/requirements.txt)";
-            self.problems.warn(here, "environment", message);
+        self.check_mlflow_model(found.node, "model", job);
+        if top.find(&["environment"]).is_none() {
+            self.put_model_environment(name, "environment", here, job);
         }
     }
 

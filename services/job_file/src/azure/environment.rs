@@ -7,8 +7,9 @@ use std::time::SystemTime;
 use super::known::{CONTAINER, Effect, KnownKeys, PEOPLE, SERVICE};
 use super::layers::{Layer, LayerValue};
 use super::names::NameTable;
-use super::reader::Reader;
-use crate::{Entry, Fault, Node, Value, find, written};
+use super::reader::{JobFile, Reader};
+use crate::paths::is_url;
+use crate::{Entry, Fault, Location, Node, Value, find, other, written};
 
 const KEYS: KnownKeys = &[
     (Effect::Read, "$schema, image, build, conda_file"),
@@ -16,6 +17,10 @@ const KEYS: KnownKeys = &[
     (CONTAINER, "os_type"),
     (SERVICE, "inference_config"),
 ];
+/// What MLflow writes beside `MLmodel`, the first of which counts.
+const MODEL_FILES: [&str; 2] = ["requirements.txt", "conda.yaml"];
+/// The same, for a model that has none of them.
+const PYTHON_ENV: &str = "python_env.yaml";
 const REPLACE: &str = "--set environment=PATH names an interpreter or a requirements file";
 
 impl Reader<'_> {
@@ -52,6 +57,65 @@ impl Reader<'_> {
                 None
             }
         }
+    }
+
+    /// Adds the environment of an MLflow model without a script: that of the files beside `MLmodel`.
+    pub fn put_model_environment(&self, step: &str, field: &str, at: Location, job: &mut JobFile) {
+        if self.is_replaced(step, "environment") {
+            return;
+        }
+        let Some(model) = self.model_of(job) else { return };
+        let folder = Path::new(&model);
+        let file = MODEL_FILES.iter().map(|name| folder.join(name)).find(|path| !is_url(&model) && path.is_file());
+        if let Some(file) = file {
+            return job.put_text("environment", at, &self.written(&file.display().to_string()));
+        }
+        let listed = folder.join(PYTHON_ENV);
+        if !is_url(&model) && listed.is_file() {
+            let example = "dependencies: [\"pandas==2.2\"]";
+            let Some(entries) = other::read(&listed, at, field, example, self.problems) else { return };
+            if let Some(path) = self.problems.accept(at, field, self.python_env(&entries, &listed)) {
+                job.put_text("environment", at, &path);
+            }
+            return;
+        }
+        let message = format!(
+            "no environment is named, and none of {}, {PYTHON_ENV} lies beside MLmodel: the model runs with the default \
+             interpreter; {REPLACE}",
+            MODEL_FILES.join(", ")
+        );
+        self.problems.warn(at, field, message);
+    }
+
+    /// Writes the conda file that says what a `python_env.yaml` says, and returns its path.
+    fn python_env(&self, entries: &[Entry], listed: &Path) -> Result<String, Fault> {
+        let (at, folder) = (Location::File, listed.parent().unwrap_or(Path::new("/")));
+        let fault = |cause: String| {
+            let message = format!("{} makes no environment: {cause}; {REPLACE}", listed.display());
+            Fault::of(format!("{:?}", listed.display().to_string()), "python and a list `dependencies`").saying(message)
+        };
+        let mut pip = Vec::new();
+        for key in ["build_dependencies", "dependencies"] {
+            match find(entries, key).map(|node| &node.value) {
+                Some(Value::List(lines)) => pip.extend(lines.iter().map(|line| {
+                    let line = line.written();
+                    match line.strip_prefix("-r ") {
+                        Some(file) => Node::text(at, &format!("-r {}", folder.join(file.trim()).display())),
+                        None => Node::text(at, line),
+                    }
+                })),
+                Some(_) => return Err(fault(format!("`{key}` is no list"))),
+                None => {}
+            }
+        }
+        if pip.is_empty() {
+            return Err(fault("it lists no packages".to_owned()));
+        }
+        let python = find(entries, "python").map(|node| Node::text(at, &format!("python={}", node.written())));
+        let list = |items: Vec<Node>| Node { location: at, value: Value::List(items) };
+        let pip = Node { location: at, value: Value::Mapping(vec![Entry::new("pip", list(pip))]) };
+        let dependencies = list(python.into_iter().chain([pip]).collect());
+        self.conda_file(&[Entry::new("dependencies", dependencies)]).map_err(|error| fault(error.to_string()))
     }
 
     /// Writes a conda file that a document contains, and returns its path, which depends only on its content.

@@ -38,6 +38,9 @@ impl NameTable {
     }
 }
 
+/// The id of anything in a workspace, `/subscriptions/ID/resourceGroups/…`, begins with it.
+const SUBSCRIPTIONS: &str = "/subscriptions/";
+
 impl AzureNames {
     /// The variable in which scripts look names up on machines without `gristmill.toml`.
     pub const VARIABLE: &str = "GRISTMILL_AZUREML_NAMES";
@@ -75,8 +78,9 @@ impl AzureNames {
             return Err(Fault::new(node, "a path, a URL, or a name such as azureml:NAME:VERSION"));
         }
         let text = text.strip_prefix("file:").filter(|rest| !rest.starts_with("//")).unwrap_or(text);
-        if let Some(named) = text.strip_prefix("azureml:") {
-            return match named.strip_prefix("//") {
+        let is_id = text.starts_with(SUBSCRIPTIONS);
+        if let Some(named) = text.strip_prefix("azureml:").or_else(|| is_id.then_some(text)) {
+            return match named.strip_prefix("//").or_else(|| named.strip_prefix(SUBSCRIPTIONS)) {
                 Some(address) => self.long_address(address, table),
                 // `azureml:azureml://…` and `azureml:./path` occur.
                 None if is_url(named) || named.starts_with(['.', '/']) => {
@@ -87,6 +91,13 @@ impl AzureNames {
         }
         if let Some(address) = text.strip_prefix("wasbs://").or_else(|| text.strip_prefix("wasb://")) {
             return Ok(format!("abfss://{}", address.replacen(".blob.core.", ".dfs.core.", 1)));
+        }
+        if text.starts_with("adl://") {
+            let fault = Fault::new(node, "a path, https://, wasbs://, abfss://, s3://, gs://");
+            return Err(fault.saying(
+                "adl:// is Azure Data Lake Storage Gen1, which ended in 2024: copy the data to Gen2, and write \
+                 abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+            ));
         }
         match is_url(text) {
             true => Ok(text.to_owned()),

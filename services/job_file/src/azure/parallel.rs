@@ -1,5 +1,7 @@
 //! A parallel step or component as a job file.
 
+use std::path::Path;
+
 use protocol::TableFormat;
 
 use super::bindings::{Bound, Data, Target};
@@ -9,9 +11,12 @@ use super::layers::{LayerValue, Layers};
 use super::names::NameTable;
 use super::reader::{JobFile, Reader, job_name, number, reference};
 use super::scope::{Around, Scope, unknown};
+use crate::paths::is_url;
 use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Location, Node, Value, find, keys};
 
+/// The module of the Python package that runs an MLflow model.
+pub const MLFLOW: &str = "gristmill.mlflow_model";
 /// Reserved arguments that set a key of the job file, since the original reads them among the arguments.
 const SETTINGS: &[&str] = &[
     "mini_batch_size",
@@ -124,6 +129,8 @@ impl Reader<'_> {
                 false => Some(node.clone()),
             };
             job.put("entry_script", node);
+        } else if let Some(LayerValue { node, .. }) = layers.find(&["task", "model"]) {
+            job.put_text("entry_script", node.location, MLFLOW);
         } else if layers.find(&["task"]).is_some() {
             let fault = Fault::missing("the path of a script below code, or its name as a module");
             self.problems.add(layers.location_of(&["task"]), &format!("{prefix}task.entry_script"), fault);
@@ -132,8 +139,34 @@ impl Reader<'_> {
             self.environment(step, layers.find(&["task", "environment"]), &format!("{prefix}task.environment"));
         job.put("environment", environment);
         if let Some(found) = layers.find(&["task", "model"]) {
-            self.put_model(found, &format!("{prefix}task.model"), job);
+            let field = format!("{prefix}task.model");
+            self.put_model(found, &field, job);
+            if layers.find(&["task", "entry_script"]).is_none() {
+                let names_one = layers.find(&["task", "environment"]).is_some();
+                self.check_mlflow_model(found.node, &field, job);
+                if !names_one {
+                    self.put_model_environment(step, &format!("{prefix}task.environment"), found.node.location, job);
+                }
+            }
         }
+    }
+
+    /// Checks that the model of a job without a script is one of MLflow.
+    pub fn check_mlflow_model(&self, node: &Node, field: &str, job: &JobFile) {
+        let Some(path) = self.model_of(job) else { return };
+        if is_url(&path) || !Path::new(&path).exists() || Path::new(&path).join("MLmodel").is_file() {
+            return;
+        }
+        let message = format!("{path} has no file MLmodel, so it is no MLflow model, and no script is named");
+        let allowed = "a folder of an MLflow model, or a script";
+        let fault = Fault::of(format!("{:?}", Path::new(&path).display().to_string()), allowed);
+        self.problems.add(node.location, field, fault.saying(message));
+    }
+
+    /// Returns the path of the model of a job.
+    pub fn model_of(&self, job: &JobFile) -> Option<String> {
+        let node = job.0.iter().find(|entry| entry.key == "model").map(|entry| &entry.node)?;
+        self.locate(node, &self.folder, NameTable::Models).ok()
     }
 
     /// Adds `model`, which is a path, a name, or a mapping with one.

@@ -228,6 +228,8 @@ const REFUSED: &[(&str, &str)] = &[
         "environment: names packages that only conda installs (libgdal=3.8), and none of micromamba,",
     ),
     ("environment: old.yml", "environment: old.yml: it asks for Python 3.8, and scripts need 3.10 or newer"),
+    ("environment: wrong.txt", "environment: wrong.txt:2: there is no file … /none.txt; `--set environment=PATH`"),
+    ("environment: modules.yml", "environment: modules.yml: sklearn is the name of a module: write scikit-learn"),
     ("environment: {requirements: no-conda.yaml}", "environment.requirements: no list `dependencies`"),
     ("environment: nowhere.txt", "environment: nowhere.txt does not exist"),
     ("environment: ./data", "environment: data is not an executable file"),
@@ -284,6 +286,8 @@ fn every_problem_names_field_found_and_allowed() {
     workplace.write("conda.yml", "dependencies: [python=3.11, numpy=1.26, libgdal=3.8]");
     workplace.write("old.yml", "dependencies: [python=3.8]");
     workplace.write("no-conda.yaml", "a: b");
+    workplace.write("wrong.txt", "six\n-r none.txt\n");
+    workplace.write("modules.yml", "dependencies: [{pip: [pandas, sklearn]}]");
     for (changes, expected) in REFUSED {
         let (field, parts) = expected.split_once(": ").expect("a field and parts");
         let said = workplace.problems(changes);

@@ -43,10 +43,15 @@ def extend_search_path(snapshot, script):
         if entry in sys.path:
             sys.path.remove(entry)
         sys.path.insert(0, entry)
+    add_stand_ins()
+    importlib.invalidate_caches()
+
+
+def add_stand_ins():
+    """Makes the stand-ins for ``azureml`` and ``mltable`` importable, after everything else."""
     sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims"))
     sys.meta_path.insert(0, Beside())
     sys.meta_path.append(_AbsentModules())
-    importlib.invalidate_caches()
 
 
 class _AbsentModules:

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use protocol::{ResultEvent, ToProcess, Waiting};
+use protocol::{ResultEvent, SlotPhase, ToProcess, Waiting};
 use telemetry::metrics::CAUSE;
 use telemetry::{metrics, trace};
 use tokio_util::task::AbortOnDropHandle;
@@ -126,6 +126,9 @@ impl Executor {
         {
             state_of(running.process.id()).clone_into(&mut waiting.detail);
         }
+        if self.agent.spec.is_command() {
+            waiting = of_command(waiting);
+        }
         let line = format!("long: {}", describe(&waiting));
         self.log.main("INFO", &line);
         tracing::info!(job.id = self.agent.spec.job_id, "{line}");
@@ -143,6 +146,20 @@ impl Executor {
     }
 }
 
+/// Returns the wait for a command in its own words: its script only waits for it, in the only mini-batch.
+fn of_command(waiting: Waiting) -> Waiting {
+    match waiting.phase {
+        SlotPhase::Run => Waiting {
+            phase: SlotPhase::Command,
+            mini_batch: None,
+            detail: String::new(),
+            stack: String::new(),
+            ..waiting
+        },
+        _ => waiting,
+    }
+}
+
 fn describe(waiting: &Waiting) -> String {
     let Waiting { process, phase, seconds, detail, stack, .. } = waiting;
     let mini_batch = waiting.mini_batch.map_or(String::new(), |id| format!(", mini-batch {id}"));
@@ -151,4 +168,28 @@ fn describe(waiting: &Waiting) -> String {
     let detail = if detail.is_empty() { String::new() } else { format!(", {detail}") };
     let phase = if process.is_empty() { "" } else { phase.word() };
     format!("{process}{mini_batch}, for {seconds} s in {phase}{detail}{frame}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_for_a_command_names_no_mini_batch() {
+        let waiting = |phase| Waiting {
+            node: "0".into(),
+            process: "process000".into(),
+            mini_batch: Some(0),
+            phase,
+            seconds: 16,
+            since: 0,
+            detail: "it sleeps".into(),
+            stack: "  File \"command_step.py\", line 3 in run".into(),
+            printed: "epoch 1".into(),
+        };
+        let command = of_command(waiting(SlotPhase::Run));
+        assert_eq!(describe(&command), "process000, for 16 s in the command");
+        assert_eq!(command.printed, "epoch 1");
+        assert_eq!(of_command(waiting(SlotPhase::Init)).mini_batch, Some(0));
+    }
 }

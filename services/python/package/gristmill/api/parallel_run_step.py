@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gristmill.api.errors import warn
 from gristmill.api.inputs import absolute
 from gristmill.api.keywords import checked, checked_fields
-from gristmill.api.step_values import environment_of, input_of, path_of, target_of
+from gristmill.api.step_values import environment_of, input_of, path_of, target_of, variables_of
 
 if TYPE_CHECKING:
     from gristmill.api.job import Job
 
 SIZE = re.compile(r"\d+([kmg]b)?", re.IGNORECASE)
+FEW_BYTES = 1000
+"""No table has mini-batches below this."""
 BAD_IN_FILE_NAME = re.compile(r'[~"#%&*:<>?/\\{|}]')
 RESERVED = (
     *("mini_batch_size", "partition_keys", "output_action", "output", "append_row_file_name", "error_threshold"),
@@ -134,13 +137,43 @@ class ParallelRunConfig:
         if self.append_row_file_name is not None and BAD_IN_FILE_NAME.search(self.append_row_file_name):
             raise ValueError(f"append_row_file_name: {self.append_row_file_name!r} is no file name")
 
+    @classmethod
+    def load_yaml(cls, workspace: Any, path: str | os.PathLike[str]) -> ParallelRunConfig:
+        """Returns the configuration of a file, as ``save_to_yaml`` writes it. Relative paths start from the working
+        folder.
+
+        :param workspace: has the names of environments and compute targets, which ``gristmill.toml`` has here.
+        """
+        from gristmill.azureml_pipeline.configuration import keys_of
+
+        keys: dict[str, Any] = keys_of(path, workspace)  # type: ignore[no-untyped-call]
+        try:
+            return cls(**keys)
+        except TypeError as error:
+            raise TypeError(f"{path}: {error}") from None
+
+    def save_to_yaml(self, path: str | os.PathLike[str]) -> None:
+        """Writes the configuration to a file, which ``load_yaml`` reads."""
+        keys = {name: parameter_value(value, {}) for name, value in vars(self).items() if name != "environment"}
+        target = keys.pop("compute_target")
+        keys["compute_target_name"] = target if isinstance(target, str) else getattr(target, "name", None)
+        packages = getattr(self.environment, "conda_file", None)
+        keys["environment"] = {
+            "name": getattr(self.environment, "name", None),
+            "environmentVariables": variables_of(self.environment),
+            "python": {} if packages is None else {"condaDependencies": packages},
+        }
+        text = json.dumps({"parallel_run_config": keys}, indent=2, ensure_ascii=False)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
     def job_keys(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the keys of a job file that this configuration sets.
 
         :param values: of pipeline parameters, by name.
         """
         keys: dict[str, Any] = {
-            name: _value(getattr(self, name), values)
+            name: parameter_value(getattr(self, name), values)
             for name in (
                 *("description", "error_threshold", "allowed_failed_count", "allowed_failed_percent", "node_count"),
                 *("process_count_per_node", "mini_batch_size", "run_invocation_timeout", "run_max_try"),
@@ -151,7 +184,7 @@ class ParallelRunConfig:
         if keys["output_action"] == "summary_only":
             del keys["append_row_file_name"]
         if self.partition_keys is not None:
-            keys["partition_keys"] = _keys(_value(self.partition_keys, values))
+            keys["partition_keys"] = _keys(parameter_value(self.partition_keys, values))
         keys["entry_script"] = self.entry_script
         if self.source_directory is None:
             folder, keys["entry_script"] = os.path.split(absolute(self.entry_script))
@@ -159,12 +192,28 @@ class ParallelRunConfig:
         else:
             keys["source_directory"] = absolute(self.source_directory)
         keys["environment"] = environment_of(self.environment)
+        keys["environment_variables"] = {**variables_of(self.environment), **(keys["environment_variables"] or {})}
         return {name: value for name, value in keys.items() if value not in (None, {})}
+
+
+class StepOrder:
+    """The order that a driver gives to steps, beside that of their inputs."""
+
+    _after: list[Any] | None = None
+
+    def run_after(self, step: Any) -> None:
+        """Lets this step begin after another one, whose output it does not read."""
+        self._after = [*self.after, step]
+
+    @property
+    def after(self) -> list[Any]:
+        """The steps of ``run_after``."""
+        return self._after or []
 
 
 @checked_fields
 @dataclass(eq=False, repr=False)
-class ParallelRunStep:
+class ParallelRunStep(StepOrder):
     """A job: an entry script over every mini-batch of its inputs. ``submit`` starts it.
 
     :param name: 3 to 32 lower-case letters, digits and dashes.
@@ -207,8 +256,9 @@ class ParallelRunStep:
         self.arguments = list(self.arguments or [])
         self._check()
         # The producer of what a later step reads.
-        if hasattr(self.output, "folder_for"):
-            self.output.folder_for(self.name)
+        for output in self.writes():
+            if hasattr(output, "folder_for"):
+                output.folder_for(self.name)
 
     def _check(self) -> None:
         config = self.parallel_run_config
@@ -239,8 +289,9 @@ class ParallelRunStep:
         texts: list[tuple[Any, str]] = [(self.output, "${{output}}")] if self.output is not None else []
         document["inputs"] = []
         for position, value in enumerate(self.inputs):
-            name = str(getattr(value, "name", None) or f"input_{position}")
-            found = input_of(_value(value, values), f"input {name}")
+            named = value[0] if isinstance(value, tuple) else value
+            name = str(getattr(named, "name", None) or f"input_{position}")
+            found = self._input(parameter_value(value, values), name, values)
             if found["type"] == "tabular":
                 # As in Azure ML.
                 found = {"on_type_mismatch": "missing", **found}
@@ -251,8 +302,15 @@ class ParallelRunStep:
             texts.append((value, f"${{{{side_inputs.{name}}}}}"))
         if sides:
             document["side_inputs"] = {
-                name: path_of(_value(value, values), f"side input {name}") for name, value in sides.items()
+                name: path_of(parameter_value(value, values), f"side input {name}") for name, value in sides.items()
             }
+        outputs = {}
+        for value in self.writes():
+            if value is not self.output:
+                texts.append((value, f"${{{{outputs.{value.name}}}}}"))
+                outputs[value.name] = absolute(value.folder_for(self.name))
+        if outputs:
+            document["outputs"] = outputs
         if self.arguments:
             document["arguments"] = [_argument(one, texts, values) for one in self.arguments]
         if self.output is not None:
@@ -260,12 +318,38 @@ class ParallelRunStep:
             document["output"] = absolute(folder)
         return document
 
+    def _input(self, value: Any, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the keys of an input. Of a dataset whose kind nothing tells, a mini-batch of a few bytes does."""
+        found = input_of(value, f"input {name}")
+        as_files = getattr(getattr(value, "dataset", value), "file_input", None)
+        size = str(parameter_value(self.parallel_run_config.mini_batch_size, values))
+        if found["type"] != "tabular" or as_files is None or not size.isdigit() or int(size) >= FEW_BYTES:
+            return found
+        files: dict[str, Any] | None = as_files()
+        if files is None:
+            return found
+        warn(
+            f"input {name}: its files are the items, because mini_batch_size is {size}; a size such as '10KB' makes "
+            "rows of tables the items"
+        )
+        return files
+
     def job_parameters(self) -> set[str]:
         """Returns the names of the pipeline parameters that the step refers to."""
         candidates = [*vars(self.parallel_run_config).values(), *self.inputs, *(self.arguments or ())]
         candidates += _named(self.side_inputs).values()
         candidates += [getattr(one, "dataset", None) for one in candidates]
         return {one.name for one in candidates if isinstance(one, PipelineParameter)}
+
+    def reads(self) -> list[Any]:
+        """Returns its inputs and side inputs."""
+        return [*self.inputs, *_named(self.side_inputs).values()]
+
+    def writes(self) -> list[Any]:
+        """Returns its output, and those that only its arguments name."""
+        known = {id(getattr(one, "dataset", one)) for one in [*self.reads(), self.output]}
+        others = [one for one in self.arguments or () if hasattr(one, "folder_for") and id(one) not in known]
+        return [*([] if self.output is None else [self.output]), *others]
 
     def job_target(self) -> str | None:
         """Returns the compute target that the configuration names."""
@@ -309,11 +393,14 @@ def _keys(value: Any) -> list[str]:
     return value
 
 
-def _value(value: Any, values: Mapping[str, Any]) -> Any:
+def parameter_value(value: Any, values: Mapping[str, Any]) -> Any:
     """Returns the value of a parameter, and any other value unchanged."""
+    # With a `DataPathComputeBinding`, which says how a step gets the place.
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], PipelineParameter):
+        value = value[0]
     inside = getattr(value, "dataset", None)
     if isinstance(inside, PipelineParameter):
-        return _value(inside, values)
+        return parameter_value(inside, values)
     return values.get(value.name, value.default_value) if isinstance(value, PipelineParameter) else value
 
 
@@ -329,7 +416,7 @@ def _argument(argument: Any, texts: list[tuple[Any, str]], values: Mapping[str, 
     for value, text in texts:
         if argument is value and not isinstance(value, str):
             return text
-    argument = _value(argument, values)
+    argument = parameter_value(argument, values)
     if isinstance(argument, (str, int, float, bool)):
         return argument
     if isinstance(argument, os.PathLike):

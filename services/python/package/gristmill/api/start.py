@@ -285,7 +285,20 @@ def _start_step(step: Step, settings: dict[str, Any], target: str | None, fresh:
             arguments += ["--set", f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"]
     else:
         document |= replaced
-    return Job._begun(Child(arguments, text_of(document)), target)
+    try:
+        return Job._begun(Child(arguments, text_of(document)), target)
+    except InvalidJob as error:
+        config = getattr(step, "parallel_run_config", None) or getattr(step, "runconfig", None)
+        name = getattr(getattr(config, "environment", None), "name", None)
+        if name is None or not any(one.get("field") == "environment" for one in error.problems):
+            raise
+        # A driver has no option `--set`.
+        line = f'"{name}" = "PATH"'
+        raise InvalidJob(
+            f"{error}\nThe line {line} below [azureml.environments] in gristmill.toml replaces the environment {name}: "
+            "PATH is an interpreter, a virtual environment or a requirements file.",
+            error.problems,
+        ) from None
 
 
 def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:

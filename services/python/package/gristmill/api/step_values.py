@@ -145,6 +145,12 @@ def environment_of(value: Any) -> str | None:
     return None
 
 
+def variables_of(environment: Any) -> dict[str, str]:
+    """Returns the variables that an environment sets."""
+    found = getattr(environment, "environment_variables", None)
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
+
+
 def _conda_file(content: Mapping[str, Any]) -> str:
     text = json.dumps(content, indent=2, sort_keys=True)
     path = home() / "functions" / "environments" / f"{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.yml"

@@ -1,11 +1,16 @@
 """Compute targets by their names. Which machines they mean, ``gristmill.toml`` says."""
 
+import types
+
 
 class ComputeTarget:
     """A compute target by its name."""
 
     type = "local"
     provisioning_state = "Succeeded"
+    vm_size = None
+    # This machine is one node.
+    scale_settings = types.SimpleNamespace(minimum_node_count=0, maximum_node_count=1)
 
     def __init__(self, workspace=None, name="local", **_):
         self.workspace = workspace
@@ -27,6 +32,10 @@ class ComputeTarget:
     def get_status(self):
         """Returns the state."""
         return self
+
+    def serialize(self):
+        """Returns the state as a dictionary."""
+        return {"name": self.name, "provisioningState": self.provisioning_state}
 
     def __repr__(self):
         return f"{type(self).__name__}(name={self.name!r})"

@@ -2,13 +2,20 @@
 ``gristmill.mltable`` reads them."""
 
 import copy
+import fnmatch
+import hashlib
+import json
 import os
+import re
 import shutil
 import tempfile
+import uuid
 import warnings
 
-from gristmill.azureml_core import names
+from gristmill import yaml_files
+from gristmill.azureml_core import assets, names
 from gristmill.azureml_core.datastore import DataPath
+from gristmill.azureml_core.folders import home_folder
 from gristmill.azureml_core.unsupported import unsupported
 from gristmill.mltable import definition
 from gristmill.mltable.files import DEFINITION, absolute, files_of
@@ -20,7 +27,7 @@ _EXTENSIONS.update({".json": "jsonl", ".parquet": "parquet", ".pq": "parquet"})
 _JOB_TYPES = {"int": "int64", "float": "float64", "string": "string", "boolean": "bool", "datetime": "timestamp"}
 DOCUMENTS = (".txt", ".json")
 """Names that more often mean documents than tables. As the input of a step they are files."""
-_registered = {}
+_PARTITIONS = "extract_columns_from_partition_format"
 
 
 class PromoteHeadersBehavior:
@@ -51,15 +58,16 @@ class AbstractDataset:
         self.id = f"{name}:{version}" if name else None
 
     def register(self, workspace, name, description=None, tags=None, create_new_version=False):
-        """Returns it under a name that this process knows: there is no register of datasets here."""
+        """Returns it under a name of this machine, which ``get_by_name`` and ``azureml:NAME`` find."""
         made = copy.copy(self)
         made.name, made.description, made.tags = name, description, dict(tags or {})
-        made.version = 1
-        made.id = f"{name}:1"
-        _registered[name] = made
-        if name not in names.table("data"):
+        version = self._register(name)
+        made.version = int(version) if version.isdigit() else version
+        made.id = f"{name}:{made.version}"
+        if name in names.table("data"):
             warnings.warn(
-                f"dataset {name} has this name in this process alone: add a line to [azureml.data] of gristmill.toml",
+                f"dataset {name} is registered as version {version}, but [azureml.data] of gristmill.toml has a line "
+                "for this name, which comes first",
                 stacklevel=2,
             )
         return made
@@ -96,6 +104,19 @@ class FileDataset(AbstractDataset):
 
     _partition_format = None
 
+    @property
+    def partition_keys(self):
+        """The names in the partition format."""
+        return _names_in(self._partition_format)
+
+    def _register(self, name):
+        kind = next(iter(self._paths[0]))
+        if len(self._paths) == 1 and kind != "pattern" and self._partition_format is None:
+            return assets.register(name, self._places()[0], f"uri_{kind}")
+        entries = [{kind: place} for entry, place in zip(self._paths, self._places(), strict=True) for kind in entry]
+        steps = [{_PARTITIONS: self._partition_format}] if self._partition_format else []
+        return assets.register_table(name, _table_text(entries, steps))
+
     def to_path(self):
         """Returns the paths of the files from their common folder."""
         root = self._root()
@@ -130,6 +151,57 @@ class FileDataset(AbstractDataset):
 
 class TabularDataset(AbstractDataset):
     """A dataset of tables."""
+
+    _written = ()
+    """The steps as a file ``MLTable`` has them."""
+
+    @property
+    def partition_keys(self):
+        """The names in the partition format."""
+        formats = [one[_PARTITIONS] for one in self._written if _PARTITIONS in one]
+        return [name for text in formats for name in _names_in(text)]
+
+    def partition_by(self, partition_keys, target, name=None, show_progress=True, partition_as_file_dataset=False):
+        """Writes the rows as a Parquet file for each combination of values, and returns the dataset of these files."""
+        store, path = (target.datastore, target.path_on_datastore) if isinstance(target, DataPath) else target
+        folder = os.path.join(store._folder("partition_by", path), name or uuid.uuid4().hex[:8])
+        # What an earlier call has left would be read, too.
+        shutil.rmtree(folder, ignore_errors=True)
+        frame = self.to_pandas_dataframe()
+        missing = [key for key in partition_keys if key not in frame.columns]
+        if missing:
+            raise ValueError(f"partition_by: there is no column {missing[0]} (columns: {', '.join(frame.columns)})")
+        for values, rows in frame.groupby(list(partition_keys), sort=True, dropna=False):
+            parts = [str(value) for value in values]
+            for key, part in zip(partition_keys, parts, strict=True):
+                if "/" in part or part in ("", ".", ".."):
+                    raise ValueError(f"partition_by: the value {part!r} of {key} cannot be the name of a folder")
+            place = os.path.join(folder, *parts)
+            os.makedirs(place)
+            rows.drop(columns=list(partition_keys)).to_parquet(os.path.join(place, "rows.parquet"), index=False)
+        form = "/" + "/".join(f"{{{key}}}" for key in partition_keys) + "/rows.parquet"
+        if partition_as_file_dataset:
+            made = FileDatasetFactory.from_files(folder + "/", partition_format=form)
+        else:
+            made = TabularDatasetFactory.from_parquet_files(folder + "/", partition_format=form)
+        return made.register(None, name) if name else made
+
+    def definition_folder(self):
+        """Returns a folder with a file ``MLTable``, as the input of a script that reads the dataset."""
+        text = self._definition()
+        name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        folder = os.path.join(home_folder(), "functions", "tables", name)
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, DEFINITION), "w", encoding="utf-8") as file:
+            file.write(text)
+        return folder
+
+    def _register(self, name):
+        return assets.register_table(name, self._definition())
+
+    def _definition(self):
+        entries = [{kind: place} for entry, place in zip(self._paths, self._places(), strict=True) for kind in entry]
+        return _table_text(entries, list(self._written))
 
     def to_pandas_dataframe(self, on_error="null", out_of_range_datetime="null"):
         """Reads the dataset."""
@@ -169,6 +241,7 @@ class TabularDataset(AbstractDataset):
     def _with(self, name, settings):
         made = copy.copy(self)
         made._steps = [*self._steps, definition.step(name, settings)]
+        made._written = (*self._written, {name: settings})
         return made
 
     def _table(self):
@@ -177,6 +250,30 @@ class TabularDataset(AbstractDataset):
 
 class RegisteredDataset(TabularDataset, FileDataset):
     """A dataset by its name, of which only the place is known: tables by the names of the files, or files."""
+
+    are_files = False
+    """Whether the register says that its items are files."""
+
+    @property
+    def partition_keys(self):
+        """The names in the partition format of its file ``MLTable``."""
+        (place,) = self._places()
+        file = os.path.join(place, DEFINITION)
+        if not os.path.isfile(file):
+            return []
+        steps = yaml_files.read(file).get("transformations") or []
+        return [name for one in steps if isinstance(one, dict) for name in _names_in(one.get(_PARTITIONS))]
+
+    def definition_folder(self):
+        """Returns its place, which a script reads as this dataset."""
+        (place,) = self._places()
+        return place
+
+    def _register(self, name):
+        (place,) = self._places()
+        is_table = os.path.isfile(os.path.join(place, DEFINITION))
+        kind = "mltable" if is_table else "uri_file" if os.path.isfile(place) else "uri_folder"
+        return assets.register(name, place, kind)
 
     def _table(self):
         (place,) = self._places()
@@ -194,9 +291,15 @@ class RegisteredDataset(TabularDataset, FileDataset):
         (place,) = self._places()
         if os.path.isfile(os.path.join(place, DEFINITION)):
             return {"type": "tabular", "format": "mltable", "paths": [place]}
-        if "://" not in place and self._format() is not None and not self._first().endswith(DOCUMENTS):
+        may_be_table = not self.are_files and "://" not in place and self._format() is not None
+        if may_be_table and not self._first().endswith(DOCUMENTS):
             return TabularDataset.job_input(self)
         return FileDataset.job_input(self)
+
+    def file_input(self):
+        """Returns the keys of an input whose items are files; ``None`` for a table with a definition."""
+        (place,) = self._places()
+        return None if os.path.isfile(os.path.join(place, DEFINITION)) else FileDataset.job_input(self)
 
     def _format(self):
         return _EXTENSIONS.get(os.path.splitext(self._first())[1])
@@ -233,6 +336,15 @@ class FileDatasetFactory:
         made = FileDataset(entries(path))
         made._partition_format = partition_format
         return made
+
+    @staticmethod
+    def upload_directory(src_dir, target, pattern=None, overwrite=False, show_progress=True):
+        """Copies the files of a folder to a place in a datastore, and returns them as a dataset."""
+        place = target if isinstance(target, DataPath) else DataPath(*target)
+        found = [os.path.join(root, name) for root, _, names_ in os.walk(src_dir) for name in names_]
+        chosen = [path for path in found if pattern is None or fnmatch.fnmatch(os.path.relpath(path, src_dir), pattern)]
+        place.datastore.upload_files(chosen, src_dir, place.path_on_datastore, overwrite)
+        return FileDatasetFactory.from_files(place.located().rstrip("/") + "/")
 
 
 class TabularDatasetFactory:
@@ -307,14 +419,12 @@ class Dataset:
     def get_by_name(workspace, name, version="latest"):
         """Returns the dataset of a name, by default its newest version."""
         wanted = None if version in (None, "latest") else str(version)
-        try:
-            place = names.data(name, wanted)
-        except names.UnknownName:
-            if name in _registered and wanted in (None, "1"):
-                return _registered[name]
-            raise
+        place = names.data(name, wanted)
         number = wanted or names.version_of(name) or "1"
-        return RegisteredDataset(entries(place), (), name, int(number) if number.isdigit() else number)
+        made = RegisteredDataset(entries(place), (), name, int(number) if number.isdigit() else number)
+        _, registered = assets.find(name, wanted) or (None, {})
+        made.are_files = registered.get("path") == place and registered.get("type") in ("uri_file", "uri_folder")
+        return made
 
     @staticmethod
     def get_by_id(workspace, id, **_):
@@ -325,18 +435,32 @@ class Dataset:
     @staticmethod
     def get_all(workspace):
         """Returns the newest version of every dataset."""
-        known = dict.fromkeys([key.partition(":")[0] for key in names.table("data")] + [*_registered])
+        known = dict.fromkeys([key.partition(":")[0] for key in names.table("data")] + assets.names())
         return {name: Dataset.get_by_name(workspace, name) for name in known}
 
 
 def _tabular(path, reader, settings, column_types, partition_format):
     steps = [definition.step(reader, settings)]
+    written = [{reader: settings}]
     if partition_format:
-        steps.append(definition.step("extract_columns_from_partition_format", partition_format))
+        steps.append(definition.step(_PARTITIONS, partition_format))
+        written.append({_PARTITIONS: partition_format})
     if column_types:
         types = [{"columns": name, "column_type": kind} for name, kind in column_types.items()]
         steps.append(definition.step("convert_column_types", types))
-    return TabularDataset(entries(path), steps)
+        written.append({"convert_column_types": types})
+    made = TabularDataset(entries(path), steps)
+    made._written = tuple(written)
+    return made
+
+
+def _table_text(paths, steps):
+    """Returns the text of a file ``MLTable``."""
+    return json.dumps({"paths": paths, "transformations": steps}, indent=2, default=lambda one: one.written)
+
+
+def _names_in(partition_format):
+    return re.findall(r"\{([^{}:]+)(?::[^{}]*)?\}", partition_format or "")
 
 
 def entries(path):

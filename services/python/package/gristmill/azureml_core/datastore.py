@@ -2,16 +2,25 @@
 
 import os
 import shutil
+import warnings
 
 from gristmill.azureml_core import names
 from gristmill.azureml_core.folders import home_folder
 from gristmill.azureml_core.unsupported import unsupported
 
 DEFAULT = "workspaceblobstore"
+_registered = {}
+"""Names of this process alone, with their URLs."""
 
 
 class Datastore:
     """A datastore: a folder of this machine, or a URL."""
+
+    # Those of Azure; credentials come from the environment.
+    account_name = None
+    account_key = None
+    sas_token = None
+    container_name = None
 
     def __new__(cls, workspace=None, name=None):
         # As in the SDK, the constructor and `get` are the same.
@@ -32,6 +41,62 @@ class Datastore:
         of Gristmill."""
         known = names.table("datastores")
         return cls(workspace, next(iter(known)) if len(known) == 1 else DEFAULT)
+
+    @classmethod
+    def register_azure_blob_container(
+        cls, workspace, datastore_name, container_name, account_name, sas_token=None, account_key=None, **_
+    ):
+        """Returns the container, under a name that this process knows; a line of the table comes first."""
+        url = account_name and f"wasbs://{container_name}@{account_name}.blob.core.windows.net"
+        return cls._register(workspace, datastore_name, url, account_name, container_name, sas_token or account_key)
+
+    @classmethod
+    def register_azure_data_lake_gen2(
+        cls,
+        workspace,
+        datastore_name,
+        filesystem,
+        account_name,
+        tenant_id=None,
+        client_id=None,
+        client_secret=None,
+        **_,
+    ):
+        """Returns the file system, under a name that this process knows; a line of the table comes first."""
+        url = account_name and f"abfss://{filesystem}@{account_name}.dfs.core.windows.net"
+        return cls._register(workspace, datastore_name, url, account_name, filesystem, client_secret)
+
+    @classmethod
+    def register_azure_file_share(cls, workspace, datastore_name, *_, **__):
+        """Returns the folder or URL of the line of the table, which a file share needs."""
+        return cls(workspace, datastore_name)
+
+    @staticmethod
+    def register_azure_sql_database(workspace, datastore_name, *_, **__):
+        """Raises an error that says what to do instead."""
+        raise NotImplementedError(
+            f"datastore {datastore_name} is a database, which no job reads: write its rows to files first, such as "
+            "Parquet"
+        )
+
+    register_azure_my_sql = register_azure_postgre_sql = register_azure_sql_database
+
+    @classmethod
+    def _register(cls, workspace, name, url, account, container, secret):
+        if name not in names.table("datastores"):
+            if not url:
+                # Names the line to add.
+                names.datastore(name)
+            if secret:
+                warnings.warn(
+                    f"datastore {name}: its key is not used; jobs read {url} with the credentials of the environment "
+                    "(AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, …)",
+                    stacklevel=3,
+                )
+            _registered[name] = url
+        made = cls(workspace, name)
+        made.account_name, made.container_name = account, container
+        return made
 
     def path_of(self, relative):
         """Returns the path or URL of a file or folder in it."""
@@ -113,10 +178,53 @@ class DataPath:
     __str__ = __fspath__
 
 
+class DataPathComputeBinding:
+    """How a step gets a place, which has no effect."""
+
+    def __init__(self, mode="mount", path_on_compute=None, overwrite=False):
+        self.mode = mode
+        self.path_on_compute = path_on_compute
+        self.overwrite = overwrite
+
+
+class DataReference(DataPath):
+    """A place in a datastore, under a name: an input of a step, or where it writes."""
+
+    def __init__(
+        self,
+        datastore,
+        data_reference_name=None,
+        path_on_datastore=None,
+        mode="mount",
+        path_on_compute=None,
+        overwrite=False,
+    ):
+        super().__init__(datastore, path_on_datastore, data_reference_name or datastore.name)
+        self.data_reference_name = self.name
+        self.mode = mode
+
+    def located(self):
+        """Returns the path or URL. A folder of this machine is made, because a step may write there first."""
+        place = super().located()
+        if "://" not in place and not os.path.exists(place):
+            os.makedirs(place, exist_ok=True)
+        return place
+
+    def path(self, path=None, data_reference_name=None):
+        """Returns a place in it."""
+        return DataReference(self.datastore, data_reference_name, os.path.join(self.path_on_datastore, path or ""))
+
+    def as_mount(self):
+        """Returns it."""
+        return self
+
+    as_download = as_upload = as_mount
+
+
 def _root_of(name):
     if name == DEFAULT and name not in names.table("datastores"):
         return os.path.join(home_folder(), "datastores", DEFAULT)
-    return names.datastore(name)
+    return _registered.get(name) or names.datastore(name)
 
 
 def _copy(source, target, overwrite):

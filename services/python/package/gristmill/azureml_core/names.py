@@ -7,6 +7,7 @@ import os
 import re
 
 from gristmill import contract
+from gristmill.azureml_core import assets
 
 VARIABLE = "GRISTMILL_AZUREML_NAMES"
 """``{"datastores": {NAME: PATH}, "data": {"NAME:VERSION": PATH}, "models": …}``; a path is absolute, or a URL."""
@@ -33,6 +34,8 @@ def datastore(name):
 def data(name, version=None):
     """Returns the path or URL of a data asset: of the version if it has a line, else of every version."""
     found = _place("data", name, version)
+    if found is None and (registered := assets.find(name, version)) is not None:
+        found = registered[1]["path"]
     if found is None:
         raise UnknownName(_missing("data", "data", name, name if version is None else f"{name}:{version}"))
     return found
@@ -40,8 +43,17 @@ def data(name, version=None):
 
 def model(name, version=None):
     """Returns the path or URL of a model, like that of a data asset; ``None`` if no table can be read or has it."""
+    return _optional("models", name, version)
+
+
+def environment(name, version=None):
+    """Returns the interpreter or file that stands for an environment, as `model` does."""
+    return _optional("environments", name, version)
+
+
+def _optional(kind, name, version):
     try:
-        return _place("models", name, version)
+        return _place(kind, name, version)
     except UnknownName:
         return None
 
@@ -59,7 +71,7 @@ def _place(kind, name, version):
 
 def version_of(name):
     """Returns the newest version of a data asset that has a line of its own, or ``None``."""
-    versions = _versions_of(name, table("data"))
+    versions = _versions_of(name, table("data")) or assets.versions(name)
     return versions[-1] if versions else None
 
 
@@ -148,7 +160,8 @@ def _versions_of(name, found):
 
 
 def _missing(what, kind, name, key):
-    known = ", ".join(sorted(table(kind))) or "none"
+    registered = assets.names() if kind == "data" else []
+    known = ", ".join(sorted({*table(kind), *registered})) or "none"
     line = f'{key} = "PATH OR URL"' if re.fullmatch(r"[\w-]+", key) else f'"{key}" = "PATH OR URL"'
     return (
         f"{what} {name} has no place here (known: {known}): "

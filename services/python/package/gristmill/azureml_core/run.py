@@ -272,7 +272,7 @@ class SideInput(str):
         return getattr(RegisteredDataset(entries(str(self)), (), os.path.basename(self)), name)
 
 
-_OfflineRun = Run
+_OfflineRun = Experiment._run = Run
 
 
 def _output_folder():

@@ -6,12 +6,14 @@ from gristmill.azureml_core.unsupported import unsupported
 class Workspace:
     """The workspace that scripts pass to other calls."""
 
-    location = "local"
-
-    def __init__(self, subscription_id=None, resource_group=None, workspace_name="local", **_):
+    def __init__(
+        self, subscription_id="local", resource_group="local", workspace_name="local", auth=None, location=None, **_
+    ):
+        # Drivers print them as texts.
         self.subscription_id = subscription_id
         self.resource_group = resource_group
         self.name = workspace_name
+        self.location = location or "local"
 
     @classmethod
     def from_config(cls, *_, **__):
@@ -19,9 +21,9 @@ class Workspace:
         return cls()
 
     @classmethod
-    def get(cls, name="local", **_):
+    def get(cls, name="local", auth=None, subscription_id="local", resource_group="local", location=None, **_):
         """Returns the local workspace, for any name."""
-        return cls(workspace_name=name)
+        return cls(subscription_id, resource_group, name, location=location)
 
     @property
     def models(self):
@@ -47,19 +49,24 @@ class Workspace:
 
     @property
     def compute_targets(self):
-        """Returns none: any name is a compute target, and none has to be created."""
-        return {}
+        """Returns one for any name: none has to be created."""
+        return _Targets(self)
 
     @property
     def environments(self):
-        """Returns none: there is no register of environments."""
-        return {}
+        """Returns those of the table ``[azureml.environments]``; by its name, also any other one."""
+        return _Environments(self)
 
     def get_default_datastore(self):
         """Returns the datastore for files without another one."""
         from gristmill.azureml_core.datastore import Datastore
 
-        return Datastore.get_default(self)
+        chosen = self.__dict__.get("_default_datastore")
+        return Datastore.get_default(self) if chosen is None else Datastore(self, chosen)
+
+    def set_default_datastore(self, name):
+        """Chooses the datastore that ``get_default_datastore`` returns."""
+        self._default_datastore = name
 
     def get_default_keyvault(self):
         """Returns the key vault, whose secrets are environment variables."""
@@ -69,7 +76,7 @@ class Workspace:
 
     def get_details(self):
         """Returns the name."""
-        return {"name": self.name}
+        return {"name": self.name, "location": self.location}
 
     def __getattr__(self, name):
         raise unsupported(f"Workspace.{name}")
@@ -79,3 +86,40 @@ class Workspace:
 
     def write_config(self, *_, **__):
         """Does nothing: the local workspace needs no file."""
+
+
+class _Targets(dict):
+    """Compute targets by their names."""
+
+    def __init__(self, workspace):
+        super().__init__()
+        self._workspace = workspace
+
+    def __contains__(self, name):
+        return True
+
+    def __missing__(self, name):
+        from gristmill.azureml_core.compute import AmlCompute
+
+        return AmlCompute(self._workspace, name)
+
+    def get(self, name, default=None):
+        """Returns the target of this name."""
+        return self[name]
+
+
+class _Environments(dict):
+    """Environments by their names."""
+
+    def __init__(self, workspace):
+        from gristmill.azureml_core import names
+        from gristmill.azureml_core.environment import Environment
+
+        found = dict.fromkeys(key.partition(":")[0] for key in names.table("environments"))
+        super().__init__({name: Environment.get(workspace, name) for name in found})
+        self._workspace = workspace
+
+    def __missing__(self, name):
+        from gristmill.azureml_core.environment import Environment
+
+        return Environment.get(self._workspace, name)

@@ -48,8 +48,18 @@ class _Output:
     def __init__(self, name, destination):
         self.name = name
         self.producer = None
+        self.registers_as = None
         self._destination = destination
         self._table = None
+
+    def register_on_complete(self, name, description=None, tags=None):
+        """Returns it; the register of this machine gets the name once the step has completed."""
+        self.registers_as = name
+        return self
+
+    def register(self, name, description=None, tags=None, create_new_version=True):
+        """Returns it; the register of this machine gets the name once the step has completed."""
+        return self.register_on_complete(name)
 
     def folder_for(self, step):
         """Returns the folder or URL, as the output of this step: ``outputs/STEP/NAME`` unless it has a destination."""
@@ -68,6 +78,14 @@ class _Output:
         if self.producer is None:
             raise ValueError(f"{self.name} is the output of no step: pass it as `output` of one")
         return os.path.join("outputs", self.producer, self.name)
+
+    def relative_path(self, run_id):
+        """Returns the path in its datastore, as that of the run of its step."""
+        if isinstance(self._destination, (tuple, list)):
+            store = self._destination[0]
+            root = store.path_of("") if hasattr(store, "path_of") else "outputs"
+            return self.path.removeprefix(root).strip("/")
+        return f"azureml/{run_id}/{self.name}"
 
     def job_input(self):
         """Returns the keys of one input of a job file, without its name."""
@@ -150,10 +168,6 @@ class OutputFileDatasetConfig(_Output):
 
     def as_upload(self, overwrite=False, source_globs=None):
         """Returns it in this mode, which has no effect."""
-        return self
-
-    def register_on_complete(self, name, description=None, tags=None):
-        """Returns it; there is no register of datasets here."""
         return self
 
     def as_input(self, name=None):

@@ -7,7 +7,11 @@ import sys
 from gristmill.api.errors import GristmillError
 from gristmill.api.keywords import checked, nearest
 from gristmill.api.parallel_run_step import ParallelRunStep
+from gristmill.azureml_core import assets
+from gristmill.azureml_pipeline.python_script_step import PythonScriptStep
+from gristmill.azureml_pipeline.refused import NO_SERVICE, refused
 
+STEPS = (ParallelRunStep, PythonScriptStep)
 STATES = {"Completed": "Finished", "Failed": "Failed", "Canceled": "Canceled", "Queued": "NotStarted"}
 """States of a run by those of a job; the others are Running."""
 
@@ -33,6 +37,10 @@ class Pipeline:
         """Returns a list of problems: constructing the steps has checked them."""
         return []
 
+    def publish(self, *_, **__):
+        """Raises an error that says what to do instead."""
+        raise refused("Pipeline.publish", NO_SERVICE)
+
     def submit(self, experiment_name="local", pipeline_parameters=None, regenerate_outputs=False, **_):
         """Starts the pipeline, and returns its run. Of several steps all but the last one have ended then."""
         return submit(self.steps, pipeline_parameters, fresh=regenerate_outputs)
@@ -49,6 +57,7 @@ def submit(steps, pipeline_parameters=None, fresh=False):
     for step in steps:
         if runs:
             runs[-1].job.wait()
+            runs[-1].register()
         own = {name: value for name, value in values.items() if name in step.job_parameters()}
         runs.append(StepRun(step, step.submit(fresh=fresh, pipeline_parameters=own)))
     return PipelineRun(runs)
@@ -56,10 +65,12 @@ def submit(steps, pipeline_parameters=None, fresh=False):
 
 def submit_to_experiment(config, **settings):
     """Starts what ``Experiment.submit`` gets: a pipeline or a step."""
-    if isinstance(config, ParallelRunStep):
+    if isinstance(config, STEPS):
         config = Pipeline(steps=[config])
     if not isinstance(config, Pipeline):
-        raise TypeError(f"submit takes a Pipeline or a ParallelRunStep here, not a {type(config).__name__}")
+        raise TypeError(
+            f"submit takes a Pipeline, a ParallelRunStep or a PythonScriptStep here, not a {type(config).__name__}"
+        )
     return config.submit(
         pipeline_parameters=settings.get("pipeline_parameters"),
         regenerate_outputs=settings.get("regenerate_outputs") or False,
@@ -74,6 +85,7 @@ class _Run:
 
     def get_status(self):
         """Returns NotStarted, Running, Finished, Failed or Canceled."""
+        self.register()
         return STATES.get(self.job.state, "Running")
 
     @property
@@ -94,6 +106,9 @@ class _Run:
             if raise_on_error:
                 raise
         return self.get_status()
+
+    def register(self):
+        """Gives the register of this machine the outputs of a completed step that ask for it."""
 
     def cancel(self):
         """Stops the job; what is committed stays."""
@@ -120,15 +135,30 @@ class StepRun(_Run):
     def __init__(self, step, job):
         super().__init__(job)
         self.name = step.name
-        self._output = step.output
+        self._outputs = step.writes()
+        self._are_registered = False
+
+    def register(self):
+        """Gives the register of this machine the outputs of a completed step that ask for it."""
+        asking = [output for output in self._outputs if getattr(output, "registers_as", None)]
+        if not asking or self._are_registered or self.job.state != "Completed":
+            return
+        for output in asking:
+            path = output.path if "://" in output.path else os.path.abspath(output.path)
+            assets.register(output.registers_as, path, "uri_folder")
+        self._are_registered = True
 
     def get_output_data(self, name=None):
-        """Returns the output, which ``download`` copies."""
-        output = self._output
-        known = getattr(output, "name", self.name)
-        if name is not None and name not in (known, getattr(output, "output_name", known)):
-            raise ValueError(f"step {self.name} has no output {name}: {nearest(name, [known])}")
-        return StepOutput(known, output.path if hasattr(output, "path") else os.fspath(output))
+        """Returns an output, which ``download`` copies."""
+        known = {getattr(output, "name", self.name): output for output in self._outputs}
+        others = {output.output_name: output for output in self._outputs if hasattr(output, "output_name")}
+        output = next(iter(known.values()), None) if name is None else known.get(name, others.get(name))
+        if output is None:
+            raise ValueError(f"step {self.name} has no output {name}: {nearest(str(name), known)}")
+        named = getattr(output, "name", self.name)
+        if not hasattr(output, "path"):
+            return StepOutput(named, os.fspath(output), f"azureml/{self.id}/{named}")
+        return StepOutput(named, output.path, output.relative_path(self.id))
 
     get_output = get_output_data
 
@@ -144,15 +174,16 @@ class StepRun(_Run):
 class StepOutput:
     """The output of a step."""
 
-    def __init__(self, name, path):
+    def __init__(self, name, path, path_on_datastore):
         self.name = name
-        self.path_on_datastore = self.path = path
+        self.path = path
+        self.path_on_datastore = path_on_datastore
 
     def download(self, local_path, overwrite=None, show_progress=None):
-        """Copies the folder to ``local_path``, and returns the number of files."""
+        """Copies the folder to its ``path_on_datastore`` below ``local_path``, and returns the number of files."""
         if "://" in self.path:
             raise GristmillError(f"{self.path} is in a store: copy it with the store's own command")
-        shutil.copytree(self.path, os.path.join(local_path, self.name), dirs_exist_ok=True)
+        shutil.copytree(self.path, os.path.join(local_path, self.path_on_datastore), dirs_exist_ok=True)
         return sum(len(files) for _, _, files in os.walk(self.path))
 
     def get_port_data_reference(self):
@@ -166,6 +197,15 @@ class PipelineRun(_Run):
     def __init__(self, runs):
         super().__init__(runs[-1].job)
         self._runs = runs
+
+    def register(self):
+        """Does so for every step."""
+        for run in self._runs:
+            run.register()
+
+    def publish_pipeline(self, *_, **__):
+        """Raises an error that says what to do instead."""
+        raise refused("PipelineRun.publish_pipeline", NO_SERVICE)
 
     def get_steps(self):
         """Iterates over the runs of the steps."""
@@ -184,17 +224,33 @@ def _flat(steps):
     for step in steps if isinstance(steps, (list, tuple)) else [steps]:
         if isinstance(step, (list, tuple)):
             yield from _flat(step)
-        elif isinstance(step, ParallelRunStep):
+        elif isinstance(step, STEPS):
             yield step
+        elif isinstance(step, StepSequence):
+            yield from _flat(step.steps)
         else:
-            raise TypeError(f"a pipeline holds steps of the kind ParallelRunStep here, not a {type(step).__name__}")
+            raise TypeError(
+                f"a pipeline holds steps of the kinds ParallelRunStep and PythonScriptStep here, not a "
+                f"{type(step).__name__}"
+            )
+
+
+class StepSequence:
+    """Steps, each after the one before."""
+
+    def __init__(self, steps=None):
+        self.steps = list(steps or [])
+        for before, after in zip(self.steps, self.steps[1:], strict=False):
+            for step in after if isinstance(after, (list, tuple)) else [after]:
+                for earlier in before if isinstance(before, (list, tuple)) else [before]:
+                    step.run_after(earlier)
 
 
 def _in_order(steps):
     """Returns steps after those whose outputs they read."""
     if not steps:
         raise ValueError("steps is empty: pass a ParallelRunStep")
-    producers = {id(step.output): step for step in steps if step.output is not None}
+    producers = {id(output): step for step in steps for output in step.writes()}
     ordered = []
     underway = []
 
@@ -204,11 +260,13 @@ def _in_order(steps):
         if step in underway:
             raise ValueError(f"step {step.name} reads what it leads to: {', '.join(one.name for one in underway)}")
         underway.append(step)
-        sides = step.side_inputs.values() if hasattr(step.side_inputs, "values") else step.side_inputs or []
-        for value in [*step.inputs, *sides]:
+        for value in step.reads():
             producer = producers.get(id(value)) or producers.get(id(getattr(value, "dataset", None)))
             if producer is not None:
                 add(producer)
+        for earlier in step.after:
+            if earlier in steps:
+                add(earlier)
         underway.remove(step)
         ordered.append(step)
 

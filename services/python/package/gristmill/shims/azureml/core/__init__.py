@@ -13,6 +13,7 @@ from azureml.core.experiment import Experiment
 from azureml.core.keyvault import Keyvault
 from azureml.core.model import Model
 from azureml.core.run import Run
+from azureml.core.runconfig import RunConfiguration
 from azureml.core.workspace import Workspace
 
 VERSION = "0.0.0"
@@ -28,6 +29,7 @@ __all__ = [
     "Keyvault",
     "Model",
     "Run",
+    "RunConfiguration",
     "Workspace",
 ]
 

@@ -1,6 +1,20 @@
 from azureml._absent import absent
-from gristmill.azureml_core.environment import CondaDependencies, Environment
+from gristmill.azureml_core.environment import (
+    DEFAULT_CPU_IMAGE,
+    DEFAULT_GPU_IMAGE,
+    CondaDependencies,
+    Environment,
+    RCranPackage,
+    RSection,
+)
 
-__all__ = ["CondaDependencies", "Environment"]
+__all__ = [
+    "DEFAULT_CPU_IMAGE",
+    "DEFAULT_GPU_IMAGE",
+    "CondaDependencies",
+    "Environment",
+    "RCranPackage",
+    "RSection",
+]
 
 __getattr__ = absent(__name__)

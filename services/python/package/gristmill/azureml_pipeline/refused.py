@@ -1,0 +1,66 @@
+"""What needs a workspace: its use is an error that says what to do instead."""
+
+NO_SERVICE = (
+    "no service keeps pipelines here: call submit, and start this driver regularly with cron, a systemd timer or a "
+    "scheduler of your cloud"
+)
+
+
+def refused(what, instead):
+    """Returns the error."""
+    return NotImplementedError(f"{what}: {instead}")
+
+
+class PublishedPipeline:
+    """Pipelines that a service keeps: there are none."""
+
+    @staticmethod
+    def list(*_, **__):
+        """Returns none."""
+        return []
+
+    get_all = list
+
+    @staticmethod
+    def get(*_, **__):
+        """Raises an error that says what to do instead."""
+        raise refused("PublishedPipeline.get", NO_SERVICE)
+
+
+class PipelineEndpoint:
+    """Addresses of pipelines that a service keeps: there are none."""
+
+    @staticmethod
+    def list(*_, **__):
+        """Returns none."""
+        return []
+
+    @staticmethod
+    def get(*_, **__):
+        """Raises an error that says what to do instead."""
+        raise refused("PipelineEndpoint", NO_SERVICE)
+
+    publish = get
+
+
+class ScheduleRecurrence:
+    """When a schedule would start a pipeline."""
+
+    def __init__(self, *_, **__):
+        pass
+
+
+class Schedule:
+    """Schedules of a service: there are none."""
+
+    @staticmethod
+    def list(*_, **__):
+        """Returns none."""
+        return []
+
+    @staticmethod
+    def create(*_, **__):
+        """Raises an error that says what to do instead."""
+        raise refused(
+            "Schedule.create", "start this driver regularly with cron, a systemd timer or a scheduler of your cloud"
+        )

@@ -1,0 +1,3 @@
+from gristmill.azureml_pipeline import PythonScriptStep
+
+__all__ = ["PythonScriptStep"]
