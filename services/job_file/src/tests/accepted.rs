@@ -213,7 +213,7 @@ fn columns_set_types_with_and_without_selection() {
         [("b", Boolean), ("d", DateTimeDayFirst), ("f", Float), ("i", Integer), ("s", Text), ("t", DateTimeMonthFirst)];
     let expected = expected.map(|(name, column_type)| typed(name, column_type)).to_vec();
     assert_eq!(table(all), (vec![], expected), "types alone leave no column out");
-    assert_eq!(table("columns: [z, {code: string, a: float64}]").columns, ["z", "code", "a"]);
+    assert_eq!(table("columns: [z, {code: string, a: float64}]").0, ["z", "code", "a"]);
     let some = table("columns: [z, {code: string}, a]");
     assert_eq!(some, (names(&["z", "code", "a"]), vec![typed("code", ColumnType::Text)]));
     let json = table("format: jsonl, columns: {late: json}");
