@@ -1,5 +1,6 @@
 //! Progress and result of a job, as `status`, `run --json` and `result.json` show them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -191,6 +192,9 @@ pub struct JobResult {
     /// written there since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_version: Option<FileVersion>,
+    /// Further folders and URLs that the script writes, by name; none unless the job has completed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub outputs: BTreeMap<String, String>,
     /// Columns of the final file, in the native formats.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<OutputColumn>,
@@ -271,6 +275,7 @@ impl JobResult {
             cause: None,
             output: None,
             output_version: None,
+            outputs: BTreeMap::new(),
             columns: Vec::new(),
             mini_batches: Counts::default(),
             items: Counts::default(),

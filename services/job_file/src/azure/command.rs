@@ -3,7 +3,7 @@
 use super::expression;
 use super::known::{self, Effect, KnownKeys};
 use super::layers::{LayerValue, Layers};
-use super::reader::{JobFile, Reader, job_name};
+use super::reader::{JobFile, Reader};
 use super::scope::{Around, Scope};
 use crate::{Fault, Value};
 
@@ -24,7 +24,7 @@ impl Reader<'_> {
         let scope = Scope::read(self, layers, around);
         let mut job = JobFile::default();
         let here = layers.location_of(&["command", "component", "type"]);
-        job.put_text("name", here, &job_name(around.step));
+        job.put_text("name", here, around.job);
         self.put_description(layers, &mut job);
         job.put_text("entry_script", here, ENTRY_SCRIPT);
         if let Some(found) = layers.find(&["code"]) {

@@ -6,8 +6,8 @@ use super::bindings::{Bound, Data, Target};
 use super::expression;
 use super::known;
 use super::layers::{LayerValue, Layers};
-use super::names::NameTable;
-use super::reader::{JobFile, Reader, job_name, number, reference};
+use super::names::{NameTable, Versioned};
+use super::reader::{JobFile, Reader, number, reference};
 use super::scope::{Around, Scope, unknown};
 use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Location, Node, Value, find, keys};
@@ -34,7 +34,7 @@ impl Reader<'_> {
         let mut scope = Scope::read(self, layers, around);
         let mut job = JobFile::default();
         let here = layers.location_of(&["task", "component", "type", "inputs"]);
-        job.put_text("name", here, &job_name(around.step));
+        job.put_text("name", here, around.job);
         self.put_description(layers, &mut job);
         scope.main = self.main_input(layers, &scope);
         scope.appended = self.appended(layers, &scope);
@@ -146,8 +146,8 @@ impl Reader<'_> {
                     Some(path) => (path, format!("{field}.path"), self.locate(path, folder, NameTable::Models)),
                     None => {
                         let name = find(entries, "name").map_or("", Node::written);
-                        let version = find(entries, "version").map_or("latest", Node::written);
-                        let named = self.context.azure.named(&format!("{name}:{version}"), NameTable::Models);
+                        let version = find(entries, "version").map(Node::written);
+                        let named = self.context.azure.named(Versioned { name, version }, NameTable::Models);
                         (node, field.to_owned(), named)
                     }
                 }

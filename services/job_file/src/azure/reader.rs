@@ -7,6 +7,7 @@ use super::expression;
 use super::known::{self, KnownKeys, WithoutEffect};
 use super::layers::{Layer, LayerValue, Layers};
 use super::names::NameTable;
+use super::register::Asset;
 use super::wishes::Wishes;
 use crate::paths::is_url;
 use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
@@ -20,10 +21,36 @@ pub struct Reader<'a> {
     pub folder: PathBuf,
     /// The folder of outputs for which the document names no other.
     pub root: PathBuf,
+    /// What jobs of its steps are named after.
+    pub document: String,
     pub without: RefCell<WithoutEffect>,
+    /// Assets of the steps so far, with the step that makes each.
+    pub announced: RefCell<Vec<(String, Asset)>>,
+    /// Reads steps that do not run, of which only the outputs matter.
+    pub is_quiet: bool,
 }
 
 impl Reader<'_> {
+    /// Calls a function with a reader of its own, and returns the mistakes that this one has found.
+    pub fn aside<T>(&self, is_quiet: bool, read: impl FnOnce(&Reader<'_>) -> T) -> (T, Problems) {
+        let found = self.problems.aside();
+        let reader = Reader {
+            context: self.context,
+            problems: &found,
+            wishes: self.wishes,
+            folder: self.folder.clone(),
+            root: self.root.clone(),
+            document: self.document.clone(),
+            without: RefCell::default(),
+            announced: RefCell::default(),
+            is_quiet,
+        };
+        let value = read(&reader);
+        // What it returns may name these files.
+        self.problems.set_others(found.others());
+        (value, found)
+    }
+
     pub fn check_keys(&self, entries: &[Entry], prefix: &str, known: &[KnownKeys]) {
         known::check(entries, prefix, known, &mut self.without.borrow_mut(), self.problems);
     }
@@ -87,14 +114,11 @@ impl Reader<'_> {
 
     /// Reads another document that a value refers to.
     pub fn other_document(&self, node: &Node, folder: &Path, field: &str) -> Option<Layer> {
-        let text = node.written().trim();
-        let allowed = "a mapping, or the path of a file: ./component.yml";
-        let is_name = text.starts_with("azureml:") || text.is_empty();
-        let located = match is_name {
-            true => Err(Fault::new(node, allowed).saying("a component of a workspace is not here; name its file")),
-            false => self.locate(node, folder, NameTable::Data),
+        let located = match node.written().trim().is_empty() {
+            true => Err(Fault::new(node, "a mapping, the path of a file (./component.yml), or azureml:NAME:VERSION")),
+            false => self.component(node, folder),
         };
-        let path = PathBuf::from(self.problems.accept(node.location, field, located)?);
+        let path = self.problems.accept(node.location, field, located)?;
         let entries = other::read(&path, node.location, field, "type: parallel", self.problems)?;
         Some(Layer { entries, folder: path.parent().unwrap_or(Path::new("/")).to_owned() })
     }
@@ -180,9 +204,21 @@ impl JobFile {
     }
 }
 
-/// Makes a job's name of any text: 3 to 32 lower-case letters, digits and `-`.
-pub fn job_name(text: &str) -> String {
-    const LENGTH_MAX: usize = 32;
+const NAME_LENGTH_MAX: usize = 32;
+
+/// Makes the name of a step's job of the names of document and step. Where both are too long, that of the step remains
+/// whole if possible.
+pub fn step_name(document: &str, step: &str) -> String {
+    /// Of the document, so much remains at least.
+    const DOCUMENT_LENGTH_MIN: usize = 8;
+    let (document, step) = (words(document), words(step));
+    let left = NAME_LENGTH_MAX.saturating_sub(step.len() + 1).max(DOCUMENT_LENGTH_MIN);
+    let document = document[..document.len().min(left)].trim_end_matches('-');
+    job_name(&format!("{document}-{step}"))
+}
+
+/// Returns the letters and digits of a text in lower case, with `-` between its words.
+fn words(text: &str) -> String {
     let mut name = String::new();
     for character in text.chars().map(|character| character.to_ascii_lowercase()) {
         match character.is_ascii_lowercase() || character.is_ascii_digit() {
@@ -191,10 +227,17 @@ pub fn job_name(text: &str) -> String {
             false => {}
         }
     }
-    if !name.starts_with(|first: char| first.is_ascii_lowercase()) || name.trim_end_matches('-').len() < 3 {
+    name.truncate(name.trim_end_matches('-').len());
+    name
+}
+
+/// Makes a job's name of any text: 3 to 32 lower-case letters, digits and `-`.
+pub fn job_name(text: &str) -> String {
+    let mut name = words(text);
+    if !name.starts_with(|first: char| first.is_ascii_lowercase()) || name.len() < 3 {
         name = format!("job-{name}");
     }
-    name.truncate(LENGTH_MAX);
+    name.truncate(NAME_LENGTH_MAX);
     let name = name.trim_end_matches('-');
     if name.len() < 3 { "job".to_owned() } else { name.to_owned() }
 }
