@@ -5,6 +5,7 @@ mod argument_rules;
 mod azure;
 mod azure_nested;
 mod azure_refused;
+mod azure_steps;
 mod destinations;
 mod fingerprints;
 mod mltable;

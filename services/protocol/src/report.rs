@@ -234,7 +234,7 @@ pub struct JobResult {
     /// The tables of rejected items, below `logs/`; `None` if no item was rejected, or if they cannot be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejects: Option<RejectTables>,
-    /// Number of warnings: values that did not fit, rows that differ from the plan, results longer than their input.
+    /// Number of warnings: values that did not fit, rows that differ from the plan.
     /// `logs/sys/warning/` lists them.
     #[serde(default)]
     pub warnings: u64,

@@ -277,14 +277,22 @@ def test_driver_builds_and_submits_its_pipeline():
         print(of_one.job.result["mini_batches"]["total"], of_one.get_status())
         print(of_one.get_output_data("inferences").download("copies"))
         print(open("copies/inferences/rows.txt").read().split())
-        print(open("outputs/two/again/rows.txt").read().split())
+        (of_two,) = run.find_step_run("two")
+        first_run = again.path
+        print(first_run == f"outputs/{of_two.job.id}/again", open(f"{first_run}/rows.txt").read().split())
+        two.submit().wait(progress=False)
+        print(again.path == first_run)
+        two.submit(fresh=True).wait(progress=False)
+        print(again.path == first_run, open(f"{first_run}/rows.txt").read() == open(f"{again.path}/rows.txt").read())
     """)
     assert said.splitlines() == [
         "Finished ['one', 'two']",
         "3 Finished",
         "1",
         "['ma', 'mb', 'mc']",
-        "['ma', 'mb', 'mc']",
+        "True ['ma', 'mb', 'mc']",
+        "True",
+        "False True",
     ]
 
 

@@ -127,8 +127,10 @@ impl Reader<'_> {
             Value::List(_) => Some((&entry.node, folder)),
         });
         let from_component = || {
-            let folder = input.declared.map(|(_, folder)| folder)?;
-            ["default", "path", "value"].iter().find_map(|key| find(declared, key)).map(|node| (node, folder))
+            let (entry, folder) = input.declared?;
+            let value = ["default", "path", "value"].iter().find_map(|key| find(declared, key));
+            let value = value.or_else(|| entry.node.scalar().filter(|scalar| !scalar.is_null()).map(|_| &entry.node));
+            value.map(|node| (node, folder))
         };
         let Some((node, folder)) = wished.or(from_step).or_else(from_component) else {
             if word("optional").eq_ignore_ascii_case("true") {

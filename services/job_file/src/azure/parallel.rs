@@ -146,7 +146,8 @@ impl Reader<'_> {
                     Some(path) => (path, format!("{field}.path"), self.locate(path, folder, NameTable::Models)),
                     None => {
                         let name = find(entries, "name").map_or("", Node::written);
-                        let version = find(entries, "version").map(Node::written);
+                        let version =
+                            find(entries, "version").map(Node::written).filter(|version| *version != "latest");
                         let named = self.context.azure.named(Versioned { name, version }, NameTable::Models);
                         (node, field.to_owned(), named)
                     }
