@@ -137,7 +137,7 @@ def test_document_takes_set_in_its_own_words(project):
 
 def test_mistake_names_the_file_that_was_read(project):
     toml = project.folder / "project/gristmill.toml"
-    toml.write_text(toml.read_text().replace("py =", "other ="))
+    toml.write_text(toml.read_text().replace("\npy =", "\nother ="))
     ended = run(project, "project/doc.yml", expect=INVALID)
     assert f'add `"py:1" = "…"`, an interpreter or a requirements file, below [azureml.environments] in {toml}' in (
         ended.stderr

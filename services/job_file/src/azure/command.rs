@@ -28,7 +28,7 @@ impl Reader<'_> {
         self.put_description(layers, &mut job);
         job.put_text("entry_script", here, ENTRY_SCRIPT);
         if let Some(found) = layers.find(&["code"]) {
-            job.put("source_directory", self.local(found, &format!("{prefix}code")));
+            job.put("source_directory", self.code(found, &format!("{prefix}code")));
         }
         let field = format!("{prefix}environment");
         job.put("environment", self.environment(around.step, layers.find(&["environment"]), &field));

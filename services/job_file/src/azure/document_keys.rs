@@ -56,6 +56,8 @@ fn is_of_document(entries: &[Entry], kind: DocumentKind, path: &[&str]) -> bool 
             let has_key = |key: &str| own.is_some_and(|own| find(own.node.entries(), key).is_some());
             (own.is_some() || of_component) && rest.first().is_none_or(|key| is_binding(key) || has_key(key))
         }
+        // Which script runs a model depends on it.
+        ["model", ..] => kind == DocumentKind::Deployment,
         [first, ..] => JOB.find(first).is_none() && known::keys(tables).any(|(known, _)| known == *first),
         [] => false,
     }

@@ -104,7 +104,8 @@ const BY_SCHEMA: &[(&str, Other)] = &[
     ("azuredatalake", DATASTORE),
     ("compute", COMPUTE),
     ("schedule", SCHEDULE),
-    ("flow.schema", FLOW),
+    ("promptflow", FLOW),
+    ("package", ("a model package", "run its model as a batch deployment (`type: model`)")),
     ("workspace", WORKSPACE),
     ("connection", WORKSPACE),
     ("registry", WORKSPACE),
@@ -139,6 +140,10 @@ pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static 
         Some("parallel") => Some(Ok(DocumentKind::Parallel)),
         Some("model") if is_deployment || schema_has("batchdeployment") || has("settings") => {
             Some(Ok(DocumentKind::Deployment))
+        }
+        // `type: kubernetes` is a compute, and an online deployment.
+        Some(kind) if is_deployment && (is_online || ["kubernetes", "managed"].contains(&kind)) => {
+            other("type", ONLINE_DEPLOYMENT)
         }
         Some(kind) if BY_TYPE.iter().any(|(known, _)| *known == kind.to_lowercase()) => {
             let found = BY_TYPE.iter().find(|(known, _)| *known == kind.to_lowercase());
@@ -183,7 +188,14 @@ fn by_keys(entries: &[Entry]) -> Option<(&'static str, Other)> {
     }
     match () {
         () if is_list("nodes") => Some(("nodes", FLOW)),
-        () if is_list("dependencies") && (has("channels") || has("name")) => Some(("dependencies", ENVIRONMENT)),
+        () if is_list("dependencies") && ["channels", "name", "build_dependencies"].into_iter().any(has) => {
+            Some(("dependencies", ENVIRONMENT))
+        }
+        () if has("flow") && has("data") => Some(("flow", FLOW)),
+        () if has("model_id") => Some(("model_id", ONLINE_ENDPOINT)),
+        () if has("replication_locations") => Some(("replication_locations", WORKSPACE)),
+        () if has("managed_network") => Some(("managed_network", WORKSPACE)),
+        () if has("target") && has("credentials") => Some(("credentials", WORKSPACE)),
         () if has("trigger") && has("create_job") => Some(("create_job", SCHEDULE)),
         () if is_list("paths") => Some(("paths", MLTABLE)),
         () if has("auth_mode") && has("defaults") => Some(("auth_mode", BATCH_ENDPOINT)),

@@ -218,6 +218,11 @@ impl AzureNames {
         if let Some(wanted) = Versioned::of_long_address(address, table) {
             return self.named(wanted, table);
         }
+        // An input without a type may be a model.
+        let model = Versioned::of_long_address(address, NameTable::Models).filter(|_| table == NameTable::Data);
+        if let Some(wanted) = model {
+            return self.named(wanted, NameTable::Models);
+        }
         let what = match table {
             NameTable::Data => "a path of a data store nor data",
             NameTable::Models => "a path of a data store nor a model",

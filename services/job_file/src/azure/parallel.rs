@@ -9,7 +9,6 @@ use super::layers::{LayerValue, Layers};
 use super::names::{NameTable, Versioned};
 use super::reader::{JobFile, Reader, number, reference};
 use super::scope::{Around, Scope, unknown};
-use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Location, Node, Value, find, keys};
 
 /// Reserved arguments that set a key of the job file, since the original reads them among the arguments.
@@ -78,14 +77,7 @@ impl Reader<'_> {
         self.check_nested(layers, "resources", prefix, known::RESOURCES);
         self.check_nested(layers, "retry_settings", prefix, known::RETRIES);
         for layer in &layers.0 {
-            // The original tolerates unknown keys here.
-            for entry in find(&layer.entries, "task").map_or(&[][..], Node::entries) {
-                let names = || known::keys(&[known::TASK]).map(|(name, _)| name);
-                if !names().any(|name| name == entry.key) {
-                    let message = format!("unknown key, without effect{}", did_you_mean(&entry.key, names()));
-                    self.problems.warn(entry.location, &format!("{prefix}task.{}", entry.key), message);
-                }
-            }
+            self.warn_of_unknown(&layer.entries, "task", prefix, known::TASK);
         }
         if layers.find(&["task"]).is_none() {
             let fault = Fault::missing("a mapping with type, code, entry_script, environment, …");
@@ -115,7 +107,7 @@ impl Reader<'_> {
     fn put_script(&self, layers: &Layers, step: &str, prefix: &str, job: &mut JobFile) {
         let code = layers.find(&["task", "code"]);
         if let Some(found) = code {
-            job.put("source_directory", self.local(found, &format!("{prefix}task.code")));
+            job.put("source_directory", self.code(found, &format!("{prefix}task.code")));
         }
         if let Some(LayerValue { node, folder }) = layers.find(&["task", "entry_script"]) {
             // Without `code` the script lies beside its own document.

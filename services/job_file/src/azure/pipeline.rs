@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::bindings::{Bound, DEFAULT_STORE, Data, Inputs, Target, UnboundInput};
 use super::expression;
+use super::kind;
 use super::known;
-use super::layers::{LayerValue, Layers};
+use super::layers::{Layer, LayerValue, Layers};
 use super::reader::{Reader, step_name};
 use super::scope::{Around, Scope, alone, has_value, unknown};
 use super::steps::Step;
@@ -16,6 +17,8 @@ use crate::{Entry, Fault, Location, Node, Problems, Value, find};
 
 /// Types of steps that Gristmill does not run.
 const OTHERS: &[&str] = &["sweep", "automl", "spark", "import", "data_transfer", "finetuning"];
+/// Types of steps that Gristmill runs.
+const KINDS: [&str; 3] = ["parallel", "command", "pipeline"];
 /// Maximum nesting of pipelines; finds a component that refers to itself.
 const DEPTH_MAX: usize = 8;
 
@@ -120,7 +123,9 @@ impl Reader<'_> {
                 prefix => self.check_keys(&layer.entries, prefix, &[&tables[..], &[known::STEP]].concat()),
             }
         }
-        self.check_nested(layers, "settings", prefix, known::SETTINGS);
+        for layer in &layers.0 {
+            self.warn_of_unknown(&layer.entries, "settings", prefix, known::SETTINGS);
+        }
         let store = layers.find(&["settings", "default_datastore"]).map_or(default, |found| found.node.written());
         store.strip_prefix("azureml:").unwrap_or(store).rsplit('/').next().unwrap_or(store).to_owned()
     }
@@ -162,6 +167,10 @@ impl Reader<'_> {
                 true => read(self, steps),
                 false => self.aside(true, |quiet| read(quiet, &mut Vec::new())).0,
             };
+            if is_wanted {
+                let assets = read.outputs.values().filter_map(Target::asset);
+                self.announced.borrow_mut().extend(assets.map(|asset| (name.clone(), asset)));
+            }
             written.extend(outputs_of_pipeline(&raw.layers, &read.outputs));
             made.borrow_mut().insert(raw.name.clone(), read);
         }
@@ -194,7 +203,6 @@ impl Reader<'_> {
         let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
         let (name, assets) = (around.step.to_owned(), scope.assets());
         let is_command = raw.kind == StepKind::Command;
-        self.announced.borrow_mut().extend(assets.iter().map(|asset| (name.clone(), asset.clone())));
         steps.push(Step { name, entries: job.0, needs, made_earlier, assets, is_command });
         Made { outputs: scope.outputs, is_partial: false }
     }
@@ -331,6 +339,14 @@ impl Reader<'_> {
         let kind = component.filter(|component| !component.is_empty()).unwrap_or(&kind);
         // A component that could not be read is a mistake already.
         let is_unread = layers.0.len() == 1 && find(&layers.0[0].entries, "component").is_some();
+        // Another kind of document in the place of a component.
+        let is_other =
+            |layer: &&Layer| ["type", "command", "jobs", "task"].iter().all(|key| find(&layer.entries, key).is_none());
+        let other = layers.0.get(1).filter(is_other);
+        if let Some(Err((_, _, fault))) = other.and_then(|layer| kind::of(&layer.entries)) {
+            self.problems.add(layers.location_of(&["component"]), &format!("{field}.component"), fault);
+            return Some(Raw { name: entry.key.clone(), location: entry.location, layers, kind: StepKind::Refused });
+        }
         let kind = match kind {
             _ if is_unread => StepKind::Refused,
             "command" => StepKind::Command,
@@ -340,7 +356,7 @@ impl Reader<'_> {
                 let message = match OTHERS.contains(&kind) {
                     true => format!("Gristmill does not run steps of type {kind}; write it as a command step"),
                     false => {
-                        let hint = did_you_mean(kind, ["parallel", "command", "pipeline"]);
+                        let hint = did_you_mean(kind, KINDS);
                         format!("unknown type of a step{hint}")
                     }
                 };

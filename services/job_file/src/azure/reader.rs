@@ -10,6 +10,7 @@ use super::names::NameTable;
 use super::register::Asset;
 use super::wishes::Wishes;
 use crate::paths::is_url;
+use crate::problem::did_you_mean;
 use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
 
 /// Everything that is the same for all steps of a document.
@@ -67,6 +68,23 @@ impl Reader<'_> {
         }
     }
 
+    /// Checks the keys of the mapping `key`, of which the original tolerates unknown ones.
+    pub fn warn_of_unknown(&self, entries: &[Entry], key: &str, prefix: &str, known: KnownKeys) {
+        let names = || known::keys(&[known]).map(|(name, _)| name);
+        let Some(node) = crate::find(entries, key) else { return };
+        let Value::Mapping(inner) = &node.value else {
+            return self.problems.add(node.location, &format!("{prefix}{key}"), Fault::new(node, "a mapping"));
+        };
+        let (known_ones, unknown): (Vec<&Entry>, Vec<&Entry>) =
+            inner.iter().partition(|entry| names().any(|name| name == entry.key));
+        let known_ones: Vec<Entry> = known_ones.into_iter().cloned().collect();
+        self.check_keys(&known_ones, &format!("{prefix}{key}."), &[known]);
+        for entry in unknown.into_iter().filter(|entry| !entry.key.starts_with("x-")) {
+            let message = format!("unknown key, without effect{}", did_you_mean(&entry.key, names()));
+            self.problems.warn(entry.location, &format!("{prefix}{key}.{}", entry.key), message);
+        }
+    }
+
     /// Returns a path as the job file writes it: relative to the document where it lies below its folder.
     pub fn written(&self, path: &str) -> String {
         if is_url(path) {
@@ -92,6 +110,16 @@ impl Reader<'_> {
         });
         let path = self.problems.accept(found.node.location, field, path)?;
         Some(Node::text(found.node.location, &self.written(&path)))
+    }
+
+    /// Returns the folder of code, as the job file writes it. Code may also be one file: its folder is that of the job.
+    pub fn code(&self, found: LayerValue<'_>, field: &str) -> Option<Node> {
+        let node = self.local(found, field)?;
+        let path = self.folder.join(node.written());
+        match path.parent().filter(|_| path.is_file()) {
+            Some(folder) => Some(Node::text(node.location, &self.written(&folder.display().to_string()))),
+            None => Some(node),
+        }
     }
 
     /// Returns the layers of a step: its own, and that of the component that it refers to.

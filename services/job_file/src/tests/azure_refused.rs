@@ -71,6 +71,12 @@ fn other_documents_are_refused_in_one_line() {
             "$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json\nname: e\n",
             "$schema: this is an online endpoint",
         ),
+        ("name: b\ntype: kubernetes\nendpoint_name: e\nmodel: azureml:m:1\n", "type: this is an online deployment"),
+        ("python: 3.12\nbuild_dependencies: [pip]\ndependencies: [x]\n", "dependencies: this is an environment"),
+        (
+            "name: r\nreplication_locations: [{location: eastus}]\n",
+            "replication_locations: this is a workspace or a part",
+        ),
         ("name: e\nauth_mode: key\n", "auth_mode: this is an online endpoint"),
         ("name: e\nauth_mode: aad_token\ndefaults: {deployment_name: d}\n", "auth_mode: this is a batch endpoint"),
         (

@@ -131,9 +131,43 @@ fn refused_step_is_one_mistake() {
         let found = lines(&found).replace(&workplace.path("").display().to_string(), "/");
         assert!(found.contains(expected) && found.lines().count() == 1, "{to}: {found}");
     }
+    let text = PIPELINE
+        .replacen("type: command\n", "type: sweep\n", 1)
+        .replace("cut: {type: uri_folder}", "cut: {type: uri_folder, name: cut-rows}")
+        .replace("${{parent.jobs.prepare.outputs.cut}}", "azureml:cut-rows@latest");
+    let (before, score) = text.split_once("  score:\n").expect("a step");
+    let (score, prepare) = score.split_once("  prepare:\n").expect("a step");
+    let in_order = format!("{before}  prepare:\n{prepare}  score:\n{score}");
+    let found = lines(&workplace.steps_with(&in_order, &Wishes::default(), &context).expect_err("a sweep"));
+    assert!(found.contains("steps of type sweep") && found.lines().count() == 1, "{found}");
     let text = PIPELINE.replace("path: ./data", "path: azureml:nowhere:1");
     let found = lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err("no such data"));
     assert!(found.contains("inputs.raw: azureml:nowhere:1") && found.lines().count() == 1, "{found}");
+}
+
+#[test]
+fn step_may_be_written_as_public_documents_are() {
+    let (workplace, mut context) = workplace();
+    context.azure.models.insert("net".to_owned(), workplace.path("model").display().to_string());
+    // A model without a type, code that is one file, and a setting that nobody knows.
+    let text = PIPELINE
+        .replace(
+            "model: {type: uri_folder, path: ./model}",
+            "model: {path: 'azureml://registries/r/models/net/versions/3'}",
+        )
+        .replace("    code: ./code\n", "    code: ./code/entry.py\n")
+        .replace("default_compute: azureml:cpu-cluster", "default_datestore: azureml:blobs");
+    let steps = sound(workplace.steps_with(&text, &Wishes::default(), &context));
+    assert_eq!(spec(&steps, 0, &context).source_directory.as_path(), workplace.path("code"));
+    assert_eq!(spec(&steps, 1, &context).side_inputs["model"].as_path(), workplace.path("model"));
+    let warnings = lines(&steps.warnings);
+    let expected = "settings.default_datestore: unknown key, without effect; did you mean \"default_datastore\"?";
+    assert!(warnings.contains(expected), "{warnings}");
+    // A prompt flow in the place of a component.
+    workplace.write("parts/flow.dag.yaml", "inputs: {text: {type: string}}\noutputs: {}\nnodes:\n- name: ask\n");
+    let text = PIPELINE.replace("file:./parts/score.yml", "./parts/flow.dag.yaml");
+    let found = lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err("a flow"));
+    assert!(found.contains("jobs.score.component: this is a prompt flow") && found.lines().count() == 1, "{found}");
 }
 
 #[test]
@@ -246,7 +280,7 @@ fn set_takes_the_keys_of_a_document() {
         ),
         ("jobs.score.inputs.limt", "1", "--set jobs.score.inputs.limt: the component has no such input"),
         ("jobs.score.mini_batch_sise", "1", "--set jobs.score.mini_batch_sise: unknown key"),
-        ("settings.default", "1", "--set settings.default: unknown key"),
+        ("settings", "[1]", "--set settings: found a list"),
         ("inputs.limit", "", "--set inputs.limit: missing"),
     ] {
         let found = lines(&workplace.steps_with(PIPELINE, &set(&[(key, value)]), &context).expect_err(key));
@@ -255,6 +289,10 @@ fn set_takes_the_keys_of_a_document() {
     let wishes = Wishes { inputs: inputs(&["data"]).inputs, ..set(&[("settings.mini_batch_size", "3")]) };
     let steps = sound(workplace.steps_with(DEPLOYMENT, &wishes, &context));
     assert_eq!(spec(&steps, 0, &context).mini_batch_size, protocol::MiniBatchSize::Files(3));
+    // Public documents leave the model to the command line.
+    let wishes = Wishes { inputs: inputs(&["data"]).inputs, ..set(&[("model", "./mlflow")]) };
+    let steps = sound(workplace.steps_with("endpoint_name: e\nname: d\n", &wishes, &context));
+    assert_eq!(spec(&steps, 0, &context).model, "mlflow");
 }
 
 #[test]
