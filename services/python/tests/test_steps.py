@@ -280,9 +280,9 @@ def test_driver_builds_and_submits_its_pipeline():
         (of_two,) = run.find_step_run("two")
         first_run = again.path
         print(first_run == f"outputs/{of_two.job.id}/again", open(f"{first_run}/rows.txt").read().split())
-        two.submit().wait(progress=False)
+        two.submit(pipeline_parameters={"size": "1"}).wait(progress=False)
         print(again.path == first_run)
-        two.submit(fresh=True).wait(progress=False)
+        two.submit(fresh=True, pipeline_parameters={"size": "1"}).wait(progress=False)
         print(again.path == first_run, open(f"{first_run}/rows.txt").read() == open(f"{again.path}/rows.txt").read())
     """)
     assert said.splitlines() == [

@@ -70,17 +70,16 @@ impl Reader<'_> {
 
     /// Checks the keys of the mapping `key`, of which the original tolerates unknown ones.
     pub fn warn_of_unknown(&self, entries: &[Entry], key: &str, prefix: &str, known: KnownKeys) {
-        let names = || known::keys(&[known]).map(|(name, _)| name);
+        let names: Vec<&str> = known::keys(&[known]).map(|(name, _)| name).collect();
         let Some(node) = crate::find(entries, key) else { return };
         let Value::Mapping(inner) = &node.value else {
             return self.problems.add(node.location, &format!("{prefix}{key}"), Fault::new(node, "a mapping"));
         };
-        let (known_ones, unknown): (Vec<&Entry>, Vec<&Entry>) =
-            inner.iter().partition(|entry| names().any(|name| name == entry.key));
-        let known_ones: Vec<Entry> = known_ones.into_iter().cloned().collect();
-        self.check_keys(&known_ones, &format!("{prefix}{key}."), &[known]);
+        let (read, unknown): (Vec<Entry>, Vec<Entry>) =
+            inner.iter().cloned().partition(|entry| names.contains(&entry.key.as_str()));
+        self.check_keys(&read, &format!("{prefix}{key}."), &[known]);
         for entry in unknown.into_iter().filter(|entry| !entry.key.starts_with("x-")) {
-            let message = format!("unknown key, without effect{}", did_you_mean(&entry.key, names()));
+            let message = format!("unknown key, without effect{}", did_you_mean(&entry.key, names.iter().copied()));
             self.problems.warn(entry.location, &format!("{prefix}{key}.{}", entry.key), message);
         }
     }
