@@ -114,6 +114,22 @@ def test_outputs_are_registered_and_read_by_later_steps_and_jobs(project):
     assert (project.folder / "project/reader-output/read/copy/count.txt").read_text().strip() == "6"
 
 
+def test_each_run_has_its_own_folder_where_the_path_says_so(project):
+    place = "rows: {type: uri_folder, name: rows, path: 'kept/{run-id}'}"
+    document = PIPELINE.replace("rows: {type: uri_folder, name: rows}", place)
+    document = document.replace("'azureml:rows@latest'", "'${{parent.jobs.copy.outputs.rows}}'")
+    project.write({"project/doc.yml": document})
+    jobs = []
+    for suffix in ("a", "b", "a"):
+        ended = run(project, "project/doc.yml", "--input", f"suffix={suffix}", "--json")
+        steps = json.loads(ended.stdout)["steps"]
+        jobs.append(steps[0]["result"]["job_id"])
+        rows = project.folder / "project/kept" / jobs[-1]
+        assert (rows / "parallel_run_step.txt").read_text().splitlines()[0] == f"000{suffix}"
+        assert json.loads((project.home / f"assets/data/rows/{len(jobs)}.json").read_text())["path"] == str(rows)
+    assert jobs[0] == jobs[2] != jobs[1], "the result of the first run is reused, and still there"
+
+
 def test_folders_of_every_output_are_printed_at_the_end(project):
     ended = run(project, "project/doc.yml")
     output = project.folder / "project/doc-output"
@@ -154,7 +170,8 @@ def test_target_beside_the_document_is_found_and_its_password_stays_secret(proje
     """The address of a broker may hold a password, which no script gets."""
     toml = project.folder / "project/gristmill.toml"
     toml.write_text(toml.read_text() + "[targets.prod]\nqueue = 'amqp://me:${BROKER_PASSWORD}@127.0.0.1:1/'\n")
-    project.write({"project/secret.yml": READER.replace("cat ${{inputs.count}}/count.txt", 'echo "${BROKER_PASSWORD:-none}"')})
+    command = 'echo "${BROKER_PASSWORD:-none}"'
+    project.write({"project/secret.yml": READER.replace("cat ${{inputs.count}}/count.txt", command)})
     run(project, "project/doc.yml", BROKER_PASSWORD="s3cr3t")
     run(project, "project/secret.yml", BROKER_PASSWORD="s3cr3t")
     assert (project.folder / "project/secret-output/read/copy/count.txt").read_text() == "none\n"

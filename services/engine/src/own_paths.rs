@@ -2,9 +2,8 @@
 //!
 //! The fingerprint contains the word, not the id: a later run finds the job, and reuses its result.
 
+use job_file::RUN_ID;
 use protocol::{ItemPath, JobSpec};
-
-const RUN_ID: &str = "{run-id}";
 
 /// Replaces the word in the outputs of a job that has its id, and wherever the job passes these paths on.
 pub fn own_paths(spec: &mut JobSpec) {

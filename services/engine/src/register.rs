@@ -1,7 +1,7 @@
 //! Registers outputs of completed jobs under the names that their documents give them.
 
 use anyhow::Context;
-use job_file::Asset;
+use job_file::{Asset, RUN_ID};
 use protocol::{JobResult, JobState};
 
 use crate::{Engine, Events, Notice, Result};
@@ -14,8 +14,9 @@ impl Engine {
         }
         let register = self.home().register();
         for asset in assets {
-            let Asset { name, path, .. } = asset;
-            let version = register.add(asset, &result.job_id).with_context(|| format!("register {path} as {name}"))?;
+            let asset = Asset { path: asset.path.replace(RUN_ID, &result.job_id), ..asset.clone() };
+            let Asset { name, path, .. } = &asset;
+            let version = register.add(&asset, &result.job_id).with_context(|| format!("register {path} as {name}"))?;
             events.notice(Notice::Decision(format!("azureml:{name}:{version} is {path}")));
         }
         Ok(())

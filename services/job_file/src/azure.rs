@@ -45,7 +45,7 @@ pub use names::AzureNames;
 #[cfg(test)]
 pub use names::NameTable;
 pub use register::{Asset, Register};
-pub use steps::{Step, Steps};
+pub use steps::{RUN_ID, Step, Steps};
 pub use wishes::Wishes;
 
 /// Returns what to write instead of a key that Azure ML knows and the job file does not.

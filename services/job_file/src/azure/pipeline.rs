@@ -11,7 +11,7 @@ use super::known;
 use super::layers::{Layer, LayerValue, Layers};
 use super::reader::{Reader, step_name};
 use super::scope::{Around, Scope, alone, has_value, unknown};
-use super::steps::Step;
+use super::steps::{RUN_ID, Step};
 use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Location, Node, Problems, Value, find};
 
@@ -203,7 +203,9 @@ impl Reader<'_> {
         let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
         let (name, assets) = (around.step.to_owned(), scope.assets());
         let is_command = raw.kind == StepKind::Command;
-        steps.push(Step { name, entries: job.0, needs, made_earlier, assets, is_command });
+        let run_paths = scope.outputs.values().filter(|target| target.folder.contains(RUN_ID));
+        let run_paths = run_paths.map(|target| self.written(&target.folder)).collect();
+        steps.push(Step { name, entries: job.0, needs, made_earlier, assets, run_paths, is_command });
         Made { outputs: scope.outputs, is_partial: false }
     }
 

@@ -12,6 +12,9 @@ use crate::load::{Surroundings, read_step};
 use crate::problem::shown;
 use crate::{Context, Entry, Fault, Location, Node, Parsed, Problem, Problems, find, overrides, written, yaml};
 
+/// Stands for the id of the job in the paths that it writes.
+pub const RUN_ID: &str = "{run-id}";
+
 /// One step of a document.
 #[derive(Clone, Debug)]
 pub struct Step {
@@ -25,6 +28,8 @@ pub struct Step {
     pub(super) made_earlier: Vec<PathBuf>,
     /// What is registered once it has completed.
     pub assets: Vec<Asset>,
+    /// The paths with `{run-id}` that it writes, as job files write them.
+    pub(super) run_paths: Vec<String>,
     /// It runs a command on this machine.
     pub is_command: bool,
 }
@@ -32,7 +37,8 @@ pub struct Step {
 impl Step {
     /// The only step of a document.
     fn alone(name: String, job: JobFile, assets: Vec<Asset>) -> Self {
-        Self { name, entries: job.0, needs: Vec::new(), made_earlier: Vec::new(), assets, is_command: false }
+        let (needs, made_earlier, run_paths) = Default::default();
+        Self { name, entries: job.0, needs, made_earlier, assets, run_paths, is_command: false }
     }
 }
 
@@ -96,6 +102,22 @@ impl Steps {
         if !is_first {
             step.made_earlier.clear();
         }
+        self.load_step(step, context)
+    }
+
+    /// Returns the job of a step after these jobs of earlier steps, in their order: it reads what they have written.
+    pub fn load_after(&self, jobs: &[&str], context: &Context) -> Result<Parsed, Vec<Problem>> {
+        let mut step = Step { made_earlier: Vec::new(), ..self.steps[jobs.len()].clone() };
+        for (earlier, job_id) in self.steps.iter().zip(jobs) {
+            for path in &earlier.run_paths {
+                let own = path.replace(RUN_ID, job_id);
+                step.entries.iter_mut().for_each(|entry| entry.node.replace(path, &own));
+            }
+        }
+        self.load_step(step, context)
+    }
+
+    fn load_step(&self, step: Step, context: &Context) -> Result<Parsed, Vec<Problem>> {
         let problems = Problems::with_others(shown(&self.path), self.others.clone());
         let parsed = self.load_into(&step, context, &problems);
         let warnings = problems.finish()?;
