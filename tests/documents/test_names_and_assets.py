@@ -1,5 +1,5 @@
-"""Names in documents: components, assets that steps register, `gristmill.toml` beside the document, and `--set` with the keys
-of a document."""
+"""Names in documents: components, assets that steps register, `gristmill.toml` beside the document, and `--set` with
+the keys of a document."""
 
 import json
 import sys
