@@ -14,6 +14,7 @@
 //! | `known` | the keys of each mapping, and why some have no effect |
 //! | `expression` | `${{…}}`, `$[[…]]` and arguments in one text |
 //! | `names` | `azureml:…` and other addresses, by the tables of `gristmill.toml` |
+//! | `versioned` | names with versions |
 //! | `register` | outputs that jobs have registered under names |
 //! | `components` | components by name |
 //! | `document_keys` | `--set` with the keys of a document |
@@ -39,13 +40,14 @@ mod reader;
 mod register;
 mod scope;
 mod steps;
+mod versioned;
 mod wishes;
 
 pub use names::AzureNames;
-#[cfg(test)]
-pub use names::NameTable;
 pub use register::{Asset, Register};
 pub use steps::{RUN_ID, Step, Steps};
+#[cfg(test)]
+pub use versioned::NameTable;
 pub use wishes::Wishes;
 
 /// Returns what to write instead of a key that Azure ML knows and the job file does not.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::expression;
 use super::known;
-use super::names::{NameTable, Versioned};
 use super::reader::Reader;
 use super::register::{Asset, is_plain};
+use super::versioned::{NameTable, Versioned};
 use crate::{Entry, Fault, Location, Node, ScalarKind, Value, find};
 
 /// What an input stands for.

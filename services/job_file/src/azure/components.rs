@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::names::{NameTable, Versioned, version_order};
 use super::reader::Reader;
+use super::versioned::{NameTable, Versioned, version_order};
 use crate::{Fault, Node, Problems, find, yaml};
 
 /// More files than a folder of components has.

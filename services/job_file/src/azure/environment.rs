@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use super::known::{CONTAINER, Effect, KnownKeys, PEOPLE, SERVICE};
 use super::layers::{Layer, LayerValue};
-use super::names::NameTable;
 use super::reader::Reader;
+use super::versioned::NameTable;
 use crate::{Entry, Fault, Node, Value, find, written};
 
 const KEYS: KnownKeys = &[

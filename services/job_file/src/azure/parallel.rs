@@ -6,9 +6,9 @@ use super::bindings::{Bound, Data, Target};
 use super::expression;
 use super::known;
 use super::layers::{LayerValue, Layers};
-use super::names::{NameTable, Versioned};
 use super::reader::{JobFile, Reader, number, reference};
 use super::scope::{Around, Scope, unknown};
+use super::versioned::{NameTable, Versioned};
 use crate::{Entry, Fault, Location, Node, Value, find, keys};
 
 /// Reserved arguments that set a key of the job file, since the original reads them among the arguments.

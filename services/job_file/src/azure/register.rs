@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::names::{NameTable, Versioned, version_order};
+use super::versioned::{NameTable, Versioned, version_order};
 
 /// An output of a step that a register keeps once the step has completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
