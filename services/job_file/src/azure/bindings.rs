@@ -57,6 +57,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// An output that goes to a folder.
+    pub fn at(folder: String, kind: String) -> Self {
+        Self { folder, file: None, kind, location: Location::File, is_given: false, registered: None }
+    }
+
     /// Returns what is registered once its step has completed.
     pub fn asset(&self) -> Option<Asset> {
         let (name, version) = self.registered.clone()?;

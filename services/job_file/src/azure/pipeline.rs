@@ -295,13 +295,15 @@ impl Reader<'_> {
             "default_datastore" => Some(store.to_owned()),
             _ => None,
         };
-        let outputs = layers.merged("outputs").into_iter().filter_map(|(entry, _)| {
+        let outputs = layers.merged("outputs").into_iter().map(|(entry, _)| {
             let name = &entry.key;
             let all = layers.0.iter().flat_map(|layer| layer.entries_of("outputs"));
             let nodes = all.filter(|(other, _)| other.key == *name && !other.node.written().contains("${{"));
             let nodes: Vec<(&Node, &Path)> = nodes.map(|(entry, folder)| (&entry.node, folder)).collect();
             let default = self.root.join("outputs").join(name);
-            Some((name.clone(), self.target(name, &format!("outputs.{name}"), &nodes, default, &known)?))
+            let refused = || Target::at(default.display().to_string(), String::new());
+            let target = self.target(name, &format!("outputs.{name}"), &nodes, default.clone(), &known);
+            (name.clone(), target.unwrap_or_else(refused))
         });
         outputs.collect()
     }

@@ -99,6 +99,9 @@ impl<'a> Scope<'a> {
                 Value::Scalar(scalar) if !scalar.is_null() => Some(*node),
                 _ => find(node.entries(), "path"),
             });
+            let default = || around.outputs.join(name);
+            // Where its mistake is recorded, its uses are not mistakes as well.
+            let refused = || Target::at(default().display().to_string(), kind.to_owned());
             // An output of the pipeline.
             if let Some(node) = path
                 && let Some(reference) = expression::only_name(node.written())
@@ -118,6 +121,7 @@ impl<'a> Scope<'a> {
                     None => {
                         let fault = Fault::new(node, "an output of the pipeline");
                         reader.problems.add(node.location, &field, fault.saying("the pipeline has no such output"));
+                        outputs.insert(name.clone(), refused());
                     }
                 }
                 continue;
@@ -127,11 +131,8 @@ impl<'a> Scope<'a> {
                 "default_datastore" => Some(around.default_store.to_owned()),
                 _ => None,
             };
-            let target = reader.target(name, &field, &layers, around.outputs.join(name), &known);
-            if let Some(mut target) = target {
-                target.location = entry.location;
-                outputs.insert(name.clone(), target);
-            }
+            let target = reader.target(name, &field, &layers, default(), &known).unwrap_or_else(refused);
+            outputs.insert(name.clone(), Target { location: entry.location, ..target });
         }
         outputs
     }

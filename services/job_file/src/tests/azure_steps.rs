@@ -140,6 +140,14 @@ fn refused_step_is_one_mistake() {
     let in_order = format!("{before}  prepare:\n{prepare}  score:\n{score}");
     let found = lines(&workplace.steps_with(&in_order, &Wishes::default(), &context).expect_err("a sweep"));
     assert!(found.contains("steps of type sweep") && found.lines().count() == 1, "{found}");
+    for (from, to) in [
+        ("result: {type: uri_folder}", "result: {type: uri_folder, path: 'azureml://datastores/none/paths/x'}"),
+        ("${{parent.outputs.result}}", "${{parent.outputs.none}}"),
+    ] {
+        let text = PIPELINE.replace(from, to);
+        let found = lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err(to));
+        assert_eq!(found.lines().count(), 1, "{found}");
+    }
     let text = PIPELINE.replace("path: ./data", "path: azureml:nowhere:1");
     let found = lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err("no such data"));
     assert!(found.contains("inputs.raw: azureml:nowhere:1") && found.lines().count() == 1, "{found}");
@@ -269,9 +277,11 @@ fn set_takes_the_keys_of_a_document() {
     assert_eq!((score.run_invocation_timeout_seconds, score.run_max_try), (77, 9), "beside keys of the job file");
     let outputs = read(&[("outputs.result.path", "./there")]);
     assert_eq!(spec(&outputs, 1, &context).outputs["extra"].as_path(), workplace.path("there"));
-    let settings = read(&[("settings.default_datastore", "azureml:mine"), ("settings.default_compute", "x")]);
-    let warnings = lines(&settings.warnings);
+    let warnings = lines(&read(&[("settings.default_compute", "azureml:x")]).warnings);
     assert!(warnings.contains("settings.default_compute"), "{warnings}");
+    let store = set(&[("settings.default_datastore", "azureml:mine")]);
+    let found = lines(&workplace.steps_with(PIPELINE, &store, &context).expect_err("an unknown store"));
+    assert!(found.contains("the data store mine is not known here") && found.lines().count() == 1, "{found}");
     for (key, value, expected) in [
         (
             "jobs.scor.inputs.limit",
