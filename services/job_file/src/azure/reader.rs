@@ -233,15 +233,17 @@ impl JobFile {
 
 const NAME_LENGTH_MAX: usize = 32;
 
-/// Makes the name of a step's job of the names of document and step. Where both are too long, that of the step remains
-/// whole if possible.
+/// Makes the name of a step's job of the names of document and step. That of the step remains whole, if it can: the jobs
+/// of a document need different names.
 pub fn step_name(document: &str, step: &str) -> String {
-    /// Of the document, so much remains at least.
-    const DOCUMENT_LENGTH_MIN: usize = 8;
-    let (document, step) = (words(document), words(step));
-    let left = NAME_LENGTH_MAX.saturating_sub(step.len() + 1).max(DOCUMENT_LENGTH_MIN);
-    let document = document[..document.len().min(left)].trim_end_matches('-');
-    job_name(&format!("{document}-{step}"))
+    /// Less of a document says nothing.
+    const DOCUMENT_LENGTH_MIN: usize = 4;
+    let (document, step) = (job_name(document), words(step));
+    let left = NAME_LENGTH_MAX.saturating_sub(step.len() + 1);
+    match left < DOCUMENT_LENGTH_MIN {
+        true => job_name(&step),
+        false => format!("{}-{step}", document[..document.len().min(left)].trim_end_matches('-')),
+    }
 }
 
 /// Returns the letters and digits of a text in lower case, with `-` between its words.

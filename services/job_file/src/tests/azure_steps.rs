@@ -317,6 +317,7 @@ fn jobs_are_named_after_document_and_step() {
         ("doc.yml", here(PIPELINE), "doc-score"),
         ("Oj_Sales/pipeline.yml", here(PIPELINE), "oj-sales-score"),
         ("doc.yml", format!("name: nightly\n{}", here(PIPELINE)), "nightly-score"),
+        ("3b_sales_of_every_shop_there_is/pipeline.yml", here(PIPELINE), "job-3b-sales-of-every-shop-score"),
         ("a-rather-long-name-of-a-document.yml", here(PIPELINE), "a-rather-long-name-of-a-do-score"),
     ] {
         assert_eq!(job(file, &text), expected);
