@@ -242,7 +242,7 @@ pub fn step_name(document: &str, step: &str) -> String {
     let left = NAME_LENGTH_MAX.saturating_sub(step.len() + 1);
     match left < DOCUMENT_LENGTH_MIN {
         true => job_name(&step),
-        false => format!("{}-{step}", document[..document.len().min(left)].trim_end_matches('-')),
+        false => job_name(&format!("{}-{step}", &document[..document.len().min(left)])),
     }
 }
 
