@@ -243,7 +243,7 @@ def test_names_come_from_gristmill_toml(workplace):
     workplace.write({"component.yml": text, "code/upper.py": UPPER})
     ended = run(workplace, "component.yml", "--input", "azureml:digits@latest", expect=INVALID)
     assert 'component.yml:18: task.environment: azureml:env:3 is not known here: add `"env:3" = ' in ended.stderr
-    assert 'azureml:digits@latest is not known here: add `"digits@latest" = ' in ended.stderr
+    assert "azureml:digits@latest is not known here: add `digits = " in ended.stderr
     workplace.write(
         {"gristmill.toml": f'[azureml.data]\n"digits:2" = "data"\n[azureml.environments]\nenv = "{sys.executable}"\n'}
     )

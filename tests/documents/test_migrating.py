@@ -76,7 +76,7 @@ DOCUMENTS = {
     "pipeline job": [
         (PIPELINE, [], ["# Step rate, after cut"], ()),
         (changed(PIPELINE, {"type": None}), [], ["# Step rate, after cut"], ()),
-        (changed(PIPELINE, {"type": None, "$schema": SCHEMA.format("pipelineJob")}), [], ["name: cut"], ()),
+        (changed(PIPELINE, {"type": None, "$schema": SCHEMA.format("pipelineJob")}), [], ["name: doc-cut"], ()),
     ],
     "parallel component": [
         step({}, "name: rate"),
@@ -274,6 +274,13 @@ TABLES = {
                     }
                 }
             ],
+        )
+    ],
+    "`include_path_column: true`": [
+        table(
+            [],
+            {"path_column": "Path"},
+            transformations=[{"read_delimited": {"delimiter": ";", "include_path_column": True}}],
         )
     ],
     "`header: from_first_file`, `all_files_different_headers`": [

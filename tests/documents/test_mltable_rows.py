@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from harness import FAILED
+
 FILES = {
     "1.csv": "a,b,c\n1,x,0\n2,,1\n",
     "2.csv": "a,d,c\n3,q,1\n",
@@ -60,3 +62,56 @@ def test_rows_are_those_of_mltable(workplace, executable, header, steps, size):
     )
     assert loaded.returncode == 0, loaded.stderr
     assert [json.loads(row) for row in ended.lines] == [json.loads(row) for row in loaded.stdout.splitlines()]
+
+
+ALL = """
+    import sys
+    from gristmill import mltable
+    from rows import rows
+    print("\\n".join(rows(mltable.load("sales").to_pandas_dataframe())))
+"""
+WRITE = """
+    import pandas
+    for name, n in (("a/1", 1), ("b/2", 2)):
+        frame = pandas.DataFrame({"n": [n, n + 0.5], "t": ["x", "y"]})
+        frame.to_csv(f"sales/{name}.csv", index=False)
+        frame.to_json(f"sales/{name}.jsonl", orient="records", lines=True)
+        frame.to_parquet(f"sales/{name}.parquet")
+"""
+
+
+@pytest.mark.parametrize("steps", [[], [{"drop_columns": ["Path", "t"]}], [{"skip": 1}, {"take": 2}]], ids=str)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_column_of_paths_is_that_of_mltable(workplace, executable, ending, steps):
+    """The first column, with the whole path of the file of each row."""
+    reader = {"csv": "read_delimited", "jsonl": "read_json_lines", "parquet": "read_parquet"}[ending]
+    partition = {"extract_columns_from_partition_format": {"partition_format": "{shop}/{file}." + ending}}
+    transformations = [{reader: {"include_path_column": True}}, partition, *steps]
+    table = {"paths": [{"pattern": f"./*/*.{ending}"}], "transformations": transformations}
+    for folder in "ab":
+        (workplace.folder / "sales" / folder).mkdir(parents=True)
+    workplace.write({"sales/MLTable": json.dumps(table), "code/rows.py": ROWS, "load.py": ALL, "write.py": WRITE})
+    subprocess.run([sys.executable, "write.py"], cwd=workplace.folder, check=True)
+    inputs = [{"name": "data", "type": "tabular", "format": "mltable", "path": "sales"}]
+    ended = workplace.job(SCRIPT, inputs=inputs).run()
+    path = f"{executable.parent / 'python'}:{workplace.folder / 'code'}"
+    environment = {**workplace.environment, "PYTHONPATH": path}
+    loaded = subprocess.run(
+        [sys.executable, "load.py"], cwd=workplace.folder, env=environment, capture_output=True, text=True
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    expected = [json.loads(row) for row in loaded.stdout.splitlines()]
+    assert [json.loads(row) for row in ended.lines] == expected
+    assert len(expected) == (2 if {"take": 2} in steps else 4)
+    names = list(expected[0])
+    assert (names[0] == "Path") == (not any("drop_columns" in step for step in steps)), names
+    if names[0] == "Path":
+        assert expected[0]["Path"] == str(workplace.folder / f"sales/a/1.{ending}")
+
+
+def test_files_with_a_column_of_the_same_name_are_refused(workplace):
+    table = {"paths": [{"file": "a.csv"}], "transformations": [{"read_delimited": {"include_path_column": True}}]}
+    workplace.write({"sales/a.csv": "Path,n\nx,1\n", "sales/MLTable": json.dumps(table)})
+    inputs = [{"name": "data", "type": "tabular", "format": "mltable", "path": "sales"}]
+    ended = workplace.job("def run(frame): return list(frame.n)", inputs=inputs).run(expect=FAILED)
+    assert "the files have a column 'Path', and so has the column of their paths" in str(ended)

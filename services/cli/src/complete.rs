@@ -19,7 +19,7 @@ const JOBS_MAX: usize = 50;
 /// Completes ids of jobs of this machine, newest first.
 pub fn jobs() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
-        let ids = newest_first(Settings::from_environment().engine.home().job_ids().unwrap_or_default());
+        let ids = newest_first(Settings::from_environment(None).engine.home().job_ids().unwrap_or_default());
         let fitting = candidates(ids, typed).take(JOBS_MAX).enumerate();
         fitting.map(|(order, id)| id.display_order(Some(order))).collect()
     })
@@ -37,7 +37,7 @@ pub fn set_keys() -> ArgValueCompleter {
 
 pub fn targets() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
-        let names = TargetFlags::default().known(&Settings::from_environment());
+        let names = TargetFlags::default().known(&Settings::from_environment(None));
         candidates(names.into_iter().chain([LOCAL.to_owned()]), typed).collect()
     })
 }

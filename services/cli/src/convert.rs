@@ -7,7 +7,7 @@ use crate::{Exit, JobFileArguments, Settings, refuse};
 #[derive(Debug, clap::Args)]
 pub struct ConvertArguments {
     #[command(flatten)]
-    job: JobFileArguments,
+    pub job: JobFileArguments,
 }
 
 pub fn convert(arguments: &ConvertArguments, settings: &Settings) -> Result<Exit> {

@@ -16,7 +16,7 @@ use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, watch_f
 #[derive(Debug, clap::Args)]
 pub struct EnqueueArguments {
     #[command(flatten)]
-    job: JobFileArguments,
+    pub job: JobFileArguments,
     /// Follow the job to its end, as `run` does. The exit status says how it ended.
     #[arg(long)]
     wait: bool,

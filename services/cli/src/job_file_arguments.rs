@@ -83,7 +83,9 @@ impl JobFileArguments {
         let wishes = Wishes { overrides, inputs: self.input.clone(), step: self.step.clone() };
         // Scripts on other machines also look names up.
         let may_be_elsewhere = compute_target.is_some() || text.contains("compute_target");
-        let names = |text: &String| text.contains("azureml:") || text.contains("/subscriptions/");
+        // The file of a component may have names, too.
+        let words = ["azureml:", "component:", "/subscriptions/"];
+        let names = |text: &String| words.iter().any(|word| text.contains(word));
         let azure = match may_be_elsewhere || names(text) || self.input.iter().any(names) {
             true => target.unwrap_or(&TargetFlags::default()).azure_names(settings)?,
             false => AzureNames::default(),

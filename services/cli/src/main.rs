@@ -57,9 +57,11 @@ mod times;
 mod validate;
 mod worker;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{ArgAction, CommandFactory, Parser, Subcommand};
+use job_file::STDIN;
 
 // Names that many modules share.
 use exit::{Exit, usage};
@@ -217,6 +219,19 @@ impl Command {
         }
     }
 
+    /// Returns the document that the command is about.
+    fn document(&self) -> Option<&Path> {
+        let job = match self {
+            Self::Run(arguments) => &arguments.job,
+            Self::Plan(arguments) => &arguments.job,
+            Self::Validate(arguments) => &arguments.job,
+            Self::Convert(arguments) => &arguments.job,
+            Self::Enqueue(arguments) => &arguments.job,
+            _ => return None,
+        };
+        Some(&job.job_file)
+    }
+
     /// Whether the command prints events as JSON.
     fn streams_events(&self) -> bool {
         match self {
@@ -236,7 +251,8 @@ fn main() -> ExitCode {
     // Only has an effect if a shell asks for completions through an environment variable.
     clap_complete::CompleteEnv::with_factory(Arguments::command).var(complete::VARIABLE).complete();
     let arguments = Arguments::parse();
-    let mut settings = Settings::from_environment();
+    let document = arguments.command.document().filter(|document| *document != Path::new(STDIN));
+    let mut settings = Settings::from_environment(document.and_then(Path::parent).map(Path::to_owned));
     if arguments.quiet {
         printed::be_quiet();
         settings.log_filter = "error".to_owned();

@@ -18,7 +18,7 @@ pub struct ManPagesArguments {
 }
 
 const FILES: &[(&str, &str)] = &[
-    ("gristmill.toml", "Compute targets; the nearest one, from the working folder upwards."),
+    ("gristmill.toml", "Compute targets; the nearest one, from the working folder or that of the document upwards."),
     ("~/.config/gristmill/gristmill.toml", "Compute targets, if there is no such file."),
     ("~/.gristmill", "Local jobs and caches; GRISTMILL_HOME names another folder."),
 ];

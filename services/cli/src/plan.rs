@@ -19,7 +19,7 @@ const SHOWN: u64 = 20;
 #[derive(Debug, clap::Args)]
 pub struct PlanArguments {
     #[command(flatten)]
-    job: JobFileArguments,
+    pub job: JobFileArguments,
     /// Show all mini-batches instead of the first 20.
     #[arg(long)]
     all: bool,

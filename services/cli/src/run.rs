@@ -15,7 +15,7 @@ use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, stop_on
 #[derive(Debug, clap::Args)]
 pub struct RunArguments {
     #[command(flatten)]
-    job: JobFileArguments,
+    pub job: JobFileArguments,
     /// Print one JSON object at the end, and nothing else, on standard output.
     #[arg(long)]
     pub json: bool,

@@ -47,7 +47,8 @@ const STALL_SECONDS: u64 = 180;
 const SECRET: [&str; 2] = ["GRISTMILL_QUEUE", "GRISTMILL_PORTAL_TOKEN"];
 
 impl Settings {
-    pub fn from_environment() -> Self {
+    /// `document_folder`: that of the document that the command is about.
+    pub fn from_environment(document_folder: Option<PathBuf>) -> Self {
         let path = |name: &str| var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         // Without the variable, the folder of the user's account: cron and containers may not set it.
         let user_folder = path("HOME").or_else(std::env::home_dir);
@@ -77,6 +78,7 @@ impl Settings {
             queue: text("GRISTMILL_QUEUE"),
             store: text("GRISTMILL_STORE"),
             config: path("GRISTMILL_CONFIG"),
+            document_folder,
         };
         // No script gets the password of a broker.
         let secret = targets.secret_variables(&engine);

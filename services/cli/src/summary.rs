@@ -70,6 +70,9 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
     if let Some(output) = &result.output {
         let _ = writeln!(text, "  output: {output}");
     }
+    for (name, folder) in &result.outputs {
+        let _ = writeln!(text, "  output {name}: {folder}");
+    }
     if result.mini_batches.failed > 0 || result.items.failed > 0 || result.state == JobState::Failed {
         let _ = writeln!(text, "  open: {}/job_result.txt", result.logs);
     }

@@ -63,7 +63,7 @@ fn import(arguments: &ImportArguments, settings: &Settings) -> Result<Exit> {
     let folder = std::env::current_dir().context("find the current folder")?;
     let named = arguments.config.as_deref().or(settings.targets.config.as_deref());
     let path = folder.join(named.unwrap_or(Path::new(FILE_NAME)));
-    let counted = file::find(named, &folder, settings.engine.settings().user_folder.as_deref());
+    let counted = file::find(named, &folder, None, settings.engine.settings().user_folder.as_deref());
     let (text, is_new) = match std::fs::read_to_string(&path) {
         Ok(text) => (text, false),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => (String::new(), true),
@@ -130,7 +130,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 fn list(config: Option<&Path>, settings: &Settings) -> Result<Exit> {
     let folder = std::env::current_dir().context("find the current folder")?;
     let named = config.or(settings.targets.config.as_deref());
-    let Some(path) = file::find(named, &folder, settings.engine.settings().user_folder.as_deref()) else {
+    let Some(path) = file::find(named, &folder, None, settings.engine.settings().user_folder.as_deref()) else {
         bail!(
             "there is no {FILE_NAME} in this folder or above it; name one with --config, or create it with `gristmill target import`"
         );

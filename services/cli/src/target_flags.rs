@@ -24,7 +24,7 @@ pub struct TargetFlags {
     /// Store to use instead of the target's: s3://BUCKET/PREFIX, file:///FOLDER, …
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// The gristmill.toml to read [default: the nearest one, from the working folder upwards].
+    /// The gristmill.toml to read [default: the nearest one, from the working folder or that of the document upwards].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -37,6 +37,7 @@ impl TargetFlags {
             queue: self.queue.clone().or_else(|| variables.queue.clone()),
             store: self.store.clone().or_else(|| variables.store.clone()),
             config: self.config.clone().or_else(|| variables.config.clone()),
+            document_folder: variables.document_folder.clone(),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{Exit, JobFileArguments, Settings, refuse, steps};
 #[derive(Debug, clap::Args)]
 pub struct ValidateArguments {
     #[command(flatten)]
-    job: JobFileArguments,
+    pub job: JobFileArguments,
     /// Print one JSON object: whether the job is valid, and its problems with file, line and field.
     #[arg(long)]
     pub json: bool,

@@ -51,7 +51,7 @@ impl Engine {
             search_path: settings.search_path.clone(),
             compute_target: document.compute_target.clone(),
             models: settings.models(),
-            azure: document.azure.clone(),
+            azure: AzureNames { register: self.home().register(), ..document.azure.clone() },
             files: self.home().cache("document-files"),
         }
     }

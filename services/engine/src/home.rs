@@ -7,6 +7,7 @@
 //! open/, index/                 which jobs there are: `Index`
 //! outputs/<digest>              names the job that writes this output file, and is locked by it
 //! removed/                      folders that are being removed
+//! assets/                       what jobs have registered: `job_file::Register`
 //! environments/, side-inputs/   caches
 //! document-files/               conda files that documents contain inline, named by a digest of their content
 //! functions/                    functions and tables of calls from Python: `functions.rs`
@@ -81,6 +82,11 @@ impl Home {
     /// Returns a folder of the home: a cache, or the one of the nodes of compute targets.
     pub(crate) fn cache(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// Returns the register of assets.
+    pub fn register(&self) -> job_file::Register {
+        job_file::Register::new(self.folder.join("assets"))
     }
 
     /// Returns the file in which a portal that shows the jobs of this machine leaves its address.

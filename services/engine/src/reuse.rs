@@ -99,7 +99,7 @@ impl Jobs {
             return Err(Some(NewJobReason::Failed));
         }
         let Ok(Some(plan)) = job.store.plan_complete().await else { return Err(None) };
-        let mut outputs = parsed.spec.outputs.values().filter(|folder| !folder.is_url());
+        let mut outputs = job.spec.outputs.values().filter(|folder| !folder.is_url());
         if let Some(missing) = outputs.find(|folder| !folder.as_path().is_dir()) {
             return Err(Some(NewJobReason::OutputChanged(missing.display())));
         }

@@ -25,6 +25,22 @@ impl Engine {
     /// other jobs of the target meanwhile. Unless `fresh`, reuses the result of a completed job.
     pub async fn run_on(
         &self,
+        mut parsed: Parsed,
+        target: &Target,
+        fresh: bool,
+        stop_request: &StopRequest,
+        events: &Events,
+    ) -> Result<Followed> {
+        let assets = std::mem::take(&mut parsed.assets);
+        let followed = self.run_there(parsed, target, fresh, stop_request, events).await?;
+        if let Followed::Ended(result) = &followed {
+            self.register(&assets, result, events)?;
+        }
+        Ok(followed)
+    }
+
+    async fn run_there(
+        &self,
         parsed: Parsed,
         target: &Target,
         fresh: bool,

@@ -10,6 +10,7 @@ use reducer::clause;
 
 use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};
+use crate::own_paths::own_paths;
 use crate::reuse::note_reuse;
 use crate::{
     Busy, Check, Engine, Error, Event, Events, For, FoundJob, Home, Index, Jobs, Lock, NewJobReason, Notice,
@@ -50,6 +51,20 @@ impl Engine {
     /// Runs a checked job to its end, or until it is stopped. Unless `fresh`, continues an unfinished job with the same
     /// script, settings and inputs, or reuses the result of a finished one. A job whose `check` fails leaves nothing behind.
     pub async fn run(
+        &self,
+        mut parsed: Parsed,
+        check: Check,
+        fresh: bool,
+        stop: &StopRequest,
+        events: &Events,
+    ) -> Result<JobResult> {
+        let assets = std::mem::take(&mut parsed.assets);
+        let result = self.run_here(parsed, check, fresh, stop, events).await?;
+        self.register(&assets, &result, events)?;
+        Ok(result)
+    }
+
+    async fn run_here(
         &self,
         parsed: Parsed,
         check: Check,
@@ -130,6 +145,7 @@ impl Engine {
             None => same_job::why_anew(&index, home, &spec, &identity)?,
         };
         spec.job_id = new_job_id(&spec.name);
+        own_paths(&mut spec);
         index.add(&spec.fingerprint, &spec.name, &spec.job_id, spec.durability)?;
         let store = home.create_job(&spec.job_id, spec.durability)?;
         if spec.output.folder.as_bytes().is_empty() {
@@ -234,7 +250,7 @@ impl Engine {
             return Err(None);
         }
         let output = result.output.clone().unwrap_or_default();
-        let mut outputs = spec.outputs.values().filter(|folder| !folder.is_url());
+        let mut outputs = job.spec.outputs.values().filter(|folder| !folder.is_url());
         if let Some(missing) = outputs.find(|folder| !folder.as_path().is_dir()) {
             return Err(Some(NewJobReason::OutputChanged(missing.display())));
         }

@@ -10,6 +10,8 @@ use protocol::{JobResult, JobSpec, JobState};
 use crate::{Home, Index, NewJobReason, Notice};
 
 const FILE: &str = "identity.json";
+/// Jobs of the same name, perhaps of other documents, that are considered, the newest.
+const SAME_NAMES_MAX: usize = 4;
 /// The processes of a job may write for a moment longer than its engine.
 const LAST_WRITES: Duration = Duration::from_secs(2);
 
@@ -53,10 +55,16 @@ pub fn changed_while_running(folder: &Path, spec: &JobSpec, models: &ModelFolder
     (script || !differences.is_empty()).then_some(Notice::ChangedWhileRunning { script, differences })
 }
 
-/// Returns why the newest job of the same name is neither continued nor reused. Every new job calls it, so it opens few
-/// files.
+/// Returns why the newest job of the same document and name is neither continued nor reused. Every new job calls it, so it
+/// opens few files.
 pub fn why_anew(index: &Index, home: &Home, spec: &JobSpec, now: &Identity) -> Result<Option<Notice>> {
-    let Some(id) = index.find(&spec.name)?.into_iter().next() else { return Ok(None) };
+    let is_of_document = |id: &String| {
+        let spec_of_job = std::fs::read(home.job_folder(id).join("spec.json")).ok();
+        let other = spec_of_job.and_then(|text| serde_json::from_slice::<JobSpec>(&text).ok());
+        other.is_some_and(|other| other.job_file == spec.job_file)
+    };
+    let newest = index.find(&spec.name)?.into_iter().take(SAME_NAMES_MAX).find(is_of_document);
+    let Some(id) = newest else { return Ok(None) };
     let folder = home.job_folder(&id);
     if !folder.is_dir() || home.is_running(&id)? {
         return Ok(None);

@@ -88,7 +88,8 @@ impl Engine {
             events.send(Event::Step { name: step.name.clone(), number: index + 1, count });
             let target = target.filter(|_| !step.is_command);
             let context = self.context(if target.is_some() { elsewhere } else { &here });
-            let mut parsed = steps.load(index, false, &context).map_err(Error::Invalid)?;
+            let jobs: Vec<&str> = results.iter().map(|ended: &StepResult| ended.result.job_id.as_str()).collect();
+            let mut parsed = steps.load_after(&jobs, &context).map_err(Error::Invalid)?;
             let result = match target {
                 None => {
                     let check = self.check(&mut parsed, &StoreOptions::default(), true, events)?;

@@ -40,8 +40,11 @@ pub struct TargetChoice {
     pub queue: Option<String>,
     /// Store to use instead of the target's.
     pub store: Option<String>,
-    /// The `gristmill.toml` to read; `None`: the nearest one, from the working folder upwards.
+    /// The `gristmill.toml` to read; `None`: the nearest one, from the working folder upwards, else from
+    /// `document_folder` upwards.
     pub config: Option<PathBuf>,
+    /// The folder of the document that a request is about.
+    pub document_folder: Option<PathBuf>,
 }
 
 /// A compute target. Its queue address may hold a password, which no text of this type shows.
@@ -170,7 +173,9 @@ impl TargetChoice {
     }
 
     fn read_file(&self, settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<TargetsFile> {
-        match file::find(self.config.as_deref(), &settings.working_directory, settings.user_folder.as_deref()) {
+        let (folder, user_folder) = (&settings.working_directory, settings.user_folder.as_deref());
+        let document_folder = self.document_folder.as_ref().map(|of_document| folder.join(of_document));
+        match file::find(self.config.as_deref(), folder, document_folder.as_deref(), user_folder) {
             Some(path) => file::read(&path, variable),
             None => Ok(TargetsFile::default()),
         }
@@ -204,7 +209,9 @@ fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
 
 fn known_targets(file: &TargetsFile) -> String {
     match &file.path {
-        None => format!("there is no {} in this folder or above it", file::FILE_NAME),
+        None => {
+            format!("there is no {} in this folder, in that of the document, or above one of them", file::FILE_NAME)
+        }
         Some(path) if file.targets.is_empty() => format!("{} has none", path.display()),
         Some(path) => {
             let names: Vec<&str> = file.targets.keys().map(String::as_str).collect();

@@ -14,6 +14,10 @@
 //! | `known` | the keys of each mapping, and why some have no effect |
 //! | `expression` | `${{…}}`, `$[[…]]` and arguments in one text |
 //! | `names` | `azureml:…` and other addresses, by the tables of `gristmill.toml` |
+//! | `versioned` | names with versions |
+//! | `register` | outputs that jobs have registered under names |
+//! | `components` | components by name |
+//! | `document_keys` | `--set` with the keys of a document |
 //! | `scope` | the names that a step can use |
 //! | `bindings` | what inputs and outputs stand for |
 //! | `pipeline`, `parallel`, `command`, `deployment` | one kind of document or step each |
@@ -21,7 +25,9 @@
 
 mod bindings;
 mod command;
+mod components;
 mod deployment;
+mod document_keys;
 mod environment;
 mod expression;
 mod kind;
@@ -31,14 +37,17 @@ mod names;
 mod parallel;
 mod pipeline;
 mod reader;
+mod register;
 mod scope;
 mod steps;
+mod versioned;
 mod wishes;
 
 pub use names::AzureNames;
+pub use register::{Asset, Register};
+pub use steps::{RUN_ID, Step, Steps};
 #[cfg(test)]
-pub use names::NameTable;
-pub use steps::{Step, Steps};
+pub use versioned::NameTable;
 pub use wishes::Wishes;
 
 /// Returns what to write instead of a key that Azure ML knows and the job file does not.

@@ -61,7 +61,7 @@ mod yaml;
 mod tests;
 
 pub use argv::arguments_of;
-pub use azure::{AzureNames, Step, Steps, Wishes};
+pub use azure::{Asset, AzureNames, RUN_ID, Register, Step, Steps, Wishes};
 pub use context::{Context, ModelFolders};
 pub use identity::{Difference, Identity, Part, Ran};
 pub use keys::settable;

@@ -14,8 +14,8 @@ use crate::problem::shown;
 use crate::result_schema::read_result_schema;
 use crate::values::{key_name, word};
 use crate::{
-    AzureNames, Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps, Wishes, argv, destination,
-    environment, limits, mini_batches, options, output, overrides, requires, script, snapshot, yaml,
+    Asset, AzureNames, Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps, Wishes, argv,
+    destination, environment, limits, mini_batches, options, output, overrides, requires, script, snapshot, yaml,
 };
 
 /// A job file without mistakes.
@@ -31,6 +31,8 @@ pub struct Parsed {
     pub compute_target: Option<String>,
     /// The job runs on nodes that may be other machines.
     pub elsewhere: bool,
+    /// Outputs that are registered once the job has completed.
+    pub assets: Vec<Asset>,
     /// The file, as the user named it.
     pub(crate) file: String,
     /// One for each input.
@@ -193,8 +195,8 @@ pub fn read_step(
         job.environment_variables.entry(AzureNames::VARIABLE.to_owned()).or_insert(names);
     }
     job.job_file = job_file.display().to_string();
-    let (file, warnings, listings) = (shown.clone(), Vec::new(), Inputs::default());
-    Some(Parsed { spec: job, identity, warnings, compute_target, elsewhere, file, inputs, listings })
+    let (file, warnings, assets, listings) = (shown.clone(), Vec::new(), Vec::new(), Inputs::default());
+    Some(Parsed { spec: job, identity, warnings, compute_target, elsewhere, assets, file, inputs, listings })
 }
 
 /// Reads every key but `environment`. Returns the user's arguments and the locations of the inputs.

@@ -161,6 +161,16 @@ impl Problems {
         Self { file, others: RefCell::new(others), ..Self::default() }
     }
 
+    /// Returns an empty collection for the same document.
+    pub fn aside(&self) -> Self {
+        Self::with_others(self.file.clone(), self.others())
+    }
+
+    /// Takes the further files of a collection that [`aside`](Self::aside) has made.
+    pub fn set_others(&self, others: Vec<String>) {
+        *self.others.borrow_mut() = others;
+    }
+
     /// Returns the further files.
     pub fn others(&self) -> Vec<String> {
         self.others.borrow().clone()

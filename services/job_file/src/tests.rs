@@ -6,6 +6,7 @@ mod azure;
 mod azure_environments;
 mod azure_nested;
 mod azure_refused;
+mod azure_steps;
 mod destinations;
 mod fingerprints;
 mod mltable;

@@ -108,6 +108,16 @@ impl Node {
         self.scalar().is_some_and(Scalar::is_null)
     }
 
+    /// Replaces a part of every text in the value.
+    pub fn replace(&mut self, from: &str, to: &str) {
+        match &mut self.value {
+            Value::Scalar(scalar) if scalar.text.contains(from) => scalar.text = scalar.text.replace(from, to),
+            Value::Scalar(_) => {}
+            Value::List(items) => items.iter_mut().for_each(|item| item.replace(from, to)),
+            Value::Mapping(entries) => entries.iter_mut().for_each(|entry| entry.node.replace(from, to)),
+        }
+    }
+
     /// Moves the value and everything in it to `location`.
     pub fn relocate(&mut self, location: Location) {
         self.relocate_each(&|_| location);

@@ -18,7 +18,10 @@ impl Inputs {
     /// Returns the columns of each input, from its first file that is not empty; none for inputs of type `file`.
     pub fn describe(&self, spec: &JobSpec) -> Vec<Result<Vec<Sketch>>> {
         let describe = |input: &Input| match input.kind {
-            InputKind::Tabular if spec.rank_mini_batch_count == 0 => self.describe_one(spec, input),
+            InputKind::Tabular if spec.rank_mini_batch_count == 0 => {
+                let paths = input.table.path_column.iter().map(|name| tables::path_column(name));
+                Ok(paths.chain(self.describe_one(spec, input)?).collect())
+            }
             _ => Ok(Vec::new()),
         };
         spec.inputs.iter().map(describe).collect()

@@ -88,8 +88,11 @@ impl Plan {
             }
             let files = || self.inputs.files(&self.spec, input);
             if !input.table.format.is_text() {
-                if !input.table.columns.is_empty() || !input.table.column_types.is_empty() {
-                    schema::check_columns(input, &schema::columns(input, files(), remote)?)?;
+                let TableOptions { columns, column_types, path_column, .. } = &input.table;
+                if !columns.is_empty() || !column_types.is_empty() || path_column.is_some() {
+                    let there = schema::columns(input, files(), remote)?;
+                    schema::check_columns(input, &there)?;
+                    schema::check_path_column(input, &there)?;
                 }
                 return Ok(None);
             }

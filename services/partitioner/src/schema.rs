@@ -42,7 +42,9 @@ pub(crate) fn infer<L: Iterator<Item = Result<Listed>>>(
         && (input.table.types == TypeRules::Original
             || !read_heads(input, listing(), remote, SchemaInference::found_rows)?.found_rows());
     let (own, from_path) = schema.columns.split_at(schema.columns.len() - path_columns.len());
-    check_columns(input, &own.iter().map(|column| column.name.clone()).collect::<Vec<_>>())?;
+    let names: Vec<String> = own.iter().map(|column| column.name.clone()).collect();
+    check_columns(input, &names)?;
+    check_path_column(input, &names)?;
     let listed = &input.table.columns;
     let is_read = |column: &&TableColumn| listed.is_empty() || listed.contains(&column.name);
     match from_path.iter().find(|column| own.iter().filter(is_read).any(|other| other.name == column.name)) {
@@ -81,6 +83,21 @@ pub(crate) fn check_columns(input: &Input, there: &[String]) -> Result<()> {
         Some(name) => Err(Error::bad_input(
             &input.name,
             format_args!("the files have no column '{name}', which `columns` names; they have {}", there.join(", ")),
+        )),
+    }
+}
+
+/// Fails if the files have a column of the name of the column of their paths.
+pub(crate) fn check_path_column(input: &Input, there: &[String]) -> Result<()> {
+    let TableOptions { columns, path_column, .. } = &input.table;
+    match path_column.as_ref().filter(|name| there.contains(name) && (columns.is_empty() || columns.contains(name))) {
+        None => Ok(()),
+        Some(name) => Err(Error::bad_input(
+            &input.name,
+            format_args!(
+                "the files have a column '{name}', and so has the column of their paths (path_column, or \
+                 include_path_column of an MLTable); leave one of them out"
+            ),
         )),
     }
 }

@@ -1,5 +1,6 @@
 //! Progress and result of a job, as `status`, `run --json` and `result.json` show them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -192,6 +193,9 @@ pub struct JobResult {
     /// written there since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_version: Option<FileVersion>,
+    /// Further folders and URLs that the script writes, by name; none unless the job has completed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub outputs: BTreeMap<String, String>,
     /// Columns of the final file, in the native formats.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<OutputColumn>,
@@ -231,7 +235,7 @@ pub struct JobResult {
     /// The tables of rejected items, below `logs/`; `None` if no item was rejected, or if they cannot be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejects: Option<RejectTables>,
-    /// Number of warnings: values that did not fit, rows that differ from the plan, results longer than their input.
+    /// Number of warnings: values that did not fit, rows that differ from the plan.
     /// `logs/sys/warning/` lists them.
     #[serde(default)]
     pub warnings: u64,
@@ -275,6 +279,7 @@ impl JobResult {
             cause: None,
             output: None,
             output_version: None,
+            outputs: BTreeMap::new(),
             columns: Vec::new(),
             mini_batches: Counts::default(),
             items: Counts::default(),

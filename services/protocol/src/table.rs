@@ -43,6 +43,9 @@ pub struct TableOptions {
     /// The job file names no format; the names of the files determine it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_name: bool,
+    /// Name of a first column with the path of the file of each row; `None`: no such column. The JSON omits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_column: Option<String>,
     /// Number of rows to skip at the beginning of the input, counted over its files in order. The JSON omits 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub skip: u64,
@@ -102,6 +105,7 @@ impl Default for TableOptions {
             columns: Vec::new(),
             by_name: false,
             column_types: BTreeMap::new(),
+            path_column: None,
             skip: 0,
             take: None,
         }

@@ -107,10 +107,11 @@ def test_tables_of_files(named):
         set_column_types={"v": DataType.to_string()}, include_path=True,
     )
     print(table.take(1).drop_columns("Path").to_pandas_dataframe().to_dict("list"))
+    print(table.job_input()["path_column"])
     print(table.keep_columns(["k"]).skip(1).to_pandas_dataframe().shape)
     table.to_pandas_dataframe().to_parquet("t.parquet")
     print(Dataset.Tabular.from_parquet_files("t.parquet").to_pandas_dataframe()["v"].tolist())
-    """).splitlines() == ["{'k': ['x'], 'v': ['1.5']}", "(0, 1)", "['1.5']"]
+    """).splitlines() == ["{'k': ['x'], 'v': ['1.5']}", "Path", "(0, 1)", "['1.5']"]
 
 
 def test_datasets_are_inputs_of_steps(named, tmp_path):

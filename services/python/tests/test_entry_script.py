@@ -150,13 +150,21 @@ def test_invalid_results_name_type_and_mini_batch(start, expression, kind):
     assert agent.run()["status"] == "illegal_result", "the process continues"
 
 
-def test_long_result_is_kept_with_a_warning(start):
+def test_returned_text_is_shown_in_quotes_and_cut(start):
+    agent = start("def run(mini_batch): return mini_batch[0]")
+    shown = agent.run(["no rows\nhere"])["error"]["message"]
+    assert shown.endswith("it returned the text 'no rows\\nhere': str"), shown
+    long = agent.run(["x" * 1000])["error"]["message"]
+    assert long.endswith(f"it returned the text '{'x' * 200}'…: str"), long
+
+
+def test_long_result_is_kept(start):
     agent = start("def run(mini_batch): return ['x'] * int(mini_batch[0])")
     short = agent.run(["1", "b", "c"])
     assert short["returned"] == 1 and "warnings" not in short
     long = agent.run(["5", "b"])
     assert long["returned"] == 5 and long["rows"] == b"x\n" * 5
-    assert len(long["warnings"]) == 1 and "5 results for the 2 items of mini-batch 1" in long["warnings"][0]["message"]
+    assert "warnings" not in long
 
 
 def test_strict_results_fail_a_short_one(start):
@@ -169,7 +177,8 @@ def test_strict_results_fail_a_short_one(start):
 
 def test_list_emptied_by_the_script_still_counts_its_items(start):
     agent = start("def run(mini_batch):\n    mini_batch.clear()\n    return ['x', 'y', 'z']", strict_results=True)
-    assert agent.run(["1", "b"])["warnings"]
+    event = agent.run(["1", "b"])
+    assert (event["status"], event["returned"]) == ("succeeded", 3)
 
 
 def test_summary_only_counts_without_rows(start):

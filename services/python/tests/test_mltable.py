@@ -173,6 +173,22 @@ def test_columns_from_paths(tmp_path):
     assert rows == [[f"{place}/2020/01/31/a.csv", 2, "a", pandas.Timestamp("2020-01-31")]]
 
 
+def test_column_of_paths(tmp_path):
+    settings = "delimiter: ',', include_path_column: true"
+    place = folder(tmp_path / "a", FILES, settings=settings)
+    types, rows = shown(mltable.load(str(place)).to_pandas_dataframe())
+    assert types == {"Path": "object", "a": "int64", "b": "object", "c": "bool"}
+    assert [row[0] for row in rows] == [f"{place}/1.csv", f"{place}/1.csv", f"{place}/2.csv"]
+    for step, columns in [("drop_columns: [Path]", ["a", "b", "c"]), ("keep_columns: [c, Path]", ["Path", "c"])]:
+        frame = mltable.load(str(folder(place, FILES, step, settings=settings))).to_pandas_dataframe()
+        assert list(frame.columns) == columns
+    place = folder(tmp_path / "b", FILES, settings="delimiter: ',', path_column: Path")
+    assert "Path" not in mltable.load(str(place)).to_pandas_dataframe().columns, "as there"
+    place = folder(tmp_path / "c", {"1.csv": "Path,a\nx,1\n"}, settings=settings)
+    with pytest.raises(mltable.InvalidTable, match="the files have a column Path"):
+        mltable.load(str(place)).to_pandas_dataframe()
+
+
 def test_json_lines(tmp_path):
     place = folder(tmp_path, JSON, reader="read_json_lines", paths="pattern: ./*.jsonl")
     types, rows = shown(mltable.load(str(place)).to_pandas_dataframe())

@@ -278,14 +278,22 @@ def test_driver_builds_and_submits_its_pipeline():
         output = of_one.get_output_data("inferences")
         print(output.download("copies"), output.path_on_datastore == f"azureml/{of_one.id}/inferences")
         print(open(f"copies/{output.path_on_datastore}/rows.txt").read().split())
-        print(open("outputs/two/again/rows.txt").read().split())
+        (of_two,) = run.find_step_run("two")
+        first_run = again.path
+        print(first_run == f"outputs/{of_two.job.id}/again", open(f"{first_run}/rows.txt").read().split())
+        two.submit(pipeline_parameters={"size": "1"}).wait(progress=False)
+        print(again.path == first_run)
+        two.submit(fresh=True, pipeline_parameters={"size": "1"}).wait(progress=False)
+        print(again.path == first_run, open(f"{first_run}/rows.txt").read() == open(f"{again.path}/rows.txt").read())
     """)
     assert said.splitlines() == [
         "Finished ['one', 'two']",
         "3 Finished",
         "1 True",
         "['ma', 'mb', 'mc']",
-        "['ma', 'mb', 'mc']",
+        "True ['ma', 'mb', 'mc']",
+        "True",
+        "False True",
     ]
 
 

@@ -95,6 +95,8 @@ impl Reducer {
             warnings.push(format!("{error:#}; the rejects of the job can still be counted by their causes"));
             None
         });
+        let outputs = self.spec.outputs.iter().filter(|_| state == JobState::Completed);
+        let outputs = outputs.map(|(name, folder)| (name.clone(), folder.display())).collect();
         let Effort { extra_runs, divided, items_kept, waited } = self.tally.effort();
         let result = JobResult {
             job_id: self.spec.job_id.clone(),
@@ -102,6 +104,7 @@ impl Reducer {
             cause: cause.map(|cause| cause.replace(['\n', '\r'], " ")),
             output,
             output_version,
+            outputs,
             columns,
             logs: self.store.shown("logs"),
             mini_batches: self.tally.mini_batches(),

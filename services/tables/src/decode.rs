@@ -366,8 +366,11 @@ impl Decoder {
         }
         let fields = own.fields().iter().map(|field| field.as_ref().clone()).collect();
         let rows = batch.num_rows();
-        let mut batch = assemble(fields, batch.columns().to_vec(), request.blocks, &rows_of_blocks, rows)?;
+        let mut batch = assemble(fields, batch.columns().to_vec(), request, &rows_of_blocks, rows)?;
         let metadata = batch.schema_metadata_mut();
+        if request.options.path_column.is_some() {
+            metadata.insert(HAS_PATHS.to_owned(), String::new());
+        }
         if let Some(declared) = declared {
             metadata.insert(DECLARED.to_owned(), encode_arrow_schema(&declared));
         }
@@ -496,7 +499,7 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
         as_items = Some(AsItems { rows: rows as u64, unread, warnings });
     }
     let (fields, arrays) = columns_done.into_iter().unzip();
-    let mut batch = assemble(fields, arrays, request.blocks, rows_of_blocks, rows)?;
+    let mut batch = assemble(fields, arrays, request, rows_of_blocks, rows)?;
     if let Some(fits) = fits.filter(|_| as_items.is_none()) {
         batch = filter_record_batch(&batch, &fits)?;
     }
@@ -515,6 +518,9 @@ const PLACES: &str = "gristmill.places";
 /// Key of the metadata of a table of Parquet: the columns that are in it only as an index of pandas, as a list in JSON.
 const INDEX: &str = "gristmill.index";
 
+/// Key of the metadata of a table of Parquet whose first column is not in the file: `path_column`.
+const HAS_PATHS: &str = "gristmill.has_paths";
+
 /// Arrow's name for text that is JSON.
 const JSON: &str = "arrow.json";
 
@@ -525,25 +531,36 @@ const MISSING_IN_PATH: &str = "__HIVE_DEFAULT_PARTITION__";
 fn assemble(
     mut fields: Vec<Field>,
     mut arrays: Vec<ArrayRef>,
-    blocks: &[LocalBlock],
+    request: &DecodeRequest,
     rows_of_blocks: &[usize],
     rows: usize,
 ) -> Result<RecordBatch> {
-    let path_columns = blocks.first().map_or(&[][..], |block| &block.block.path_columns);
-    for (index, (name, _)) in path_columns.iter().enumerate() {
+    let blocks = request.blocks;
+    let text_column = |name: &str, value: &dyn Fn(&Block) -> String| -> Result<(Field, ArrayRef)> {
         let mut values = Texts::new(true);
         for (block, &rows) in blocks.iter().zip(rows_of_blocks) {
-            let value = block.block.path_columns.get(index).map_or("", |(_, value)| value);
+            let value = value(block.block);
             for _ in 0..rows {
-                match value {
+                match value.as_str() {
                     MISSING_IN_PATH => values.take_missing(),
                     value => values.take_text(value.as_bytes()),
                 }
             }
         }
         let Finished { array, .. } = values.finish()?;
-        fields.push(Field::new(name, array.data_type().clone(), true));
+        Ok((Field::new(name, array.data_type().clone(), true), array))
+    };
+    let path_columns = blocks.first().map_or(&[][..], |block| &block.block.path_columns);
+    for (index, (name, _)) in path_columns.iter().enumerate() {
+        let value = |block: &Block| block.path_columns.get(index).map_or_else(String::new, |(_, value)| value.clone());
+        let (field, array) = text_column(name, &value)?;
+        fields.push(field);
         arrays.push(array);
+    }
+    if let Some(name) = &request.options.path_column {
+        let (field, array) = text_column(name, &|block| String::from_utf8_lossy(block.path.as_bytes()).into_owned())?;
+        fields.insert(0, field);
+        arrays.insert(0, array);
     }
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)?)

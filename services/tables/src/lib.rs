@@ -59,7 +59,7 @@ pub use peek::{Peek, peek, shown as delimiter_shown};
 pub use problems::{WARNINGS_MAX, Warnings};
 pub use row_groups::{parquet_columns, parquet_row_groups, parquet_shape, row_group_bytes};
 pub use row_texts::row_texts;
-pub use sketch::{Sketch, from_path, parquet_sketches, schema_sketches, text_sketches};
+pub use sketch::{Sketch, from_path, parquet_sketches, path_column, schema_sketches, text_sketches};
 pub use source::{LINE_BYTES_MAX, encoding_for, is_read_from_front, must_be_read};
 pub use write::write_parquet;
 

@@ -96,6 +96,11 @@ pub fn from_path(name: &str) -> Sketch {
     }
 }
 
+/// Returns the column of paths.
+pub fn path_column(name: &str) -> Sketch {
+    Sketch { reason: "the path of the file of each row".to_owned(), ..from_path(name) }
+}
+
 /// Returns the columns of a text table without values.
 pub fn schema_sketches(schema: &TableSchema) -> Vec<Sketch> {
     let sketch = |column: &TableColumn| Sketch {

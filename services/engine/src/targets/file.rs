@@ -54,13 +54,20 @@ pub struct TargetsFile {
     pub azure: AzureNames,
 }
 
-/// Returns the file that takes effect: the named one, else the nearest in or above `folder`, else the user's own.
-pub fn find(named: Option<&Path>, folder: &Path, user_folder: Option<&Path>) -> Option<PathBuf> {
+/// Returns the file that takes effect: the named one, else the nearest in or above `folder`, else in or above the folder of
+/// the document, else the user's own.
+pub fn find(
+    named: Option<&Path>,
+    folder: &Path,
+    document_folder: Option<&Path>,
+    user_folder: Option<&Path>,
+) -> Option<PathBuf> {
     if let Some(named) = named {
         return Some(folder.join(named));
     }
     let own = user_folder.map(|user| user.join(".config/gristmill").join(FILE_NAME));
-    folder.ancestors().map(|folder| folder.join(FILE_NAME)).chain(own).find(|path| path.is_file())
+    let folders = folder.ancestors().chain(document_folder.into_iter().flat_map(Path::ancestors));
+    folders.map(|folder| folder.join(FILE_NAME)).chain(own).find(|path| path.is_file())
 }
 
 /// Reads the file. `variable` returns the value of an environment variable.
@@ -76,7 +83,8 @@ pub fn parse(path: &Path, text: &str, variable: impl Fn(&str) -> Option<String>)
         let message = error.message().trim().replace('\n', "; ");
         at(error.span().unwrap_or_default()).error(format!("not valid TOML: {message}"))
     })?;
-    let mut file = TargetsFile { path: Some(path.to_owned()), ..TargetsFile::default() };
+    let azure = AzureNames { file: Some(path.to_owned()), ..AzureNames::default() };
+    let mut file = TargetsFile { path: Some(path.to_owned()), azure, ..TargetsFile::default() };
     for (key, value) in top.get_ref() {
         match key.get_ref().as_ref() {
             "targets" => {}
@@ -217,10 +225,17 @@ mod tests {
         std::fs::create_dir_all(&own).expect("writable");
         std::fs::create_dir_all(&deep).expect("writable");
         std::fs::write(own.join(FILE_NAME), "").expect("writable");
-        assert_eq!(find(None, &deep, Some(&user)), Some(own.join(FILE_NAME)));
+        assert_eq!(find(None, &deep, None, Some(&user)), Some(own.join(FILE_NAME)));
         let nearer = folder.path().join("project").join(FILE_NAME);
         std::fs::write(&nearer, "").expect("writable");
-        assert_eq!(find(None, &deep, Some(&user)), Some(nearer));
-        assert_eq!(find(Some(Path::new("other.toml")), &deep, Some(&user)), Some(deep.join("other.toml")));
+        assert_eq!(find(None, &deep, None, Some(&user)), Some(nearer.clone()));
+        assert_eq!(find(Some(Path::new("other.toml")), &deep, None, Some(&user)), Some(deep.join("other.toml")));
+        // That of the document, unless the working folder has one.
+        let elsewhere = folder.path().join("elsewhere");
+        assert_eq!(find(None, &elsewhere, Some(&deep), Some(&user)), Some(nearer.clone()));
+        let here = folder.path().join("elsewhere").join(FILE_NAME);
+        std::fs::create_dir_all(&elsewhere).expect("writable");
+        std::fs::write(&here, "").expect("writable");
+        assert_eq!(find(None, &elsewhere, Some(&deep), Some(&user)), Some(here));
     }
 }

@@ -13,7 +13,7 @@ use toml::de::DeValue;
 use super::line::{Line, unknown};
 use super::variables::replace_variables;
 
-const TABLES: &[&str] = &["datastores", "data", "models", "environments"];
+const TABLES: &[&str] = &["datastores", "data", "models", "environments", "components"];
 
 /// Reads the table `azureml`. Paths are relative to the folder of the file.
 pub fn read<'a>(
@@ -23,7 +23,7 @@ pub fn read<'a>(
     variable: &impl Fn(&str) -> Option<String>,
 ) -> Result<AzureNames> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut names = AzureNames::default();
+    let mut names = AzureNames { file: Some(path.to_owned()), ..AzureNames::default() };
     let DeValue::Table(tables) = value.get_ref() else {
         let message = format!("azureml: must be a table with {}", TABLES.join(", "));
         return Err(at(value.span()).error(message));
@@ -54,6 +54,7 @@ pub fn read<'a>(
             "data" => names.data = read,
             "models" => names.models = read,
             "environments" => names.environments = read,
+            "components" => names.components = read,
             other => return Err(unknown(&at(key.span()), other, TABLES)),
         }
     }

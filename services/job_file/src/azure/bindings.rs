@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::expression;
 use super::known;
-use super::names::NameTable;
 use super::reader::Reader;
+use super::register::{Asset, is_plain};
+use super::versioned::{NameTable, Versioned};
 use crate::{Entry, Fault, Location, Node, ScalarKind, Value, find};
 
 /// What an input stands for.
@@ -16,6 +17,13 @@ pub enum Bound {
     Data(Data),
     /// An optional input that is not given.
     Absent,
+}
+
+impl Bound {
+    /// What an input with a mistake, which is recorded, stands for: its uses are not mistakes as well.
+    pub fn refused() -> Self {
+        Self::Literal(Node::text(Location::File, "-"))
+    }
 }
 
 /// Data behind an input.
@@ -44,9 +52,23 @@ pub struct Target {
     pub location: Location,
     /// The document gives the path.
     pub is_given: bool,
+    /// Name and version under which it is registered.
+    pub registered: Option<(String, Option<String>)>,
 }
 
 impl Target {
+    /// An output that goes to a folder.
+    pub fn at(folder: String, kind: String) -> Self {
+        Self { folder, file: None, kind, location: Location::File, is_given: false, registered: None }
+    }
+
+    /// Returns what is registered once its step has completed.
+    pub fn asset(&self) -> Option<Asset> {
+        let (name, version) = self.registered.clone()?;
+        let kind = if self.kind.is_empty() { "uri_folder".to_owned() } else { self.kind.clone() };
+        Some(Asset { name, version, path: self.path(), kind })
+    }
+
     /// Returns the path of the file, or of the folder.
     pub fn path(&self) -> String {
         match &self.file {
@@ -78,7 +100,7 @@ impl Reader<'_> {
     pub fn bind(&self, input: &UnboundInput<'_>, outer: &Outer<'_>) -> Option<Bound> {
         for (entry, _) in input.given.iter().chain(&input.declared) {
             if let Value::Mapping(entries) = &entry.node.value {
-                self.check_keys(entries, &format!("{}.", input.field), &[known::BINDING]);
+                self.check_keys(entries, &format!("{}.", input.field), &[known::INPUT]);
             }
         }
         let location = input.given.or(input.declared).map_or(Location::File, |(entry, _)| entry.location);
@@ -110,8 +132,10 @@ impl Reader<'_> {
             Value::List(_) => Some((&entry.node, folder)),
         });
         let from_component = || {
-            let folder = input.declared.map(|(_, folder)| folder)?;
-            ["default", "path", "value"].iter().find_map(|key| find(declared, key)).map(|node| (node, folder))
+            let (entry, folder) = input.declared?;
+            let value = ["default", "path", "value"].iter().find_map(|key| find(declared, key));
+            let value = value.or_else(|| entry.node.scalar().filter(|scalar| !scalar.is_null()).map(|_| &entry.node));
+            value.map(|node| (node, folder))
         };
         let Some((node, folder)) = wished.or(from_step).or_else(from_component) else {
             if word("optional").eq_ignore_ascii_case("true") {
@@ -164,9 +188,49 @@ impl Reader<'_> {
             }));
         }
         let text = expression::replace(node.written(), &mut value).map_err(at)?;
-        let table = if kind.ends_with("model") { NameTable::Models } else { NameTable::Data };
+        let table = NameTable::of_type(&kind);
+        if let Some((step, asset)) = self.announced(text.trim(), table) {
+            let kind = if kind.is_empty() { asset.kind } else { kind };
+            return Ok(Bound::Data(Data {
+                text: asset.path,
+                location: node.location,
+                kind,
+                mode,
+                made_by: Some(step),
+            }));
+        }
         let text = self.locate(&Node::text(node.location, &text), folder, table).map_err(at)?;
         Ok(Bound::Data(Data { text, location: node.location, kind, mode, made_by: None }))
+    }
+
+    /// Returns the asset of an earlier step of this document that an address means, unless `gristmill.toml` has the name.
+    fn announced(&self, address: &str, table: NameTable) -> Option<(String, Asset)> {
+        let wanted = Versioned::of_address(address, table)?;
+        let is_it = |(_, asset): &&(String, Asset)| {
+            let version = asset.version.as_deref();
+            asset.name == wanted.name
+                && NameTable::of_type(&asset.kind) == table
+                && wanted.version.is_none_or(|wanted| version == Some(wanted))
+        };
+        let found = self.announced.borrow().iter().rev().find(is_it).cloned()?;
+        self.context.azure.in_tables(wanted, table).is_none().then_some(found)
+    }
+
+    /// Returns the name and the version under which an output is registered, and checks its keys.
+    pub fn registered(&self, field: &str, entries: &[(&Node, &Path)]) -> Option<(String, Option<String>)> {
+        for (node, _) in entries {
+            self.check_keys(node.entries(), &format!("{field}."), &[known::OUTPUT]);
+        }
+        let plain = |key: &str| {
+            let node = entries.iter().find_map(|(node, _)| find(node.entries(), key)).filter(|node| !node.is_null())?;
+            let read = match is_plain(node.written().trim()) {
+                true => Ok(node.written().trim().to_owned()),
+                false => Err(Fault::new(node, "letters, digits, `-`, `_` and `.`")),
+            };
+            self.problems.accept(node.location, &format!("{field}.{key}"), read)
+        };
+        let version = plain("version");
+        plain("name").map(|name| (name, version))
     }
 
     /// Returns where an output goes. `default`: its folder if the document names none; `known`: the values of
@@ -180,9 +244,7 @@ impl Reader<'_> {
         known: &dyn Fn(&str) -> Option<String>,
     ) -> Option<Target> {
         let word = |key: &str| entries.iter().find_map(|(node, folder)| Some((find(node.entries(), key)?, *folder)));
-        for (node, _) in entries {
-            self.check_keys(node.entries(), &format!("{field}."), &[known::BINDING]);
-        }
+        let registered = self.registered(field, entries);
         let kind = word("type").map_or(String::new(), |(node, _)| node.written().trim().to_lowercase());
         let location = entries.first().map_or(Location::File, |(node, _)| node.location);
         let is_file = kind == "uri_file";
@@ -190,7 +252,7 @@ impl Reader<'_> {
         let Some((node, folder)) = word("path").or(scalar.map(|(node, folder)| (*node, *folder))) else {
             let folder = default.display().to_string();
             let file = is_file.then(|| name.to_owned());
-            return Some(Target { folder, file, kind, location, is_given: false });
+            return Some(Target { folder, file, kind, location, is_given: false, registered });
         };
         let mut value = |wanted: &str| match wanted {
             "output_name" => Ok(Some(name.to_owned())),
@@ -210,7 +272,7 @@ impl Reader<'_> {
             Some((folder, file)) => (folder.to_owned(), Some(file.to_owned())),
             None => (path, None),
         };
-        Some(Target { folder, file, kind, location: node.location, is_given: true })
+        Some(Target { folder, file, kind, location: node.location, is_given: true, registered })
     }
 
     /// A path of the workspace's own store goes to the folder of outputs, unless `gristmill.toml` knows this store.

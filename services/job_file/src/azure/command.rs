@@ -3,7 +3,7 @@
 use super::expression;
 use super::known::{self, Effect, KnownKeys};
 use super::layers::{LayerValue, Layers};
-use super::reader::{JobFile, Reader, job_name};
+use super::reader::{JobFile, Reader};
 use super::scope::{Around, Scope};
 use crate::{Fault, Value};
 
@@ -24,11 +24,11 @@ impl Reader<'_> {
         let scope = Scope::read(self, layers, around);
         let mut job = JobFile::default();
         let here = layers.location_of(&["command", "component", "type"]);
-        job.put_text("name", here, &job_name(around.step));
+        job.put_text("name", here, around.job);
         self.put_description(layers, &mut job);
         job.put_text("entry_script", here, ENTRY_SCRIPT);
         if let Some(found) = layers.find(&["code"]) {
-            job.put("source_directory", self.local(found, &format!("{prefix}code")));
+            job.put("source_directory", self.code(found, &format!("{prefix}code")));
         }
         let field = format!("{prefix}environment");
         job.put("environment", self.environment(around.step, layers.find(&["environment"]), &field));

@@ -3,9 +3,9 @@
 use super::bindings::Data;
 use super::known;
 use super::layers::{Layer, LayerValue, Layers};
-use super::names::NameTable;
 use super::parallel::MLFLOW;
 use super::reader::{JobFile, Reader, job_name};
+use super::versioned::NameTable;
 use crate::paths::is_url;
 use crate::{Entry, Fault, Location, Node, Value, find};
 

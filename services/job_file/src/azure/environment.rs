@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use super::known::{CONTAINER, Effect, KnownKeys, PEOPLE, SERVICE};
 use super::layers::{Layer, LayerValue};
-use super::names::NameTable;
 use super::reader::{JobFile, Reader};
+use super::versioned::NameTable;
 use crate::paths::is_url;
 use crate::{Entry, Fault, Location, Node, Value, find, other, written};
 

@@ -38,7 +38,7 @@ pub const JOB: KnownKeys =
 /// Keys of all steps.
 pub const STEP: KnownKeys = &[(Read, "component, is_deterministic"), (MACHINES, "queue_settings")];
 
-pub const PIPELINE: KnownKeys = &[(Read, "settings, jobs"), (SERVICE, "is_deterministic")];
+pub const PIPELINE: KnownKeys = &[(Read, "settings, jobs, component"), (SERVICE, "is_deterministic")];
 
 pub const SETTINGS: KnownKeys = &[
     (MACHINES, "default_compute"),
@@ -72,10 +72,17 @@ pub const COMMAND: KnownKeys = &[
     (ONE, "distribution"),
 ];
 
-/// Keys of one input or output.
-pub const BINDING: KnownKeys = &[
+/// Keys of one input.
+pub const INPUT: KnownKeys = &[
     (Read, "type, path, mode, optional, default, value"),
     (PEOPLE, "description, name, version, min, max, enum, datastore"),
+    (SERVICE, "early_available, is_control"),
+];
+
+/// Keys of one output.
+pub const OUTPUT: KnownKeys = &[
+    (Read, "type, path, mode, optional, default, value, name, version"),
+    (PEOPLE, "description, tags, properties, datastore"),
     (SERVICE, "early_available, is_control"),
 ];
 

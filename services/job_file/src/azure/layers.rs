@@ -57,7 +57,7 @@ impl Layer {
 fn flatten(entry: Entry, flat: &mut Vec<Entry>) {
     let entries = entry.node.entries();
     let is_declared = crate::find(entries, "type").is_some_and(|kind| kind.written().trim() == "group");
-    let is_key = |inner: &Entry| known::keys(&[known::BINDING]).any(|(key, _)| key == inner.key);
+    let is_key = |inner: &Entry| known::keys(&[known::INPUT]).any(|(key, _)| key == inner.key);
     if !is_declared && (entries.is_empty() || entries.iter().any(is_key)) {
         flat.push(entry);
         return;

@@ -1,9 +1,11 @@
-//! Addresses of Azure ML: data, models and environments by name, and folders of data stores. Tables of `gristmill.toml`
-//! say what they stand for here.
+//! Addresses of Azure ML: data, models, environments and components by name, and folders of data stores. Tables of
+//! `gristmill.toml` say what they stand for here; data and models may also be in the register of earlier jobs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::register::Register;
+use super::versioned::{NameTable, SUBSCRIPTIONS, Versioned, version_order};
 use crate::paths::is_url;
 use crate::{Fault, Node, Paths};
 
@@ -18,28 +20,13 @@ pub struct AzureNames {
     pub models: BTreeMap<String, String>,
     /// Interpreter, virtual environment or requirements file of environments.
     pub environments: BTreeMap<String, String>,
+    /// File of each component, or a folder of component files.
+    pub components: BTreeMap<String, String>,
+    /// The `gristmill.toml` that has these tables; `None`: there is none.
+    pub file: Option<PathBuf>,
+    /// What jobs have registered.
+    pub register: Register,
 }
-
-/// What a name is looked up for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameTable {
-    Data,
-    Models,
-    Environments,
-}
-
-impl NameTable {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Data => "data",
-            Self::Models => "models",
-            Self::Environments => "environments",
-        }
-    }
-}
-
-/// The id of anything in a workspace, `/subscriptions/ID/resourceGroups/…`, begins with it.
-const SUBSCRIPTIONS: &str = "/subscriptions/";
 
 impl AzureNames {
     /// The variable in which scripts look names up on machines without `gristmill.toml`.
@@ -62,6 +49,7 @@ impl AzureNames {
             NameTable::Data => &self.data,
             NameTable::Models => &self.models,
             NameTable::Environments => &self.environments,
+            NameTable::Components => &self.components,
         }
     }
 
@@ -86,7 +74,7 @@ impl AzureNames {
                 None if is_url(named) || named.starts_with(['.', '/']) => {
                     self.locate(&Node::text(node.location, named), folder, home, table)
                 }
-                None => self.named(named, table),
+                None => self.named(Versioned::of_name(named), table),
             };
         }
         if let Some(address) = text.strip_prefix("wasbs://").or_else(|| text.strip_prefix("wasb://")) {
@@ -108,69 +96,76 @@ impl AzureNames {
         }
     }
 
-    /// `NAME:VERSION`, `NAME@latest`, `NAME`.
-    pub fn named(&self, name: &str, table: NameTable) -> Result<String, Fault> {
-        let entries = self.table(table);
-        let (plain, version) = match (name.split_once('@'), name.rsplit_once(':')) {
-            (Some((plain, label)), _) => (plain, Some(label)),
-            (None, Some((plain, version))) => (plain, Some(version)),
-            (None, None) => (name, None),
-        };
-        let newest = || {
-            let versions = entries.iter().filter_map(|(key, value)| {
-                let version = key.strip_prefix(plain)?.strip_prefix(':')?;
-                Some((version.parse::<u64>().ok(), version, value))
-            });
-            versions.max_by_key(|(number, version, _)| (*number, *version)).map(|(.., value)| value)
-        };
-        let wants_newest = version.is_none_or(|version| version == "latest");
-        let found = entries.get(name).or_else(|| entries.get(plain));
-        let found = found.or_else(|| if wants_newest { newest() } else { None });
-        found.cloned().ok_or_else(|| {
+    /// Returns the place of a name: that of the tables, else the registered one.
+    pub fn named(&self, wanted: Versioned<'_>, table: NameTable) -> Result<String, Fault> {
+        let registered = || self.register.find(table, wanted);
+        self.in_tables(wanted, table).or_else(registered).ok_or_else(|| {
             let what = match table {
                 NameTable::Environments => "an interpreter or a requirements file",
+                NameTable::Components => "its file, or a folder of component files",
                 NameTable::Data | NameTable::Models => "a path or URL",
             };
-            Fault::only(format!("azureml:{name} is not known here: {}", missing(table.word(), name, what)))
+            let name = match wanted.version {
+                None => format!("{}@latest", wanted.name),
+                Some(_) => wanted.key(),
+            };
+            let line = self.missing(table.word(), &wanted.key(), what);
+            Fault::only(format!("azureml:{name} is not known here: {line}"))
         })
+    }
+
+    /// Returns the place of a name that a table has.
+    pub fn in_tables(&self, wanted: Versioned<'_>, table: NameTable) -> Option<String> {
+        let entries = self.table(table);
+        let newest = || {
+            let versions = entries.iter().filter_map(|(key, value)| {
+                let version = key.strip_prefix(wanted.name)?.strip_prefix(':')?;
+                Some((version_order(version), value))
+            });
+            versions.max_by_key(|(order, _)| *order).map(|(_, value)| value)
+        };
+        let found = entries.get(&wanted.key()).or_else(|| entries.get(wanted.name));
+        found.or_else(|| if wanted.version.is_none() { newest() } else { None }).cloned()
     }
 
     /// What follows `azureml://`.
     fn long_address(&self, address: &str, table: NameTable) -> Result<String, Fault> {
         let parts: Vec<&str> = address.split('/').collect();
-        let behind = |word: &str| {
-            let position = parts.iter().position(|part| *part == word)?;
-            parts.get(position + 1).map(|name| (*name, &parts[position + 2..]))
-        };
-        if let Some((store, rest)) = behind("datastores") {
+        if let Some(position) = parts.iter().position(|part| *part == "datastores")
+            && let [store, rest @ ..] = &parts[position + 1..]
+        {
             let path = rest.strip_prefix(&["paths"]).unwrap_or(rest).join("/");
-            let Some(base) = self.datastores.get(store) else {
-                let line = missing("datastores", store, "a folder or URL");
+            let Some(base) = self.datastores.get(*store) else {
+                let line = self.missing("datastores", store, "a folder or URL");
                 return Err(Fault::only(format!("the data store {store} is not known here: {line}")));
             };
             return Ok(format!("{}/{path}", base.trim_end_matches('/')).trim_end_matches('/').to_owned());
         }
-        for word in ["data", "models", "environments", "components"] {
-            let Some((name, rest)) = behind(word) else { continue };
-            if word == "components" {
-                break;
-            }
-            let full = match rest {
-                ["versions", version, ..] => format!("{name}:{version}"),
-                ["labels", label, ..] => format!("{name}@{label}"),
-                _ => name.to_owned(),
-            };
-            return self.named(&full, table);
+        if let Some(wanted) = Versioned::of_long_address(address, table) {
+            return self.named(wanted, table);
         }
-        let message =
-            format!("azureml://{address} is neither a path of a data store nor data, a model or an environment");
-        Err(Fault::only(message))
+        // An input without a type may be a model.
+        let model = Versioned::of_long_address(address, NameTable::Models).filter(|_| table == NameTable::Data);
+        if let Some(wanted) = model {
+            return self.named(wanted, NameTable::Models);
+        }
+        let what = match table {
+            NameTable::Data => "a path of a data store nor data",
+            NameTable::Models => "a path of a data store nor a model",
+            NameTable::Environments => "a path of a data store nor an environment",
+            NameTable::Components => "a path of a data store nor a component",
+        };
+        Err(Fault::only(format!("azureml://{address} is neither {what}")))
     }
-}
 
-/// Returns what to add to `gristmill.toml`.
-fn missing(table: &str, name: &str, what: &str) -> String {
-    let is_bare = name.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
-    let key = if is_bare { name.to_owned() } else { format!("{name:?}") };
-    format!("add `{key} = \"…\"`, {what}, below [azureml.{table}] in gristmill.toml")
+    /// Returns what to add to `gristmill.toml`.
+    fn missing(&self, table: &str, name: &str, what: &str) -> String {
+        let is_bare = name.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
+        let key = if is_bare { name.to_owned() } else { format!("{name:?}") };
+        let file = match &self.file {
+            Some(file) => file.display().to_string(),
+            None => "gristmill.toml, a file beside the document, in the working folder or above one of them".to_owned(),
+        };
+        format!("add `{key} = \"…\"`, {what}, below [azureml.{table}] in {file}")
+    }
 }

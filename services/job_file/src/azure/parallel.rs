@@ -8,11 +8,10 @@ use super::bindings::{Bound, Data, Target};
 use super::expression;
 use super::known;
 use super::layers::{LayerValue, Layers};
-use super::names::NameTable;
-use super::reader::{JobFile, Reader, job_name, number, reference};
+use super::reader::{JobFile, Reader, number, reference};
 use super::scope::{Around, Scope, unknown};
+use super::versioned::{NameTable, Versioned};
 use crate::paths::is_url;
-use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Location, Node, Value, find, keys};
 
 /// The module of the Python package that runs an MLflow model.
@@ -39,7 +38,7 @@ impl Reader<'_> {
         let mut scope = Scope::read(self, layers, around);
         let mut job = JobFile::default();
         let here = layers.location_of(&["task", "component", "type", "inputs"]);
-        job.put_text("name", here, &job_name(around.step));
+        job.put_text("name", here, around.job);
         self.put_description(layers, &mut job);
         scope.main = self.main_input(layers, &scope);
         scope.appended = self.appended(layers, &scope);
@@ -83,14 +82,7 @@ impl Reader<'_> {
         self.check_nested(layers, "resources", prefix, known::RESOURCES);
         self.check_nested(layers, "retry_settings", prefix, known::RETRIES);
         for layer in &layers.0 {
-            // The original tolerates unknown keys here.
-            for entry in find(&layer.entries, "task").map_or(&[][..], Node::entries) {
-                let names = || known::keys(&[known::TASK]).map(|(name, _)| name);
-                if !names().any(|name| name == entry.key) {
-                    let message = format!("unknown key, without effect{}", did_you_mean(&entry.key, names()));
-                    self.problems.warn(entry.location, &format!("{prefix}task.{}", entry.key), message);
-                }
-            }
+            self.warn_of_unknown(&layer.entries, "task", prefix, known::TASK);
         }
         if layers.find(&["task"]).is_none() {
             let fault = Fault::missing("a mapping with type, code, entry_script, environment, …");
@@ -120,7 +112,7 @@ impl Reader<'_> {
     fn put_script(&self, layers: &Layers, step: &str, prefix: &str, job: &mut JobFile) {
         let code = layers.find(&["task", "code"]);
         if let Some(found) = code {
-            job.put("source_directory", self.local(found, &format!("{prefix}task.code")));
+            job.put("source_directory", self.code(found, &format!("{prefix}task.code")));
         }
         if let Some(LayerValue { node, folder }) = layers.find(&["task", "entry_script"]) {
             // Without `code` the script lies beside its own document.
@@ -179,8 +171,9 @@ impl Reader<'_> {
                     Some(path) => (path, format!("{field}.path"), self.locate(path, folder, NameTable::Models)),
                     None => {
                         let name = find(entries, "name").map_or("", Node::written);
-                        let version = find(entries, "version").map_or("latest", Node::written);
-                        let named = self.context.azure.named(&format!("{name}:{version}"), NameTable::Models);
+                        let version =
+                            find(entries, "version").map(Node::written).filter(|version| *version != "latest");
+                        let named = self.context.azure.named(Versioned { name, version }, NameTable::Models);
                         (node, field.to_owned(), named)
                     }
                 }

@@ -6,16 +6,19 @@ use std::path::{Path, PathBuf};
 
 use super::bindings::{Bound, DEFAULT_STORE, Data, Inputs, Target, UnboundInput};
 use super::expression;
+use super::kind;
 use super::known;
 use super::layers::{Layer, LayerValue, Layers};
-use super::reader::Reader;
+use super::reader::{Reader, step_name};
 use super::scope::{Around, Scope, alone, has_value, unknown};
-use super::steps::Step;
+use super::steps::{RUN_ID, Step};
 use crate::problem::did_you_mean;
-use crate::{Entry, Fault, Location, Node, Value, find};
+use crate::{Entry, Fault, Location, Node, Problems, Value, find};
 
 /// Types of steps that Gristmill does not run.
 const OTHERS: &[&str] = &["sweep", "automl", "spark", "import", "data_transfer", "finetuning"];
+/// Types of steps that Gristmill runs.
+const KINDS: [&str; 3] = ["parallel", "command", "pipeline"];
 /// Maximum nesting of pipelines; finds a component that refers to itself.
 const DEPTH_MAX: usize = 8;
 
@@ -32,6 +35,16 @@ enum StepKind {
     Parallel,
     Command,
     Pipeline,
+    /// It has a mistake, or Gristmill does not run its kind. Others may read its outputs.
+    Refused,
+}
+
+/// The outputs of a step that has been read.
+#[derive(Default)]
+struct Made {
+    outputs: BTreeMap<String, Target>,
+    /// There may be more.
+    is_partial: bool,
 }
 
 /// A pipeline, or a step that is one.
@@ -42,6 +55,8 @@ struct Frame<'f> {
     prefix: String,
     layers: &'f Layers,
     inputs: Inputs,
+    /// The mistakes of inputs, for the first step that uses one.
+    late: RefCell<BTreeMap<String, Problems>>,
     targets: BTreeMap<String, Target>,
     /// The folder of outputs without a path.
     root: PathBuf,
@@ -52,18 +67,21 @@ struct Frame<'f> {
 impl Reader<'_> {
     /// Returns the steps of a pipeline in the order in which they run, or that of `--step`.
     pub fn pipeline(&self, entries: Vec<Entry>, stem: &str) -> Vec<Step> {
-        let mut top = Layer { entries, folder: self.folder.clone() };
-        top.flatten_groups();
-        let layers = Layers(vec![top]);
-        let entries = &layers.0[0].entries;
+        let layers = self.layers(entries, &self.folder, "");
+        if layers.0.len() == 1 && find(&layers.0[0].entries, "component").is_some() {
+            // Its component could not be read, which is a mistake already.
+            return Vec::new();
+        }
         let store = self.default_store(&layers, "", DEFAULT_STORE);
         let only = self.wishes.step.as_deref();
+        let (inputs, late) = self.pipeline_inputs(&layers, only.is_some());
         let frame = Frame {
             names: String::new(),
             prefix: String::new(),
             layers: &layers,
-            inputs: self.pipeline_inputs(entries, only.is_some()),
-            targets: self.pipeline_outputs(entries, stem, &store),
+            inputs,
+            late: RefCell::new(late),
+            targets: self.pipeline_outputs(&layers, stem, &store),
             root: self.root.clone(),
             store,
             depth: 0,
@@ -71,22 +89,28 @@ impl Reader<'_> {
         let mut steps = Vec::new();
         self.frame(&frame, &mut steps);
         let Some(only) = only else { return steps };
-        let is_wanted = |name: &str| name == only || is_part_of(name, only);
-        if !steps.iter().any(|step| is_wanted(&step.name)) && self.problems.is_empty() {
-            self.refuse_step(only, steps.iter().map(|step| step.name.as_str()));
+        let is_it = |step: &Step| step.name == only || is_part_of(&step.name, only);
+        if !steps.iter().any(is_it) && self.problems.is_empty() {
+            self.refuse_step(only, steps.iter().map(|step| step.name.clone()));
         }
-        steps.retain(|step| is_wanted(&step.name));
-        let is_alone = steps.len() == 1;
+        steps.retain(is_it);
+        let names: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
         for step in &mut steps {
-            step.needs.retain(|name| is_wanted(name));
-            if is_alone {
+            step.needs.retain(|name| names.contains(name));
+            if names.len() == 1 {
                 step.made_earlier.clear();
             }
         }
         steps
     }
 
-    fn refuse_step<'n>(&self, only: &str, names: impl Iterator<Item = &'n str>) {
+    /// Whether a step runs, or contains or belongs to one that does.
+    fn is_wanted(&self, name: &str) -> bool {
+        let only = self.wishes.step.as_deref();
+        !self.is_quiet && only.is_none_or(|only| name == only || is_part_of(name, only) || is_part_of(only, name))
+    }
+
+    fn refuse_step(&self, only: &str, names: impl Iterator<Item = String>) {
         let fault = Fault::of(format!("{only:?}"), names.collect::<Vec<_>>().join(", "));
         self.problems.add(Location::File, "--step", fault.saying("the pipeline has no such step"));
     }
@@ -99,7 +123,9 @@ impl Reader<'_> {
                 prefix => self.check_keys(&layer.entries, prefix, &[&tables[..], &[known::STEP]].concat()),
             }
         }
-        self.check_nested(layers, "settings", prefix, known::SETTINGS);
+        for layer in &layers.0 {
+            self.warn_of_unknown(&layer.entries, "settings", prefix, known::SETTINGS);
+        }
         let store = layers.find(&["settings", "default_datastore"]).map_or(default, |found| found.node.written());
         store.strip_prefix("azureml:").unwrap_or(store).rsplit('/').next().unwrap_or(store).to_owned()
     }
@@ -109,55 +135,78 @@ impl Reader<'_> {
         let mut written = BTreeMap::new();
         let only = self.wishes.step.as_deref();
         let raws = self.raw_steps(frame);
-        if let (Some(only), 0) = (only, frame.depth)
-            && raws.iter().all(|raw| raw.name != only && !is_part_of(only, &raw.name))
+        let full_name = |raw: &Raw| format!("{}{}", frame.names, raw.name);
+        if let Some(only) = only.filter(|_| !self.is_quiet)
+            && !raws.iter().any(|raw| self.is_wanted(&full_name(raw)))
         {
-            self.refuse_step(only, raws.iter().map(|raw| raw.name.as_str()));
+            self.refuse_step(only, raws.iter().map(full_name));
             return written;
         }
         // The outputs of the steps that have been read.
-        let made: RefCell<BTreeMap<String, BTreeMap<String, Target>>> = RefCell::default();
+        let made: RefCell<BTreeMap<String, Made>> = RefCell::default();
         let jobs = frame.layers.find(&["jobs"]).map_or(&[][..], |found| found.node.entries());
-        let outer = |name: &str| outer(name, frame, jobs, &made.borrow());
         let target = |name: &str| frame.targets.get(name).cloned();
-        for raw in self.order(&raws, &frame.prefix).into_iter().map(|index| &raws[index]) {
-            let name = format!("{}{}", frame.names, raw.name);
-            let prefix = format!("{}jobs.{}.", frame.prefix, raw.name);
-            let around = Around {
-                step: &name,
-                prefix: &prefix,
-                outer: &outer,
-                outputs: frame.root.join(&raw.name),
-                default_store: &frame.store,
-                target: &target,
-                takes_wishes: only == Some(name.as_str()),
+        for raw in self.order(&raws, frame).into_iter().map(|index| &raws[index]) {
+            let name = full_name(raw);
+            let is_wanted = self.is_wanted(&name);
+            let read = |reader: &Reader<'_>, steps: &mut Vec<Step>| {
+                let outer = |name: &str| outer(reader, name, frame, jobs, &made.borrow());
+                let around = Around {
+                    step: &name,
+                    job: &step_name(&reader.document, &name),
+                    prefix: &format!("{}jobs.{}.", frame.prefix, raw.name),
+                    outer: &outer,
+                    outputs: frame.root.join(&raw.name),
+                    default_store: &frame.store,
+                    target: &target,
+                    takes_wishes: is_wanted && only == Some(name.as_str()),
+                };
+                reader.step(raw, &around, frame, steps)
             };
-            let (job, scope) = match raw.kind {
-                StepKind::Command => self.command(&raw.layers, &around),
-                StepKind::Parallel => self.parallel(&raw.layers, &around),
-                StepKind::Pipeline => {
-                    let inner = self.inner(raw, &around, frame, steps);
-                    written.extend(outputs_of_pipeline(&raw.layers, &inner));
-                    made.borrow_mut().insert(raw.name.clone(), inner);
-                    continue;
-                }
+            let read = match is_wanted && raw.kind != StepKind::Refused {
+                true => read(self, steps),
+                false => self.aside(true, |quiet| read(quiet, &mut Vec::new())).0,
             };
-            let made_by_others = scope.made_by_others();
-            let is_needed = |step: &&Step| {
-                made_by_others.iter().any(|(name, _)| *name == step.name || is_part_of(&step.name, name))
-            };
-            let needs = steps.iter().filter(is_needed).map(|step| step.name.clone()).collect();
-            let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
-            written.extend(outputs_of_pipeline(&raw.layers, &scope.outputs));
-            made.borrow_mut().insert(raw.name.clone(), scope.outputs.clone());
-            let is_command = raw.kind == StepKind::Command;
-            steps.push(Step { name, entries: job.0, needs, made_earlier, is_command });
+            if is_wanted {
+                let assets = read.outputs.values().filter_map(Target::asset);
+                self.announced.borrow_mut().extend(assets.map(|asset| (name.clone(), asset)));
+            }
+            written.extend(outputs_of_pipeline(&raw.layers, &read.outputs));
+            made.borrow_mut().insert(raw.name.clone(), read);
         }
-        for (name, target) in frame.targets.iter().filter(|(name, _)| !written.contains_key(*name)) {
-            let field = format!("{}outputs.{name}", frame.prefix);
-            self.problems.warn(target.location, &field, "no step writes this output of the pipeline");
+        if only.is_none() {
+            for (name, target) in frame.targets.iter().filter(|(name, _)| !written.contains_key(*name)) {
+                let field = format!("{}outputs.{name}", frame.prefix);
+                self.problems.warn(target.location, &field, "no step writes this output of the pipeline");
+            }
         }
         written
+    }
+
+    /// Adds a step, or the steps of one that is a pipeline.
+    fn step(&self, raw: &Raw, around: &Around<'_>, frame: &Frame<'_>, steps: &mut Vec<Step>) -> Made {
+        let (job, scope) = match raw.kind {
+            StepKind::Command => self.command(&raw.layers, around),
+            StepKind::Parallel => self.parallel(&raw.layers, around),
+            StepKind::Pipeline => {
+                let outputs = self.inner(raw, around, frame, steps);
+                return Made { outputs, is_partial: false };
+            }
+            StepKind::Refused => {
+                return Made { outputs: Scope::outputs(self, &raw.layers, around), is_partial: true };
+            }
+        };
+        let made_by_others = scope.made_by_others();
+        let is_needed =
+            |step: &&Step| made_by_others.iter().any(|(name, _)| *name == step.name || is_part_of(&step.name, name));
+        let needs = steps.iter().filter(is_needed).map(|step| step.name.clone()).collect();
+        let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
+        let (name, assets) = (around.step.to_owned(), scope.assets());
+        let is_command = raw.kind == StepKind::Command;
+        let run_paths = scope.outputs.values().filter(|target| target.folder.contains(RUN_ID));
+        let run_paths = run_paths.map(|target| self.written(&target.folder)).collect();
+        steps.push(Step { name, entries: job.0, needs, made_earlier, assets, run_paths, is_command });
+        Made { outputs: scope.outputs, is_partial: false }
     }
 
     /// Adds the steps of a step that is a pipeline.
@@ -181,6 +230,7 @@ impl Reader<'_> {
             prefix: around.prefix.to_owned(),
             layers: &raw.layers,
             inputs: scope.inputs,
+            late: RefCell::default(),
             targets: scope.outputs,
             root: around.outputs.clone(),
             store,
@@ -189,44 +239,71 @@ impl Reader<'_> {
         self.frame(&inner, steps)
     }
 
-    /// `has_other_wishes`: `--input` belongs to a step.
-    fn pipeline_inputs(&self, entries: &[Entry], has_other_wishes: bool) -> Inputs {
-        let mut inputs = Inputs::new();
-        let given = find(entries, "inputs").map_or(&[][..], Node::entries);
-        let names: Vec<&str> = given.iter().map(|entry| entry.key.as_str()).collect();
-        let without: Vec<&str> =
-            given.iter().filter(|entry| !has_value(&entry.node)).map(|entry| entry.key.as_str()).collect();
+    /// Returns the inputs of a pipeline, and the mistakes of those that only matter if a step uses them.
+    /// `has_other_wishes`: one step runs, and `--input` belongs to it.
+    fn pipeline_inputs(&self, layers: &Layers, has_other_wishes: bool) -> (Inputs, BTreeMap<String, Problems>) {
+        let (mut inputs, mut late) = (Inputs::new(), BTreeMap::new());
+        let of_layer = |index: usize| -> Vec<(&Entry, &Path)> {
+            layers.0.get(index).map_or_else(Vec::new, |layer| layer.entries_of("inputs").collect())
+        };
+        let (given, declared) = (of_layer(0), of_layer(1));
+        let all: Vec<(&Entry, &Path)> = layers.merged("inputs");
+        let names: Vec<&str> = all.iter().map(|(entry, _)| entry.key.as_str()).collect();
+        let with_value = || given.iter().chain(&declared).filter(|(entry, _)| has_value(&entry.node));
+        let lacks_value = |name: &&str| with_value().all(|(entry, _)| entry.key != *name);
+        let without: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
         let alone = alone(&names, &without);
         if !has_other_wishes {
             self.check_wishes(&names, alone.is_some());
         }
         let no_outer =
             |name: &str| Err(Fault::of(format!("${{{{{name}}}}}"), "a value: inputs of a pipeline name no others"));
-        for entry in given {
+        for (entry, _) in &all {
             let name = entry.key.as_str();
+            let own = given.iter().find(|(entry, _)| entry.key == name).copied();
+            let declares = declared.iter().find(|(entry, _)| entry.key == name).copied();
+            if declares.is_none() && layers.0.len() > 1 {
+                let known: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
+                let hint = did_you_mean(name, known.iter().copied());
+                let fault = Fault::of(format!("{name:?}"), known.join(", "));
+                let fault = fault.saying(format!("the component has no such input{hint}"));
+                self.problems.add(entry.location, &format!("inputs.{name}"), fault);
+                continue;
+            }
+            if has_other_wishes && without.contains(&name) {
+                inputs.insert(name.to_owned(), Bound::Absent);
+                continue;
+            }
             let wished = if has_other_wishes { None } else { self.wished(name, alone == Some(name), &names) };
-            let lacks_value = !has_value(&entry.node);
-            let entry = Some((entry, self.folder.as_path()));
-            let input = UnboundInput { name, field: format!("inputs.{name}"), declared: None, given: entry, wished };
-            let is_skipped = has_other_wishes && lacks_value;
-            let bound = if is_skipped { Some(Bound::Absent) } else { self.bind(&input, &no_outer) };
-            inputs.insert(name.to_owned(), bound.unwrap_or(Bound::Absent));
+            let input = UnboundInput { name, field: format!("inputs.{name}"), declared: declares, given: own, wished };
+            let bound = match has_other_wishes {
+                true => {
+                    let (bound, found) = self.aside(false, |reader| reader.bind(&input, &no_outer));
+                    late.insert(name.to_owned(), found);
+                    bound
+                }
+                false => self.bind(&input, &no_outer),
+            };
+            inputs.insert(name.to_owned(), bound.unwrap_or_else(Bound::refused));
         }
-        inputs
+        (inputs, late)
     }
 
-    fn pipeline_outputs(&self, entries: &[Entry], stem: &str, store: &str) -> BTreeMap<String, Target> {
+    fn pipeline_outputs(&self, layers: &Layers, stem: &str, store: &str) -> BTreeMap<String, Target> {
         let known = |wanted: &str| match wanted {
             "name" => Some(stem.to_owned()),
             "default_datastore" => Some(store.to_owned()),
             _ => None,
         };
-        let outputs = find(entries, "outputs").map_or(&[][..], Node::entries).iter().filter_map(|entry| {
-            let (name, folder): (_, &Path) = (&entry.key, &self.folder);
+        let outputs = layers.merged("outputs").into_iter().map(|(entry, _)| {
+            let name = &entry.key;
+            let all = layers.0.iter().flat_map(|layer| layer.entries_of("outputs"));
+            let nodes = all.filter(|(other, _)| other.key == *name && !other.node.written().contains("${{"));
+            let nodes: Vec<(&Node, &Path)> = nodes.map(|(entry, folder)| (&entry.node, folder)).collect();
             let default = self.root.join("outputs").join(name);
-            let is_reference = entry.node.written().contains("${{");
-            let nodes: &[(&Node, &Path)] = if is_reference { &[] } else { &[(&entry.node, folder)] };
-            Some((name.clone(), self.target(name, &format!("outputs.{name}"), nodes, default, &known)?))
+            let refused = || Target::at(default.display().to_string(), String::new());
+            let target = self.target(name, &format!("outputs.{name}"), &nodes, default.clone(), &known);
+            (name.clone(), target.unwrap_or_else(refused))
         });
         outputs.collect()
     }
@@ -239,56 +316,65 @@ impl Reader<'_> {
             self.problems.add(location, &field, Fault::of("no step", "at least one step of type parallel or command"));
             return Vec::new();
         };
-        let mut raws = Vec::new();
-        for entry in jobs.entries() {
+        let raws = jobs.entries().iter().filter_map(|entry| {
             let field = format!("{}jobs.{}", frame.prefix, entry.key);
-            if entry.node.entries().is_empty() {
-                self.problems.add(entry.location, &field, Fault::new(&entry.node, "a mapping with type and its keys"));
-                continue;
+            match self.is_wanted(&format!("{}{}", frame.names, entry.key)) {
+                true => self.raw_step(entry, folder, &field),
+                false => self.aside(true, |quiet| quiet.raw_step(entry, folder, &field)).0,
             }
-            let layers = self.layers(entry.node.entries().to_vec(), folder, &format!("{field}."));
-            let word = |key: &str| layers.find(&[key]).map(|found| found.node.written().trim().to_lowercase());
-            let has = |key: &str| layers.find(&[key]).is_some();
-            let kind = word("type").unwrap_or_else(|| match (has("command"), has("jobs")) {
-                (true, _) => "command".to_owned(),
-                (_, true) => "pipeline".to_owned(),
-                _ => "parallel".to_owned(),
-            });
-            let component = layers.0.get(1).and_then(|layer| find(&layer.entries, "type")).map(Node::written);
-            let kind =
-                component.map_or(kind.as_str(), |component| if component.is_empty() { &kind } else { component });
-            let location = layers.location_of(&["type"]);
-            let known = match kind {
-                "command" => Some(StepKind::Command),
-                "parallel" => Some(StepKind::Parallel),
-                "pipeline" => Some(StepKind::Pipeline),
-                _ => None,
-            };
-            match (known, kind) {
-                // A component that could not be read is a mistake already.
-                (Some(_), _) if layers.0.len() == 1 && find(&layers.0[0].entries, "component").is_some() => {}
-                (Some(kind), _) => {
-                    raws.push(Raw { name: entry.key.clone(), location: entry.location, layers, kind });
-                }
-                (None, kind) => {
-                    let message = match OTHERS.contains(&kind) {
-                        true => format!("Gristmill does not run steps of type {kind}"),
-                        false => {
-                            let hint = did_you_mean(kind, ["parallel", "command", "pipeline"]);
-                            format!("unknown type of a step{hint}")
-                        }
-                    };
-                    let fault = Fault::of(format!("{kind:?}"), "parallel, command, pipeline").saying(message);
-                    self.problems.add(location, &format!("{field}.type"), fault);
-                }
-            }
+        });
+        raws.collect()
+    }
+
+    fn raw_step(&self, entry: &Entry, folder: &Path, field: &str) -> Option<Raw> {
+        if entry.node.entries().is_empty() {
+            self.problems.add(entry.location, field, Fault::new(&entry.node, "a mapping with type and its keys"));
+            return None;
         }
-        raws
+        let layers = self.layers(entry.node.entries().to_vec(), folder, &format!("{field}."));
+        let word = |key: &str| layers.find(&[key]).map(|found| found.node.written().trim().to_lowercase());
+        let has = |key: &str| layers.find(&[key]).is_some();
+        let kind = word("type").unwrap_or_else(|| match (has("command"), has("jobs")) {
+            (true, _) => "command".to_owned(),
+            (_, true) => "pipeline".to_owned(),
+            _ => "parallel".to_owned(),
+        });
+        let component = layers.0.get(1).and_then(|layer| find(&layer.entries, "type")).map(Node::written);
+        let kind = component.filter(|component| !component.is_empty()).unwrap_or(&kind);
+        // A component that could not be read is a mistake already.
+        let is_unread = layers.0.len() == 1 && find(&layers.0[0].entries, "component").is_some();
+        // Another kind of document in the place of a component.
+        let is_other =
+            |layer: &&Layer| ["type", "command", "jobs", "task"].iter().all(|key| find(&layer.entries, key).is_none());
+        let other = layers.0.get(1).filter(is_other);
+        if let Some(Err((_, _, fault))) = other.and_then(|layer| kind::of(&layer.entries)) {
+            self.problems.add(layers.location_of(&["component"]), &format!("{field}.component"), fault);
+            return Some(Raw { name: entry.key.clone(), location: entry.location, layers, kind: StepKind::Refused });
+        }
+        let kind = match kind {
+            _ if is_unread => StepKind::Refused,
+            "command" => StepKind::Command,
+            "parallel" => StepKind::Parallel,
+            "pipeline" => StepKind::Pipeline,
+            kind => {
+                let message = match OTHERS.contains(&kind) {
+                    true => format!("Gristmill does not run steps of type {kind}; write it as a command step"),
+                    false => {
+                        let hint = did_you_mean(kind, KINDS);
+                        format!("unknown type of a step{hint}")
+                    }
+                };
+                let fault = Fault::of(format!("{kind:?}"), "parallel, command, pipeline").saying(message);
+                self.problems.add(layers.location_of(&["type"]), &format!("{field}.type"), fault);
+                StepKind::Refused
+            }
+        };
+        Some(Raw { name: entry.key.clone(), location: entry.location, layers, kind })
     }
 
     /// Returns the indices of the steps, each after the steps whose outputs it names. A cycle is a mistake; its steps are
     /// last.
-    fn order(&self, raws: &[Raw], prefix: &str) -> Vec<usize> {
+    fn order(&self, raws: &[Raw], frame: &Frame<'_>) -> Vec<usize> {
         let needs: Vec<Vec<usize>> = raws
             .iter()
             .map(|raw| {
@@ -311,7 +397,10 @@ impl Reader<'_> {
                     let names: Vec<&str> = left.iter().map(|index| raws[*index].name.as_str()).collect();
                     let message = "these steps wait for each other's outputs".to_owned();
                     let fault = Fault::of(names.join(", "), "steps without a cycle").saying(message);
-                    self.problems.add(raws[left[0]].location, &format!("{prefix}jobs.{}", names[0]), fault);
+                    if left.iter().any(|index| self.is_wanted(&format!("{}{}", frame.names, raws[*index].name))) {
+                        let field = format!("{}jobs.{}", frame.prefix, names[0]);
+                        self.problems.add(raws[left[0]].location, &field, fault);
+                    }
                     order.extend(left);
                 }
             }
@@ -354,12 +443,18 @@ fn mentioned(node: &Node, found: &mut Vec<String>) {
 
 /// Resolves `parent.inputs.NAME` and `parent.jobs.STEP.outputs.NAME`.
 fn outer(
+    reader: &Reader<'_>,
     name: &str,
     frame: &Frame<'_>,
     jobs: &[Entry],
-    made: &BTreeMap<String, BTreeMap<String, Target>>,
+    made: &BTreeMap<String, Made>,
 ) -> Result<Bound, Fault> {
     if let Some(input) = name.strip_prefix("parent.inputs.") {
+        if !reader.is_quiet
+            && let Some(late) = frame.late.borrow_mut().remove(input)
+        {
+            reader.problems.take(late);
+        }
         let inputs = &frame.inputs;
         return inputs.get(input).cloned().ok_or_else(|| unknown(name, "parent.inputs", inputs.keys()));
     }
@@ -367,28 +462,32 @@ fn outer(
     let Some((step, rest)) = name.strip_prefix("parent.jobs.").and_then(|rest| rest.split_once('.')) else {
         return Err(Fault::of(format!("${{{{{name}}}}}"), allowed).saying("unknown name"));
     };
-    let Some(outputs) = made.get(step) else {
-        // A mistake in this step is recorded already.
-        if let Some(entry) = jobs.iter().find(|entry| entry.key == step) {
-            let (text, made_by) = (String::from("/"), Some(format!("{}{step}", frame.names)));
-            let (kind, mode) = Default::default();
-            return Ok(Bound::Data(Data { text, location: entry.location, kind, mode, made_by }));
-        }
+    let Some(entry) = jobs.iter().find(|entry| entry.key == step) else {
         let names = jobs.iter().map(|entry| entry.key.as_str());
         let hint = did_you_mean(step, names.clone());
         let fault = Fault::of(format!("${{{{{name}}}}}"), names.collect::<Vec<_>>().join(", "));
         return Err(fault.saying(format!("there is no step {step:?} whose output could be read{hint}")));
     };
     let output = rest.strip_prefix("outputs.").unwrap_or(rest);
-    let Some(target) = outputs.get(output) else {
-        let group = format!("parent.jobs.{step}.outputs");
-        return Err(unknown(name, &group, outputs.keys()).within("no step writes this output"));
-    };
-    Ok(Bound::Data(Data {
-        text: target.path(),
-        location: target.location,
-        kind: target.kind.clone(),
-        mode: String::new(),
-        made_by: Some(format!("{}{step}", frame.names)),
-    }))
+    let made_by = Some(format!("{}{step}", frame.names));
+    let made = made.get(step);
+    match (made.and_then(|made| made.outputs.get(output)), made.filter(|made| !made.is_partial)) {
+        (Some(target), _) => Ok(Bound::Data(Data {
+            text: target.path(),
+            location: target.location,
+            kind: target.kind.clone(),
+            mode: String::new(),
+            made_by,
+        })),
+        (None, Some(made)) => {
+            let group = format!("parent.jobs.{step}.outputs");
+            Err(unknown(name, &group, made.outputs.keys()).within("no step writes this output"))
+        }
+        // A mistake in this step is recorded already. Its outputs are not mistakes as well.
+        (None, None) => {
+            let text = frame.root.join(step).join(output).display().to_string();
+            let (kind, mode) = Default::default();
+            Ok(Bound::Data(Data { text, location: entry.location, kind, mode, made_by }))
+        }
+    }
 }

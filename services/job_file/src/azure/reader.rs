@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use super::expression;
 use super::known::{self, KnownKeys, WithoutEffect};
 use super::layers::{Layer, LayerValue, Layers};
-use super::names::NameTable;
+use super::register::Asset;
+use super::versioned::NameTable;
 use super::wishes::Wishes;
 use crate::paths::is_url;
+use crate::problem::did_you_mean;
 use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
 
 /// Everything that is the same for all steps of a document.
@@ -20,10 +22,36 @@ pub struct Reader<'a> {
     pub folder: PathBuf,
     /// The folder of outputs for which the document names no other.
     pub root: PathBuf,
+    /// What jobs of its steps are named after.
+    pub document: String,
     pub without: RefCell<WithoutEffect>,
+    /// Assets of the steps so far, with the step that makes each.
+    pub announced: RefCell<Vec<(String, Asset)>>,
+    /// Reads steps that do not run, of which only the outputs matter.
+    pub is_quiet: bool,
 }
 
 impl Reader<'_> {
+    /// Calls a function with a reader of its own, and returns the mistakes that this one has found.
+    pub fn aside<T>(&self, is_quiet: bool, read: impl FnOnce(&Reader<'_>) -> T) -> (T, Problems) {
+        let found = self.problems.aside();
+        let reader = Reader {
+            context: self.context,
+            problems: &found,
+            wishes: self.wishes,
+            folder: self.folder.clone(),
+            root: self.root.clone(),
+            document: self.document.clone(),
+            without: RefCell::default(),
+            announced: RefCell::default(),
+            is_quiet,
+        };
+        let value = read(&reader);
+        // What it returns may name these files.
+        self.problems.set_others(found.others());
+        (value, found)
+    }
+
     pub fn check_keys(&self, entries: &[Entry], prefix: &str, known: &[KnownKeys]) {
         known::check(entries, prefix, known, &mut self.without.borrow_mut(), self.problems);
     }
@@ -37,6 +65,22 @@ impl Reader<'_> {
                     _ => self.problems.add(node.location, &format!("{prefix}{key}"), Fault::new(node, "a mapping")),
                 }
             }
+        }
+    }
+
+    /// Checks the keys of the mapping `key`, of which the original tolerates unknown ones.
+    pub fn warn_of_unknown(&self, entries: &[Entry], key: &str, prefix: &str, known: KnownKeys) {
+        let names: Vec<&str> = known::keys(&[known]).map(|(name, _)| name).collect();
+        let Some(node) = crate::find(entries, key) else { return };
+        let Value::Mapping(inner) = &node.value else {
+            return self.problems.add(node.location, &format!("{prefix}{key}"), Fault::new(node, "a mapping"));
+        };
+        let (read, unknown): (Vec<Entry>, Vec<Entry>) =
+            inner.iter().cloned().partition(|entry| names.contains(&entry.key.as_str()));
+        self.check_keys(&read, &format!("{prefix}{key}."), &[known]);
+        for entry in unknown.into_iter().filter(|entry| !entry.key.starts_with("x-")) {
+            let message = format!("unknown key, without effect{}", did_you_mean(&entry.key, names.iter().copied()));
+            self.problems.warn(entry.location, &format!("{prefix}{key}.{}", entry.key), message);
         }
     }
 
@@ -67,6 +111,16 @@ impl Reader<'_> {
         Some(Node::text(found.node.location, &self.written(&path)))
     }
 
+    /// Returns the folder of code, as the job file writes it. Code may also be one file: its folder is that of the job.
+    pub fn code(&self, found: LayerValue<'_>, field: &str) -> Option<Node> {
+        let node = self.local(found, field)?;
+        let path = self.folder.join(node.written());
+        match path.parent().filter(|_| path.is_file()) {
+            Some(folder) => Some(Node::text(node.location, &self.written(&folder.display().to_string()))),
+            None => Some(node),
+        }
+    }
+
     /// Returns the layers of a step: its own, and that of the component that it refers to.
     pub fn layers(&self, entries: Vec<Entry>, folder: &Path, field: &str) -> Layers {
         let component = crate::find(&entries, "component").cloned();
@@ -87,14 +141,11 @@ impl Reader<'_> {
 
     /// Reads another document that a value refers to.
     pub fn other_document(&self, node: &Node, folder: &Path, field: &str) -> Option<Layer> {
-        let text = node.written().trim();
-        let allowed = "a mapping, or the path of a file: ./component.yml";
-        let is_name = text.starts_with("azureml:") || text.is_empty();
-        let located = match is_name {
-            true => Err(Fault::new(node, allowed).saying("a component of a workspace is not here; name its file")),
-            false => self.locate(node, folder, NameTable::Data),
+        let located = match node.written().trim().is_empty() {
+            true => Err(Fault::new(node, "a mapping, the path of a file (./component.yml), or azureml:NAME:VERSION")),
+            false => self.component(node, folder),
         };
-        let path = PathBuf::from(self.problems.accept(node.location, field, located)?);
+        let path = self.problems.accept(node.location, field, located)?;
         let entries = other::read(&path, node.location, field, "type: parallel", self.problems)?;
         Some(Layer { entries, folder: path.parent().unwrap_or(Path::new("/")).to_owned() })
     }
@@ -180,9 +231,23 @@ impl JobFile {
     }
 }
 
-/// Makes a job's name of any text: 3 to 32 lower-case letters, digits and `-`.
-pub fn job_name(text: &str) -> String {
-    const LENGTH_MAX: usize = 32;
+const NAME_LENGTH_MAX: usize = 32;
+
+/// Makes the name of a step's job of the names of document and step. That of the step remains whole, if it can: the jobs
+/// of a document need different names.
+pub fn step_name(document: &str, step: &str) -> String {
+    /// Less of a document says nothing.
+    const DOCUMENT_LENGTH_MIN: usize = 4;
+    let (document, step) = (job_name(document), words(step));
+    let left = NAME_LENGTH_MAX.saturating_sub(step.len() + 1);
+    match left < DOCUMENT_LENGTH_MIN {
+        true => job_name(&step),
+        false => job_name(&format!("{}-{step}", &document[..document.len().min(left)])),
+    }
+}
+
+/// Returns the letters and digits of a text in lower case, with `-` between its words.
+fn words(text: &str) -> String {
     let mut name = String::new();
     for character in text.chars().map(|character| character.to_ascii_lowercase()) {
         match character.is_ascii_lowercase() || character.is_ascii_digit() {
@@ -191,10 +256,17 @@ pub fn job_name(text: &str) -> String {
             false => {}
         }
     }
-    if !name.starts_with(|first: char| first.is_ascii_lowercase()) || name.trim_end_matches('-').len() < 3 {
+    name.truncate(name.trim_end_matches('-').len());
+    name
+}
+
+/// Makes a job's name of any text: 3 to 32 lower-case letters, digits and `-`.
+pub fn job_name(text: &str) -> String {
+    let mut name = words(text);
+    if !name.starts_with(|first: char| first.is_ascii_lowercase()) || name.len() < 3 {
         name = format!("job-{name}");
     }
-    name.truncate(LENGTH_MAX);
+    name.truncate(NAME_LENGTH_MAX);
     let name = name.trim_end_matches('-');
     if name.len() < 3 { "job".to_owned() } else { name.to_owned() }
 }

@@ -8,6 +8,7 @@ use super::bindings::{Bound, Data, Inputs, Outer, Target, UnboundInput};
 use super::expression;
 use super::layers::Layers;
 use super::reader::{JobFile, Reader};
+use super::register::Asset;
 use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Location, Node, Value, find};
 
@@ -31,6 +32,8 @@ pub struct Scope<'a> {
 /// How the readers of steps describe their surroundings.
 pub struct Around<'a> {
     pub step: &'a str,
+    /// Name of its job.
+    pub job: &'a str,
     /// `jobs.STEP.`, or nothing.
     pub prefix: &'a str,
     pub outer: &'a Outer<'a>,
@@ -75,9 +78,7 @@ impl<'a> Scope<'a> {
             }
             let wished = if around.takes_wishes { reader.wished(name, alone == Some(name), &names) } else { None };
             let input = UnboundInput { name, field, declared: declares, given: own, wished };
-            // Where its mistake is recorded, its uses are not mistakes as well.
-            let refused = || Bound::Literal(Node::text(Location::File, "-"));
-            inputs.insert((*name).to_owned(), reader.bind(&input, *outer).unwrap_or_else(refused));
+            inputs.insert((*name).to_owned(), reader.bind(&input, *outer).unwrap_or_else(Bound::refused));
         }
         let outputs = Self::outputs(reader, layers, around);
         let (main, appended) = (None, None);
@@ -85,7 +86,7 @@ impl<'a> Scope<'a> {
         Self { step, prefix, inputs, outputs, main, appended, outer: *outer, also: RefCell::default() }
     }
 
-    fn outputs(reader: &Reader<'_>, layers: &Layers, around: &Around<'_>) -> BTreeMap<String, Target> {
+    pub fn outputs(reader: &Reader<'_>, layers: &Layers, around: &Around<'_>) -> BTreeMap<String, Target> {
         let mut outputs: BTreeMap<String, Target> = BTreeMap::new();
         let all = || layers.0.iter().flat_map(|layer| layer.entries_of("outputs"));
         for (entry, _) in layers.merged("outputs") {
@@ -98,6 +99,9 @@ impl<'a> Scope<'a> {
                 Value::Scalar(scalar) if !scalar.is_null() => Some(*node),
                 _ => find(node.entries(), "path"),
             });
+            let default = || around.outputs.join(name);
+            // Where its mistake is recorded, its uses are not mistakes as well.
+            let refused = || Target::at(default().display().to_string(), kind.to_owned());
             // An output of the pipeline.
             if let Some(node) = path
                 && let Some(reference) = expression::only_name(node.written())
@@ -110,12 +114,14 @@ impl<'a> Scope<'a> {
                             true => Some(name.clone()),
                             false => target.file.clone(),
                         };
-                        outputs
-                            .insert(name.clone(), Target { kind: of_kind, file, location: entry.location, ..target });
+                        let registered = reader.registered(&field, &layers).or(target.registered);
+                        let location = entry.location;
+                        outputs.insert(name.clone(), Target { kind: of_kind, file, location, registered, ..target });
                     }
                     None => {
                         let fault = Fault::new(node, "an output of the pipeline");
                         reader.problems.add(node.location, &field, fault.saying("the pipeline has no such output"));
+                        outputs.insert(name.clone(), refused());
                     }
                 }
                 continue;
@@ -125,11 +131,8 @@ impl<'a> Scope<'a> {
                 "default_datastore" => Some(around.default_store.to_owned()),
                 _ => None,
             };
-            let target = reader.target(name, &field, &layers, around.outputs.join(name), &known);
-            if let Some(mut target) = target {
-                target.location = entry.location;
-                outputs.insert(name.clone(), target);
-            }
+            let target = reader.target(name, &field, &layers, default(), &known).unwrap_or_else(refused);
+            outputs.insert(name.clone(), Target { location: entry.location, ..target });
         }
         outputs
     }
@@ -226,6 +229,11 @@ impl<'a> Scope<'a> {
         let entries =
             others.map(|(name, target)| Entry::new(name, Node::text(target.location, &reader.written(&target.folder))));
         job.put_mapping("outputs", location, entries.collect());
+    }
+
+    /// Returns what is registered once the step has completed.
+    pub fn assets(&self) -> Vec<Asset> {
+        self.outputs.values().filter_map(Target::asset).collect()
     }
 
     /// Returns the steps whose outputs this one reads, and the paths that they make.

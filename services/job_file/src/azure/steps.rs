@@ -2,13 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use super::document_keys;
 use super::kind::{self, DocumentKind};
-use super::reader::{JobFile, Reader};
+use super::reader::{JobFile, Reader, job_name};
+use super::register::Asset;
 use super::scope::Around;
 use super::wishes::Wishes;
 use crate::load::{Surroundings, read_step};
 use crate::problem::shown;
 use crate::{Context, Entry, Fault, Location, Node, Parsed, Problem, Problems, find, overrides, written, yaml};
+
+/// Stands for the id of the job in the paths that it writes.
+pub const RUN_ID: &str = "{run-id}";
 
 /// One step of a document.
 #[derive(Clone, Debug)]
@@ -21,14 +26,19 @@ pub struct Step {
     pub needs: Vec<String>,
     /// The paths that it reads and that earlier steps make.
     pub(super) made_earlier: Vec<PathBuf>,
+    /// What is registered once it has completed.
+    pub assets: Vec<Asset>,
+    /// The paths with `{run-id}` that it writes, as job files write them.
+    pub(super) run_paths: Vec<String>,
     /// It runs a command on this machine.
     pub is_command: bool,
 }
 
 impl Step {
     /// The only step of a document.
-    fn alone(name: String, job: JobFile) -> Self {
-        Self { name, entries: job.0, needs: Vec::new(), made_earlier: Vec::new(), is_command: false }
+    fn alone(name: String, job: JobFile, assets: Vec<Asset>) -> Self {
+        let (needs, made_earlier, run_paths) = Default::default();
+        Self { name, entries: job.0, needs, made_earlier, assets, run_paths, is_command: false }
     }
 }
 
@@ -50,21 +60,24 @@ impl Steps {
     /// Reads a document of Azure ML. `None`: the text is a job file, or no document at all.
     pub fn read(path: &Path, text: &str, wishes: &Wishes, context: &Context) -> Result<Option<Self>, Vec<Problem>> {
         let problems = Problems::new(shown(path));
-        let Some(entries) = yaml::read(text, &Problems::default()) else { return Ok(None) };
+        let Some(mut entries) = yaml::read(text, &Problems::default()) else { return Ok(None) };
         let Some(kind) = kind::of(&entries) else { return Ok(None) };
         // Again, for duplicate keys.
         yaml::read(text, &problems);
+        let mut wishes = wishes.clone();
+        if let Ok(kind) = kind {
+            wishes.overrides = document_keys::apply(&mut entries, kind, &wishes.overrides, &problems);
+        }
         let outputs = outputs_of(path, context);
         let steps = match kind {
-            Ok(kind) => translate(kind, path, entries, wishes, context, &problems),
+            Ok(kind) => translate(kind, path, entries, &wishes, context, &problems),
             Err((location, field, fault)) => {
                 problems.add(location, field, fault);
                 Vec::new()
             }
         };
         let others = problems.others();
-        let steps =
-            Self { path: path.to_owned(), outputs, steps, others, wishes: wishes.clone(), warnings: Vec::new() };
+        let steps = Self { path: path.to_owned(), outputs, steps, others, wishes, warnings: Vec::new() };
         if !problems.is_empty() {
             // The mistakes of the job files as well, except for what is absent only because of a mistake above.
             for step in &steps.steps {
@@ -89,10 +102,27 @@ impl Steps {
         if !is_first {
             step.made_earlier.clear();
         }
+        self.load_step(step, context)
+    }
+
+    /// Returns the job of a step after these jobs of earlier steps, in their order: it reads what they have written.
+    pub fn load_after(&self, jobs: &[&str], context: &Context) -> Result<Parsed, Vec<Problem>> {
+        let mut step = Step { made_earlier: Vec::new(), ..self.steps[jobs.len()].clone() };
+        for (earlier, job_id) in self.steps.iter().zip(jobs) {
+            for path in &earlier.run_paths {
+                let own = path.replace(RUN_ID, job_id);
+                step.entries.iter_mut().for_each(|entry| entry.node.replace(path, &own));
+            }
+        }
+        self.load_step(step, context)
+    }
+
+    fn load_step(&self, step: Step, context: &Context) -> Result<Parsed, Vec<Problem>> {
         let problems = Problems::with_others(shown(&self.path), self.others.clone());
         let parsed = self.load_into(&step, context, &problems);
         let warnings = problems.finish()?;
-        Ok(Parsed { warnings, ..parsed.expect("a job file without mistakes gives a job") })
+        let parsed = parsed.expect("a job file without mistakes gives a job");
+        Ok(Parsed { warnings, assets: step.assets, ..parsed })
     }
 
     fn load_into(&self, step: &Step, context: &Context, problems: &Problems) -> Option<Parsed> {
@@ -134,6 +164,15 @@ fn stem(path: &Path) -> &str {
     path.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-").unwrap_or("gristmill")
 }
 
+/// Returns what the jobs of a pipeline are named after: its name, that of its file, or that of its folder, where the file
+/// has a name that many have.
+fn document_name(entries: &[Entry], stem: &str, folder: &Path) -> String {
+    const COMMON: &[&str] = &["pipeline", "pipeline-job", "pipeline_job", "job"];
+    let name = find(entries, "name").map_or(stem, Node::written);
+    let folder = folder.file_name().and_then(|name| name.to_str()).filter(|_| COMMON.contains(&name));
+    folder.unwrap_or(name).to_owned()
+}
+
 fn outputs_of(path: &Path, context: &Context) -> PathBuf {
     let path = crate::paths::clean(&context.working_directory.join(path));
     path.with_file_name(format!("{}-output", stem(&path)))
@@ -149,7 +188,17 @@ fn translate(
 ) -> Vec<Step> {
     let Some(Surroundings { paths, .. }) = Surroundings::of(path, context, problems) else { return Vec::new() };
     let (stem, root) = (stem(path), outputs_of(path, context));
-    let reader = Reader { context, problems, wishes, folder: paths.folder, root, without: Default::default() };
+    let reader = Reader {
+        context,
+        problems,
+        wishes,
+        document: document_name(&entries, stem, &paths.folder),
+        folder: paths.folder,
+        root,
+        without: Default::default(),
+        announced: Default::default(),
+        is_quiet: false,
+    };
     if let (Some(step), true) = (&wishes.step, kind != DocumentKind::Pipeline) {
         let fault = Fault::of(format!("{step:?}"), "--step with a pipeline").saying("this document has no steps");
         problems.add(Location::File, "--step", fault);
@@ -158,7 +207,7 @@ fn translate(
         DocumentKind::Pipeline => reader.pipeline(entries, stem),
         DocumentKind::Deployment => {
             let (name, job) = reader.deployment(entries, stem);
-            vec![Step::alone(name, job)]
+            vec![Step::alone(name, job, Vec::new())]
         }
         DocumentKind::Parallel => {
             let name = find(&entries, "name").map_or(stem, Node::written).to_owned();
@@ -166,6 +215,7 @@ fn translate(
             let outer = |name: &str| Err(Fault::of(format!("${{{{{name}}}}}"), "inputs.NAME, outputs.NAME"));
             let around = Around {
                 step: &name,
+                job: &job_name(&name),
                 prefix: "",
                 outer: &outer,
                 outputs: reader.root.clone(),
@@ -173,8 +223,8 @@ fn translate(
                 target: &|_| None,
                 takes_wishes: true,
             };
-            let (job, _) = reader.parallel(&layers, &around);
-            vec![Step::alone(name.clone(), job)]
+            let (job, scope) = reader.parallel(&layers, &around);
+            vec![Step::alone(name.clone(), job, scope.assets())]
         }
     };
     if let Some(sentence) = reader.without.borrow().sentence() {

@@ -9,7 +9,7 @@ use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 use crate::keys::{INPUT, Read};
 use crate::paths::is_url;
 use crate::problem::did_you_mean;
-use crate::values::{integer, list, word};
+use crate::values::{boolean, integer, list, word};
 use crate::{Entry, Fault, Location, Node, Paths, Problems, Value, find, nearest, other};
 
 const FILE: &str = "MLTable";
@@ -20,7 +20,7 @@ const READERS: [(&str, TableFormat); 3] = [
 ];
 const KNOWN: &str = "read_delimited, read_json_lines, read_parquet, extract_columns_from_partition_format, drop_columns, \
                      keep_columns, convert_column_types, take, skip";
-/// The column of `include_path_column`, which no frame has here.
+/// The column of `include_path_column`.
 const PATH_COLUMN: &str = "Path";
 
 /// What the key `format` makes of an input.
@@ -106,7 +106,10 @@ fn read(
     let converts = table.format.filter(|format| !is_file && format.is_text());
     let converts = converts.map(|_| Entry::new("on_type_mismatch", Node::text(location, "missing")));
     let rows = table.rows.into_iter().filter(|_| !is_file).flat_map(Rows::keys);
-    let keys = [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(rows).chain(table.keys);
+    let path_column = table.has_paths.filter(|_| !is_file);
+    let path_column = path_column.map(|location| Entry::new("path_column", Node::text(location, PATH_COLUMN)));
+    let keys = [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(path_column);
+    let keys = keys.chain(rows).chain(table.keys);
     let keys = keys.chain(converts);
     for key in keys {
         if !all.iter().any(|entry| entry.key == key.key) {
@@ -125,6 +128,8 @@ struct MlTable {
     partition_format: Option<(String, Location)>,
     /// Options of the format, as keys of an input.
     keys: Vec<Entry>,
+    /// Where `include_path_column` asks for the column of paths.
+    has_paths: Option<Location>,
     dropped: Vec<String>,
     kept: Option<Vec<String>>,
     types: BTreeMap<String, (&'static str, Location)>,
@@ -276,15 +281,12 @@ impl MlTable {
                 };
                 self.keys.push(Entry::new("header", Node::text(node.location, &header)));
             }
-            "include_path_column" if written.eq_ignore_ascii_case("false") => {}
+            "include_path_column" => self.has_paths = at(node, boolean(node))?.then_some(node.location),
             "invalid_lines" if written.eq_ignore_ascii_case("error") => {
                 self.keys.push(Entry::new("on_type_mismatch", Node::text(node.location, "reject")));
             }
-            "invalid_lines" | "partition_size" => {}
-            "path_column" | "include_path_column" => {
-                let fault = Fault::new(node, "false, or columns of partition_format");
-                return Err((entry.location, fault.saying("frames here have no column of paths")));
-            }
+            // `path_column` alone gives no column there, either.
+            "invalid_lines" | "partition_size" | "path_column" => {}
             key => {
                 let allowed = "delimiter, encoding, header, infer_column_types, support_multi_line, empty_as_string, \
                                include_path_column";
@@ -336,6 +338,7 @@ impl MlTable {
             dropped.iter().any(|dropped| dropped == name)
                 || kept.as_ref().is_some_and(|kept| !kept.iter().any(|kept| kept == name))
         };
+        self.has_paths.take_if(|_| is_out(PATH_COLUMN));
         let mut of_path = Vec::new();
         if let Some((format, _)) = &mut self.partition_format {
             let mut changed = String::new();

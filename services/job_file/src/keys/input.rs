@@ -121,6 +121,13 @@ const OF_INPUT: &[Key] = &[
             choice(node, &policies).map(|policy| table.on_type_mismatch = policy)
         })
         .only(Applies::Tables),
+    key("path_column", "text", "none")
+        .meaning(
+            "Name of a column in front of all others that holds the path of the file of each row, or its URL. \
+             `include_path_column` of an MLTable sets it to `Path`.",
+        )
+        .table(|table, node| word(node).map(|name| table.path_column = Some(name)))
+        .only(Applies::Tables),
     key_with_default("skip", "integer from 0", "0")
         .meaning(
             "Number of rows to skip at the beginning of the table, counted over all files in order. The types of columns \

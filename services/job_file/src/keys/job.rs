@@ -124,7 +124,8 @@ const RESULTS: &[Key] = &[
             "Folder of the output file; `EntryScript().output_dir`. It may lie beside the inputs, contain them, or lie \
              inside `source_directory`. It must not lie in an input or a side input, where the next run would read it. \
              With `summary_only`, it must not contain them or `source_directory` either, because a script may write \
-             anything there. Gristmill checks before the first mini-batch that it can write there.",
+             anything there. Gristmill checks before the first mini-batch that it can write there. `{run-id}` in it stands \
+             for the id of the job, here and in `outputs`: each run then has a folder of its own.",
         )
         .setting("output.folder")
         .argument(12, |job, _| {

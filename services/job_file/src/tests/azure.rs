@@ -357,6 +357,8 @@ fn names_are_looked_up_in_the_tables() {
         data: table(&[("a:1", "/a1"), ("a:2", "/a2"), ("a:10", "/a10"), ("b", "/b")]),
         models: table(&[("m", "https://host/m")]),
         environments: table(&[("e:1", "python3")]),
+        components: table(&[("c", "/parts")]),
+        ..AzureNames::default()
     };
     let locate = |text: &str, table| {
         let node = crate::Node::text(crate::Location::File, text);
@@ -383,6 +385,14 @@ fn names_are_looked_up_in_the_tables() {
         ("azureml:m:1", NameTable::Models, "https://host/m"),
         ("azureml://registries/r/models/m/versions/3", NameTable::Models, "https://host/m"),
         ("azureml://registries/r/environments/e/labels/latest", NameTable::Environments, "python3"),
+        ("azureml://registries/r/components/c/versions/1.2", NameTable::Components, "/parts"),
+        ("azureml:c@latest", NameTable::Components, "/parts"),
+        (
+            "azureml:/subscriptions/s/resourceGroups/g/providers/p/workspaces/w/data/a/versions/2",
+            NameTable::Data,
+            "/a2",
+        ),
+        ("/subscriptions/s/resourceGroups/g/workspaces/w/datastores/local/paths/a", NameTable::Data, "/mnt/x/a"),
     ] {
         assert_eq!(locate(text, table).expect(text), expected, "{text}");
     }
@@ -390,7 +400,8 @@ fn names_are_looked_up_in_the_tables() {
         (
             "azureml:a:3",
             NameTable::Data,
-            "azureml:a:3 is not known here: add `\"a:3\" = \"…\"`, a path or URL, below [azureml.data] in gristmill.toml",
+            "azureml:a:3 is not known here: add `\"a:3\" = \"…\"`, a path or URL, below [azureml.data] in gristmill.toml, a \
+             file beside the document, in the working folder or above one of them",
         ),
         ("azureml:none@latest", NameTable::Models, "below [azureml.models] in gristmill.toml"),
         (

@@ -42,14 +42,58 @@ fn other_documents_are_refused_in_one_line() {
     for (text, expected) in [
         (
             "type: command\ncommand: x\n",
-            "type: this is an Azure ML command document, which Gristmill does not run; as a step",
+            "type: this is a command job, which Gristmill does not run: put it below `jobs` of a document of",
         ),
-        ("type: sweep\n", "type: this is an Azure ML sweep document"),
+        (
+            "type: sweep\ntrial: {command: x}\n",
+            "type: this is a sweep job, which Gristmill does not run: write its trial",
+        ),
+        ("type: spark\nentry: {file: x.py}\n", "type: this is a Spark job"),
+        ("type: automl\ntask: forecasting\n", "type: this is an AutoML job"),
+        (
+            "inputs: {}\nnodes:\n- name: a\n",
+            "nodes: this is a prompt flow, which Gristmill does not run: call it for each",
+        ),
+        (
+            "name: e\nimage: x\nconda_file: c.yml\n",
+            "conda_file: this is an environment, which Gristmill does not run: name it",
+        ),
+        ("name: e\nchannels: [x]\ndependencies: [python]\n", "dependencies: this is an environment"),
+        (
+            "name: b\nendpoint_name: e\nmodel: azureml:m:1\ninstance_type: D2\n",
+            "endpoint_name: this is an online deployment",
+        ),
+        (
+            "$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.schema.json\nendpoint_name: e\n",
+            "endpoint_name: this is an online deployment, which Gristmill does not run: run its model and script on data",
+        ),
+        (
+            "$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json\nname: e\n",
+            "$schema: this is an online endpoint",
+        ),
+        ("name: b\ntype: kubernetes\nendpoint_name: e\nmodel: azureml:m:1\n", "type: this is an online deployment"),
+        ("python: 3.12\nbuild_dependencies: [pip]\ndependencies: [x]\n", "dependencies: this is an environment"),
+        (
+            "name: r\nreplication_locations: [{location: eastus}]\n",
+            "replication_locations: this is a workspace or a part",
+        ),
+        ("name: e\nauth_mode: key\n", "auth_mode: this is an online endpoint"),
+        ("name: e\nauth_mode: aad_token\ndefaults: {deployment_name: d}\n", "auth_mode: this is a batch endpoint"),
+        (
+            "name: d\ntype: uri_folder\npath: ./x\n",
+            "type: this is a data asset, which Gristmill does not run: give its path",
+        ),
+        ("type: mltable\npaths: [{file: a.csv}]\n", "type: this is an MLTable"),
+        ("paths: [{file: a.csv}]\ntransformations: [read_parquet]\n", "paths: this is an MLTable"),
+        ("name: m\ntype: mlflow_model\npath: ./m\n", "type: this is a model asset"),
+        ("name: s\ntype: azure_blob\naccount_name: a\n", "type: this is a datastore"),
+        ("name: c\ntype: amlcompute\nsize: x\n", "type: this is a compute"),
+        ("name: s\ntrigger: {type: cron}\ncreate_job: ./p.yml\n", "create_job: this is a schedule"),
         ("apiVersion: v1\nkind: Pod\n", "kind: this is a manifest of Kubernetes"),
         ("type: pipeline\nendpoint_name: x\n", "type: this is a deployment of a pipeline component"),
         (
             "$schema: https://azuremlschemas.azureedge.net/latest/batchEndpoint.schema.json\nname: x\n",
-            "$schema: this is a document (batchendpoint) of Azure ML",
+            "$schema: this is a batch endpoint, which Gristmill does not run: run its deployment",
         ),
         ("$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json\n", "$schema: "),
     ] {
@@ -151,7 +195,7 @@ fn mistakes_of_pipelines() {
         (
             "component: file:./parts/score.yml",
             "component: azureml:score:1",
-            "a component of a workspace is not here; name its file",
+            "jobs.score.component: azureml:score:1 is not known here: add `\"score:1\" = \"…\"`, its file, or a folder",
         ),
     ] {
         assert!(PIPELINE.contains(from), "{from}");

@@ -78,6 +78,22 @@ fn every_path_and_reader_is_read() {
 }
 
 #[test]
+fn column_of_paths_is_a_key_unless_it_is_dropped() {
+    for (steps, expected) in [
+        ("read_delimited: {delimiter: ';', include_path_column: true}", Some("Path")),
+        ("read_delimited: {delimiter: ';', include_path_column: True}}, {drop_columns: [Path, note]", None),
+        ("read_delimited: {delimiter: ';', include_path_column: true}}, {keep_columns: [id, Path]", Some("Path")),
+        ("read_delimited: {delimiter: ';', include_path_column: true}}, {keep_columns: [id]", None),
+        ("read_delimited: {delimiter: ';', path_column: Path}", None),
+        ("read_json_lines: {include_path_column: true}", Some("Path")),
+        ("read_parquet: {include_path_column: true}", Some("Path")),
+    ] {
+        let table = format!("paths: [{{folder: .}}]\ntransformations: [{{{steps}}}]\n");
+        assert_eq!(job(&table, "").inputs[0].table.path_column.as_deref(), expected, "{steps}");
+    }
+}
+
+#[test]
 fn take_and_skip_count_what_is_left() {
     for (steps, expected) in [
         ("take: 5", (0, Some(5))),

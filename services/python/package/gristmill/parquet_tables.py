@@ -19,6 +19,8 @@ DECLARED = b"ARROW:schema"
 """Metadata of the agent's table: the schema that the file declares."""
 PLACES = b"gristmill.places"
 """Metadata of the agent's table: ``first count`` of the rows of its file, for each piece of it."""
+HAS_PATHS = b"gristmill.has_paths"
+"""Metadata of the agent's table: its first column is not in the file, and holds the path of the file of each row."""
 INDEX = b"gristmill.index"
 """Metadata of the agent's table: the columns of the index of a DataFrame that the call did not list, in JSON."""
 EXACT_MAX = 2**53
@@ -33,13 +35,15 @@ def declared_table(table, rows=None):
     """
     import pyarrow
 
-    declared, prototype = _declared((table.schema.metadata or {}).get(DECLARED))
+    metadata = table.schema.metadata or {}
+    declared, prototype = _declared(metadata.get(DECLARED))
+    first = int(HAS_PATHS in metadata)
     table = _part(table, rows)
     columns, fields = [_plain(column) for column in table.columns], list(table.schema)
     if declared is None:
         fields = [field.with_type(column.type) for field, column in zip(fields, columns, strict=True)]
         return pyarrow.table(columns, schema=pyarrow.schema(fields))
-    for position, field in enumerate(declared):
+    for position, field in enumerate(declared, first):
         known = -1 if prototype is None else prototype.schema.get_field_index(field.name)
         if known < 0:
             columns[position] = _as_type(table.column(position), field.type)

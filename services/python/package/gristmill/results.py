@@ -12,12 +12,22 @@ class ShortResult(Exception):
     """There are fewer results than items, and the job requires one for each."""
 
 
+TEXT_CHARACTERS_MAX = 200
+"""Of a text that is shown; a script may return a whole document."""
+
+
 def illegal(mini_batch_id, result):
     """Returns the failure for an invalid result; its text begins as in the original and ends with the type."""
+    shown = f" the text {quoted(result)}" if isinstance(result, str) else ""
     return IllegalResult(
         "The run() method in the entry script should return a list or a pandas DataFrame. "
-        f"For mini-batch {mini_batch_id} it returned: {type(result).__name__}"
+        f"For mini-batch {mini_batch_id} it returned{shown}: {type(result).__name__}"
     )
+
+
+def quoted(text):
+    """Returns a text of a script in quotes, in one line, and cut where it is long."""
+    return repr(str(text)) if len(text) <= TEXT_CHARACTERS_MAX else f"{str(text)[:TEXT_CHARACTERS_MAX]!r}…"
 
 
 def is_frame(result):
@@ -94,18 +104,15 @@ class RowsOfItems(list):
         self.missing = ()
 
 
-def compare_lengths(mini_batch, result, items, warnings, strict):
-    """Returns the number of results to count, of a result that is longer or shorter than its input."""
+def compare_lengths(mini_batch, result, items, strict):
+    """Returns the number of results to count, of a result that is longer or shorter than its input.
+
+    A script may return several rows for an item: all are kept, and the items count.
+    """
     returned = result.items if type(result) is RowsOfItems else len(result)
-    identity = mini_batch["mini_batch"]
-    if returned > items:
-        warnings.append(
-            f"run() returned {returned} results for the {items} items of mini-batch {identity}: "
-            f"all rows are kept, {items} items count as succeeded"
-        )
-    elif returned < items and strict:
+    if returned < items and strict:
         raise ShortResult(
-            f"run() returned {returned} results for the {items} items of mini-batch {identity}, "
+            f"run() returned {returned} results for the {items} items of mini-batch {mini_batch['mini_batch']}, "
             "and strict_results asks for one each"
         )
     return returned

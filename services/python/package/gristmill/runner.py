@@ -280,7 +280,7 @@ class Process:
             if functions.function is not None and type(result) is not RowsOfItems:
                 returned = items
             elif returned != items:
-                returned = compare_lengths(mini_batch, result, items, warnings, self._strict and not only_kept)
+                returned = compare_lengths(mini_batch, result, items, self._strict and not only_kept)
             misfits = ()
             if self._checks is not None:
                 result, misfits = self._checks.sift(result, items)

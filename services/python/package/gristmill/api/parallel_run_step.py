@@ -367,7 +367,10 @@ class ParallelRunStep(StepOrder):
         """
         from gristmill.api.start import submit
 
-        return submit(self, target=target, fresh=fresh, pipeline_parameters=pipeline_parameters)
+        job = submit(self, target=target, fresh=fresh, pipeline_parameters=pipeline_parameters)
+        if hasattr(self.output, "written_by"):
+            self.output.written_by(job.id)
+        return job
 
     def __repr__(self) -> str:
         return f"<ParallelRunStep {self.name}: {self.parallel_run_config.entry_script}, {len(self.inputs)} inputs>"

@@ -19,7 +19,7 @@ from gristmill.azureml_core.folders import home_folder
 from gristmill.azureml_core.unsupported import unsupported
 from gristmill.mltable import definition
 from gristmill.mltable.files import DEFINITION, absolute, files_of
-from gristmill.mltable.table import MLTable, load
+from gristmill.mltable.table import PATH_COLUMN, MLTable, load
 
 _FORMATS = {"csv": "read_delimited", "tsv": "read_delimited", "jsonl": "read_json_lines", "parquet": "read_parquet"}
 _EXTENSIONS = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -485,6 +485,8 @@ def _entry(path):
 
 def _reader_of_job(name, settings):
     keys = {"format": {reader: kind for kind, reader in reversed(_FORMATS.items())}[name]}
+    if settings["include_path_column"]:
+        keys["path_column"] = PATH_COLUMN
     if name != "read_delimited":
         return keys
     defaults = definition.READERS[name]

@@ -5,6 +5,7 @@ import os
 import uuid
 
 from gristmill.api.keywords import checked
+from gristmill.mltable.table import PATH_COLUMN
 
 
 class DatasetConsumptionConfig:
@@ -50,6 +51,7 @@ class _Output:
         self.producer = None
         self.registers_as = None
         self._destination = destination
+        self._run = None
         self._table = None
 
     def register_on_complete(self, name, description=None, tags=None):
@@ -62,18 +64,29 @@ class _Output:
         return self.register_on_complete(name)
 
     def folder_for(self, step):
-        """Returns the folder or URL, as the output of this step: ``outputs/STEP/NAME`` unless it has a destination."""
+        """Returns the folder or URL, as the output of this step: ``outputs/STEP/NAME`` unless it has a destination.
+
+        ``{run-id}`` in it stands for the id of the job, which the job replaces.
+        """
         self.producer = self.producer or step
-        return self.path
+        return self._place()
+
+    def written_by(self, job_id):
+        """Takes the id of the job that writes it."""
+        self._run = job_id
 
     @property
     def path(self):
-        """The folder or URL."""
+        """The folder or URL; of one with ``{run-id}``, that of the last run."""
+        place = self._place()
+        return place if self._run is None else place.replace("{run-id}", self._run)
+
+    def _place(self):
         if isinstance(self._destination, (str, os.PathLike)):
             return os.fspath(self._destination)
         if self._destination is not None:
             store, *inside = self._destination
-            relative = (inside or [""])[0].replace("{output-name}", self.name).replace("{run-id}", str(self.producer))
+            relative = (inside or [""])[0].replace("{output-name}", self.name)
             return store.path_of(relative) if hasattr(store, "path_of") else os.path.join("outputs", relative)
         if self.producer is None:
             raise ValueError(f"{self.name} is the output of no step: pass it as `output` of one")
@@ -145,11 +158,14 @@ class PipelineData(_Output):
 
     def parse_delimited_files(self, include_path=False, separator=",", header=True, partition_format=None, **_):
         """Returns it as a table."""
-        return self._table_of(format="csv", delimiter=separator, partition_format=partition_format)
+        path_column = PATH_COLUMN if include_path else None
+        keys = {"delimiter": separator, "partition_format": partition_format, "path_column": path_column}
+        return self._table_of(format="csv", **keys)
 
     def parse_parquet_files(self, include_path=False, partition_format=None, **_):
         """Returns it as a table."""
-        return self._table_of(format="parquet", partition_format=partition_format)
+        path_column = PATH_COLUMN if include_path else None
+        return self._table_of(format="parquet", partition_format=partition_format, path_column=path_column)
 
 
 class OutputFileDatasetConfig(_Output):
@@ -176,8 +192,11 @@ class OutputFileDatasetConfig(_Output):
 
     def read_delimited_files(self, include_path=False, separator=",", header=True, partition_format=None, **_):
         """Returns it as a table."""
-        return self._table_of(format="csv", delimiter=separator, partition_format=partition_format)
+        path_column = PATH_COLUMN if include_path else None
+        keys = {"delimiter": separator, "partition_format": partition_format, "path_column": path_column}
+        return self._table_of(format="csv", **keys)
 
     def read_parquet_files(self, include_path=False, partition_format=None, **_):
         """Returns it as a table."""
-        return self._table_of(format="parquet", partition_format=partition_format)
+        path_column = PATH_COLUMN if include_path else None
+        return self._table_of(format="parquet", partition_format=partition_format, path_column=path_column)

@@ -205,8 +205,6 @@ def _reader(name, settings):
     _one_of(name, settings, "header", HEADERS)
     _one_of(name, settings, "encoding", ENCODINGS)
     _one_of(name, settings, "invalid_lines", ("error", "drop"))
-    if settings.get("path_column") is not None:
-        settings["include_path_column"] = True
     return settings
 
 

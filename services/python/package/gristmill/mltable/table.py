@@ -104,9 +104,14 @@ class MLTable:
             if name in definition.READERS:
                 frame, positions = read(name, settings, found)
                 reader = settings
+                # As in the original, `path_column` alone gives no column.
                 if settings["include_path_column"]:
-                    column = settings["path_column"] or PATH_COLUMN
-                    frame.insert(0, column, pandas.Series([found[place][0] for place in positions], dtype=object))
+                    if PATH_COLUMN in frame.columns:
+                        raise definition.InvalidTable(
+                            f"the files have a column {PATH_COLUMN}, and so has include_path_column: leave it out"
+                        )
+                    paths = pandas.Series([found[place][0] for place in positions], dtype=object)
+                    frame.insert(0, PATH_COLUMN, paths)
                 continue
             if frame is None:
                 raise definition.InvalidTable(

@@ -1,0 +1,139 @@
+//! The register of assets: outputs with a `name`, which later steps and jobs read as `azureml:NAME:VERSION`.
+//!
+//! Each version is a file `data/NAME/VERSION.json` or `models/NAME/VERSION.json` with `path`, `type` and `job_id`. A version
+//! names a place and copies nothing.
+
+use std::io::{Error, ErrorKind, Result};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::versioned::{NameTable, Versioned, version_order};
+
+/// An output of a step that a register keeps once the step has completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asset {
+    /// The name.
+    pub name: String,
+    /// `None`: one more than the newest.
+    pub version: Option<String>,
+    /// An absolute path or a URL.
+    pub path: String,
+    /// `uri_file`, `uri_folder`, `mltable`, `mlflow_model`, ….
+    pub kind: String,
+}
+
+/// One version of an asset.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    path: String,
+    #[serde(rename = "type")]
+    kind: String,
+    /// The job that wrote it.
+    #[serde(default)]
+    job_id: String,
+}
+
+/// The folder of a register.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Register(Option<PathBuf>);
+
+impl Register {
+    /// Describes the register in a folder, which need not exist.
+    pub fn new(folder: PathBuf) -> Self {
+        Self(Some(folder))
+    }
+
+    /// Returns the path or URL of a registered name.
+    pub fn find(&self, table: NameTable, wanted: Versioned<'_>) -> Option<String> {
+        let folder = self.folder(table, wanted.name)?;
+        let version = wanted.version.map(str::to_owned).or_else(|| newest(&folder))?;
+        if !is_plain(&version) {
+            return None;
+        }
+        read(&folder, &version).map(|record| record.path)
+    }
+
+    /// Adds an asset that a job has written. Returns its version: the newest again if it is what this job has registered
+    /// before.
+    pub fn add(&self, asset: &Asset, job_id: &str) -> Result<String> {
+        let table = NameTable::of_type(&asset.kind);
+        let no_name = || Error::new(ErrorKind::InvalidInput, format!("{} is no name of an asset", asset.name));
+        let folder = self.folder(table, &asset.name).ok_or_else(no_name)?;
+        let Asset { path, kind, .. } = asset.clone();
+        let record = Record { path, kind, job_id: job_id.to_owned() };
+        let newest = newest(&folder);
+        if let (None, Some(newest)) = (&asset.version, &newest)
+            && read(&folder, newest).is_some_and(|earlier| earlier == record)
+        {
+            return Ok(newest.clone());
+        }
+        let after = || newest.and_then(|newest| newest.parse::<u64>().ok()).unwrap_or(0).saturating_add(1).to_string();
+        let version = asset.version.clone().unwrap_or_else(after);
+        std::fs::create_dir_all(&folder)?;
+        // Others may be reading it.
+        let new = folder.join(format!(".{version}.{}", std::process::id()));
+        std::fs::write(&new, serde_json::to_vec(&record)?)?;
+        std::fs::rename(&new, folder.join(format!("{version}.json")))?;
+        Ok(version)
+    }
+
+    fn folder(&self, table: NameTable, name: &str) -> Option<PathBuf> {
+        let folder = self.0.as_ref().filter(|_| is_plain(name) && table != NameTable::Components)?;
+        Some(folder.join(table.word()).join(name))
+    }
+}
+
+/// Whether a text can be a name or a version of an asset, which become names of files.
+pub fn is_plain(text: &str) -> bool {
+    let is_known = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    !text.is_empty() && !text.starts_with('.') && text.chars().all(is_known)
+}
+
+fn newest(folder: &std::path::Path) -> Option<String> {
+    let names = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let versions = names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned));
+    versions.filter(|version| is_plain(version)).max_by(|left, right| version_order(left).cmp(&version_order(right)))
+}
+
+fn read(folder: &std::path::Path, version: &str) -> Option<Record> {
+    serde_json::from_slice(&std::fs::read(folder.join(format!("{version}.json"))).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_an_asset_are_kept_and_found() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let register = Register::new(folder.path().join("assets"));
+        let find = |version| register.find(NameTable::Data, Versioned { name: "rows", version });
+        let asset = |version: Option<&str>, path: &str| Asset {
+            name: "rows".to_owned(),
+            version: version.map(str::to_owned),
+            path: path.to_owned(),
+            kind: "uri_folder".to_owned(),
+        };
+        assert_eq!(find(None), None);
+        for (version, path, job, expected) in [
+            (None, "/a", "job-1", "1"),
+            (None, "/a", "job-1", "1"),
+            (None, "/a", "job-2", "2"),
+            (Some("9"), "/b", "job-3", "9"),
+            (None, "/c", "job-4", "10"),
+            (Some("9"), "/d", "job-5", "9"),
+        ] {
+            assert_eq!(register.add(&asset(version, path), job).expect("writable"), expected);
+        }
+        assert_eq!(find(None).as_deref(), Some("/c"));
+        assert_eq!(find(Some("9")).as_deref(), Some("/d"));
+        assert_eq!(find(Some("../rows/9")), None);
+        let text = std::fs::read_to_string(folder.path().join("assets/data/rows/10.json")).expect("there");
+        assert_eq!(text, r#"{"path":"/c","type":"uri_folder","job_id":"job-4"}"#);
+        // What another program writes.
+        std::fs::write(folder.path().join("assets/data/rows/11.json"), r#"{"path": "/e", "type": "x"}"#)
+            .expect("writable");
+        assert_eq!(find(None).as_deref(), Some("/e"));
+    }
+}
