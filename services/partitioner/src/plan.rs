@@ -97,12 +97,7 @@ impl Plan {
                 return Ok(None);
             }
             let path_columns = format.map_or_else(Vec::new, |format| path_columns(&self.spec, &format));
-            let schema = schema::infer(input, files, remote, &path_columns)?;
-            let is_blank = schema.is_empty && schema.columns.len() == path_columns.len();
-            if self.spec.run_without_rows && is_blank && input.table.format.is_delimited() {
-                return Err(Error::bad_input(&input.name, "the files are empty: they have neither rows nor a header"));
-            }
-            Ok(Some(schema))
+            schema::infer(input, files, remote, &path_columns).map(Some)
         });
         if self.spec.rank_mini_batch_count > 0 {
             return Ok(vec![None; self.spec.inputs.len()]);

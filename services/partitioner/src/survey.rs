@@ -65,7 +65,10 @@ impl Inputs {
         let survey = |input: &Input| match input.kind {
             InputKind::Tabular => {
                 let survey = Surveyor::new(input, Arc::clone(&self.remote)).run(self.files(spec, input))?;
-                if survey.is_whole && survey.empty_files == survey.files && spec.inputs.len() == 1 {
+                // Without a header, nothing names the columns of a table without rows.
+                let knows_columns = input.table.format == TableFormat::Jsonl || !input.table.names.is_empty();
+                let may_be_empty = spec.run_without_rows && knows_columns || spec.inputs.len() > 1;
+                if survey.is_whole && survey.empty_files == survey.files && !may_be_empty {
                     let message = "all of its files are empty; put data there, or correct the job file";
                     return Err(Error::bad_input(&input.name, message));
                 }

@@ -324,10 +324,8 @@ impl SchemaInference {
         let mut own: Vec<TableColumn> = Vec::with_capacity(columns.len());
         own.extend(columns.into_iter().map(|(name, candidates)| {
             let asked = given.remove(&name);
-            let found = match options.infer_column_types {
-                true => candidates.decide(rows),
-                false => ColumnType::Text,
-            };
+            let is_known = options.infer_column_types && (rows > 0 || options.types == TypeRules::Original);
+            let found = if is_known { candidates.decide(rows) } else { ColumnType::Text };
             let column_type = asked.unwrap_or(found);
             let is_pandas = options.types == TypeRules::Pandas;
             let is_whole = matches!(column_type, ColumnType::Integer | ColumnType::Unsigned);

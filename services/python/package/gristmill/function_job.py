@@ -157,6 +157,9 @@ def _parsed(table, about):
 
 def _pandas(frame, about):
     """Returns a DataFrame with the types of pandas that its author asked for."""
+    if not len(frame):
+        # As pandas reads a header alone: no value says what may be done with a column.
+        frame = frame.astype({name: object for name, dtype in frame.dtypes.items() if str(dtype) in ("str", "string")})
     dtypes = {name: dtype for name, dtype in about.get("dtypes", {}).items() if name in frame.columns}
     return frame.astype(dtypes) if dtypes else frame
 

@@ -52,6 +52,8 @@ def path_inputs(inputs: Any) -> list[dict[str, Any]] | None:
         if not named or any(keys is None for _, keys in named):
             return None
         return [{"name": name, **(keys or {})} for name, keys in named]
+    if isinstance(inputs, (list, tuple)) and any(isinstance(one, Described) for one in inputs):
+        raise TypeError("inputs is a list of inputs: give each a name, {name: input}")
     keys = _keys(inputs)
     return None if keys is None else [{"name": "data", **keys}]
 
