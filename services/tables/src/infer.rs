@@ -319,7 +319,10 @@ impl SchemaInference {
         if !self.options.format.is_text() {
             return None;
         }
-        let Self { options, columns, rows, .. } = self;
+        let Self { options, mut columns, rows, .. } = self;
+        if columns.is_empty() {
+            columns.extend(options.names.iter().map(|name| (name.clone(), Candidates::new(&options))));
+        }
         let mut given = options.column_types;
         let mut own: Vec<TableColumn> = Vec::with_capacity(columns.len());
         own.extend(columns.into_iter().map(|(name, candidates)| {
