@@ -113,7 +113,7 @@ pub struct JobSpec {
     #[serde(default)]
     pub strict_results: bool,
     /// Call `run` once with a table of no rows if no file of a job of tables has any, instead of failing the job.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default)]
     pub run_without_rows: bool,
     /// Items of one mini-batch that an asynchronous `run_item()` works on at a time.
     #[serde(default = "default_concurrency", skip_serializing_if = "is_default_concurrency")]

@@ -180,6 +180,15 @@ mod tests {
     }
 
     #[test]
+    fn mistakes_in_names_of_azure_say_what_to_write() {
+        let refused = |text: &str| read_text(text).map(drop).expect_err(text).to_string();
+        let dotted = refused("[azureml.environments]\nAzureML-sklearn-1.0 = 'python3'\n");
+        assert!(dotted.ends_with("environments.AzureML-sklearn-1: a name with a dot must be in quotes"), "{dotted}");
+        let number = refused("[azureml.data]\nx = 1\n");
+        assert!(number.ends_with("azureml.data.x: must be a path or URL in quotes"), "{number}");
+    }
+
+    #[test]
     fn variables_of_the_broker_are_known_by_name() {
         let text = "[targets.a]\nqueue = 'amqp://${PASSWORD}:${PASSWORD}@host/'\nstore = 's3://${PASSWORD}'\n\
                     pass_environment = 'HF_TOKEN, AWS_*'\n";

@@ -36,8 +36,13 @@ pub fn read<'a>(
         let mut read = BTreeMap::new();
         for (name, value) in entries {
             let line = at(value.span());
-            let DeValue::String(text) = value.get_ref() else {
-                return Err(line.error(format!("{field}.{}: must be a path or URL in quotes", name.get_ref())));
+            let text = match value.get_ref() {
+                DeValue::String(text) => text,
+                DeValue::Table(_) => {
+                    let message = format!("{field}.{}: a name with a dot must be in quotes", name.get_ref());
+                    return Err(line.error(message));
+                }
+                _ => return Err(line.error(format!("{field}.{}: must be a path or URL in quotes", name.get_ref()))),
             };
             let text = replace_variables(text, variable)
                 .map_err(|error| line.error(format!("{field}.{}: {error}", name.get_ref())))?;

@@ -88,7 +88,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("inputs: [{TABLE, columns: {a: [int64]}}]", "inputs[0].columns.a: found a list"),
     ("inputs: [{TABLE, columns: {}}]", "inputs[0].columns: types by name"),
     ("inputs: [{TABLE, columns: [a, {a: int64}]}]", "inputs[0].columns: found \"a\" a second time"),
-    ("inputs: [{TABLE, columns: [{a: int64, a: int64}]}]", "found \"a\" a second time"),
+    ("inputs: [{TABLE, format: csv, columns: [{a: int64, b: json}]}]", "inputs[0].columns.b: found \"json\" … bool"),
     // arguments
     ("arguments: --a 1", "arguments: a list of texts and numbers"),
     ("arguments: {a: 1}", "arguments: found a mapping"),

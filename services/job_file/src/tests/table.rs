@@ -180,7 +180,7 @@ fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
         },
         "partition_keys": [], "process_count_per_node": null, "profiling_module": "",
         "progress_update_timeout_seconds": 0, "rank_mini_batch_count": 0, "resource_monitor_interval_seconds": 0,
-        "run_invocation_timeout_seconds": 60, "run_max_try": 3, "side_inputs": {}, "snapshot_digest": "",
+        "run_invocation_timeout_seconds": 60, "run_max_try": 3, "run_without_rows": false, "side_inputs": {}, "snapshot_digest": "",
         "snapshots": {"environment": null, "side_inputs": {}, "source": null}, "source_directory": "/w/code",
         "strict_results": false, "task_overhead_timeout_seconds": 30,
         "thresholds": {"allowed_failed_count": -1, "allowed_failed_percent": 100.0, "error_threshold": -1},
