@@ -340,7 +340,9 @@ mod tests {
         for (run_without_rows, is_empty, mini_batch, runs) in
             [(true, true, 0, true), (false, true, 0, false), (true, false, 0, false), (true, true, 1, false)]
         {
-            let store = JobStore::local(&folder.path().join(format!("{run_without_rows}{is_empty}"))).expect("made");
+            let own = folder.path().join(format!("{run_without_rows}-{is_empty}-{mini_batch}"));
+            std::fs::create_dir(&own).expect("writable");
+            let store = JobStore::local(&own).expect("a folder");
             store.put_schemas(&[schema(is_empty)]).await.expect("written");
             let inputs = vec![Input {
                 name: "data".into(),

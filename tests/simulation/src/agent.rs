@@ -435,6 +435,7 @@ impl Executor {
 
     fn start(&mut self, id: ProcessId, gpu: Option<u32>, sees: Vec<u32>) -> Option<Event> {
         self.agent.witness.starts.processes.fetch_add(1, Ordering::SeqCst);
+        self.agent.witness.works_on(self.agent.actor.name());
         let may_fail = self.accidents < ACCIDENTS_MAX;
         self.accidents += u32::from(may_fail);
         let Agent { actor, witness, in_flight, .. } = &self.agent;

@@ -93,9 +93,10 @@ impl Others {
         self.failed.len() >= DOUBT || self.excluded.is_some()
     }
 
-    /// Whether a node is known that has not failed the mini-batch and may try it.
-    fn may_try(&self, descriptor: &Descriptor) -> bool {
-        self.working.iter().any(|(name, other)| !other.is_silent && !descriptor.failed_on.contains(name))
+    /// Returns how many nodes may try the mini-batch that have not failed it, as far as is known.
+    fn that_may_try(&self, descriptor: &Descriptor) -> u32 {
+        let may = |(name, other): &(&String, &Other)| !other.is_silent && !descriptor.failed_on.contains(name);
+        u32::try_from(self.working.iter().filter(may).count()).unwrap_or(u32::MAX)
     }
 }
 
@@ -139,13 +140,13 @@ impl Scheduler {
         }
     }
 
-    /// Whether this node, which is in doubt, leaves the further tries of a mini-batch to others, however many it has spent;
-    /// to others that it does not know yet, only if this is no more than the last one: perhaps none comes.
+    /// Whether this node, which is in doubt, leaves the further tries of a mini-batch to others, although it has spent all.
+    /// Each of the others, and those that may soon be known, are worth one more: perhaps none takes it, because they are
+    /// dead.
     pub(super) fn leaves_tries_to_others(&self, descriptor: &Descriptor) -> bool {
-        let has_spent_all = descriptor.tries_spent >= self.config.spec.run_max_try;
-        !descriptor.copy
-            && self.others.is_in_doubt()
-            && (self.others.may_try(descriptor) || !has_spent_all && self.others.may_be_unknown)
+        let beyond = descriptor.tries_spent.saturating_add(1).saturating_sub(self.config.spec.run_max_try);
+        let others = self.others.that_may_try(descriptor) + u32::from(self.others.may_be_unknown);
+        !descriptor.copy && self.others.is_in_doubt() && beyond < others
     }
 
     /// Whether another node should try a mini-batch first that this one has received.
@@ -154,7 +155,7 @@ impl Scheduler {
             && !descriptor.copy
             && descriptor.failed_on.contains(&self.config.node)
             && !self.has_untried_gpus(descriptor.mini_batch)
-            && (self.others.may_try(descriptor) || self.others.may_be_unknown)
+            && (self.others.that_may_try(descriptor) > 0 || self.others.may_be_unknown)
             && (self.others.is_in_doubt() || self.others.may_be_unknown || self.tried.leave(descriptor, LEFT_MAX))
     }
 }

@@ -72,8 +72,8 @@ struct State {
     announced: HashSet<String>,
     /// Attempts that have a name.
     named: u64,
-    /// The nodes on which attempts of each mini-batch have ended.
-    failed_on: HashMap<u64, HashSet<String>>,
+    /// The nodes that have started processes.
+    nodes: HashSet<String>,
     /// Mini-batch and number of announced tries after which another follows.
     failed_tries: HashSet<(u64, u32)>,
     /// Mini-batch and tries spent, of what agents have returned.
@@ -139,6 +139,11 @@ impl JobWitness {
     /// Reports a broken rule; the first one counts.
     pub fn report(&self, rule: &'static str, detail: String) {
         self.violation.lock().expect("no holder panics").get_or_insert(Violation { rule, detail });
+    }
+
+    /// A node starts a process.
+    pub fn works_on(&self, node: &str) {
+        self.state().nodes.insert(node.to_owned());
     }
 
     // ---- task queue --------------------------------------------------------------------------------------------
@@ -336,11 +341,9 @@ impl JobWitness {
         if !attempt.is_final && !attempt.copy {
             state.failed_tries.insert((attempt.mini_batch, attempt.try_number));
         }
-        // A node on which attempts fail in a row leaves even the last try to others, also to those that it does not know
-        // yet; where none comes, it runs the mini-batch itself.
-        let failed_on = state.failed_on.entry(attempt.mini_batch).or_default();
-        failed_on.insert(attempt.node.to_string());
-        let tries_max = TRIES_MAX + 2 * failed_on.len() as u32 - 1;
+        // A node on which attempts fail in a row leaves even the last try to others, and once to one that it does not know
+        // yet. Where none takes it, because they are dead, it runs the mini-batch itself, once for each.
+        let tries_max = TRIES_MAX + state.nodes.len() as u32;
         let broken = if state.silenced.contains(attempt.process.as_str()) {
             Some("nothing is announced after a lost lease")
         } else if state.copies.contains(attempt.process.as_str()) && !attempt.copy {
