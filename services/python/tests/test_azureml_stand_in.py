@@ -160,6 +160,23 @@ def test_use_of_an_absent_name_is_an_error_that_names_it(script, module, use, pa
     assert said.startswith(f"NotImplementedError: {module}.{use} needs the real {package}: add it to the environment")
 
 
+def test_libraries_may_ask_the_stand_in_for_tables_for_any_name(script):
+    said = script(
+        """
+        import mltable
+        print(hasattr(mltable, "agm"), getattr(mltable, "load_model", None))
+        try:
+            mltable.from_delta_lake
+        except NotImplementedError as error:
+            print(error)
+        """
+    )
+    assert said.splitlines() == [
+        "False None",
+        "mltable.from_delta_lake needs the real mltable: add it to the environment of the script",
+    ]
+
+
 INSTALLED = {
     "__init__.py": "__path__ = __import__('pkgutil').extend_path(__path__, __name__)",
     "core/__init__.py": "from azureml.core.model import Model\nfrom azureml.core.run import Run",
