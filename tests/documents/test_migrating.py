@@ -385,8 +385,8 @@ ELSEWHERE = {
 
 INVOKE = "`az ml batch-endpoint invoke"
 COMMANDS = {
-    "`az ml job create --file pipeline.yml`": (["run", "pipeline.yml"], "job rate-"),
-    "`az ml job create --file pipeline.yml --stream`": (["run", "pipeline.yml"], "job rate-"),
+    "`az ml job create --file pipeline.yml`": (["run", "pipeline.yml"], "-rate-"),
+    "`az ml job create --file pipeline.yml --stream`": (["run", "pipeline.yml"], "-rate-"),
     "`az ml job validate --file pipeline.yml`": (["validate", "pipeline.yml"], "pipeline.yml is valid"),
     "`az ml job stream --name JOB`": (["status", "JOB", "--watch"], "completed"),
     "`az ml job show --name JOB`": (["status", "JOB", "--json"], '"output":'),
