@@ -156,7 +156,7 @@ FAILURES = {
     "timeout": ("import time\ndef run(files): time.sleep(100)", {"run_invocation_timeout": 1}),
     "death": ("import os\ndef run(files): os.abort()", {}),
     "start": ("raise ValueError('bad')\ndef run(files): return files", {}),
-    "warning": ("def run(files): return files * 3", {}),
+    "warning": ("def run(files): return iter(files)", {}),
 }
 
 
