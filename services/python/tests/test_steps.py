@@ -285,6 +285,8 @@ def test_driver_builds_and_submits_its_pipeline():
         print(again.path == first_run)
         two.submit(fresh=True, pipeline_parameters={"size": "1"}).wait(progress=False)
         print(again.path == first_run, open(f"{first_run}/rows.txt").read() == open(f"{again.path}/rows.txt").read())
+        job = gristmill.run(two, fresh=True, pipeline_parameters={"size": "1"}, progress=False)
+        print(again.path == f"outputs/{job.id}/again")
     """)
     assert said.splitlines() == [
         "Finished ['one', 'two']",
@@ -294,6 +296,7 @@ def test_driver_builds_and_submits_its_pipeline():
         "True ['ma', 'mb', 'mc']",
         "True",
         "False True",
+        "True",
     ]
 
 

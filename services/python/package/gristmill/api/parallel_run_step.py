@@ -367,19 +367,10 @@ class ParallelRunStep(StepOrder):
         """
         from gristmill.api.start import submit
 
-        job = submit(self, target=target, fresh=fresh, pipeline_parameters=pipeline_parameters)
-        note_job(self, job)
-        return job
+        return submit(self, target=target, fresh=fresh, pipeline_parameters=pipeline_parameters)
 
     def __repr__(self) -> str:
         return f"<ParallelRunStep {self.name}: {self.parallel_run_config.entry_script}, {len(self.inputs)} inputs>"
-
-
-def note_job(step: Any, job: Job) -> None:
-    """Tells the outputs of a step the job that writes them, whose id may be in their path."""
-    for output in step.writes():
-        if hasattr(output, "written_by"):
-            output.written_by(job.id)
 
 
 def _whole(name: str, value: Any, least: int) -> None:

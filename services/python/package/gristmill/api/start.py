@@ -286,7 +286,7 @@ def _start_step(step: Step, settings: dict[str, Any], target: str | None, fresh:
     else:
         document |= replaced
     try:
-        return Job._begun(Child(arguments, text_of(document)), target)
+        job = Job._begun(Child(arguments, text_of(document)), target)
     except InvalidJob as error:
         config = getattr(step, "parallel_run_config", None) or getattr(step, "runconfig", None)
         name = getattr(getattr(config, "environment", None), "name", None)
@@ -299,6 +299,11 @@ def _start_step(step: Step, settings: dict[str, Any], target: str | None, fresh:
             "PATH is an interpreter, a virtual environment or a requirements file.",
             error.problems,
         ) from None
+    # The id of the job may be in the paths of its outputs.
+    for output in getattr(step, "writes", list)():
+        if hasattr(output, "written_by"):
+            output.written_by(job.id)
+    return job
 
 
 def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:

@@ -128,12 +128,9 @@ class PythonScriptStep(StepOrder):
 
     def submit(self, target=None, *, fresh=False, pipeline_parameters=None):
         """Starts the step, and returns as soon as the job has an id."""
-        from gristmill.api.parallel_run_step import note_job
         from gristmill.api.start import submit
 
-        job = submit(self, target=target, fresh=fresh, pipeline_parameters=pipeline_parameters)
-        note_job(self, job)
-        return job
+        return submit(self, target=target, fresh=fresh, pipeline_parameters=pipeline_parameters)
 
     def __repr__(self):
         return f"<PythonScriptStep {self.name}: {self.script_name}>"
