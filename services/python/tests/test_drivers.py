@@ -550,3 +550,15 @@ REFUSED = {
 def test_what_needs_a_workspace_is_refused_by_name(folder, call):
     write({"a.csv": "y\n1\n", "gristmill.yml": "a: 1\n"})
     assert REFUSED[call] in drive(SETUP + f"\n    {call}\n", fails=True).strip().splitlines()[-1]
+
+
+def test_newest_version_is_that_of_the_command_line(monkeypatch, tmp_path):
+    from gristmill.azureml_core import assets
+
+    monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path))
+    folder = tmp_path / "assets" / "data" / "rows"
+    folder.mkdir(parents=True)
+    for version in ("2", "10", "final"):
+        (folder / f"{version}.json").write_text(json.dumps({"path": f"/{version}", "type": "uri_folder"}))
+    assert assets.versions("rows") == ["final", "2", "10"]
+    assert assets.find("rows")[1]["path"] == "/10"

@@ -3,8 +3,10 @@
 //! Each version is a file `data/NAME/VERSION.json` or `models/NAME/VERSION.json` with `path`, `type` and `job_id`. A version
 //! names a place and copies nothing.
 
+use std::fs::Permissions;
 use std::io::{Error, ErrorKind, Result};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -68,14 +70,26 @@ impl Register {
         {
             return Ok(newest.clone());
         }
-        let after = || newest.and_then(|newest| newest.parse::<u64>().ok()).unwrap_or(0).saturating_add(1).to_string();
-        let version = asset.version.clone().unwrap_or_else(after);
         std::fs::create_dir_all(&folder)?;
         // Others may be reading it.
-        let new = folder.join(format!(".{version}.{}", std::process::id()));
-        std::fs::write(&new, serde_json::to_vec(&record)?)?;
-        std::fs::rename(&new, folder.join(format!("{version}.json")))?;
-        Ok(version)
+        let mode = Permissions::from_mode(0o644);
+        let mut new = tempfile::Builder::new().permissions(mode).tempfile_in(&folder)?;
+        serde_json::to_writer(&mut new, &record)?;
+        let file = |version: &str| folder.join(format!("{version}.json"));
+        if let Some(version) = &asset.version {
+            new.persist(file(version))?;
+            return Ok(version.clone());
+        }
+        let mut number = newest.and_then(|newest| newest.parse::<u64>().ok()).unwrap_or(0);
+        loop {
+            number = number.saturating_add(1);
+            match new.persist_noclobber(file(&number.to_string())) {
+                Ok(_) => return Ok(number.to_string()),
+                // Another job has registered at the same time.
+                Err(taken) if taken.error.kind() == ErrorKind::AlreadyExists && number < u64::MAX => new = taken.file,
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     fn folder(&self, table: NameTable, name: &str) -> Option<PathBuf> {
@@ -90,13 +104,13 @@ pub fn is_plain(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('.') && text.chars().all(is_known)
 }
 
-fn newest(folder: &std::path::Path) -> Option<String> {
+fn newest(folder: &Path) -> Option<String> {
     let names = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let versions = names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned));
     versions.filter(|version| is_plain(version)).max_by(|left, right| version_order(left).cmp(&version_order(right)))
 }
 
-fn read(folder: &std::path::Path, version: &str) -> Option<Record> {
+fn read(folder: &Path, version: &str) -> Option<Record> {
     serde_json::from_slice(&std::fs::read(folder.join(format!("{version}.json"))).ok()?).ok()
 }
 
@@ -135,5 +149,29 @@ mod tests {
         std::fs::write(folder.path().join("assets/data/rows/11.json"), r#"{"path": "/e", "type": "x"}"#)
             .expect("writable");
         assert_eq!(find(None).as_deref(), Some("/e"));
+    }
+
+    #[test]
+    fn jobs_that_register_at_the_same_time_have_versions_of_their_own() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let register = Register::new(folder.path().to_owned());
+        let add = |job: usize| {
+            let (name, path, kind) = ("rows".to_owned(), format!("/{job}"), "uri_folder".to_owned());
+            let asset = Asset { name, version: None, path, kind };
+            register.add(&asset, &format!("job-{job}")).expect("writable").parse::<usize>().expect("a number")
+        };
+        let mut versions: Vec<usize> = std::thread::scope(|scope| {
+            let jobs: Vec<_> = (0..16)
+                .map(|job| {
+                    scope.spawn({
+                        let add = &add;
+                        move || add(job)
+                    })
+                })
+                .collect();
+            jobs.into_iter().map(|job| job.join().expect("no panic")).collect()
+        });
+        versions.sort_unstable();
+        assert_eq!(versions, (1..=16).collect::<Vec<_>>());
     }
 }

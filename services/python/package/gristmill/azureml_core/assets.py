@@ -27,13 +27,13 @@ def names():
 
 
 def versions(name):
-    """Returns the versions of a name, oldest first."""
+    """Returns the versions of a name, oldest first, in the order of the command line: texts, then numbers by size."""
     try:
         found = os.listdir(folder_of(name))
     except (OSError, ValueError):
         return []
     texts = [file[:-5] for file in found if file.endswith(".json")]
-    return sorted(texts, key=lambda text: (0, int(text), "") if text.isdigit() else (1, 0, text))
+    return sorted(texts, key=lambda text: (1, int(text), "") if text.isdigit() else (0, 0, text))
 
 
 def find(name, version=None):
