@@ -417,6 +417,15 @@ def test_whole_numbers_beside_missing_ones_are_exact(tmp_path):
     assert frame["id"].tolist() == [2**53 + 1, pd.NA] and frame.dtypes.tolist() == ["Int64", "float64"]
 
 
+@pytest.mark.parametrize("index", [pa.int8(), pa.int32()])
+def test_categories_without_a_value_are_none(tmp_path, index):
+    path = tmp_path / "nothing.parquet"
+    nothing = pa.DictionaryArray.from_arrays(pa.nulls(2, index), pa.array([], pa.string()))
+    pq.write_table(pa.table({"c": nothing}), path)
+    [frame] = received(str(path), tmp_path)
+    assert frame["c"].isna().all() and list(frame["c"].cat.categories) == []
+
+
 def test_listed_columns_keep_the_index(tmp_path):
     path = tmp_path / "t.parquet"
     pd.DataFrame({"a": [1, 2, 3], "b": list("xyz")}, index=pd.Index([7, 5, 9], name="id")).to_parquet(path)

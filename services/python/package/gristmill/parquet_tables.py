@@ -12,7 +12,7 @@ import importlib
 import json
 
 from gristmill.rows import is_range
-from gristmill.stored_tables import FRAME, TABLE, frame_of_table, part_of_range, prototype_of, restored
+from gristmill.stored_tables import FRAME, POSITIONS, TABLE, frame_of_table, part_of_range, prototype_of, restored
 from gristmill.tables import LoadError
 
 DECLARED = b"ARROW:schema"
@@ -79,8 +79,7 @@ def pandas_frame(table, rows=None, is_of_memory=False):
     if is_of_memory and FRAME in metadata:
         return frame_of_table(table, metadata[FRAME], rows_of_file)
     frame = _to_pandas(table)
-    positions = (0, 1, None)
-    counted = positions if is_range(frame.index) else None
+    counted = POSITIONS if is_range(frame.index) else None
     index = json.loads(metadata.get(b"pandas", b"{}")).get("index_columns", [])
     _keep_whole_numbers(frame, table, index)
     for level in index:
@@ -90,7 +89,7 @@ def pandas_frame(table, rows=None, is_of_memory=False):
         frame.index = part_of_range(*counted, rows_of_file)
     if b"PANDAS_ATTRS" in metadata:
         frame.attrs = json.loads(metadata[b"PANDAS_ATTRS"])
-    return frame, counted != positions
+    return frame, counted != POSITIONS
 
 
 def _to_pandas(table):
@@ -133,6 +132,9 @@ def _as_type(column, kind):
     """Returns a column of the agent in the type that its file declares, as ``pyarrow.parquet.read_table`` does."""
     import pyarrow
 
+    # The agent sends a dictionary of an empty text where the file has none, because no row has a value.
+    if column.null_count == len(column) and all(map(_is_of_nothing, column.chunks)):
+        column = _plain(column)
     if column.type == kind:
         return column
     if isinstance(kind, pyarrow.BaseExtensionType):
@@ -146,10 +148,8 @@ def _as_type(column, kind):
             return _plain(column)
     if pyarrow.types.is_primitive(kind.value_type) or pyarrow.types.is_decimal(kind.value_type):
         return column.cast(kind.value_type)
-    # The agent sends a dictionary of an empty text where the file has none, because no row has a value.
-    is_empty = column.null_count == len(column) and all(_is_of_nothing(chunk) for chunk in column.chunks)
-    if is_empty or not pyarrow.types.is_dictionary(column.type):
-        column = _plain(column).dictionary_encode()
+    if not pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
     chunks = [
         pyarrow.DictionaryArray.from_arrays(
             chunk.indices.cast(kind.index_type), chunk.dictionary.cast(kind.value_type), ordered=kind.ordered

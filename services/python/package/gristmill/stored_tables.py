@@ -19,6 +19,8 @@ TABLE = b"gristmill.table"
 """Metadata of the file: the table without rows."""
 FRAME = b"gristmill.frame"
 """Metadata of that table: what pandas says about itself."""
+POSITIONS = (0, 1, None)
+"""Start, step and name of an index that only counts rows."""
 
 
 def stored(table: Any) -> Any:
@@ -225,7 +227,7 @@ def frame_of_table(table, text, rows):
     else:
         frame.index = indexes[0]
     frame.attrs = copy.deepcopy(described["attrs"])
-    return frame, described["range"] != (0, 1, None)
+    return frame, described["range"] != POSITIONS
 
 
 def part_of_range(start, step, name, rows):
