@@ -19,10 +19,14 @@ type Other = (&'static str, &'static str);
 const COMMAND: Other =
     ("a command job", "put it below `jobs` of a document of `type: pipeline`, whose command steps run");
 const TRAINING: &str = "write the work as a command step of a pipeline (`type: pipeline`)";
-const ONLINE_DEPLOYMENT: Other =
-    ("an online deployment", "run its model and script on data as a batch deployment (`type: model`)");
-const ONLINE_ENDPOINT: Other =
-    ("an online endpoint", "run its model and script on data as a batch deployment (`type: model`)");
+const AS_BATCH: &str = "run its model and script on data as a batch deployment (`type: model`)";
+const ONLINE_DEPLOYMENT: Other = ("an online deployment", AS_BATCH);
+const ONLINE_ENDPOINT: Other = ("an online endpoint", AS_BATCH);
+const SWEEP: Other =
+    ("a sweep job", "write its trial as a command step of a pipeline, and run it for each value: --input NAME=VALUE");
+const SPARK: Other = ("a Spark job", "write the work as a parallel or command step of a pipeline (`type: pipeline`)");
+const AUTOML: Other = ("an AutoML job", TRAINING);
+const NAME_THE_DATA: &str = "name the data where they are, or copy them in a command step of a pipeline";
 const BATCH_ENDPOINT: Other = ("a batch endpoint", "run its deployment: gristmill run DEPLOYMENT.yml --input DATA");
 const ENVIRONMENT: Other =
     ("an environment", "name it in a document, `environment: ./FILE.yml`, or replace one: --set environment=PATH");
@@ -42,20 +46,11 @@ const FLOW: Other = ("a prompt flow", "call it for each item from the `run` of a
 /// Documents by their `type`.
 const BY_TYPE: &[(&str, Other)] = &[
     ("command", COMMAND),
-    (
-        "sweep",
-        (
-            "a sweep job",
-            "write its trial as a command step of a pipeline, and run it for each value: --input NAME=VALUE",
-        ),
-    ),
-    ("spark", ("a Spark job", "write the work as a parallel or command step of a pipeline (`type: pipeline`)")),
-    ("automl", ("an AutoML job", TRAINING)),
-    ("import", ("an import job", "name the data where they are, or copy them in a command step of a pipeline")),
-    (
-        "data_transfer",
-        ("a data transfer job", "name the data where they are, or copy them in a command step of a pipeline"),
-    ),
+    ("sweep", SWEEP),
+    ("spark", SPARK),
+    ("automl", AUTOML),
+    ("import", ("an import job", NAME_THE_DATA)),
+    ("data_transfer", ("a data transfer job", NAME_THE_DATA)),
     ("finetuning", ("a fine-tuning job", TRAINING)),
     ("distillation", ("a distillation job", TRAINING)),
     ("uri_file", DATA),
@@ -84,15 +79,9 @@ const BY_SCHEMA: &[(&str, Other)] = &[
     ("onlineendpoint", ONLINE_ENDPOINT),
     ("commandjob", COMMAND),
     ("commandcomponent", COMMAND),
-    (
-        "sweep",
-        (
-            "a sweep job",
-            "write its trial as a command step of a pipeline, and run it for each value: --input NAME=VALUE",
-        ),
-    ),
-    ("spark", ("a Spark job", "write the work as a parallel or command step of a pipeline (`type: pipeline`)")),
-    ("automl", ("an AutoML job", TRAINING)),
+    ("sweep", SWEEP),
+    ("spark", SPARK),
+    ("automl", AUTOML),
     ("environment", ENVIRONMENT),
     ("mltable", MLTABLE),
     ("data.schema", DATA),

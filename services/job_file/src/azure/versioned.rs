@@ -2,6 +2,9 @@
 
 use crate::paths::is_url;
 
+/// The id of anything in a workspace, `/subscriptions/ID/resourceGroups/…`, begins with it.
+pub const SUBSCRIPTIONS: &str = "/subscriptions/";
+
 /// What a name is looked up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameTable {
@@ -12,6 +15,7 @@ pub enum NameTable {
 }
 
 impl NameTable {
+    /// Returns its name in `gristmill.toml` and in addresses.
     pub fn word(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -56,6 +60,8 @@ impl<'a> Versioned<'a> {
         Self { name, version: version.filter(|version| *version != "latest") }
     }
 
+    /// Reads what follows `azureml://` or `/subscriptions/`: `…/data/NAME/versions/VERSION`, `…/data/NAME/labels/latest`.
+    /// `None`: a path of a data store, or the address of something else.
     pub fn of_long_address(address: &'a str, table: NameTable) -> Option<Self> {
         if address.split('/').any(|part| part == "datastores") {
             return None;
@@ -75,9 +81,6 @@ impl<'a> Versioned<'a> {
         self.version.map_or_else(|| self.name.to_owned(), |version| format!("{}:{version}", self.name))
     }
 }
-
-/// The id of anything in a workspace, `/subscriptions/ID/resourceGroups/…`, begins with it.
-pub const SUBSCRIPTIONS: &str = "/subscriptions/";
 
 /// Orders versions: numbers by their size, after all texts.
 pub fn version_order(version: &str) -> (Option<u64>, &str) {

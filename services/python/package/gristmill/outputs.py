@@ -5,7 +5,6 @@ writes (``reducer/src/output/schema_file.rs``): no value is guessed from its tex
 """
 
 import base64
-import contextlib
 import json
 import os
 import re
@@ -72,26 +71,29 @@ def _frame_of(table):
     try:
         frame = table.to_pandas()
     except Exception as error:
-        # What pandas can write about labels and types, it cannot always read.
-        for lacking in ({"column_indexes": []}, {}):
-            described = json.dumps(known | lacking) if lacking else "{}"
-            metadata = {**table.schema.metadata, b"pandas": described.encode()} if lacking else None
-            with contextlib.suppress(Exception):
-                frame = table.replace_schema_metadata(metadata).to_pandas()
-                what = "labels of the columns" if lacking else "labels and types"
-                warnings.warn(
-                    f"pandas cannot read the {what} that it wrote, so they are plain texts and types; to_arrow() has "
-                    f"every value as it is ({type(error).__name__}: {error})",
-                    stacklevel=4,
-                )
-                break
-        else:
-            raise
+        return _frame_without_labels(table, known, error)
+    index = known.get("index_columns", ())
     if labels == ["bool"]:
         # Arrow takes each text for true.
-        truths = [label == "True" for label in table.column_names if label not in known.get("index_columns", ())]
+        truths = [label == "True" for label in table.column_names if label not in index]
         frame.columns = frame.columns.__class__(truths, name=frame.columns.name)
-    _restore_labels(frame, table, known.get("index_columns", ()), dtypes)
+    _restore_labels(frame, table, index, dtypes)
+    return frame
+
+
+def _frame_without_labels(table, known, error):
+    """Returns a table as a DataFrame although pandas cannot read all that it has written about labels and types."""
+    with_types = json.dumps({**known, "column_indexes": []}).encode()
+    metadata = {**(table.schema.metadata or {}), b"pandas": with_types}
+    try:
+        frame, lost = table.replace_schema_metadata(metadata).to_pandas(), "labels of the columns"
+    except Exception:
+        frame, lost = table.replace_schema_metadata(None).to_pandas(), "labels and types"
+    warnings.warn(
+        f"pandas cannot read the {lost} that it wrote, so they are plain texts and types; to_arrow() has every value "
+        f"as it is ({type(error).__name__}: {error})",
+        stacklevel=5,
+    )
     return frame
 
 

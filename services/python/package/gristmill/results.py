@@ -27,7 +27,8 @@ def illegal(mini_batch_id, result):
 
 def quoted(text):
     """Returns a text of a script in quotes, in one line, and cut where it is long."""
-    return repr(str(text)) if len(text) <= TEXT_CHARACTERS_MAX else f"{str(text)[:TEXT_CHARACTERS_MAX]!r}…"
+    rest = "…" if len(text) > TEXT_CHARACTERS_MAX else ""
+    return repr(str(text)[:TEXT_CHARACTERS_MAX]) + rest
 
 
 def is_frame(result):

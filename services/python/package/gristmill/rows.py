@@ -194,11 +194,12 @@ def index_names(index, names):
 
 def foreign_column(series):
     """Returns a column that the extension cannot read: as a stream of pyarrow, or as a list of objects."""
-    if getattr(series.dtype, "name", "") == "object":
+    kind = getattr(series.dtype, "name", "")
+    if kind == "object":
         return "list", list(series)
-    if getattr(series.dtype, "name", "").startswith("Sparse["):
+    if kind.startswith("Sparse["):
         series = series.sparse.to_dense()
-    if getattr(series.dtype, "name", "").startswith("period["):
+    if kind.startswith("period["):
         # What every reader can read, and `outputs.to_pandas` as periods.
         return "list", [None if is_missing(one) else str(one) for one in series]
     categories = getattr(series.dtype, "categories", None)

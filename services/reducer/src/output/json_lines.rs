@@ -18,7 +18,7 @@ pub(super) struct JsonLines<'a> {
     shape: RowShape,
     keys: Vec<Vec<u8>>,
     /// Infinite numbers of each column, which JSON lacks.
-    infinite: BTreeMap<String, u64>,
+    infinite: BTreeMap<String, usize>,
 }
 
 impl<'a> JsonLines<'a> {
@@ -35,28 +35,19 @@ impl<'a> JsonLines<'a> {
     }
 }
 
-/// Returns how many values of an array, and within them, are infinite.
-fn infinite(array: &ArrayRef) -> u64 {
-    let values = match array.data_type() {
-        DataType::Float64 => {
-            return array.as_primitive::<Float64Type>().iter().flatten().filter(|value| value.is_infinite()).count()
-                as u64;
-        }
-        DataType::Float32 => {
-            return array.as_primitive::<Float32Type>().iter().flatten().filter(|value| value.is_infinite()).count()
-                as u64;
-        }
-        DataType::Struct(_) => return array.as_struct().columns().iter().map(infinite).sum(),
-        DataType::Union(fields, _) => {
-            return fields.iter().map(|(id, _)| infinite(array.as_union().child(id))).sum();
-        }
-        DataType::List(_) => array.as_list::<i32>().values(),
-        DataType::LargeList(_) => array.as_list::<i64>().values(),
-        DataType::FixedSizeList(..) => array.as_fixed_size_list().values(),
-        DataType::Map(..) => array.as_map().values(),
-        _ => return 0,
-    };
-    infinite(values)
+/// Returns how many numbers of an array, at any depth, are infinite.
+fn infinite(array: &ArrayRef) -> usize {
+    match array.data_type() {
+        DataType::Float64 => array.as_primitive::<Float64Type>().iter().flatten().filter(|it| it.is_infinite()).count(),
+        DataType::Float32 => array.as_primitive::<Float32Type>().iter().flatten().filter(|it| it.is_infinite()).count(),
+        DataType::Struct(_) => array.as_struct().columns().iter().map(infinite).sum(),
+        DataType::Union(fields, _) => fields.iter().map(|(id, _)| infinite(array.as_union().child(id))).sum(),
+        DataType::List(_) => infinite(array.as_list::<i32>().values()),
+        DataType::LargeList(_) => infinite(array.as_list::<i64>().values()),
+        DataType::FixedSizeList(..) => infinite(array.as_fixed_size_list().values()),
+        DataType::Map(..) => infinite(array.as_map().values()),
+        _ => 0,
+    }
 }
 
 impl Rows for JsonLines<'_> {
@@ -99,11 +90,11 @@ impl Rows for JsonLines<'_> {
 
     fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>> {
         self.lines.finish()?;
-        let warning = |(column, count): (&String, &u64)| {
+        let warning = |(column, count): (&String, &usize)| {
             format!(
                 "column {column:?} has {}, which JSON lacks: null stands for each; a file name that ends in .csv or \
                  .parquet keeps them",
-                counted(*count, "infinite number")
+                counted(*count as u64, "infinite number")
             )
         };
         Ok(self.infinite.iter().map(warning).collect())

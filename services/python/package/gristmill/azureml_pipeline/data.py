@@ -105,7 +105,10 @@ class _Output:
         path = self.path if "://" in self.path else os.path.abspath(self.path)
         return {"type": "file", "paths": [path], **(self._table or {})}
 
-    def _table_of(self, **keys):
+    def _table_of(self, include_path, **keys):
+        """Returns it as a table, with a column of paths if asked for."""
+        if include_path:
+            keys["path_column"] = PATH_COLUMN
         made = copy.copy(self)
         made._table = {"type": "tabular", **{key: value for key, value in keys.items() if value is not None}}
         return made
@@ -158,14 +161,11 @@ class PipelineData(_Output):
 
     def parse_delimited_files(self, include_path=False, separator=",", header=True, partition_format=None, **_):
         """Returns it as a table."""
-        path_column = PATH_COLUMN if include_path else None
-        keys = {"delimiter": separator, "partition_format": partition_format, "path_column": path_column}
-        return self._table_of(format="csv", **keys)
+        return self._table_of(include_path, format="csv", delimiter=separator, partition_format=partition_format)
 
     def parse_parquet_files(self, include_path=False, partition_format=None, **_):
         """Returns it as a table."""
-        path_column = PATH_COLUMN if include_path else None
-        return self._table_of(format="parquet", partition_format=partition_format, path_column=path_column)
+        return self._table_of(include_path, format="parquet", partition_format=partition_format)
 
 
 class OutputFileDatasetConfig(_Output):
@@ -192,11 +192,8 @@ class OutputFileDatasetConfig(_Output):
 
     def read_delimited_files(self, include_path=False, separator=",", header=True, partition_format=None, **_):
         """Returns it as a table."""
-        path_column = PATH_COLUMN if include_path else None
-        keys = {"delimiter": separator, "partition_format": partition_format, "path_column": path_column}
-        return self._table_of(format="csv", **keys)
+        return self._table_of(include_path, format="csv", delimiter=separator, partition_format=partition_format)
 
     def read_parquet_files(self, include_path=False, partition_format=None, **_):
         """Returns it as a table."""
-        path_column = PATH_COLUMN if include_path else None
-        return self._table_of(format="parquet", partition_format=partition_format, path_column=path_column)
+        return self._table_of(include_path, format="parquet", partition_format=partition_format)

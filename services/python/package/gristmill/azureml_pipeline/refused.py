@@ -1,4 +1,4 @@
-"""What needs a workspace: its use is an error that says what to do instead."""
+"""Classes of the SDK that need a workspace. Their use is an error that says what to do instead."""
 
 NO_SERVICE = (
     "no service keeps pipelines here: call submit, and start this driver regularly with cron, a systemd timer or a "
@@ -12,7 +12,7 @@ def refused(what, instead):
 
 
 class PublishedPipeline:
-    """Pipelines that a service keeps: there are none."""
+    """A published pipeline. This machine has none."""
 
     @staticmethod
     def list(*_, **__):
@@ -28,7 +28,7 @@ class PublishedPipeline:
 
 
 class PipelineEndpoint:
-    """Addresses of pipelines that a service keeps: there are none."""
+    """The address of a published pipeline. This machine has none."""
 
     @staticmethod
     def list(*_, **__):
@@ -44,14 +44,14 @@ class PipelineEndpoint:
 
 
 class ScheduleRecurrence:
-    """When a schedule would start a pipeline."""
+    """The times at which a schedule starts a pipeline."""
 
     def __init__(self, *_, **__):
         pass
 
 
 class Schedule:
-    """Schedules of a service: there are none."""
+    """A schedule of the service. This machine has none."""
 
     @staticmethod
     def list(*_, **__):
