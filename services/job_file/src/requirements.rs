@@ -1,5 +1,5 @@
-//! What pip would refuse in a list of requirements, found before anything is installed: lines that are none, files that do
-//! not exist, and modules in place of packages.
+//! Finds what pip would refuse in a list of requirements, before anything is installed: lines that are not requirements,
+//! files that do not exist, and names of modules in place of packages.
 
 use std::path::Path;
 

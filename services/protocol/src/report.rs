@@ -259,7 +259,7 @@ pub struct JobResult {
     pub elapsed_seconds: f64,
     /// Whether it is the result of an earlier job.
     pub reused: bool,
-    /// Whether the job ran a command. It has one mini-batch, which nobody made.
+    /// Whether the job ran a command. Its only mini-batch stands for the command.
     #[serde(default, skip_serializing_if = "is_false")]
     pub command: bool,
 }

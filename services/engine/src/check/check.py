@@ -1,8 +1,9 @@
 """Checks the interpreter that runs it and the entry script of a job, before the job starts.
 
 Arguments: entry script (or nothing), source directory, and "tables" if the inputs are tables; a conda file and its version of
-Python, if it must be that of this interpreter. Prints one problem per line as "FILE<tab>LINE<tab>text", and "ok" at the end. Imports only modules that every interpreter has loaded already, and keeps to
-the syntax of old interpreters, so that these can report their problem too.
+Python, if this interpreter must have that version. Prints one problem per line as "FILE<tab>LINE<tab>text", and "ok" at the
+end. Imports only modules that every interpreter has loaded already, and keeps to the syntax of old interpreters, so that these
+can report their problem too.
 """
 
 # ruff: noqa: B905, RUF005, UP024, UP028, UP031

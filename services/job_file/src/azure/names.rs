@@ -22,7 +22,7 @@ pub struct AzureNames {
     pub environments: BTreeMap<String, String>,
     /// File of each component, or a folder of component files.
     pub components: BTreeMap<String, String>,
-    /// The `gristmill.toml` that has these tables; `None`: there is none.
+    /// The `gristmill.toml` with these tables, if there is one.
     pub file: Option<PathBuf>,
     /// What jobs have registered.
     pub register: Register,

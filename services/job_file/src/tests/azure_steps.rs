@@ -157,7 +157,7 @@ fn refused_step_is_one_mistake() {
 fn step_may_be_written_as_public_documents_are() {
     let (workplace, mut context) = workplace();
     context.azure.models.insert("net".to_owned(), workplace.path("model").display().to_string());
-    // A model without a type, code that is one file, and a setting that nobody knows.
+    // A model without a type, code that is one file, and an unknown setting.
     let text = PIPELINE
         .replace(
             "model: {type: uri_folder, path: ./model}",

@@ -93,7 +93,7 @@ impl Others {
         self.failed.len() >= DOUBT || self.excluded.is_some()
     }
 
-    /// Returns how many nodes may try the mini-batch that have not failed it, as far as is known.
+    /// Returns the number of known nodes that have not failed the mini-batch and may try it.
     fn that_may_try(&self, descriptor: &Descriptor) -> u32 {
         let may = |(name, other): &(&String, &Other)| !other.is_silent && !descriptor.failed_on.contains(name);
         u32::try_from(self.working.iter().filter(may).count()).unwrap_or(u32::MAX)
@@ -140,9 +140,9 @@ impl Scheduler {
         }
     }
 
-    /// Whether this node, which is in doubt, leaves the further tries of a mini-batch to others, although it has spent all.
-    /// Each of the others, and those that may soon be known, are worth one more: perhaps none takes it, because they are
-    /// dead.
+    /// Whether this node, which is in doubt, leaves the further tries of a mini-batch to others, even if none is left. A
+    /// mini-batch gets one more try for each other node that may take it, and one for nodes that may soon be known. The
+    /// number has a bound because some of these nodes may be dead.
     pub(super) fn leaves_tries_to_others(&self, descriptor: &Descriptor) -> bool {
         let beyond = descriptor.tries_spent.saturating_add(1).saturating_sub(self.config.spec.run_max_try);
         let others = self.others.that_may_try(descriptor) + u32::from(self.others.may_be_unknown);
