@@ -562,3 +562,6 @@ def test_newest_version_is_that_of_the_command_line(monkeypatch, tmp_path):
         (folder / f"{version}.json").write_text(json.dumps({"path": f"/{version}", "type": "uri_folder"}))
     assert assets.versions("rows") == ["final", "2", "10"]
     assert assets.find("rows")[1]["path"] == "/10"
+    (folder / "10.json").write_text("{")
+    with pytest.raises(ValueError, match=r"rows/10\.json cannot be read"):
+        assets.find("rows")

@@ -98,8 +98,11 @@ impl AzureNames {
 
     /// Returns the place of a name: that of the tables, else the registered one.
     pub fn named(&self, wanted: Versioned<'_>, table: NameTable) -> Result<String, Fault> {
-        let registered = || self.register.find(table, wanted);
-        self.in_tables(wanted, table).or_else(registered).ok_or_else(|| {
+        let found = match self.in_tables(wanted, table) {
+            None => self.register.find(table, wanted)?,
+            found => found,
+        };
+        found.ok_or_else(|| {
             let what = match table {
                 NameTable::Environments => "an interpreter or a requirements file",
                 NameTable::Components => "its file, or a folder of component files",

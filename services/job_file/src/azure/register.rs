@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::versioned::{NameTable, Versioned, version_order};
+use crate::Fault;
 
 /// An output of a step that a register keeps once the step has completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,14 +47,19 @@ impl Register {
         Self(Some(folder))
     }
 
-    /// Returns the path or URL of a registered name.
-    pub fn find(&self, table: NameTable, wanted: Versioned<'_>) -> Option<String> {
-        let folder = self.folder(table, wanted.name)?;
-        let version = wanted.version.map(str::to_owned).or_else(|| newest(&folder))?;
-        if !is_plain(&version) {
-            return None;
+    /// Returns the path or URL of a registered name. Fails if its file is damaged: another version is not what was asked for.
+    pub fn find(&self, table: NameTable, wanted: Versioned<'_>) -> std::result::Result<Option<String>, Fault> {
+        let Some(folder) = self.folder(table, wanted.name) else { return Ok(None) };
+        let version = wanted.version.map(str::to_owned).or_else(|| newest(&folder)).filter(|version| is_plain(version));
+        let Some(version) = version else { return Ok(None) };
+        match read(&folder, &version) {
+            Ok(record) => Ok(Some(record.path)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                let file = file_of(&folder, &version);
+                Err(Fault::only(format!("{} cannot be read: {error}; remove it, or write it again", file.display())))
+            }
         }
-        read(&folder, &version).map(|record| record.path)
     }
 
     /// Adds an asset that a job has written. Returns its version: the newest again if it is what this job has registered
@@ -66,7 +72,7 @@ impl Register {
         let record = Record { path, kind, job_id: job_id.to_owned() };
         let newest = newest(&folder);
         if let (None, Some(newest)) = (&asset.version, &newest)
-            && read(&folder, newest).is_some_and(|earlier| earlier == record)
+            && read(&folder, newest).is_ok_and(|earlier| earlier == record)
         {
             return Ok(newest.clone());
         }
@@ -75,15 +81,14 @@ impl Register {
         let mode = Permissions::from_mode(0o644);
         let mut new = tempfile::Builder::new().permissions(mode).tempfile_in(&folder)?;
         serde_json::to_writer(&mut new, &record)?;
-        let file = |version: &str| folder.join(format!("{version}.json"));
         if let Some(version) = &asset.version {
-            new.persist(file(version))?;
+            new.persist(file_of(&folder, version))?;
             return Ok(version.clone());
         }
         let mut number = newest.and_then(|newest| newest.parse::<u64>().ok()).unwrap_or(0);
         loop {
             number = number.saturating_add(1);
-            match new.persist_noclobber(file(&number.to_string())) {
+            match new.persist_noclobber(file_of(&folder, &number.to_string())) {
                 Ok(_) => return Ok(number.to_string()),
                 // Another job has registered at the same time.
                 Err(taken) if taken.error.kind() == ErrorKind::AlreadyExists && number < u64::MAX => new = taken.file,
@@ -110,8 +115,12 @@ fn newest(folder: &Path) -> Option<String> {
     versions.filter(|version| is_plain(version)).max_by(|left, right| version_order(left).cmp(&version_order(right)))
 }
 
-fn read(folder: &Path, version: &str) -> Option<Record> {
-    serde_json::from_slice(&std::fs::read(folder.join(format!("{version}.json"))).ok()?).ok()
+fn file_of(folder: &Path, version: &str) -> PathBuf {
+    folder.join(format!("{version}.json"))
+}
+
+fn read(folder: &Path, version: &str) -> Result<Record> {
+    Ok(serde_json::from_slice(&std::fs::read(file_of(folder, version))?)?)
 }
 
 #[cfg(test)]
@@ -122,7 +131,8 @@ mod tests {
     fn versions_of_an_asset_are_kept_and_found() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let register = Register::new(folder.path().join("assets"));
-        let find = |version| register.find(NameTable::Data, Versioned { name: "rows", version });
+        let found = |version| register.find(NameTable::Data, Versioned { name: "rows", version });
+        let find = |version| found(version).expect("readable");
         let asset = |version: Option<&str>, path: &str| Asset {
             name: "rows".to_owned(),
             version: version.map(str::to_owned),
@@ -149,6 +159,10 @@ mod tests {
         std::fs::write(folder.path().join("assets/data/rows/11.json"), r#"{"path": "/e", "type": "x"}"#)
             .expect("writable");
         assert_eq!(find(None).as_deref(), Some("/e"));
+        std::fs::write(folder.path().join("assets/data/rows/11.json"), "{").expect("writable");
+        let damaged = format!("{:?}", found(None).expect_err("damaged"));
+        assert!(damaged.contains("data/rows/11.json cannot be read: EOF while parsing"), "{damaged}");
+        assert_eq!(find(Some("10")).as_deref(), Some("/c"));
     }
 
     #[test]

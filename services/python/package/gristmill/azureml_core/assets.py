@@ -42,8 +42,12 @@ def find(name, version=None):
     chosen = version if version is not None else (known[-1] if known else None)
     if chosen not in known:
         return None
-    with open(os.path.join(folder_of(name), f"{chosen}.json"), encoding="utf-8") as file:
-        return chosen, json.load(file)
+    path = os.path.join(folder_of(name), f"{chosen}.json")
+    with open(path, encoding="utf-8") as file:
+        try:
+            return chosen, json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read: {error}; remove it, or write it again") from None
 
 
 def next_version(name):
