@@ -565,3 +565,149 @@ def test_newest_version_is_that_of_the_command_line(monkeypatch, tmp_path):
     (folder / "10.json").write_text("{")
     with pytest.raises(ValueError, match=r"rows/10\.json cannot be read"):
         assets.find("rows")
+
+
+SHOW = """
+    def run(frame):
+        return [frame.iloc[[row]].to_json(orient="records") for row in range(len(frame))]
+"""
+
+
+def test_tables_of_drivers_are_read_alike_by_steps_and_by_pandas(folder):
+    write(
+        {
+            "Code/show.py": SHOW,
+            "t/2024/a.csv": "1;x\n2;y\n",
+            "t/2025/b.csv": "3;z\n",
+            "j/a.jsonl": '{"n": 1, "s": "x"}\n{"n": 2, "s": "y"}\n',
+        }
+    )
+    said = drive(
+        SETUP
+        + NAMED
+        + """
+    import pandas
+    pandas.DataFrame({"n": [1, 2], "s": ["x", "y"]}).to_parquet("rows.parquet")
+    read = Dataset.Tabular.from_delimited_files
+    tables = {
+        "plain": read("t/**", separator=";", header=False),
+        "typed": read("t/**", separator=";", header=False, set_column_types={"Column1": DataType.to_string()}),
+        "untyped": read("t/**", separator=";", header=False, infer_column_types=False, encoding="windows1252"),
+        "by-year": read("t/**", separator=";", header=False, partition_format="/{year}/{file}.csv"),
+        "chosen": read("t/**", separator=";", header=False).keep_columns(["Column2"]),
+        "left": read("t/**", separator=";", header=False, partition_format="/{year}/{f}.csv").drop_columns("f"),
+        "first": read("t/**", separator=";", header=False).skip(1).take(1),
+        "lines": Dataset.Tabular.from_json_lines_files("j/a.jsonl"),
+        "parquet": Dataset.Tabular.from_parquet_files(["rows.parquet"]).keep_columns("s"),
+    }
+    for name, table in tables.items():
+        table.register(ws, name)
+        expected = [table.iloc[[row]].to_json(orient="records") for table in [table.to_pandas_dataframe()]
+                    for row in range(len(table))]
+        for position, source in enumerate((table, Dataset.get_by_name(ws, name))):
+            prs = config(entry_script="show.py", mini_batch_size="1KB")
+            step = ParallelRunStep(name=f"{name}-{position}", parallel_run_config=prs, output=f"out/{name}-{position}",
+                                   inputs=[source.as_named_input("t")], allow_reuse=False)
+            Experiment(ws, "e").submit(step).wait_for_completion(show_output=False)
+            rows = open(f"out/{name}-{position}/parallel_run_step.txt").read().splitlines()
+            assert sorted(rows) == sorted(expected), (name, position, rows, expected)
+        print(name, *expected)
+    """.replace("import pandas", "import pandas\n    from azureml.data.dataset_factory import DataType", 1)
+    )
+    assert len(said.splitlines()) == 9
+    assert '[{"Column1":"1","Column2":"x"}]' in said
+
+
+def test_outputs_are_read_as_tables_with_what_was_said_of_them(folder):
+    write(
+        {
+            "Code/show.py": SHOW,
+            "steps/make.py": """
+                import os, sys
+                os.makedirs(sys.argv[1] + "/2024")
+                open(sys.argv[1] + "/2024/a.csv", "w").write('007;x;"two' + sys.argv[2] + 'lines"\\n')
+                open(sys.argv[1] + "/notes.txt", "w").write("no table")
+            """,
+            "steps/read.py": """
+                from azureml.core import Run
+                print("read", Run.get_context().input_datasets["chosen"].to_pandas_dataframe().to_dict("list"))
+            """,
+        }
+    )
+    said = drive(
+        SETUP
+        + NAMED
+        + """
+    from azureml.data.dataset_factory import DataType
+    store = ws.get_default_datastore()
+    made = PipelineData("made", datastore=store)
+    table = made.as_dataset().parse_delimited_files(
+        separator=";", header=False, file_extension=".csv", quoted_line_breaks=True,
+        partition_format="/{year}/{name}.csv", set_column_types={"Column1": DataType.to_string()})
+    kept = OutputFileDatasetConfig("kept", destination=(store, "kept/{run-id}"))
+    csv = kept.read_delimited_files(separator=";", header=False, path_glob="**/*.csv").register_on_complete("kept-table")
+    common = dict(source_directory="steps", compute_target=compute_target)
+    # The steps that read are built first.
+    show = ParallelRunStep(
+        name="show", parallel_run_config=config(entry_script="show.py", mini_batch_size="1KB"), output="shown",
+        inputs=[table.as_named_input("made")], allow_reuse=False)
+    read = PythonScriptStep(
+        script_name="read.py", name="read", inputs=[csv.keep_columns(["Column1"]).as_input("chosen")], **common)
+    first = PythonScriptStep(script_name="make.py", name="first", arguments=[made, "\\n"], outputs=[made], **common)
+    second = PythonScriptStep(script_name="make.py", name="second", arguments=[csv, " "], **common)
+    run = Experiment(ws, "e").submit(Pipeline(ws, [show, read, first, second]), regenerate_outputs=True)
+    run.wait_for_completion(show_output=False)
+    print([step.name for step in run.get_steps()], open("shown/parallel_run_step.txt").read())
+    print(Dataset.get_by_name(ws, "kept-table").to_pandas_dataframe().to_dict("list"))
+    try:
+        kept.read_delimited_files(seperator=";")
+    except TypeError as error:
+        print(error)
+    """
+    )
+    lines = said.splitlines()
+    assert "read {'Column1': [7]}" in lines
+    row = r'[{"Column1":"007","Column2":"x","Column3":"two\nlines","year":"2024","name":"a"}]'
+    assert f"['first', 'show', 'second', 'read'] {row}" in lines
+    assert "{'Column1': [7], 'Column2': ['x'], 'Column3': ['two lines']}" in lines
+    assert "separator" in lines[-1]
+
+
+def test_patterns_and_lists_of_files_are_folders_for_scripts(folder):
+    write(
+        {
+            "t/1/a.csv": "1",
+            "t/2/a.csv": "2",
+            "t/2/b.txt": "3",
+            "steps/list.py": """
+                import os, sys
+                from azureml.core import Run
+                for name, given in zip(("pattern", "list", "named"), sys.argv[1:]):
+                    found = [os.path.relpath(os.path.join(root, file), given) for root, _, files in os.walk(given)
+                             for file in files]
+                    print(name, sorted(found), Run.get_context().input_datasets[name].to_path())
+            """,
+        }
+    )
+    said = drive(
+        SETUP
+        + """
+    Dataset.File.from_files("t/**/*.csv").register(ws, "csvs")
+    inputs = [
+        Dataset.File.from_files("t/**/*.csv").as_named_input("pattern").as_mount(),
+        Dataset.File.from_files(["t/1/a.csv", "t/2/b.txt"]).as_named_input("list").as_download(),
+        Dataset.get_by_name(ws, "csvs").as_named_input("named").as_mount(),
+    ]
+    step = PythonScriptStep(name="list", script_name="list.py", source_directory="steps", inputs=inputs, arguments=inputs)
+    Experiment(ws, "e").submit(step).wait_for_completion(show_output=False)
+    print(Dataset.get_by_name(ws, "csvs").to_path())
+    """
+    )
+    csvs = "['/1/a.csv', '/2/a.csv']"
+    for line in (
+        f"pattern ['1/a.csv', '2/a.csv'] {csvs}",
+        "list ['1/a.csv', '2/b.txt'] ['/1/a.csv', '/2/b.txt']",
+        f"named ['1/a.csv', '2/a.csv'] {csvs}",
+        csvs,
+    ):
+        assert line in said.splitlines(), said

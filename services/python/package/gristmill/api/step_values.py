@@ -2,7 +2,8 @@
 
 Objects of SDKs are known by what they offer, not by their class, because their packages may be absent:
 
-- a dataset has ``job_input()``: the keys of one input of a job file, without its name;
+- a dataset has ``job_input()``: the keys of one input of a job file, without its name, and ``script_path()``: what a
+  script gets that reads it as a whole;
 - an environment has ``python_of_job()``, or ``conda_file``;
 - an output has ``folder_for(step)``.
 """
@@ -113,7 +114,10 @@ def written_objects(values: list[Any], mini_batch_size: int | str | None) -> tup
 
 
 def path_of(value: Any, what: str) -> str:
-    """Returns the only path of an input that is not cut into mini-batches."""
+    """Returns the only path of an input that is not cut into mini-batches: of a dataset, what a script reads."""
+    script_path = getattr(getattr(value, "dataset", value), "script_path", None)
+    if script_path is not None:
+        return str(script_path())
     paths = input_of(value, what)["paths"]
     if len(paths) != 1:
         raise ValueError(f"{what} has {len(paths)} paths, and needs one: a file, a folder or a URL")

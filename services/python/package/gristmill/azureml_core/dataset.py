@@ -19,15 +19,15 @@ from gristmill.azureml_core.folders import home_folder
 from gristmill.azureml_core.unsupported import unsupported
 from gristmill.mltable import definition
 from gristmill.mltable.files import DEFINITION, absolute, files_of
-from gristmill.mltable.table import PATH_COLUMN, MLTable, load
+from gristmill.mltable.table import MLTable
 
 _FORMATS = {"csv": "read_delimited", "tsv": "read_delimited", "jsonl": "read_json_lines", "parquet": "read_parquet"}
 _EXTENSIONS = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _EXTENSIONS.update({".json": "jsonl", ".parquet": "parquet", ".pq": "parquet"})
-_JOB_TYPES = {"int": "int64", "float": "float64", "string": "string", "boolean": "bool", "datetime": "timestamp"}
 DOCUMENTS = (".txt", ".json")
 """Names that more often mean documents than tables. As the input of a step they are files."""
 _PARTITIONS = "extract_columns_from_partition_format"
+_DEFINED = {"type": "tabular", "format": "mltable"}
 
 
 class PromoteHeadersBehavior:
@@ -90,7 +90,10 @@ class AbstractDataset:
         return files_of(self._paths, os.getcwd())
 
     def _places(self):
-        return [absolute(str(next(iter(entry.values()))), os.getcwd()) for entry in self._paths]
+        return [place for entry in self._entries() for place in entry.values()]
+
+    def _entries(self):
+        return [{kind: absolute(str(place), os.getcwd())} for entry in self._paths for kind, place in entry.items()]
 
     def __getattr__(self, name):
         raise unsupported(f"{type(self).__name__}.{name}")
@@ -113,9 +116,8 @@ class FileDataset(AbstractDataset):
         kind = next(iter(self._paths[0]))
         if len(self._paths) == 1 and kind != "pattern" and self._partition_format is None:
             return assets.register(name, self._places()[0], f"uri_{kind}")
-        entries = [{kind: place} for entry, place in zip(self._paths, self._places(), strict=True) for kind in entry]
         steps = [{_PARTITIONS: self._partition_format}] if self._partition_format else []
-        return assets.register_table(name, _table_text(entries, steps))
+        return assets.register_table(name, _table_text(self._entries(), steps))
 
     def to_path(self):
         """Returns the paths of the files from their common folder."""
@@ -138,6 +140,19 @@ class FileDataset(AbstractDataset):
         """Returns a context with the folder of the files, which are where they are."""
         return MountContext(self._root())
 
+    def script_path(self):
+        """Returns what a script gets: the file or folder; of several paths or a pattern, a folder with links."""
+        if len(self._paths) == 1 and "pattern" not in self._paths[0]:
+            return self._places()[0]
+        links = dict(zip(self.to_path(), [path for _, path in self._files()], strict=True))
+        folder = _folder_of("files", json.dumps(links))
+        for relative, path in links.items():
+            link = os.path.join(folder, relative.lstrip("/"))
+            os.makedirs(os.path.dirname(link), exist_ok=True)
+            if not os.path.islink(link):
+                os.symlink(path, link)
+        return folder
+
     def job_input(self):
         """Returns the keys of one input of a job file, without its name."""
         keys = {"type": "file", "paths": self._places()}
@@ -152,14 +167,11 @@ class FileDataset(AbstractDataset):
 class TabularDataset(AbstractDataset):
     """A dataset of tables."""
 
-    _written = ()
-    """The steps as a file ``MLTable`` has them."""
-
     @property
     def partition_keys(self):
         """The names in the partition format."""
-        formats = [one[_PARTITIONS] for one in self._written if _PARTITIONS in one]
-        return [name for text in formats for name in _names_in(text)]
+        formats = [one.get(_PARTITIONS) for one in self._steps if isinstance(one, dict)]
+        return [name for one in formats for name in _names_in(_format_of(one))]
 
     def partition_by(self, partition_keys, target, name=None, show_progress=True, partition_as_file_dataset=False):
         """Writes the rows as a Parquet file for each combination of values, and returns the dataset of these files."""
@@ -186,22 +198,20 @@ class TabularDataset(AbstractDataset):
             made = TabularDatasetFactory.from_parquet_files(folder + "/", partition_format=form)
         return made.register(None, name) if name else made
 
-    def definition_folder(self):
-        """Returns a folder with a file ``MLTable``, as the input of a script that reads the dataset."""
-        text = self._definition()
-        name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        folder = os.path.join(home_folder(), "functions", "tables", name)
-        os.makedirs(folder, exist_ok=True)
+    def script_path(self):
+        """Returns what a script gets: a folder with a file ``MLTable``."""
+        text = _table_text(*self._described())
+        folder = _folder_of("tables", text)
         with open(os.path.join(folder, DEFINITION), "w", encoding="utf-8") as file:
             file.write(text)
         return folder
 
     def _register(self, name):
-        return assets.register_table(name, self._definition())
+        return assets.register_table(name, _table_text(*self._described()))
 
-    def _definition(self):
-        entries = [{kind: place} for entry, place in zip(self._paths, self._places(), strict=True) for kind in entry]
-        return _table_text(entries, list(self._written))
+    def _described(self):
+        """Returns the paths and the steps, as a file ``MLTable`` has them."""
+        return self._entries(), self._steps
 
     def to_pandas_dataframe(self, on_error="null", out_of_range_datetime="null"):
         """Reads the dataset."""
@@ -225,81 +235,50 @@ class TabularDataset(AbstractDataset):
 
     def job_input(self):
         """Returns the keys of one input of a job file, without its name."""
-        keys = {"type": "tabular", "paths": self._places()}
-        columns = {}
-        for name, settings in self._table()._steps:
-            if name in definition.READERS:
-                keys.update(_reader_of_job(name, settings))
-            elif name == "extract_columns_from_partition_format":
-                keys["partition_format"] = settings.text
-            elif name == "convert_column_types":
-                columns.update((column, _JOB_TYPES[kind]) for names_, kind, _ in settings for column in names_)
-            else:
-                raise ValueError(f"a dataset with {name} cannot be the input of a step: write the rows to a file first")
-        return {**keys, "columns": columns} if columns else keys
+        return {**_DEFINED, "path": self.script_path()}
 
     def _with(self, name, settings):
+        definition.step(name, settings)
         made = copy.copy(self)
-        made._steps = [*self._steps, definition.step(name, settings)]
-        made._written = (*self._written, {name: settings})
+        made._steps = [*self._steps, {name: settings}]
         return made
 
     def _table(self):
-        return MLTable(self._paths, self._steps, os.getcwd())
+        paths, steps = self._described()
+        return MLTable(paths, definition.checked_steps(steps), os.getcwd())
 
 
 class RegisteredDataset(TabularDataset, FileDataset):
-    """A dataset by its name, of which only the place is known: tables by the names of the files, or files."""
+    """A dataset of which only the place is known: tables by the names of the files, or files."""
 
+    partition_keys = ()
     are_files = False
     """Whether the register says that its items are files."""
 
-    @property
-    def partition_keys(self):
-        """The names in the partition format of its file ``MLTable``."""
-        (place,) = self._places()
-        file = os.path.join(place, DEFINITION)
-        if not os.path.isfile(file):
-            return []
-        steps = yaml_files.read(file).get("transformations") or []
-        return [name for one in steps if isinstance(one, dict) for name in _names_in(one.get(_PARTITIONS))]
-
-    def definition_folder(self):
-        """Returns its place, which a script reads as this dataset."""
-        (place,) = self._places()
-        return place
+    def script_path(self):
+        """Returns what a script gets: its place, or with steps a folder with a file ``MLTable``."""
+        return TabularDataset.script_path(self) if self._steps else self._places()[0]
 
     def _register(self, name):
-        (place,) = self._places()
-        is_table = os.path.isfile(os.path.join(place, DEFINITION))
-        kind = "mltable" if is_table else "uri_file" if os.path.isfile(place) else "uri_folder"
-        return assets.register(name, place, kind)
+        return (TabularDataset if self._steps else FileDataset)._register(self, name)
 
-    def _table(self):
-        (place,) = self._places()
-        if os.path.isfile(os.path.join(place, DEFINITION)):
-            table = load(place)
-            return MLTable(table._paths, [*table._steps, *self._steps], table._folder)
+    def _described(self):
         kind = self._format()
         if kind is None:
             raise definition.InvalidTable(f"dataset {self.name} is no table: its first file is {self._first()}")
-        settings = {"delimiter": "\t"} if kind == "tsv" else None
-        return MLTable(self._paths, [definition.step(_FORMATS[kind], settings), *self._steps], os.getcwd())
+        reader = {_FORMATS[kind]: {"delimiter": "\t"} if kind == "tsv" else {}}
+        return self._entries(), [reader, *self._steps]
 
     def job_input(self):
         """Returns the keys of one input of a job file, without its name."""
-        (place,) = self._places()
-        if os.path.isfile(os.path.join(place, DEFINITION)):
-            return {"type": "tabular", "format": "mltable", "paths": [place]}
-        may_be_table = not self.are_files and "://" not in place and self._format() is not None
-        if may_be_table and not self._first().endswith(DOCUMENTS):
-            return TabularDataset.job_input(self)
+        may_be_table = not self.are_files and "://" not in self._places()[0] and self._format() is not None
+        if self._steps or (may_be_table and not self._first().endswith(DOCUMENTS)):
+            return {**_DEFINED, "path": TabularDataset.script_path(self)}
         return FileDataset.job_input(self)
 
     def file_input(self):
-        """Returns the keys of an input whose items are files; ``None`` for a table with a definition."""
-        (place,) = self._places()
-        return None if os.path.isfile(os.path.join(place, DEFINITION)) else FileDataset.job_input(self)
+        """Returns the keys of an input whose items are files; ``None`` for a table with steps."""
+        return None if self._steps else FileDataset.job_input(self)
 
     def _format(self):
         return _EXTENSIONS.get(os.path.splitext(self._first())[1])
@@ -421,9 +400,11 @@ class Dataset:
         wanted = None if version in (None, "latest") else str(version)
         place = names.data(name, wanted)
         number = wanted or names.version_of(name) or "1"
-        made = RegisteredDataset(entries(place), (), name, int(number) if number.isdigit() else number)
+        made = dataset_at(place, name, int(number) if number.isdigit() else number)
         _, registered = assets.find(name, wanted) or (None, {})
-        made.are_files = registered.get("path") == place and registered.get("type") in ("uri_file", "uri_folder")
+        is_file = registered.get("path") == place and registered.get("type") in ("uri_file", "uri_folder")
+        if is_file and isinstance(made, RegisteredDataset):
+            made.are_files = True
         return made
 
     @staticmethod
@@ -440,23 +421,44 @@ class Dataset:
 
 
 def _tabular(path, reader, settings, column_types, partition_format):
-    steps = [definition.step(reader, settings)]
-    written = [{reader: settings}]
+    made = TabularDataset(entries(path))._with(reader, settings)
     if partition_format:
-        steps.append(definition.step(_PARTITIONS, partition_format))
-        written.append({_PARTITIONS: partition_format})
+        made = made._with(_PARTITIONS, partition_format)
     if column_types:
         types = [{"columns": name, "column_type": kind} for name, kind in column_types.items()]
-        steps.append(definition.step("convert_column_types", types))
-        written.append({"convert_column_types": types})
-    made = TabularDataset(entries(path), steps)
-    made._written = tuple(written)
+        made = made._with("convert_column_types", types)
+    return made
+
+
+def dataset_at(place, name, version=None):
+    """Returns the dataset at a place: what its file ``MLTable`` describes, which without a reader are files."""
+    if not os.path.isfile(os.path.join(place, DEFINITION)):
+        return RegisteredDataset(entries(place), (), name, version)
+    paths, checked = definition.read_definition(place)
+    paths = [{kind: absolute(str(one), place)} for entry in paths for kind, one in entry.items()]
+    steps = yaml_files.read(os.path.join(place, DEFINITION)).get("transformations") or []
+    if any(step in definition.READERS for step, _ in checked):
+        return TabularDataset(paths, steps, name, version)
+    made = FileDataset(paths, (), name, version)
+    made._partition_format = next((_format_of(one[_PARTITIONS]) for one in steps if _PARTITIONS in one), None)
     return made
 
 
 def _table_text(paths, steps):
     """Returns the text of a file ``MLTable``."""
     return json.dumps({"paths": paths, "transformations": steps}, indent=2, default=lambda one: one.written)
+
+
+def _folder_of(kind, content):
+    """Returns a folder below the home folder for this content."""
+    name = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+    folder = os.path.join(home_folder(), "functions", kind, name)
+    os.makedirs(folder, exist_ok=True)
+    return folder
+
+
+def _format_of(partitions):
+    return partitions.get("partition_format") if isinstance(partitions, dict) else partitions
 
 
 def _names_in(partition_format):
@@ -481,21 +483,3 @@ def _entry(path):
         # In the SDK `folder/**` are the files below a folder.
         return {"folder": place[:-3]} if place.endswith("/**") else {"pattern": place}
     return {"folder" if os.path.isdir(place) or text.endswith("/") else "file": place}
-
-
-def _reader_of_job(name, settings):
-    keys = {"format": {reader: kind for kind, reader in reversed(_FORMATS.items())}[name]}
-    if settings["include_path_column"]:
-        keys["path_column"] = PATH_COLUMN
-    if name != "read_delimited":
-        return keys
-    defaults = definition.READERS[name]
-    encoding = definition.ENCODINGS[settings["encoding"]]
-    changed = {
-        key: settings[key]
-        for key in ("delimiter", "infer_column_types", "support_multi_line", "empty_as_string", "header")
-        if settings[key] != defaults[key]
-    }
-    if encoding not in ("utf-8-sig", "ascii"):
-        changed["encoding"] = encoding
-    return {**keys, **changed}

@@ -267,9 +267,9 @@ class SideInput(str):
     def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
-        from gristmill.azureml_core.dataset import RegisteredDataset, entries
+        from gristmill.azureml_core.dataset import dataset_at
 
-        return getattr(RegisteredDataset(entries(str(self)), (), os.path.basename(self)), name)
+        return getattr(dataset_at(str(self), os.path.basename(self)), name)
 
 
 _OfflineRun = Experiment._run = Run

@@ -7,7 +7,7 @@ import sys
 from gristmill.api.errors import GristmillError
 from gristmill.api.keywords import checked, nearest
 from gristmill.api.parallel_run_step import ParallelRunStep
-from gristmill.azureml_core import assets
+from gristmill.azureml_pipeline.data import DatasetConsumptionConfig, Output
 from gristmill.azureml_pipeline.python_script_step import PythonScriptStep
 from gristmill.azureml_pipeline.refused import NO_SERVICE, refused
 
@@ -140,12 +140,11 @@ class StepRun(_Run):
 
     def register(self):
         """Gives the register of this machine the outputs of a completed step that ask for it."""
-        asking = [output for output in self._outputs if getattr(output, "registers_as", None)]
+        asking = [output for output in self._outputs if isinstance(output, Output)]
         if not asking or self._are_registered or self.job.state != "Completed":
             return
         for output in asking:
-            path = output.path if "://" in output.path else os.path.abspath(output.path)
-            assets.register(output.registers_as, path, "uri_folder")
+            output.step_completed()
         self._are_registered = True
 
     def get_output_data(self, name=None):
@@ -250,7 +249,7 @@ def _in_order(steps):
     """Returns steps after those whose outputs they read."""
     if not steps:
         raise ValueError("steps is empty: pass a ParallelRunStep")
-    producers = {id(output): step for step in steps for output in step.writes()}
+    producers = {_identity(output): step for step in steps for output in step.writes()}
     ordered = []
     underway = []
 
@@ -261,7 +260,7 @@ def _in_order(steps):
             raise ValueError(f"step {step.name} reads what it leads to: {', '.join(one.name for one in underway)}")
         underway.append(step)
         for value in step.reads():
-            producer = producers.get(id(value)) or producers.get(id(getattr(value, "dataset", None)))
+            producer = producers.get(_identity(value))
             if producer is not None:
                 add(producer)
         for earlier in step.after:
@@ -273,3 +272,9 @@ def _in_order(steps):
     for step in steps:
         add(step)
     return ordered
+
+
+def _identity(value):
+    """Returns what an output and the tables that are read from it have in common, also with the name of an input."""
+    value = value.dataset if isinstance(value, DatasetConsumptionConfig) else value
+    return id(value.folder if isinstance(value, Output) else value)

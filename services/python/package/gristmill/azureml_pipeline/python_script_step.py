@@ -94,8 +94,7 @@ class PythonScriptStep(StepOrder):
                 continue
             name = _unused(_named(value, "input"), sides)
             found = parameter_value(_unbound(value), values)
-            table = getattr(getattr(found, "dataset", found), "definition_folder", None)
-            sides[name] = path_of(found, f"input {name}") if table is None else table()
+            sides[name] = path_of(found, f"input {name}")
             texts[key] = f'"${{{{side_inputs.{name}}}}}"'
         for key, output in self._outputs.items():
             name = _unused(_named(output, "output"), {**sides, **results})

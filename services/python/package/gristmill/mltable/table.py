@@ -106,12 +106,12 @@ class MLTable:
                 reader = settings
                 # As in the original, `path_column` alone gives no column.
                 if settings["include_path_column"]:
-                    if PATH_COLUMN in frame.columns:
+                    named = settings["path_column"] or PATH_COLUMN
+                    if named in frame.columns:
                         raise definition.InvalidTable(
-                            f"the files have a column {PATH_COLUMN}, and so has include_path_column: leave it out"
+                            f"the files have a column {named}, and so has include_path_column: leave it out"
                         )
-                    paths = pandas.Series([found[place][0] for place in positions], dtype=object)
-                    frame.insert(0, PATH_COLUMN, paths)
+                    frame.insert(0, named, pandas.Series([found[place][0] for place in positions], dtype=object))
                 continue
             if frame is None:
                 raise definition.InvalidTable(
