@@ -7,6 +7,8 @@ import pandas
 import pytest
 from agent import PACKAGE
 
+from gristmill.mltable.definition import READERS
+
 SETUP = """
     import json, os
     from azureml.core import Dataset, Datastore, Environment, Run, Workspace
@@ -107,11 +109,10 @@ def test_tables_of_files(named):
         set_column_types={"v": DataType.to_string()}, include_path=True,
     )
     print(table.take(1).drop_columns("Path").to_pandas_dataframe().to_dict("list"))
-    print(table.job_input()["path_column"])
     print(table.keep_columns(["k"]).skip(1).to_pandas_dataframe().shape)
     table.to_pandas_dataframe().to_parquet("t.parquet")
     print(Dataset.Tabular.from_parquet_files("t.parquet").to_pandas_dataframe()["v"].tolist())
-    """).splitlines() == ["{'k': ['x'], 'v': ['1.5']}", "Path", "(0, 1)", "['1.5']"]
+    """).splitlines() == ["{'k': ['x'], 'v': ['1.5']}", "(0, 1)", "['1.5']"]
 
 
 def test_datasets_are_inputs_of_steps(named, tmp_path):
@@ -121,25 +122,29 @@ def test_datasets_are_inputs_of_steps(named, tmp_path):
     files = Dataset.File.from_files((Datastore.get(ws, "far"), "in"), partition_format="/{k}/{f}.csv")
     for one in (table, files, Dataset.get_by_name(ws, "sales"), Dataset.get_by_name(ws, "images"),
                 Dataset.get_by_name(ws, "table"), blobs.path("in")):
-        print(json.dumps(one.job_input()))
+        keys = one.job_input()
+        # Of a table, its definition.
+        definition = os.path.join(keys.get("path", ""), "MLTable")
+        print(json.dumps(json.load(open(definition)) if "path" in keys else keys))
     print(table.as_named_input("rows").job_input() == table.job_input(), blobs.path_of("x/y"))
     """).splitlines()
-    assert [json.loads(line) for line in lines[:-1]] == [
-        {
-            "type": "tabular",
-            "paths": [str(tmp_path / "blobs/in/*.csv")],
-            "format": "csv",
-            "delimiter": ";",
-            "header": "no_header",
-        },
+    # Of a table: its paths, its reader, and the settings that are not the defaults.
+    found = [json.loads(line) for line in lines[:-1]]
+    for position, one in enumerate(found):
+        if "transformations" in one:
+            ((reader, settings),) = one["transformations"][0].items()
+            changed = {name: value for name, value in settings.items() if value != READERS[reader][name]}
+            found[position] = (one["paths"], reader, changed)
+    assert found == [
+        ([{"pattern": f"{tmp_path}/blobs/in/*.csv"}], "read_delimited", {"delimiter": ";", "header": "no_header"}),
         {
             "type": "file",
             "paths": ["abfss://files@a.dfs.core.windows.net/x/in"],
             "partition_format": "/{k}/{f}.csv",
         },
-        {"type": "tabular", "paths": [str(tmp_path / "sales")], "format": "csv"},
+        ([{"folder": str(tmp_path / "sales")}], "read_delimited", {}),
         {"type": "file", "paths": [str(tmp_path / "images")]},
-        {"type": "tabular", "format": "mltable", "paths": [str(tmp_path / "table")]},
+        ([{"file": str(tmp_path / "table/t.csv")}], "read_delimited", {"delimiter": ";"}),
         {"type": "file", "paths": [str(tmp_path / "blobs/in")]},
     ]
     assert lines[-1] == f"True {tmp_path}/blobs/x/y"
@@ -205,7 +210,6 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
         ('Datastore.get(ws, "blobs").mount()', "Datastore.mount is not supported by the stand-in"),
         ('Dataset.get_by_name(ws, "sales").to_spark_dataframe()', "RegisteredDataset.to_spark_dataframe is not"),
         ('Dataset.get_by_name(ws, "images").to_pandas_dataframe()', "is no table: its first file is "),
-        ('Dataset.Tabular.from_delimited_files("old.csv").take(1).job_input()', "a dataset with take cannot be the"),
         ('Dataset.File.from_files("azureml:none:1").to_path()', '`"none:1" = "PATH OR URL"`'),
         ('Dataset.File.from_files("azureml://x/y").to_path()', "is no address of a datastore"),
     ],

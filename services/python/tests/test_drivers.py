@@ -597,6 +597,7 @@ def test_tables_of_drivers_are_read_alike_by_steps_and_by_pandas(folder):
         "chosen": read("t/**", separator=";", header=False).keep_columns(["Column2"]),
         "left": read("t/**", separator=";", header=False, partition_format="/{year}/{f}.csv").drop_columns("f"),
         "first": read("t/**", separator=";", header=False).skip(1).take(1),
+        "paths": read("t/**", separator=";", header=False, include_path=True),
         "lines": Dataset.Tabular.from_json_lines_files("j/a.jsonl"),
         "parquet": Dataset.Tabular.from_parquet_files(["rows.parquet"]).keep_columns("s"),
     }
@@ -614,7 +615,7 @@ def test_tables_of_drivers_are_read_alike_by_steps_and_by_pandas(folder):
         print(name, *expected)
     """.replace("import pandas", "import pandas\n    from azureml.data.dataset_factory import DataType", 1)
     )
-    assert len(said.splitlines()) == 9
+    assert len(said.splitlines()) == 10
     assert '[{"Column1":"1","Column2":"x"}]' in said
 
 
@@ -645,7 +646,7 @@ def test_outputs_are_read_as_tables_with_what_was_said_of_them(folder):
         separator=";", header=False, file_extension=".csv", quoted_line_breaks=True,
         partition_format="/{year}/{name}.csv", set_column_types={"Column1": DataType.to_string()})
     kept = OutputFileDatasetConfig("kept", destination=(store, "kept/{run-id}"))
-    csv = kept.read_delimited_files(separator=";", header=False, path_glob="**/*.csv").register_on_complete("kept-table")
+    csv = kept.read_delimited_files(separator=";", header=False, path_glob="**/*.csv").register_on_complete("kept-rows")
     common = dict(source_directory="steps", compute_target=compute_target)
     # The steps that read are built first.
     show = ParallelRunStep(
@@ -658,7 +659,7 @@ def test_outputs_are_read_as_tables_with_what_was_said_of_them(folder):
     run = Experiment(ws, "e").submit(Pipeline(ws, [show, read, first, second]), regenerate_outputs=True)
     run.wait_for_completion(show_output=False)
     print([step.name for step in run.get_steps()], open("shown/parallel_run_step.txt").read())
-    print(Dataset.get_by_name(ws, "kept-table").to_pandas_dataframe().to_dict("list"))
+    print(Dataset.get_by_name(ws, "kept-rows").to_pandas_dataframe().to_dict("list"))
     try:
         kept.read_delimited_files(seperator=";")
     except TypeError as error:
@@ -698,7 +699,7 @@ def test_patterns_and_lists_of_files_are_folders_for_scripts(folder):
         Dataset.File.from_files(["t/1/a.csv", "t/2/b.txt"]).as_named_input("list").as_download(),
         Dataset.get_by_name(ws, "csvs").as_named_input("named").as_mount(),
     ]
-    step = PythonScriptStep(name="list", script_name="list.py", source_directory="steps", inputs=inputs, arguments=inputs)
+    step = PythonScriptStep("list.py", name="list", source_directory="steps", inputs=inputs, arguments=inputs)
     Experiment(ws, "e").submit(step).wait_for_completion(show_output=False)
     print(Dataset.get_by_name(ws, "csvs").to_path())
     """

@@ -1,5 +1,7 @@
 """Reads YAML with the package that the environment of the script has."""
 
+import json
+
 
 class NoYaml(ImportError):
     """The environment has no package that reads YAML."""
@@ -9,6 +11,11 @@ def read(path):
     """Returns the content of a YAML file."""
     with open(path, encoding="utf-8-sig") as file:
         text = file.read()
+    try:
+        # What Gristmill writes, which needs no package.
+        return json.loads(text)
+    except ValueError:
+        pass
     try:
         return _loader(path)(text)
     except NoYaml:
