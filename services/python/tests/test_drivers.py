@@ -659,6 +659,12 @@ def test_outputs_are_read_as_tables_with_what_was_said_of_them(folder):
     run = Experiment(ws, "e").submit(Pipeline(ws, [show, read, first, second]), regenerate_outputs=True)
     run.wait_for_completion(show_output=False)
     print([step.name for step in run.get_steps()], open("shown/parallel_run_step.txt").read())
+    print(run.get_pipeline_output("made").download("copied"))
+    for wrong in (lambda: run.get_metrics(), lambda: run.get_pipeline_output("mode")):
+        try:
+            wrong()
+        except (NotImplementedError, ValueError) as error:
+            print(error)
     print(Dataset.get_by_name(ws, "kept-rows").to_pandas_dataframe().to_dict("list"))
     try:
         kept.read_delimited_files(seperator=";")
@@ -670,6 +676,9 @@ def test_outputs_are_read_as_tables_with_what_was_said_of_them(folder):
     assert "read {'Column1': [7]}" in lines
     row = r'[{"Column1":"007","Column2":"x","Column3":"two\nlines","year":"2024","name":"a"}]'
     assert f"['first', 'show', 'second', 'read'] {row}" in lines
+    assert "2" in lines
+    assert any(line.startswith("PipelineRun.get_metrics is not supported here; the run has cancel, ") for line in lines)
+    assert "no step has an output mode: did you mean made?" in lines
     assert "{'Column1': [7], 'Column2': ['x'], 'Column3': ['two lines']}" in lines
     assert "separator" in lines[-1]
 

@@ -7,6 +7,7 @@ import sys
 from gristmill.api.errors import GristmillError
 from gristmill.api.keywords import checked, nearest
 from gristmill.api.parallel_run_step import ParallelRunStep
+from gristmill.azureml_core.unsupported import Unsupported
 from gristmill.azureml_pipeline.data import DatasetConsumptionConfig, Output
 from gristmill.azureml_pipeline.python_script_step import PythonScriptStep
 from gristmill.azureml_pipeline.refused import NO_SERVICE, refused
@@ -122,6 +123,12 @@ class _Run:
         """Returns the folder of the logs: there is no portal."""
         return self.job.status["logs"]
 
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        has = ", ".join(sorted(one for one in dir(self) if not one.startswith("_")))
+        raise Unsupported(f"{type(self).__name__}.{name} is not supported here; the run has {has}")
+
     def __repr__(self):
         return f"<{type(self).__name__} {self.job!r}>"
 
@@ -149,17 +156,24 @@ class StepRun(_Run):
 
     def get_output_data(self, name=None):
         """Returns an output, which ``download`` copies."""
-        known = {getattr(output, "name", self.name): output for output in self._outputs}
-        others = {output.output_name: output for output in self._outputs if hasattr(output, "output_name")}
-        output = next(iter(known.values()), None) if name is None else known.get(name, others.get(name))
-        if output is None:
+        known = self._outputs_by_name()
+        name = next(iter(known), None) if name is None else name
+        if name not in known:
             raise ValueError(f"step {self.name} has no output {name}: {nearest(str(name), known)}")
+        output = known[name]
         named = getattr(output, "name", self.name)
         if not hasattr(output, "path"):
             return StepOutput(named, os.fspath(output), f"azureml/{self.id}/{named}")
         return StepOutput(named, output.path, output.relative_path(self.id))
 
     get_output = get_output_data
+
+    def _outputs_by_name(self):
+        # A path has no name of its own.
+        known = {getattr(output, "name", self.name): output for output in self._outputs}
+        aliases = ("output_name", "pipeline_output_name")
+        others = {getattr(output, alias, None): output for output in self._outputs for alias in aliases}
+        return {name: output for name, output in {**known, **others, **known}.items() if name is not None}
 
     def get_stdout_log(self):
         """Returns what the script printed."""
@@ -205,6 +219,13 @@ class PipelineRun(_Run):
     def publish_pipeline(self, *_, **__):
         """Raises an error that says what to do instead."""
         raise refused("PipelineRun.publish_pipeline", NO_SERVICE)
+
+    def get_pipeline_output(self, pipeline_output_name):
+        """Returns the output of a step, which ``download`` copies."""
+        owners = {name: run for run in self._runs for name in run._outputs_by_name()}
+        if pipeline_output_name not in owners:
+            raise ValueError(f"no step has an output {pipeline_output_name}: {nearest(pipeline_output_name, owners)}")
+        return owners[pipeline_output_name].get_output_data(pipeline_output_name)
 
     def get_steps(self):
         """Iterates over the runs of the steps."""
