@@ -1,13 +1,13 @@
 //! The failures of a job, grouped so that a million failures of one kind are one line.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use protocol::{Attempt, AttemptStatus, ErrorReport, FailureCause};
 
-/// Distinct errors with a group of their own; others are counted by category only. Messages often name a file, so there
-/// may be as many errors as mini-batches.
+/// Reasons with a group of their own; others are counted by category only.
 pub(crate) const GROUPS_MAX: usize = 200;
-/// Mini-batches named for each error.
+/// Mini-batches named for each group.
 pub(crate) const EXAMPLES_MAX: usize = 5;
 /// Failed mini-batches described individually.
 const GIVEN_UP_MAX: usize = 10;
@@ -17,7 +17,10 @@ const CAUSES_MAX: usize = 5;
 /// Everything known about the failures of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
-    groups: HashMap<(String, String), FailureGroup>,
+    /// By reason.
+    groups: HashMap<String, FailureGroup>,
+    /// The failure that ended the job by itself.
+    ended_by: Option<FailureGroup>,
     statuses: HashMap<AttemptStatus, u64>,
     categories: BTreeMap<String, u64>,
     attempts_succeeded: u64,
@@ -40,13 +43,15 @@ pub struct Repeated {
     pub sentence: String,
 }
 
-/// Failures with the same category and message.
+/// Failures with one reason: their category, and a message that differs only in numbers, paths and quoted texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailureGroup {
     /// `ValueError`, `RunTimeout`, …
     pub category: String,
-    /// One line; empty if the group collects different messages.
+    /// The first one, in one line; empty if the group collects messages of any kind.
     pub message: String,
+    /// Other messages of the group differ from the first one.
+    pub has_others: bool,
     /// Number of failures.
     pub count: u64,
     /// Some of the mini-batches; empty for failures of `init()`, and for the one that ended the job.
@@ -126,20 +131,8 @@ impl Failures {
 
     /// Adds the failure of a process that ended the job by itself.
     pub(crate) fn job_ended_by(&mut self, error: &ErrorReport) {
-        let (key, order) = ((error.category.clone(), error.message.clone()), self.next_group);
-        let ErrorReport { category, message, traceback, log, printed } = in_lines(error);
-        let group = FailureGroup {
-            category,
-            message,
-            count: 1,
-            mini_batches: vec![],
-            traceback,
-            log,
-            printed,
-            ended_job: true,
-            order,
-        };
-        self.groups.insert(key, group);
+        let group = FailureGroup { ended_job: true, count: 1, ..FailureGroup::of(&in_lines(error), 0) };
+        self.ended_by = Some(group);
     }
 
     /// Adds the last attempt of a mini-batch.
@@ -179,22 +172,17 @@ impl Failures {
     }
 
     fn add_many(&mut self, error: &ErrorReport, mini_batch: Option<u64>, count: u64) {
-        let mut key = (error.category.clone(), one_line(&error.message));
-        if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key) {
-            key.1.clear();
+        let mut key = reason(error);
+        let is_beyond = self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key);
+        if is_beyond {
+            key = reason(&ErrorReport { category: error.category.clone(), ..ErrorReport::default() });
         }
         let order = self.next_group;
-        let group = self.groups.entry(key).or_insert_with_key(|(category, message)| FailureGroup {
-            category: category.clone(),
-            message: message.clone(),
-            count: 0,
-            mini_batches: vec![],
-            traceback: error.traceback.clone(),
-            log: error.log.clone(),
-            printed: error.printed.clone(),
-            ended_job: false,
-            order,
-        });
+        let group = self.groups.entry(key).or_insert_with(|| FailureGroup::of(error, order));
+        if is_beyond {
+            group.message.clear();
+        }
+        group.has_others |= !group.message.is_empty() && group.message != one_line(&error.message);
         self.next_group += usize::from(group.count == 0);
         group.count += count;
         if group.mini_batches.len() < EXAMPLES_MAX
@@ -208,42 +196,35 @@ impl Failures {
     /// Returns the groups, the one that ended the job and then the most frequent first.
     pub fn groups(&self) -> Vec<&FailureGroup> {
         let mut groups: Vec<_> = self.groups.values().collect();
-        groups.sort_by_key(|group| (!group.ended_job, std::cmp::Reverse(group.count), group.order));
-        groups
+        groups.sort_by_key(|group| (Reverse(group.count), group.order));
+        self.ended_by.iter().chain(groups).collect()
     }
 
     /// Returns the first error of each reason, the most frequent reason first.
     pub(crate) fn kinds(&self) -> Vec<String> {
-        self.by_reason(|_| true).into_iter().map(|(_, first)| first.error()).collect()
+        Self::by_frequency(self.groups()).into_iter().map(|(_, first)| first.error()).collect()
     }
 
     /// Returns the most frequent reason of failed attempts and rejected items, by its first error, and their number.
     pub(crate) fn most_frequent(&self) -> Option<(u64, &FailureGroup)> {
-        self.by_reason(|group| !group.mini_batches.is_empty()).into_iter().next()
+        let of_mini_batches = self.groups.values().filter(|group| !group.mini_batches.is_empty());
+        Self::by_frequency(of_mini_batches.collect()).into_iter().next()
     }
 
-    /// Returns the number of failures and the first group of each reason, the most frequent reason first.
-    fn by_reason(&self, counts: impl Fn(&FailureGroup) -> bool) -> Vec<(u64, &FailureGroup)> {
-        let mut groups: Vec<_> = self.groups.values().filter(|group| counts(group)).collect();
-        groups.sort_by_key(|group| group.order);
-        let mut kinds: Vec<(u64, &FailureGroup, String)> = Vec::new();
-        for &group in groups.iter().filter(|group| !group.message.is_empty()) {
-            let reason = reason_of(&group.category, &group.message);
-            match kinds.iter_mut().find(|(_, _, known)| *known == reason) {
-                Some((count, ..)) => *count += group.count,
-                None => kinds.push((group.count, group, reason)),
+    /// Returns groups with their numbers, the most frequent first. Failures without a message, and those beyond the
+    /// groups, are probably more of the most frequent ones of their category.
+    fn by_frequency<'a>(groups: Vec<&'a FailureGroup>) -> Vec<(u64, &'a FailureGroup)> {
+        let (said, silent): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| !group.message.is_empty());
+        let mut kinds: Vec<_> = said.into_iter().map(|group| (group.count, group)).collect();
+        for group in silent {
+            let alike = kinds.iter_mut().filter(|(_, known)| known.category == group.category);
+            match alike.max_by_key(|(count, known)| (*count, Reverse(known.order))) {
+                Some((count, _)) => *count += group.count,
+                None => kinds.push((group.count, group)),
             }
         }
-        // Without a message, or those beyond the groups: probably more of the most frequent ones.
-        for &group in groups.iter().filter(|group| group.message.is_empty()) {
-            let alike = kinds.iter_mut().filter(|(_, known, _)| known.category == group.category);
-            match alike.max_by_key(|(count, ..)| *count) {
-                Some((count, ..)) => *count += group.count,
-                None => kinds.push((group.count, group, String::new())),
-            }
-        }
-        kinds.sort_by_key(|(count, ..)| std::cmp::Reverse(*count));
-        kinds.into_iter().map(|(count, first, _)| (count, first)).collect()
+        kinds.sort_by_key(|(count, first)| (Reverse(*count), first.order));
+        kinds
     }
 
     /// Returns some of the finally failed mini-batches, lowest first.
@@ -293,6 +274,14 @@ impl Failures {
 }
 
 impl FailureGroup {
+    /// Returns the empty group that begins with an error.
+    fn of(error: &ErrorReport, order: usize) -> Self {
+        let ErrorReport { category, message, traceback, log, printed } = error.clone();
+        let message = one_line(&message);
+        let (count, mini_batches, has_others, ended_job) = Default::default();
+        Self { category, message, has_others, count, mini_batches, traceback, log, printed, ended_job, order }
+    }
+
     /// Returns category and message in one line.
     pub fn error(&self) -> String {
         error_line(&self.category, &self.message)
@@ -340,10 +329,7 @@ fn in_lines(error: &ErrorReport) -> ErrorReport {
 
 /// Returns the reason of a failure, which is equal for errors that differ only in numbers, paths and quoted texts.
 pub(crate) fn reason(error: &ErrorReport) -> String {
-    reason_of(&error.category, &error.message)
-}
-
-fn reason_of(category: &str, message: &str) -> String {
+    let ErrorReport { category, message, .. } = error;
     const PUNCTUATION: [char; 11] = ['(', ')', '[', ']', '{', '}', ',', ';', ':', '.', '='];
     let mut reason = format!("{category}:");
     let mut quote = None;
@@ -396,7 +382,8 @@ mod tests {
         let mut failures = Failures::default();
         for mini_batch in 0..1000 {
             let mut attempt = failed(mini_batch, 1, true, 1);
-            attempt.error.as_mut().expect("failed").message = format!("cannot read file {mini_batch}");
+            let word: String = mini_batch.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
+            attempt.error.as_mut().expect("failed").message = format!("cannot {word}");
             failures.attempt_failed(&attempt);
             failures.given_up(&attempt);
         }
@@ -425,6 +412,16 @@ mod tests {
         assert_eq!(repeated.count, 3);
         assert!(repeated.sentence.contains("cannot read 0x7f"), "{}", repeated.sentence);
         assert_eq!(failures.reasons.len(), 3, "{:?}", failures.reasons);
+        let groups = failures.groups();
+        let shown: Vec<_> = groups.iter().map(|group| (group.count, group.has_others, group.error())).collect();
+        let error = |message| format!("ValueError: {message}");
+        let expected = [
+            (3, true, error("cannot read /data/1.png: 3 bytes")),
+            (2, true, error("model 'a b c' is missing")),
+            (1, false, error("model 'd' is gone")),
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(failures.causes()[0].mini_batches, [0, 1, 3]);
     }
 
     #[test]
@@ -439,6 +436,16 @@ mod tests {
         fail("no total");
         (0..1000).for_each(|row| fail(&format!("row {row} is bad")));
         assert_eq!(failures.kinds(), ["ValueError: row 0 is bad", "ValueError: no total"]);
+    }
+
+    #[test]
+    fn failure_that_ended_the_job_stands_beside_earlier_ones_of_its_kind() {
+        let mut failures = Failures::default();
+        let attempt = failed(0, 1, false, 1);
+        failures.attempt_failed(&attempt);
+        failures.job_ended_by(attempt.error.as_deref().expect("failed"));
+        let groups: Vec<_> = failures.groups().iter().map(|group| (group.ended_job, group.count)).collect();
+        assert_eq!(groups, [(true, 1), (false, 1)]);
     }
 
     #[test]

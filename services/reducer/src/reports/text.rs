@@ -183,6 +183,9 @@ pub(super) fn job_error(tally: &Tally) -> String {
     for group in groups {
         let message = if group.message.is_empty() { "(many different messages)" } else { &group.message };
         let _ = writeln!(text, "\n{} {}: {message}", counted(group.count, "time"), group.category);
+        if group.has_others {
+            let _ = writeln!(text, "  the first; others differ in numbers, paths or quoted texts");
+        }
         if group.ended_job {
             let _ = writeln!(text, "  it ended the job");
         } else if group.mini_batches.is_empty() {
