@@ -130,6 +130,39 @@ def test_each_run_has_its_own_folder_where_the_path_says_so(project):
     assert jobs[0] == jobs[2] != jobs[1], "the result of the first run is reused, and still there"
 
 
+FILES = """
+    type: pipeline
+    inputs:
+      word: a
+    jobs:
+      write:
+        type: command
+        command: echo "${{inputs.word}} {run-id}" > ${{outputs.note}}
+        inputs: {word: '${{parent.inputs.word}}'}
+        outputs:
+          note: {type: uri_file, name: note, path: './kept/{run-id}.txt'}
+      read:
+        type: command
+        command: cat ${{inputs.note}} > ${{outputs.copy}}/copy.txt
+        inputs:
+          note: {type: uri_file, path: '${{parent.jobs.write.outputs.note}}'}
+        outputs:
+          copy: {type: uri_folder}
+"""
+
+
+def test_each_run_has_its_own_file_where_the_path_says_so(project):
+    project.write({"project/files.yml": FILES})
+    for version, word in enumerate(("a", "b"), 1):
+        ended = run(project, "project/files.yml", "--input", f"word={word}", "--json")
+        job_id = json.loads(ended.stdout)["steps"][0]["result"]["job_id"]
+        kept = project.folder / "project/kept" / f"{job_id}.txt"
+        assert kept.read_text() == f"{word} {{run-id}}\n", "the word stands for the id in paths alone"
+        assert json.loads((project.home / f"assets/data/note/{version}.json").read_text())["path"] == str(kept)
+        assert (project.folder / "project/files-output/read/copy/copy.txt").read_text() == kept.read_text()
+    assert len([*(project.folder / "project/kept").iterdir()]) == 2
+
+
 def test_folders_of_every_output_are_printed_at_the_end(project):
     ended = run(project, "project/doc.yml")
     output = project.folder / "project/doc-output"

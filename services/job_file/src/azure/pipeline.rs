@@ -203,8 +203,8 @@ impl Reader<'_> {
         let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
         let (name, assets) = (around.step.to_owned(), scope.assets());
         let is_command = raw.kind == StepKind::Command;
-        let run_paths = scope.outputs.values().filter(|target| target.folder.contains(RUN_ID));
-        let run_paths = run_paths.map(|target| self.written(&target.folder)).collect();
+        let run_paths = scope.outputs.values().map(Target::path).filter(|path| path.contains(RUN_ID));
+        let run_paths = run_paths.map(|path| self.written(&path)).collect();
         steps.push(Step { name, entries: job.0, needs, made_earlier, assets, run_paths, is_command });
         Made { outputs: scope.outputs, is_partial: false }
     }
