@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::register::Register;
 use super::versioned::{NameTable, SUBSCRIPTIONS, Versioned, version_order};
 use crate::paths::is_url;
+use crate::problem::did_you_mean;
 use crate::{Fault, Node, Paths};
 
 /// The tables `[azureml.…]` of `gristmill.toml`, values with absolute paths.
@@ -74,7 +75,12 @@ impl AzureNames {
                 None if is_url(named) || named.starts_with(['.', '/']) => {
                     self.locate(&Node::text(node.location, named), folder, home, table)
                 }
-                None => self.named(Versioned::of_name(named), table),
+                None => self.named(Versioned::of_name(named), table).map_err(|fault| {
+                    // The second SDK writes `azureml:data` for a path without `./`.
+                    let is_there = table == NameTable::Data && folder.join(named).exists();
+                    let hint = format!("; {named} beside the document is ./{named}");
+                    fault.adding(if is_there { &hint } else { "" })
+                }),
             };
         }
         if let Some(address) = text.strip_prefix("wasbs://").or_else(|| text.strip_prefix("wasb://")) {
@@ -113,7 +119,11 @@ impl AzureNames {
                 Some(_) => wanted.key(),
             };
             let line = self.missing(table.word(), &wanted.key(), what);
-            Fault::only(format!("azureml:{name} is not known here: {line}"))
+            let (entries, registered) = (self.table(table), self.register.names(table));
+            let known = entries.keys().map(|key| key.split(':').next().unwrap_or(key));
+            let known = known.chain(registered.iter().map(String::as_str));
+            let near = did_you_mean(wanted.name, known.filter(|name| *name != wanted.name));
+            Fault::only(format!("azureml:{name} is not known here: {line}{near}"))
         })
     }
 

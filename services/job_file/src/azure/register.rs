@@ -97,6 +97,13 @@ impl Register {
         }
     }
 
+    /// Returns every registered name.
+    pub fn names(&self, table: NameTable) -> Vec<String> {
+        let folder = self.0.as_ref().filter(|_| table != NameTable::Components).map(|folder| folder.join(table.word()));
+        let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
     fn folder(&self, table: NameTable, name: &str) -> Option<PathBuf> {
         let folder = self.0.as_ref().filter(|_| is_plain(name) && table != NameTable::Components)?;
         Some(folder.join(table.word()).join(name))
@@ -163,6 +170,8 @@ mod tests {
         let damaged = format!("{:?}", found(None).expect_err("damaged"));
         assert!(damaged.contains("data/rows/11.json cannot be read: EOF while parsing"), "{damaged}");
         assert_eq!(find(Some("10")).as_deref(), Some("/c"));
+        assert_eq!(register.names(NameTable::Data), ["rows"]);
+        assert_eq!(register.names(NameTable::Models), Vec::<String>::new());
     }
 
     #[test]

@@ -247,6 +247,14 @@ fn outputs_with_a_name_are_assets() {
     for name in ["azureml:cut-rows:4", "azureml:cut-rows@latest"] {
         assert_eq!(deployment(&context, name).expect(name), workplace.path("doc-output/prepare/cut"));
     }
+    let found = lines(&deployment(&context, "azureml:cut-row").expect_err("another name"));
+    assert!(
+        found.contains("below [azureml.data] in ") && found.trim_end().ends_with("; did you mean \"cut-rows\"?"),
+        "{found}"
+    );
+    // A folder beside the document, as the second SDK writes its path.
+    let found = lines(&deployment(&context, "azureml:elsewhere").expect_err("no name"));
+    assert!(found.trim_end().ends_with("; elsewhere beside the document is ./elsewhere"), "{found}");
     let mut named: AzureNames = context.azure.clone();
     named.data.insert("cut-rows".to_owned(), workplace.path("elsewhere").display().to_string());
     let context = Context { azure: named, ..context };
