@@ -170,6 +170,8 @@ def test_failed_command_ends_the_pipeline(pipeline):
         ended.stdout
     )
     assert "mini-batch" not in ended.stdout, ended.stdout
+    (said,) = pipeline.home.rglob("user/error/0/process000.txt")
+    assert " the command: CommandFailed: the command ended with exit status 3" in said.read_text()
     assert "step make did not complete; 2 of 3 steps have not run" in ended.stderr
     pipeline.write({"make/make.py": MAKE})
     run(pipeline, "doc.yml")

@@ -21,6 +21,7 @@ DRAIN_SECONDS = 10
 TAIL_LINES = 50
 """The last lines of standard error that are searched for the error of the command."""
 
+__gristmill_activity__ = "the command"
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)): (.+)")
 
 

@@ -453,7 +453,8 @@ class Process:
         return {} if position is None else {"suspect": position}
 
     def _fail(self, mini_batch, error, seconds, about):
-        occasion = f"{self._functions.function or 'run()'} of {try_of(mini_batch)}"
+        functions = self._functions
+        occasion = functions.activity or f"{functions.function or 'run()'} of {try_of(mini_batch)}"
         self._streams.flush()
         printed = self._streams.printed()
         if isinstance(error, (IllegalResult, ShortResult)):

@@ -23,6 +23,8 @@ ITEMS = "__gristmill_items__"
 FUNCTION = "__gristmill_function__"
 """What messages call the function of a module that ``gristmill.run`` has written. It returns as many rows as it
 likes."""
+ACTIVITY = "__gristmill_activity__"
+"""What the error file calls a run of a module that is part of this package, in place of ``run()`` of a mini-batch."""
 
 
 class MissingRun(Exception):
@@ -146,6 +148,7 @@ class EntryFunctions:
         self.wants_arrow = getattr(module, ARROW, False) is True
         self.wants_pandas = getattr(module, PANDAS, None)
         self.function = getattr(module, FUNCTION, None)
+        self.activity = getattr(module, ACTIVITY, None)
         shutdown = _callable(module, "shutdown")
         self.shutdown = self._plain("shutdown", shutdown)
         if self.coroutines is not None:
