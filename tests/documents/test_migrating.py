@@ -281,7 +281,35 @@ TABLES = {
             [],
             {"path_column": "Path"},
             transformations=[{"read_delimited": {"delimiter": ";", "include_path_column": True}}],
+        ),
+        table(
+            [],
+            {"path_column": "from"},
+            transformations=[{"read_delimited": {"include_path_column": True, "path_column": "from"}}],
+        ),
+    ],
+    "`infer_column_types: {column_type_overrides: {…}}`": [
+        table(
+            [],
+            {"column_types": {"id": "text"}, "infer_column_types": True},
+            transformations=[
+                {
+                    "read_delimited": {
+                        "delimiter": ";",
+                        "infer_column_types": {"sample_size": 5, "column_type_overrides": {"id": "string"}},
+                    }
+                }
+            ],
         )
+    ],
+    "`invalid_lines`": [
+        table(
+            [],
+            {"format": "jsonl", "on_type_mismatch": "missing", "rows": ["1"]},
+            paths=[{"file": "c.jsonl"}],
+            transformations=[{"read_json_lines": {"invalid_lines": mode}}],
+        )
+        for mode in ("error", "drop")
     ],
     "`header: from_first_file`, `all_files_different_headers`": [
         table([], {"header": mode}, transformations=[{"read_delimited": {"delimiter": ";", "header": mode}}])
@@ -366,6 +394,10 @@ ELSEWHERE = {
     ),
     '`get_output_data("rows").download("to")`': (DRIVERS, "test_images_of_a_container_with_a_parameter_and_a_download"),
     '`Dataset.get_by_name(ws, "digits")`': (DRIVERS, "test_registered_datasets_keep_their_kind_and_their_steps"),
+    "`output.read_delimited_files()`, `output.parse_parquet_files()`": (
+        DRIVERS,
+        "test_outputs_are_read_as_tables_with_what_was_said_of_them",
+    ),
     '`dataset.partition_by(["store"], (datastore, "parts"), "parts")`': (
         DRIVERS,
         "test_table_is_divided_by_its_values",

@@ -184,9 +184,23 @@ def test_column_of_paths(tmp_path):
         assert list(frame.columns) == columns
     place = folder(tmp_path / "b", FILES, settings="delimiter: ',', path_column: Path")
     assert "Path" not in mltable.load(str(place)).to_pandas_dataframe().columns, "as there"
+    named = f"{settings}, path_column: from"
+    table = mltable.load(str(folder(tmp_path / "d", FILES, settings=named))).to_pandas_dataframe()
+    assert table.columns[0] == "from" and "Path" not in table.columns
     place = folder(tmp_path / "c", {"1.csv": "Path,a\nx,1\n"}, settings=settings)
     with pytest.raises(mltable.InvalidTable, match="the files have a column Path"):
         mltable.load(str(place)).to_pandas_dataframe()
+
+
+def test_types_of_inference_are_those_of_the_columns(tmp_path):
+    files = {"1.csv": "a,b,c\n007,1,2\n"}
+    settings = "infer_column_types: {sample_size: 5, column_type_overrides: {a: string, b: float}}"
+    types, rows = shown(mltable.load(str(folder(tmp_path / "a", files, settings=settings))).to_pandas_dataframe())
+    assert (types, rows) == ({"a": "object", "b": "float64", "c": "int64"}, [["007", 1.0, 2]])
+    place = folder(tmp_path / "b", files, settings="infer_column_types: {sample_size: 5}")
+    assert mltable.load(str(place)).to_pandas_dataframe()["a"].tolist() == [7]
+    with pytest.raises(mltable.InvalidTable, match="infer_column_types has no key types"):
+        mltable.load(str(folder(tmp_path / "c", files, settings="infer_column_types: {types: {}}")))
 
 
 def test_json_lines(tmp_path):

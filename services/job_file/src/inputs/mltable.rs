@@ -20,7 +20,7 @@ const READERS: [(&str, TableFormat); 3] = [
 ];
 const KNOWN: &str = "read_delimited, read_json_lines, read_parquet, extract_columns_from_partition_format, drop_columns, \
                      keep_columns, convert_column_types, take, skip";
-/// The column of `include_path_column`.
+/// The column of `include_path_column` without `path_column`.
 const PATH_COLUMN: &str = "Path";
 
 /// What the key `format` makes of an input.
@@ -78,7 +78,7 @@ fn read(
         let known = match entry.key.as_str() {
             "paths" => table.read_paths(&entry.node, &file),
             "transformations" => table.read_transformations(&entry.node),
-            "$schema" | "type" | "metadata" => Ok(()),
+            "$schema" | "type" | "metadata" | "traits" => Ok(()),
             key => {
                 let hint = did_you_mean(key, ["paths", "transformations", "metadata"]);
                 Err((entry.location, Fault::only(format!("unknown key {key:?} of an MLTable{hint}"))))
@@ -91,6 +91,7 @@ fn read(
         return Err(refuse(fault.saying(format!("{} names no data", file.display()))));
     }
     let columns = table.columns(problems).map_err(|(location, fault)| Some((location, FILE.to_owned(), fault)))?;
+    let path_name = table.path_column().to_owned();
     // Keys of the input itself take precedence, as anywhere.
     let own = given.iter().filter(|entry| !["path", "format"].contains(&entry.key.as_str())).cloned();
     let mut all: Vec<Entry> = own.collect();
@@ -100,6 +101,13 @@ fn read(
     let partition_format =
         table.partition_format.map(|(format, location)| Entry::new("partition_format", Node::text(location, &format)));
     let paths = Entry::new("paths", Node { location, value: Value::List(table.paths) });
+    if let Some(location) = table.without_effect {
+        problems.warn(
+            location,
+            FILE,
+            "true_values, false_values and mismatch_as have no effect: true and false are read",
+        );
+    }
     if let (Some(rows), true) = (&table.rows, is_file) {
         problems.warn(rows.location, FILE, "take and skip have no effect on an input of type file");
     }
@@ -107,7 +115,7 @@ fn read(
     let converts = converts.map(|_| Entry::new("on_type_mismatch", Node::text(location, "missing")));
     let rows = table.rows.into_iter().filter(|_| !is_file).flat_map(Rows::keys);
     let path_column = table.has_paths.filter(|_| !is_file);
-    let path_column = path_column.map(|location| Entry::new("path_column", Node::text(location, PATH_COLUMN)));
+    let path_column = path_column.map(|location| Entry::new("path_column", Node::text(location, &path_name)));
     let keys = [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(path_column);
     let keys = keys.chain(rows).chain(table.keys);
     let keys = keys.chain(converts);
@@ -130,12 +138,15 @@ struct MlTable {
     keys: Vec<Entry>,
     /// Where `include_path_column` asks for the column of paths.
     has_paths: Option<Location>,
+    path_column: Option<String>,
     dropped: Vec<String>,
     kept: Option<Vec<String>>,
     types: BTreeMap<String, (&'static str, Location)>,
     /// Where the columns are chosen.
     chosen_at: Option<Location>,
     rows: Option<Rows>,
+    /// Where `true_values`, `false_values` or `mismatch_as` stand.
+    without_effect: Option<Location>,
 }
 
 /// The rows that remain after `take` and `skip`.
@@ -161,6 +172,10 @@ fn at<T>(node: &Node, result: Result<T, Fault>) -> Result<T, (Location, Fault)> 
 }
 
 impl MlTable {
+    fn path_column(&self) -> &str {
+        self.path_column.as_deref().unwrap_or(PATH_COLUMN)
+    }
+
     fn read_paths(&mut self, node: &Node, file: &Path) -> Checked {
         let allowed = "a list of file, folder or pattern: [{pattern: ./*.csv}]";
         let folder = file.parent().unwrap_or(Path::new("/"));
@@ -263,12 +278,13 @@ impl MlTable {
         let node = &entry.node;
         let written = node.written().trim();
         match entry.key.as_str() {
+            "infer_column_types" if !node.entries().is_empty() => self.infer(node.entries())?,
             "delimiter" | "infer_column_types" | "support_multi_line" | "empty_as_string" => {
                 self.keys.push(Entry::new(&entry.key, node.clone()));
             }
             "encoding" => {
                 let label = match written.to_lowercase().as_str() {
-                    "utf8" | "utf_8" => "utf-8".to_owned(),
+                    "utf8" | "utf_8" | "utf8bom" => "utf-8".to_owned(),
                     label => label.to_owned(),
                 };
                 self.keys.push(Entry::new("encoding", Node::text(node.location, &label)));
@@ -282,17 +298,37 @@ impl MlTable {
                 self.keys.push(Entry::new("header", Node::text(node.location, &header)));
             }
             "include_path_column" => self.has_paths = at(node, boolean(node))?.then_some(node.location),
-            "invalid_lines" if written.eq_ignore_ascii_case("error") => {
-                self.keys.push(Entry::new("on_type_mismatch", Node::text(node.location, "reject")));
-            }
-            // `path_column` alone gives no column there, either.
-            "invalid_lines" | "partition_size" | "path_column" => {}
+            "path_column" => self.path_column = (!node.is_null()).then(|| written.to_owned()),
+            // A line that cannot be read is a rejected item, whatever this says.
+            "invalid_lines" | "partition_size" => {}
             key => {
                 let allowed = "delimiter, encoding, header, infer_column_types, support_multi_line, empty_as_string, \
-                               include_path_column";
+                               include_path_column, path_column";
                 let hint = did_you_mean(key, allowed.split(", "));
                 let fault = Fault::of(format!("{key:?}"), allowed).saying(format!("unknown option{hint}"));
                 return Err((entry.location, fault));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads `infer_column_types: {column_type_overrides: {a: string}}`. Samples have the size of Gristmill here.
+    fn infer(&mut self, entries: &[Entry]) -> Checked {
+        for entry in entries {
+            match entry.key.as_str() {
+                "sample_size" => {}
+                "column_type_overrides" => {
+                    for Entry { key, location, node } in entry.node.entries() {
+                        let kind = column_type(node).map_err(|fault| (*location, fault))?;
+                        self.types.insert(key.clone(), (kind, *location));
+                    }
+                }
+                key => {
+                    let allowed = "sample_size, column_type_overrides";
+                    let hint = did_you_mean(key, allowed.split(", "));
+                    let fault = Fault::of(format!("{key:?}"), allowed).saying(format!("unknown option{hint}"));
+                    return Err((entry.location, fault));
+                }
             }
         }
         Ok(())
@@ -305,18 +341,11 @@ impl MlTable {
             else {
                 return Err((item.location, Fault::new(item, allowed)));
             };
-            let name = kind.entries().first().map_or_else(|| kind.written().trim(), |entry| entry.key.as_str());
-            let own = match name {
-                "int" | "long" => "int64",
-                "float" | "double" => "float64",
-                "string" => "string",
-                "boolean" | "bool" => "bool",
-                "datetime" => "timestamp",
-                _ => {
-                    let fault = Fault::of(format!("{name:?}"), "int, float, string, boolean, datetime");
-                    return Err((kind.location, fault));
-                }
-            };
+            let own = at(kind, column_type(kind))?;
+            let details = kind.entries().first().map_or(&[][..], |entry| entry.node.entries());
+            if own == "bool" && !details.is_empty() {
+                self.without_effect = Some(kind.location);
+            }
             for column in names(columns)? {
                 self.types.insert(column, (own, columns.location));
             }
@@ -338,7 +367,8 @@ impl MlTable {
             dropped.iter().any(|dropped| dropped == name)
                 || kept.as_ref().is_some_and(|kept| !kept.iter().any(|kept| kept == name))
         };
-        self.has_paths.take_if(|_| is_out(PATH_COLUMN));
+        let path_column = self.path_column().to_owned();
+        self.has_paths.take_if(|_| is_out(&path_column));
         let mut of_path = Vec::new();
         if let Some((format, _)) = &mut self.partition_format {
             let mut changed = String::new();
@@ -355,7 +385,7 @@ impl MlTable {
             *format = changed + rest;
         }
         let of_files = |names: &[String]| {
-            let is_own = |name: &&String| !of_path.contains(name) && *name != PATH_COLUMN;
+            let is_own = |name: &&String| !of_path.contains(name) && **name != path_column;
             names.iter().filter(is_own).cloned().collect::<Vec<_>>()
         };
         let selected = match (&kept, of_files(&dropped)) {
@@ -401,6 +431,35 @@ impl MlTable {
         let spec = JobSpec { inputs: vec![input], ..JobSpec::default() };
         let columns = Inputs::default().columns(&spec, 0);
         columns.map_err(|error| Fault::only(format!("the columns cannot be read: {error:#}")))
+    }
+}
+
+/// Whether the formats of `datetime: {formats: ['%d/%m/%Y']}` begin with the day.
+fn is_day_first(node: &Node) -> bool {
+    let details = node.entries().first().map(|entry| &entry.node);
+    let formats = details.and_then(|details| find(details.entries(), "formats"));
+    let texts = formats.map_or(Vec::new(), |formats| match &formats.value {
+        Value::List(items) => items.iter().map(Node::written).collect(),
+        _ => vec![formats.written()],
+    });
+    let place = |text: &str, month: &[&str]| month.iter().filter_map(|sign| text.find(sign)).min();
+    texts.iter().any(|text| match (place(text, &["%d", "%e"]), place(text, &["%m", "%b", "%B"])) {
+        (Some(day), Some(month)) => day < month,
+        _ => false,
+    })
+}
+
+/// Returns the type of a column in a job file.
+fn column_type(node: &Node) -> Result<&'static str, Fault> {
+    let name = node.entries().first().map_or_else(|| node.written().trim(), |entry| entry.key.as_str());
+    match name {
+        "int" | "long" => Ok("int64"),
+        "float" | "double" => Ok("float64"),
+        "string" => Ok("string"),
+        "boolean" | "bool" => Ok("bool"),
+        "datetime" if is_day_first(node) => Ok("timestamp_day_first"),
+        "datetime" => Ok("timestamp"),
+        _ => Err(Fault::of(format!("{name:?}"), "int, float, string, boolean, datetime")),
     }
 }
 

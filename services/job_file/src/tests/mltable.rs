@@ -85,12 +85,62 @@ fn column_of_paths_is_a_key_unless_it_is_dropped() {
         ("read_delimited: {delimiter: ';', include_path_column: true}}, {keep_columns: [id, Path]", Some("Path")),
         ("read_delimited: {delimiter: ';', include_path_column: true}}, {keep_columns: [id]", None),
         ("read_delimited: {delimiter: ';', path_column: Path}", None),
+        ("read_delimited: {delimiter: ';', path_column: from, include_path_column: true}", Some("from")),
+        (
+            "read_delimited: {delimiter: ';', path_column: from, include_path_column: true}}, {drop_columns: [from, note]",
+            None,
+        ),
         ("read_json_lines: {include_path_column: true}", Some("Path")),
         ("read_parquet: {include_path_column: true}", Some("Path")),
     ] {
         let table = format!("paths: [{{folder: .}}]\ntransformations: [{{{steps}}}]\n");
         assert_eq!(job(&table, "").inputs[0].table.path_column.as_deref(), expected, "{steps}");
     }
+}
+
+#[test]
+fn types_of_inference_are_those_of_the_columns() {
+    let overrides = "{sample_size: 9, column_type_overrides: {a: string, b: {datetime: {formats: ['%Y']}}}}";
+    let table =
+        format!("paths: [{{folder: .}}]\ntransformations: [read_delimited: {{infer_column_types: {overrides}}}]\n");
+    let table = &job(&table, "").inputs[0].table;
+    assert_eq!((table.column_types["a"], table.column_types["b"]), (ColumnType::Text, ColumnType::DateTimeMonthFirst));
+    assert!(table.infer_column_types);
+}
+
+#[test]
+fn days_come_first_where_the_formats_say_so() {
+    for (formats, expected) in [
+        ("['%d/%m/%Y']", ColumnType::DateTimeDayFirst),
+        ("'%d %b %Y'", ColumnType::DateTimeDayFirst),
+        ("['%m/%d/%Y']", ColumnType::DateTimeMonthFirst),
+        ("['%Y-%m-%d']", ColumnType::DateTimeMonthFirst),
+        ("", ColumnType::DateTimeMonthFirst),
+    ] {
+        let kind = format!("{{columns: a, column_type: {{datetime: {{formats: {formats}}}}}}}");
+        let table =
+            format!("paths: [{{folder: .}}]\ntransformations: [read_delimited, {{convert_column_types: [{kind}]}}]\n");
+        assert_eq!(job(&table, "").inputs[0].table.column_types["a"], expected, "{formats}");
+    }
+}
+
+#[test]
+fn values_of_booleans_without_effect_are_a_warning() {
+    let kind = "{columns: a, column_type: {boolean: {true_values: ['yes']}}}";
+    let table =
+        format!("paths: [{{folder: .}}]\ntransformations: [read_delimited, {{convert_column_types: [{kind}]}}]\n");
+    let warnings = lines(&workplace(&table).parsed(JOB).warnings);
+    assert!(warnings.contains("true_values, false_values and mismatch_as have no effect"), "{warnings}");
+}
+
+#[test]
+fn lines_that_cannot_be_read_say_nothing_of_types() {
+    let of = |option: &str| {
+        let table = format!("paths: [{{folder: .}}]\ntransformations: [read_json_lines: {{{option}}}]\n");
+        job(&table, "").inputs[0].table.clone()
+    };
+    assert_eq!(of("invalid_lines: error"), of(""));
+    assert_eq!(of("invalid_lines: drop"), of(""));
 }
 
 #[test]
@@ -144,6 +194,10 @@ fn mistake_names_the_line_of_the_mltable() {
             "/sales/MLTable:3: inputs.data.MLTable: Gristmill does not make the transformation take_random_sample",
         ),
         ("paths: [{folder: .}]\ntransformations:\n  - read_delimitd: x\n", "did you mean read_delimited?"),
+        (
+            "paths: [{folder: .}]\ntransformations: [read_delimited: {infer_column_types: {samplesize: 3}}]\n",
+            "unknown option; did you mean \"sample_size\"?",
+        ),
         (
             "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {header: from_last_file}\n",
             "allowed: all_files_same_headers, all_files_different_headers, from_first_file, no_header",

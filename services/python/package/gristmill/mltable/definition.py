@@ -202,6 +202,14 @@ def _reader(name, settings):
             hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
             raise InvalidTable(f"{name} has no setting {key}{hint}")
     settings = {**known, **{key: _plain(value) for key, value in settings.items()}}
+    infer = settings.get("infer_column_types")
+    if isinstance(infer, dict):
+        for key in infer:
+            if key not in ("sample_size", "column_type_overrides"):
+                raise InvalidTable(f"{name}: infer_column_types has no key {key}: sample_size, column_type_overrides")
+        overrides = infer.get("column_type_overrides") or {}
+        written = [{"columns": column, "column_type": kind} for column, kind in overrides.items()]
+        settings["infer_column_types"] = _conversions(written) or True
     _one_of(name, settings, "header", HEADERS)
     _one_of(name, settings, "encoding", ENCODINGS)
     _one_of(name, settings, "invalid_lines", ("error", "drop"))
@@ -229,7 +237,7 @@ def _conversions(settings):
         written = written.written if isinstance(written, DataType) else written
         kind, details = next(iter(written.items())) if isinstance(written, dict) and written else (written, {})
         details = details or {}
-        if kind == "datetime" and not details.get("formats"):
+        if kind == "datetime" and "formats" not in details:
             raise InvalidTable(
                 "convert_column_types: datetime needs formats, for example {datetime: {formats: ['%Y']}}"
             )

@@ -7,6 +7,7 @@ import json
 import numpy
 import pandas
 
+from gristmill.mltable.conversion import converted
 from gristmill.mltable.definition import ENCODINGS, InvalidTable
 from gristmill.mltable.inference import typed, untyped
 
@@ -42,8 +43,13 @@ def _delimited(settings, files):
         tables.append(cells.astype(object).where(cells.notna(), None))
     table = pandas.concat(tables, ignore_index=True) if tables else pandas.DataFrame()
     table = table.astype(object).where(table.notna(), None)
-    convert = typed if settings["infer_column_types"] else untyped
-    columns = [convert(table.iloc[:, place], settings["empty_as_string"]) for place in range(table.shape[1])]
+    infer = settings["infer_column_types"]
+    given = {name: to for names, *to in infer for name in names} if isinstance(infer, list) else {}
+    columns = []
+    for place, name in enumerate(table.columns):
+        read_as = typed if infer and name not in given else untyped
+        column = read_as(table.iloc[:, place], settings["empty_as_string"])
+        columns.append(converted(column, *given[name]) if name in given else column)
     return _joined(columns, table.columns, len(table)), _positions(tables)
 
 
