@@ -242,7 +242,7 @@ def test_a_script_prepares_and_another_one_collects(folder):
     print(run.wait_for_completion(show_output=False), [step.name for step in run.get_steps()])
     print(run.find_step_run("Prepare data")[0].get_stdout_log().strip())
     copied = open("blobs/copies/copy.txt").read().split("\\n")
-    print(open("outputs/Prepare data/output_data/$HOME").read(), sorted(copied))
+    print(open(prepared.path + "/$HOME").read(), sorted(copied))
     """
     )
     assert said.splitlines() == [
@@ -579,6 +579,8 @@ def test_tables_of_drivers_are_read_alike_by_steps_and_by_pandas(folder):
             "Code/show.py": SHOW,
             "t/2024/a.csv": "1;x\n2;y\n",
             "t/2025/b.csv": "3;z\n",
+            "z.csv": "zip,n\n007,1\n",
+            "d.csv": "d,n\n01/02/2020,1\n",
             "j/a.jsonl": '{"n": 1, "s": "x"}\n{"n": 2, "s": "y"}\n',
         }
     )
@@ -592,6 +594,10 @@ def test_tables_of_drivers_are_read_alike_by_steps_and_by_pandas(folder):
     tables = {
         "plain": read("t/**", separator=";", header=False),
         "typed": read("t/**", separator=";", header=False, set_column_types={"Column1": DataType.to_string()}),
+        "given": read("z.csv", infer_column_types={"column_type_overrides": {"zip": DataType.to_string()}}),
+        "texts": read("z.csv", set_column_types={"zip": DataType.to_string(), "n": DataType.to_float()}),
+        "days": read("d.csv", set_column_types={"d": DataType.to_datetime("%d/%m/%Y")}),
+        "guessed": read("d.csv", set_column_types={"d": DataType.to_datetime()}),
         "untyped": read("t/**", separator=";", header=False, infer_column_types=False, encoding="windows1252"),
         "by-year": read("t/**", separator=";", header=False, partition_format="/{year}/{file}.csv"),
         "chosen": read("t/**", separator=";", header=False).keep_columns(["Column2"]),
@@ -615,7 +621,8 @@ def test_tables_of_drivers_are_read_alike_by_steps_and_by_pandas(folder):
         print(name, *expected)
     """.replace("import pandas", "import pandas\n    from azureml.data.dataset_factory import DataType", 1)
     )
-    assert len(said.splitlines()) == 10
+    assert len(said.splitlines()) == 14
+    assert '"zip":"007"' in said and f'[{{"d":{1580515200000},' in said, said
     assert '[{"Column1":"1","Column2":"x"}]' in said
 
 
@@ -681,6 +688,63 @@ def test_outputs_are_read_as_tables_with_what_was_said_of_them(folder):
     assert "no step has an output mode: did you mean made?" in lines
     assert "{'Column1': [7], 'Column2': ['x'], 'Column3': ['two lines']}" in lines
     assert "separator" in lines[-1]
+
+
+def test_each_run_has_its_own_outputs(folder):
+    write(
+        {
+            "steps/make.py": """
+                import os, sys
+                os.makedirs(sys.argv[1], exist_ok=True)
+                for number in range(int(sys.argv[2])):
+                    open(f"{sys.argv[1]}/{number}.csv", "w").write(f"run\\n{sys.argv[2]}\\n")
+            """,
+            "steps/read.py": """
+                from azureml.core import Dataset, Run
+                import sys
+                named = Run.get_context().input_datasets["rows"].to_pandas_dataframe()
+                assert named.equals(Dataset.get_by_id(None, sys.argv[1]).to_pandas_dataframe())
+                print("read", named["run"].tolist())
+            """,
+        }
+    )
+    said = drive(
+        SETUP
+        + NAMED
+        + """
+    number = PipelineParameter("number", 3)
+    for output in (PipelineData("made"), OutputFileDatasetConfig("made")):
+        make = PythonScriptStep("make.py", name="make", arguments=[output, number], source_directory="steps")
+        read = getattr(output, "parse_delimited_files", None) or output.read_delimited_files
+        rows = read().as_named_input("rows")
+        show = PythonScriptStep("read.py", name="show", arguments=[rows], inputs=[rows], source_directory="steps")
+        pipeline = Pipeline(ws, [make, show])
+        for value in (3, 2, 3, 3):
+            run = Experiment(ws, "e").submit(pipeline, pipeline_parameters={"number": value})
+            run.wait_for_completion(show_output=False)
+            print(value, run.find_step_run("show")[0].get_stdout_log().strip(), [one.id for one in run.get_steps()])
+    """
+    )
+    shown = [line.split(" ", 1) for line in said.splitlines() if line[:1].isdigit()]
+    assert [(value, line.partition("]")[0]) for value, line in shown] == [
+        ("3", "read [3, 3, 3"), ("2", "read [2, 2"), ("3", "read [3, 3, 3"), ("3", "read [3, 3, 3"),
+    ] * 2  # fmt: skip
+    assert shown[2] == shown[3] == shown[0], "steps whose inputs are the same are reused"
+
+
+def test_data_frame_is_registered_beside_earlier_ones(folder):
+    said = drive(
+        SETUP
+        + """
+    import pandas
+    store = ws.get_default_datastore()
+    for values in ([1, 2, 3], [4]):
+        Dataset.Tabular.register_pandas_dataframe(pandas.DataFrame({"a": values}), (store, "frames"), "frame")
+    for version in (1, 2):
+        print(Dataset.get_by_name(ws, "frame", version=version).to_pandas_dataframe()["a"].tolist())
+    """
+    )
+    assert said.splitlines() == ["[1, 2, 3]", "[4]"]
 
 
 def test_patterns_and_lists_of_files_are_folders_for_scripts(folder):

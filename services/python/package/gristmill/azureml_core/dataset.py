@@ -44,6 +44,20 @@ class DataType(definition.DataType):
 
     to_long = staticmethod(definition.DataType.to_int)
 
+    @staticmethod
+    def to_float(decimal_mark="."):
+        """A number."""
+        if decimal_mark != ".":
+            raise unsupported(f"DataType.to_float(decimal_mark={decimal_mark!r})")
+        return definition.DataType.to_float()
+
+    @staticmethod
+    def to_datetime(formats=None):
+        """An instant, in one of these formats; without them, in one that the texts show."""
+        if formats is None:
+            return definition.DataType({"datetime": {"formats": None}})
+        return definition.DataType.to_datetime(formats)
+
 
 class AbstractDataset:
     """Files of this machine, or URLs."""
@@ -202,8 +216,13 @@ class TabularDataset(AbstractDataset):
         """Returns what a script gets: a folder with a file ``MLTable``."""
         text = _table_text(*self._described())
         folder = _folder_of("tables", text)
-        with open(os.path.join(folder, DEFINITION), "w", encoding="utf-8") as file:
-            file.write(text)
+        path = os.path.join(folder, DEFINITION)
+        # The folder is named after the text. A step is reused if its side inputs have not changed.
+        if not os.path.exists(path):
+            beside = f"{path}.{uuid.uuid4().hex[:8]}"
+            with open(beside, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(beside, path)
         return folder
 
     def _register(self, name):
@@ -351,10 +370,16 @@ class TabularDatasetFactory:
             "header": getattr(header, "value", header),
             "encoding": encoding,
             "include_path_column": include_path,
-            "infer_column_types": bool(infer_column_types),
+            "infer_column_types": infer_column_types,
             "support_multi_line": support_multi_line,
             "empty_as_string": empty_as_string,
         }
+        if set_column_types and infer_column_types:
+            # The others are inferred; these are made of the texts in the files.
+            given = infer_column_types if isinstance(infer_column_types, dict) else {}
+            overrides = {**given.get("column_type_overrides", {}), **set_column_types}
+            settings["infer_column_types"] = {**given, "column_type_overrides": overrides}
+            set_column_types = None
         return _tabular(path, "read_delimited", settings, set_column_types, partition_format)
 
     @staticmethod
@@ -381,7 +406,8 @@ class TabularDatasetFactory:
     def register_pandas_dataframe(dataframe, target, name, description=None, tags=None, show_progress=True):
         """Writes a DataFrame to a place in a datastore, and returns it as a dataset."""
         store, path = target if isinstance(target, tuple) else (target, name)
-        folder = store._folder("register_pandas_dataframe", path)
+        # An earlier version keeps its rows.
+        folder = os.path.join(store._folder("register_pandas_dataframe", path), uuid.uuid4().hex[:8])
         os.makedirs(folder, exist_ok=True)
         dataframe.to_parquet(os.path.join(folder, f"{name}.parquet"), index=False)
         made = TabularDatasetFactory.from_parquet_files(os.path.join(folder, f"{name}.parquet"))
@@ -409,7 +435,9 @@ class Dataset:
 
     @staticmethod
     def get_by_id(workspace, id, **_):
-        """Returns the dataset of a name, or ``NAME:VERSION``: ids have no place here."""
+        """Returns the dataset of a name, ``NAME:VERSION``, or a path, which is what a step gets of a dataset."""
+        if os.path.isabs(id):
+            return dataset_at(id, os.path.basename(id))
         name, _, version = id.partition(":")
         return Dataset.get_by_name(workspace, name, version or "latest")
 

@@ -64,7 +64,7 @@ class _Folder:
             return store.path_of(relative) if hasattr(store, "path_of") else os.path.join("outputs", relative)
         if self.producer is None:
             raise ValueError(f"{self.name} is the output of no step: pass it as `output` of one")
-        return os.path.join("outputs", self.producer, self.name)
+        return os.path.join("outputs", "{run-id}", self.name)
 
     def path(self):
         """Returns the folder or URL; of one with ``{run-id}``, that of the last run."""
@@ -101,7 +101,7 @@ class Output:
         return self.register_on_complete(name)
 
     def folder_for(self, step):
-        """Returns the folder or URL, as the output of this step: ``outputs/STEP/NAME`` unless it has a destination.
+        """Returns the folder or URL, as the output of this step: ``outputs/{run-id}/NAME`` unless it has a destination.
 
         ``{run-id}`` in it stands for the id of the job, which the job replaces.
         """
