@@ -213,7 +213,7 @@ impl Failures {
 
     /// Returns groups with their numbers, the most frequent first. Failures without a message, and those beyond the
     /// groups, are probably more of the most frequent ones of their category.
-    fn by_frequency<'a>(groups: Vec<&'a FailureGroup>) -> Vec<(u64, &'a FailureGroup)> {
+    fn by_frequency(groups: Vec<&FailureGroup>) -> Vec<(u64, &FailureGroup)> {
         let (said, silent): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| !group.message.is_empty());
         let mut kinds: Vec<_> = said.into_iter().map(|group| (group.count, group)).collect();
         for group in silent {

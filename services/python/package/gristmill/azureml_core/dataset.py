@@ -88,7 +88,7 @@ class AbstractDataset:
 
     def as_named_input(self, name):
         """Returns it as an input of this name."""
-        from gristmill.azureml_pipeline import DatasetConsumptionConfig
+        from gristmill.azureml_core.consumption import DatasetConsumptionConfig
 
         return DatasetConsumptionConfig(name, self, "direct")
 

@@ -4,7 +4,8 @@ and ``PythonScriptStep``, and submit it, and it runs here.
 ``shims/azureml/pipeline`` and ``shims/azureml/data`` give it the names of the SDK where that is not installed.
 """
 
-from gristmill.azureml_pipeline.data import DatasetConsumptionConfig, OutputFileDatasetConfig, PipelineData
+from gristmill.azureml_core.consumption import DatasetConsumptionConfig
+from gristmill.azureml_pipeline.data import OutputFileDatasetConfig, PipelineData
 from gristmill.azureml_pipeline.pipeline import Pipeline, PipelineRun, StepRun, StepSequence
 from gristmill.azureml_pipeline.python_script_step import PythonScriptStep
 from gristmill.azureml_pipeline.refused import PipelineEndpoint, PublishedPipeline, Schedule, ScheduleRecurrence

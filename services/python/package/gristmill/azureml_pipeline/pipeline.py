@@ -7,8 +7,9 @@ import sys
 from gristmill.api.errors import GristmillError
 from gristmill.api.keywords import checked, nearest
 from gristmill.api.parallel_run_step import ParallelRunStep
+from gristmill.azureml_core.consumption import DatasetConsumptionConfig
 from gristmill.azureml_core.unsupported import Unsupported
-from gristmill.azureml_pipeline.data import DatasetConsumptionConfig, Output
+from gristmill.azureml_pipeline.data import Output
 from gristmill.azureml_pipeline.python_script_step import PythonScriptStep
 from gristmill.azureml_pipeline.refused import NO_SERVICE, refused
 
