@@ -24,8 +24,9 @@ const OF_INPUT: &[Key] = &[
     key("paths", "list of paths", "").meaning("Several paths, instead of `path`."),
     key("partition_format", "text", "none")
         .meaning(
-            "Columns taken from the path: `{Store}/{Brand}/{file_name}.csv`; times as `{date:yyyy/MM/dd}`. Behind `=` in \
-             names of folders (`city={city}/*.csv`), values are percent-decoded. `__HIVE_DEFAULT_PARTITION__` is missing.",
+            "Columns taken from the path: `{Store}/{Brand}/{file_name}.csv`; times as `{date:yyyy/MM/dd}`, whose values \
+             are texts `yyyyMMddHHmmss`. Behind `=` in names of folders (`city={city}/*.csv`), values are percent-decoded. \
+             `__HIVE_DEFAULT_PARTITION__` is missing.",
         ),
     key("columns", "list of names, or types by name", "all, with the types found").meaning(
         "For tables. A list selects columns: `run` gets them in this order (those of CSV with `types: pandas` in the \
