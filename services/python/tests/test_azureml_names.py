@@ -210,6 +210,7 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
         ('Datastore.get(ws, "blobs").mount()', "Datastore.mount is not supported by the stand-in"),
         ('Dataset.get_by_name(ws, "sales").to_spark_dataframe()', "RegisteredDataset.to_spark_dataframe is not"),
         ('Dataset.get_by_name(ws, "images").to_pandas_dataframe()', "is no table: its first file is "),
+        ('from azureml.data.dataset_factory import DataType; DataType.to_float(decimal_mark=",")', "mark is a point"),
         ('Dataset.File.from_files("azureml:none:1").to_path()', '`"none:1" = "PATH OR URL"`'),
         ('Dataset.File.from_files("azureml://x/y").to_path()', "is no address of a datastore"),
     ],

@@ -78,7 +78,7 @@ impl AzureNames {
                 None => self.named(Versioned::of_name(named), table).map_err(|fault| {
                     // The second SDK writes `azureml:data` for a path without `./`.
                     let is_there = table == NameTable::Data && folder.join(named).exists();
-                    let hint = format!("; {named} beside the document is ./{named}");
+                    let hint = format!("; for data beside the document, write ./{named}");
                     fault.adding(if is_there { &hint } else { "" })
                 }),
             };

@@ -105,7 +105,7 @@ fn read(
         problems.warn(
             location,
             FILE,
-            "true_values, false_values and mismatch_as have no effect: true and false are read",
+            "true_values, false_values and mismatch_as have no effect: Gristmill reads true and false",
         );
     }
     if let (Some(rows), true) = (&table.rows, is_file) {
@@ -312,15 +312,14 @@ impl MlTable {
         Ok(())
     }
 
-    /// Reads `infer_column_types: {column_type_overrides: {a: string}}`. Samples have the size of Gristmill here.
+    /// Reads `infer_column_types: {column_type_overrides: {a: string}}`. Gristmill has its own size of samples.
     fn infer(&mut self, entries: &[Entry]) -> Checked {
         for entry in entries {
             match entry.key.as_str() {
                 "sample_size" => {}
                 "column_type_overrides" => {
                     for Entry { key, location, node } in entry.node.entries() {
-                        let kind = column_type(node).map_err(|fault| (*location, fault))?;
-                        self.types.insert(key.clone(), (kind, *location));
+                        self.set_type(key.clone(), *location, node)?;
                     }
                 }
                 key => {
@@ -341,15 +340,19 @@ impl MlTable {
             else {
                 return Err((item.location, Fault::new(item, allowed)));
             };
-            let own = at(kind, column_type(kind))?;
-            let details = kind.entries().first().map_or(&[][..], |entry| entry.node.entries());
-            if own == "bool" && !details.is_empty() {
-                self.without_effect = Some(kind.location);
-            }
             for column in names(columns)? {
-                self.types.insert(column, (own, columns.location));
+                self.set_type(column, columns.location, kind)?;
             }
         }
+        Ok(())
+    }
+
+    fn set_type(&mut self, column: String, location: Location, kind: &Node) -> Checked {
+        let own = at(kind, column_type(kind))?;
+        if own == "bool" && kind.entries().first().is_some_and(|entry| !entry.node.entries().is_empty()) {
+            self.without_effect = Some(kind.location);
+        }
+        self.types.insert(column, (own, location));
         Ok(())
     }
 
@@ -434,7 +437,7 @@ impl MlTable {
     }
 }
 
-/// Whether the formats of `datetime: {formats: ['%d/%m/%Y']}` begin with the day.
+/// Whether a format of `datetime: {formats: ['%d/%m/%Y']}` puts the day before the month.
 fn is_day_first(node: &Node) -> bool {
     let details = node.entries().first().map(|entry| &entry.node);
     let formats = details.and_then(|details| find(details.entries(), "formats"));

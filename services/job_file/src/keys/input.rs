@@ -31,8 +31,8 @@ const OF_INPUT: &[Key] = &[
     key("columns", "list of names, or types by name", "all, with the types found").meaning(
         "For tables. A list selects columns: `run` gets them in this order (those of CSV with `types: pandas` in the \
          order of the file, as with `usecols`); list each once. Columns from the path follow automatically. Gristmill \
-         does not read other columns, so their values cause no warnings. A mapping gives the types of some columns, `{code: string, day: timestamp}`; Gristmill reads all other columns too, \
-         with the types found. Both at once: `[store, {code: string}]`. Gristmill rejects a name that the first file \
+         does not read other columns, so their values cause no warnings. A mapping gives the types of some columns, \
+         `{code: string, day: timestamp}`; Gristmill reads all other columns too, with the types found. Both at once: `[store, {code: string}]`. Gristmill rejects a name that the first file \
          does not have, before the job starts. For a nested Parquet column, give its name at the top. See [Types of \
          columns](#types-of-columns).",
     ),

@@ -254,7 +254,7 @@ fn outputs_with_a_name_are_assets() {
     );
     // A folder beside the document, as the second SDK writes its path.
     let found = lines(&deployment(&context, "azureml:elsewhere").expect_err("no name"));
-    assert!(found.trim_end().ends_with("; elsewhere beside the document is ./elsewhere"), "{found}");
+    assert!(found.trim_end().ends_with("; for data beside the document, write ./elsewhere"), "{found}");
     let mut named: AzureNames = context.azure.clone();
     named.data.insert("cut-rows".to_owned(), workplace.path("elsewhere").display().to_string());
     let context = Context { azure: named, ..context };

@@ -54,6 +54,11 @@ fn every_path_and_reader_is_read() {
             "/sales/1/a.csv",
         ),
         ("paths: [{folder: ./}]\ntransformations: [read_json_lines]\n", TableFormat::Jsonl, "/sales"),
+        (
+            "paths: [{folder: .}]\ntransformations: [read_delimited: {encoding: utf8bom}]\ntraits: {index_columns: [a]}\n",
+            TableFormat::Csv,
+            "/sales",
+        ),
         ("paths: [{pattern: '1/*.csv'}]\ntransformations: [read_parquet]\n", TableFormat::Parquet, "/sales/1/*.csv"),
         (
             "paths: [{file: 'https://host/a.csv'}]\ntransformations: [read_delimited: {header: no_header}]\n",
@@ -126,11 +131,15 @@ fn days_come_first_where_the_formats_say_so() {
 
 #[test]
 fn values_of_booleans_without_effect_are_a_warning() {
-    let kind = "{columns: a, column_type: {boolean: {true_values: ['yes']}}}";
-    let table =
-        format!("paths: [{{folder: .}}]\ntransformations: [read_delimited, {{convert_column_types: [{kind}]}}]\n");
-    let warnings = lines(&workplace(&table).parsed(JOB).warnings);
-    assert!(warnings.contains("true_values, false_values and mismatch_as have no effect"), "{warnings}");
+    let kind = "{boolean: {true_values: ['yes']}}";
+    for steps in [
+        format!("read_delimited, convert_column_types: [{{columns: a, column_type: {kind}}}]"),
+        format!("read_delimited: {{infer_column_types: {{column_type_overrides: {{a: {kind}}}}}}}"),
+    ] {
+        let table = format!("paths: [{{folder: .}}]\ntransformations: [{steps}]\n");
+        let warnings = lines(&workplace(&table).parsed(JOB).warnings);
+        assert!(warnings.contains("true_values, false_values and mismatch_as have no effect"), "{warnings}");
+    }
 }
 
 #[test]

@@ -184,7 +184,7 @@ pub(super) fn job_error(tally: &Tally) -> String {
         let message = if group.message.is_empty() { "(many different messages)" } else { &group.message };
         let _ = writeln!(text, "\n{} {}: {message}", counted(group.count, "time"), group.category);
         if group.has_others {
-            let _ = writeln!(text, "  the first; others differ in numbers, paths or quoted texts");
+            let _ = writeln!(text, "  this is the first message; the others differ in numbers, paths or quoted texts");
         }
         if group.ended_job {
             let _ = writeln!(text, "  it ended the job");
@@ -247,6 +247,24 @@ mod tests {
         let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:30.";
         assert_eq!(progress(1, &tally, elapsed), expected, "one of the two ended in an earlier run");
         assert_eq!(progress(2, &tally, elapsed), "Processed 2 of 5 mini batches in 0:00:10.");
+    }
+
+    #[test]
+    fn messages_that_differ_in_numbers_are_one_kind_of_error() {
+        let of = |rows: &[u64]| {
+            let mut tally = Tally::default();
+            for (mini_batch, row) in (0..).zip(rows) {
+                let mut attempt = failed(mini_batch, 1, true, 1);
+                attempt.error.as_mut().expect("failed").message = format!("row {row} is bad");
+                tally.apply(&ResultEvent::Attempt(Box::new(attempt)));
+            }
+            job_error(&tally)
+        };
+        let differ = of(&[7, 8]);
+        let expected = "2 errors of 1 kind, the most frequent first.\n\n2 times ValueError: row 7 is bad\n  this is the first \
+                        message; the others differ in numbers, paths or quoted texts\n";
+        assert!(differ.starts_with(expected), "{differ}");
+        assert!(!of(&[7, 7]).contains("differ"));
     }
 
     #[test]

@@ -48,7 +48,8 @@ class DataType(definition.DataType):
     def to_float(decimal_mark="."):
         """A number."""
         if decimal_mark != ".":
-            raise unsupported(f"DataType.to_float(decimal_mark={decimal_mark!r})")
+            instead = "the decimal mark is a point; write the numbers with points, or convert the texts in the script"
+            raise unsupported("DataType.to_float(decimal_mark=…)", instead=instead)
         return definition.DataType.to_float()
 
     @staticmethod

@@ -9,14 +9,14 @@ from gristmill.azureml_core.dataset import FileDatasetFactory, PromoteHeadersBeh
 
 
 class _Folder:
-    """The folder of an output, which it shares with the tables that are read from it."""
+    """The folder that a step writes. Its output and the tables that later steps read from it share one."""
 
     def __init__(self, name, destination):
         self.name = name
         self.producer = None
         self.run = None
         self.registrations = {}
-        """What to register once the step has completed, by name: how it is read."""
+        """The outputs to register once the step has completed, by name."""
         self._destination = destination
 
     def place(self):
@@ -74,11 +74,11 @@ class Output:
         return self.folder.place()
 
     def written_by(self, job_id):
-        """Takes the id of the job that writes it."""
+        """Records the id of the job that writes it."""
         self.folder.run = job_id
 
     def step_completed(self):
-        """Gives the register of this machine what asks for it."""
+        """Registers the output under the names that ``register_on_complete`` has given it."""
         for name, output in self.folder.registrations.items():
             output.content()._register(name)
 

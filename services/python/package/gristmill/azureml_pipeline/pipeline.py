@@ -8,7 +8,7 @@ from gristmill.api.errors import GristmillError
 from gristmill.api.keywords import checked, nearest
 from gristmill.api.parallel_run_step import ParallelRunStep
 from gristmill.azureml_core.consumption import DatasetConsumptionConfig
-from gristmill.azureml_core.unsupported import Unsupported
+from gristmill.azureml_core.unsupported import unsupported
 from gristmill.azureml_pipeline.data import Output
 from gristmill.azureml_pipeline.python_script_step import PythonScriptStep
 from gristmill.azureml_pipeline.refused import NO_SERVICE, refused
@@ -125,10 +125,8 @@ class _Run:
         return self.job.status["logs"]
 
     def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
         has = ", ".join(sorted(one for one in dir(self) if not one.startswith("_")))
-        raise Unsupported(f"{type(self).__name__}.{name} is not supported here; the run has {has}")
+        raise unsupported(f"{type(self).__name__}.{name}", instead=f"the run has {has}")
 
     def __repr__(self):
         return f"<{type(self).__name__} {self.job!r}>"
@@ -172,9 +170,11 @@ class StepRun(_Run):
     def _outputs_by_name(self):
         # A path has no name of its own.
         known = {getattr(output, "name", self.name): output for output in self._outputs}
-        aliases = ("output_name", "pipeline_output_name")
-        others = {getattr(output, alias, None): output for output in self._outputs for alias in aliases}
-        return {name: output for name, output in {**known, **others, **known}.items() if name is not None}
+        for output in self._outputs:
+            for alias in ("output_name", "pipeline_output_name"):
+                if getattr(output, alias, None) is not None:
+                    known.setdefault(getattr(output, alias), output)
+        return known
 
     def get_stdout_log(self):
         """Returns what the script printed."""
