@@ -1,10 +1,14 @@
 """Tracebacks of user code, as reports quote them."""
 
+import collections
+import io
 import sys
 import traceback
+import unittest.mock
 
 import pytest
 
+from gristmill import command_step
 from gristmill.errors import user_traceback
 
 
@@ -72,3 +76,30 @@ def test_stack_is_read_once_for_failures_at_one_place(monkeypatch):
     other = error_of(CASES["plain"])
     other.args = ("worse",)
     assert user_traceback(other) == first.replace("ValueError: bad", "ValueError: worse")
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_error_of_a_command_is_found_however_it_was_written(size):
+    """Interpreters write a traceback in small parts, and a busy machine reads each of them alone."""
+    printed = "".join(f"line {number}\n" for number in range(200)) + (
+        'Traceback (most recent call last):\n  File "make.py", line 2, in <module>\n    json.loads("{ü")\n'
+        "json.decoder.JSONDecodeError: Expecting property name\n"
+    )
+    source = io.BytesIO(printed.encode())
+    tail = collections.deque(maxlen=command_step.TAIL_LINES)
+    shown = io.StringIO()
+    with unittest.mock.patch.object(command_step, "READ_BYTES", size):
+        command_step._copy(source, shown, tail)
+    assert shown.getvalue() == printed
+    error = command_step._failure("python make.py", 1, "".join(tail).splitlines())
+    assert type(error).__name__ == "JSONDecodeError"
+    assert str(error).startswith("Expecting property name; the command ended with exit status 1")
+
+
+def test_line_that_does_not_end_is_kept_in_part():
+    tail = collections.deque(maxlen=command_step.TAIL_LINES)
+    for _ in range(1000):
+        command_step._remember(tail, "x" * 10)
+    command_step._remember(tail, "y\nz")
+    first, last = tail
+    assert (len(first), first[-2:], last) == (command_step.LINE_CHARACTERS_MAX, "y\n", "z")

@@ -20,6 +20,8 @@ DRAIN_SECONDS = 10
 """Time to read what the command has written, once it has ended."""
 TAIL_LINES = 50
 """The last lines of standard error that are searched for the error of the command."""
+LINE_CHARACTERS_MAX = 4096
+"""What is kept of the end of a line that came in parts."""
 
 __gristmill_activity__ = "the command"
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)): (.+)")
@@ -63,7 +65,16 @@ def _copy(source, target, tail=None):
         target.write(text)
         target.flush()
         if tail is not None:
-            tail.extend(text.splitlines(keepends=True))
+            _remember(tail, text)
+
+
+def _remember(tail, text):
+    """Adds text to the last lines, of which the last one may not have ended."""
+    lines = text.splitlines(keepends=True)
+    if lines and tail and tail[-1].splitlines() == [tail[-1]]:
+        # A program may write a line in many parts.
+        lines[0] = (tail.pop() + lines[0])[-LINE_CHARACTERS_MAX:]
+    tail.extend(lines)
 
 
 def _failure(command, status, lines):
