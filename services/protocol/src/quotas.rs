@@ -57,7 +57,7 @@ pub struct Contender {
 }
 
 /// A limit that is reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Full {
     /// The owner that it holds for; `None`: the whole target.
     pub owner: Option<String>,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::wear::memory;
 
 /// What each node of a job must have (`requires`). Zero: any number.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Requirements {
     /// GPUs.
@@ -87,7 +87,7 @@ pub struct Unfit {
 }
 
 /// What a node offers to jobs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Offer {
     /// GPUs.

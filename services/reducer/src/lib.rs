@@ -25,6 +25,7 @@
 //! | the progress of a killed reducer | `committed.rs` |
 //! | what the model of the protocol calls | `parts.rs` |
 //! | how one process serves all jobs of a target | `service.rs` |
+//! | which node works on which job (nodes still decide this alone: `worker/src/node/roster.rs`) | `schedule.rs` |
 //!
 //! Deliberately absent: any knowledge of queue backends, of how rows are made, and of how mini-batches reach workers.
 //! The only descriptors that it publishes are second starts, which a job can lose.
@@ -55,6 +56,7 @@ mod progress;
 mod receive;
 mod rejects;
 mod reports;
+pub mod schedule;
 mod service;
 mod speculation;
 mod stalls;

@@ -1,0 +1,233 @@
+//! The schedule of a compute target: which node works on which job, with how many processes and which GPUs.
+//!
+//! Nodes describe themselves ([`NodeState`]), and jobs what they can use ([`Demand`]). `reducer::schedule` computes a
+//! [`Schedule`] from both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Full, JobSpec, Offer, Priority, Requirements, Unfit};
+
+/// What a node has, and what it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeState {
+    /// Name, unique among the nodes of a target.
+    pub name: String,
+    /// What it offers to jobs.
+    pub offer: Offer,
+    /// Processes of any job, whatever the job asks for; `None`: as many as it asks for.
+    pub process_count: Option<u32>,
+    /// Number of the schedule that it follows.
+    pub schedule: u64,
+    /// Whether it takes work. A node that drains, or was not heard from for a while, does not.
+    pub accepts_work: bool,
+    /// The jobs that have processes on it, by id.
+    pub jobs: BTreeMap<String, Running>,
+    /// The jobs that it cannot prepare.
+    pub unable: BTreeSet<String>,
+}
+
+/// What a job has on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Running {
+    /// Processes, those that are about to end included.
+    pub processes: u32,
+    /// Whether one of its processes is ready for mini-batches.
+    pub is_ready: bool,
+    /// Whether it has ended a mini-batch on this node.
+    pub has_ended_one: bool,
+    /// GPUs on which it keeps failing.
+    pub failing_gpus: BTreeSet<u32>,
+}
+
+/// What a job can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Job id.
+    pub job_id: String,
+    /// Person or team whose quota the job counts towards.
+    pub owner: String,
+    /// Weight among other jobs.
+    pub priority: Priority,
+    /// When it was enqueued, milliseconds since the epoch.
+    pub enqueued_at: u64,
+    /// What each of its nodes must offer.
+    pub requires: Requirements,
+    /// Nodes that may work on it at a time; `None`: all.
+    pub node_count: Option<u32>,
+    /// Largest part of a node, in percent.
+    pub max_share: Option<u32>,
+    /// Processes on a node; `None`: as many as the node runs.
+    pub process_count_per_node: Option<u32>,
+    /// GPUs of its processes.
+    pub gpus: GpuDemand,
+    /// Mini-batches that have not ended.
+    pub unfinished: u64,
+}
+
+/// How many GPUs the processes of a job have. A GPU belongs to one job at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GpuDemand {
+    /// One for each process on a node with GPUs; none elsewhere.
+    #[default]
+    WherePresent,
+    /// Each process has this many of its own.
+    Each(u32),
+    /// This many processes share each GPU.
+    Shared(u32),
+}
+
+impl Demand {
+    /// Returns the demand of a job that was enqueued at this time.
+    pub fn of(spec: &JobSpec, priority: Priority, enqueued_at: u64, unfinished: u64) -> Self {
+        let gpus = match (spec.gpus_per_process, spec.process_count_per_gpu) {
+            (Some(gpus), _) => GpuDemand::Each(gpus),
+            (None, Some(processes)) => GpuDemand::Shared(processes),
+            (None, None) if spec.requires.gpus > 0 => GpuDemand::Each(1),
+            (None, None) => GpuDemand::WherePresent,
+        };
+        Self {
+            job_id: spec.job_id.clone(),
+            owner: spec.owner.clone(),
+            priority,
+            enqueued_at,
+            requires: spec.requires.clone(),
+            node_count: spec.node_count,
+            max_share: spec.max_share,
+            process_count_per_node: spec.process_count_per_node,
+            gpus,
+            unfinished,
+        }
+    }
+}
+
+/// Which node works on which job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Schedule {
+    /// Its number. The first schedule of a target is 1.
+    pub number: u64,
+    /// When it was computed, by the clock of the store, milliseconds since the epoch.
+    pub made_at: u64,
+    /// What each node works on, ordered by node and job.
+    pub allocations: Vec<Allocation>,
+    /// What nodes must end and have not confirmed, ordered by node and job.
+    pub revoked: Vec<Revoked>,
+    /// The jobs that have not ended, ordered by id.
+    pub jobs: Vec<ScheduledJob>,
+}
+
+/// What a node has for a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Allocation {
+    /// Name of the node.
+    pub node: String,
+    /// Job id.
+    pub job_id: String,
+    /// Processes, one at least.
+    pub processes: u32,
+    /// GPUs that only these processes use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<u32>,
+}
+
+/// Processes that a node must end. The node confirms it by following the schedule `since` or a later one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revoked {
+    /// Name of the node.
+    pub node: String,
+    /// Job id.
+    pub job_id: String,
+    /// Processes that the node may still have.
+    pub processes: u32,
+    /// Number of the first schedule without them.
+    pub since: u64,
+}
+
+/// What a schedule says of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScheduledJob {
+    /// Job id.
+    pub job_id: String,
+    /// Whether it may have processes: no limit of jobs at a time is in its way.
+    pub is_admitted: bool,
+    /// Whether it has had its first slice.
+    pub had_slice: bool,
+    /// Whether it lost its processes before its slice was over. The slice continues.
+    pub was_interrupted: bool,
+    /// How long it was served in this slice before the interruption, in milliseconds.
+    pub served: u64,
+    /// Since when it has had a ready process without interruption, milliseconds since the epoch.
+    pub served_since: Option<u64>,
+    /// Whether it has ended a mini-batch since then.
+    pub has_ended_one: bool,
+    /// Since when it has had no process, milliseconds since the epoch.
+    pub waits_since: Option<u64>,
+    /// Why it has none.
+    pub waits_for: Option<WaitsFor>,
+}
+
+/// Why a job has no process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// A limit of jobs at a time.
+    Quota(Full),
+    /// Its owner runs as many mini-batches as the quota allows.
+    InFlight {
+        /// The owner.
+        owner: String,
+        /// The limit.
+        limit: u32,
+    },
+    /// No worker runs.
+    Worker,
+    /// No worker meets its requirements.
+    FittingWorker(Unfit),
+    /// The workers that meet its requirements cannot prepare it, or have too few working GPUs.
+    AbleWorker {
+        /// Number of these workers.
+        workers: u64,
+    },
+    /// Nodes that may not work on it any more still have processes of it.
+    EarlierNodes,
+    /// Other jobs have all processes or GPUs that it could use.
+    OtherJobs {
+        /// Number of jobs that wait and begin before it.
+        ahead: u64,
+    },
+}
+
+/// `other jobs have all processes that it could use; 2 jobs are ahead of it`
+impl fmt::Display for WaitsFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quota(full) => write!(f, "{full}"),
+            Self::InFlight { owner, limit } => {
+                write!(f, "owner {owner} has {limit} of {limit} mini-batches in flight (quota of the target)")
+            }
+            Self::Worker => f.write_str("no worker is running; start one with `gristmill worker`"),
+            Self::FittingWorker(Unfit { requires, nodes: 1, nearest, lacks }) => {
+                write!(f, "no worker has {requires}; the only one, {nearest}, lacks: {lacks}")
+            }
+            Self::FittingWorker(Unfit { requires, nodes, nearest, lacks }) => {
+                write!(f, "none of {nodes} workers has {requires}; the nearest, {nearest}, lacks: {lacks}")
+            }
+            Self::AbleWorker { workers: 1 } => f.write_str("the only worker that fits cannot prepare the job"),
+            Self::AbleWorker { workers } => write!(f, "none of the {workers} workers that fit can prepare the job"),
+            Self::EarlierNodes => f.write_str("workers that ran it before still have processes of it"),
+            Self::OtherJobs { ahead: 0 } => f.write_str("other jobs have all processes that it could use"),
+            Self::OtherJobs { ahead: 1 } => {
+                f.write_str("other jobs have all processes that it could use; 1 job is ahead of it")
+            }
+            Self::OtherJobs { ahead } => {
+                write!(f, "other jobs have all processes that it could use; {ahead} jobs are ahead of it")
+            }
+        }
+    }
+}
