@@ -180,6 +180,20 @@ def test_side_inputs_are_paths_and_datasets(named, tmp_path):
     )
 
 
+def test_error_of_a_version_lists_those_of_table_and_register(named):
+    assert (
+        named("""
+    from azureml.exceptions import UserErrorException
+    Dataset.File.from_files("old.csv").register(ws, "versions")
+    try:
+        Dataset.get_by_name(ws, "versions", version=3)
+    except UserErrorException as error:
+        print(str(error).partition(":")[2].partition(")")[0])
+    """)
+        == " 1, 2, 10\n"
+    )
+
+
 def test_name_that_a_driver_registers_is_known_to_it(named):
     assert named("""
     import warnings
@@ -204,7 +218,12 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
             'data none has no place here (known: images, sales, sales:1, table, versions:10, versions:2): add the line '
             '`none = "PATH OR URL"` below [azureml.data] in gristmill.toml',
         ),
-        ('Dataset.get_by_name(ws, "versions", version=3)', '`"versions:3" = "PATH OR URL"`'),
+        (
+            'Dataset.get_by_name(ws, "versions", version=3)',
+            'data versions has no version 3 (versions: 2, 10): ask for one of these, or add the line '
+            '`"versions:3" = "PATH OR URL"` below [azureml.data] in gristmill.toml',
+        ),
+        ('Dataset.File.from_files("azureml:versions:3").to_path()', "data versions has no version 3 (versions: 2, 10)"),
         ('Datastore.get(ws, "none")', "below [azureml.datastores] in gristmill.toml"),
         ('Datastore.get(ws, "far").upload("sales")', "which a script cannot reach: make it an input or the output"),
         ('Datastore.get(ws, "blobs").mount()', "Datastore.mount is not supported by the stand-in"),

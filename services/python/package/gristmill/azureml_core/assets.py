@@ -27,13 +27,17 @@ def names():
 
 
 def versions(name):
-    """Returns the versions of a name, oldest first, in the order of the command line: texts, then numbers by size."""
+    """Returns the versions of a name, oldest first, in the order of the command line."""
     try:
         found = os.listdir(folder_of(name))
     except (OSError, ValueError):
         return []
-    texts = [file[:-5] for file in found if file.endswith(".json")]
-    return sorted(texts, key=lambda text: (1, int(text), "") if text.isdigit() else (0, 0, text))
+    return sorted((file[:-5] for file in found if file.endswith(".json")), key=order)
+
+
+def order(version):
+    """Returns the key that sorts versions: texts, then numbers by size."""
+    return (1, int(version), "") if version.isdigit() else (0, 0, version)
 
 
 def find(name, version=None):
