@@ -404,6 +404,33 @@ def test_registered_datasets_keep_their_kind_and_their_steps(folder):
     ]
 
 
+def test_name_of_another_dataset_needs_a_new_version(folder):
+    write({"t/a.csv": "x\n1\n", "u/b.csv": "x\n2\n"})
+    said = drive(
+        SETUP
+        + """
+    from azureml.exceptions import UserErrorException
+    table = Dataset.Tabular.from_delimited_files("t/*.csv")
+    for made, other in ((Dataset.File.from_files("t/"), Dataset.File.from_files("u/")), (table, table.take(1)),
+                        (Dataset.File.from_files("t/*.csv"), table)):
+        name = "d" + str(len(ws.datasets))
+        print(made.register(ws, name).version, made.register(ws, name).version)
+        try:
+            other.register(ws, name)
+        except UserErrorException as error:
+            print(error)
+        print(Dataset.get_by_name(ws, name).version, other.register(ws, name, create_new_version=True).version)
+    """
+    )
+    for number in range(3):
+        assert said.splitlines()[3 * number : 3 * number + 3] == [
+            "1 1",
+            f"There is already a dataset registered under name d{number}, whose newest version 1 differs from this "
+            "one: pass create_new_version=True to register this one as a new version",
+            "1 2",
+        ]
+
+
 def test_environments_of_drivers(folder):
     write(
         {

@@ -73,10 +73,11 @@ class AbstractDataset:
         self.id = f"{name}:{version}" if name else None
 
     def register(self, workspace, name, description=None, tags=None, create_new_version=False):
-        """Returns it under a name of this machine, which ``get_by_name`` and ``azureml:NAME`` find."""
+        """Returns it under a name of this machine, which ``get_by_name`` and ``azureml:NAME`` find. As in the SDK, a
+        name that has another dataset needs ``create_new_version``."""
         made = copy.copy(self)
         made.name, made.description, made.tags = name, description, dict(tags or {})
-        version = self._register(name)
+        version = self._register(name, create_new_version)
         made.version = int(version) if version.isdigit() else version
         made.id = f"{name}:{made.version}"
         if name in names.table("data"):
@@ -127,12 +128,12 @@ class FileDataset(AbstractDataset):
         """The names in the partition format."""
         return _names_in(self._partition_format)
 
-    def _register(self, name):
+    def _register(self, name, create_new_version=True):
         kind = next(iter(self._paths[0]))
         if len(self._paths) == 1 and kind != "pattern" and self._partition_format is None:
-            return assets.register(name, self._places()[0], f"uri_{kind}")
+            return assets.register(name, self._places()[0], f"uri_{kind}", create_new_version)
         steps = [{_PARTITIONS: self._partition_format}] if self._partition_format else []
-        return assets.register_table(name, _table_text(self._entries(), steps))
+        return assets.register_table(name, _table_text(self._entries(), steps), create_new_version)
 
     def to_path(self):
         """Returns the paths of the files from their common folder."""
@@ -211,7 +212,7 @@ class TabularDataset(AbstractDataset):
             made = FileDatasetFactory.from_files(folder + "/", partition_format=form)
         else:
             made = TabularDatasetFactory.from_parquet_files(folder + "/", partition_format=form)
-        return made.register(None, name) if name else made
+        return made.register(None, name, create_new_version=True) if name else made
 
     def script_path(self):
         """Returns what a script gets: a folder with a file ``MLTable``."""
@@ -226,8 +227,8 @@ class TabularDataset(AbstractDataset):
             os.replace(beside, path)
         return folder
 
-    def _register(self, name):
-        return assets.register_table(name, _table_text(*self._described()))
+    def _register(self, name, create_new_version=True):
+        return assets.register_table(name, _table_text(*self._described()), create_new_version)
 
     def _described(self):
         """Returns the paths and the steps, as a file ``MLTable`` has them."""
@@ -279,8 +280,8 @@ class RegisteredDataset(TabularDataset, FileDataset):
         """Returns what a script gets: its place, or with steps a folder with a file ``MLTable``."""
         return TabularDataset.script_path(self) if self._steps else self._places()[0]
 
-    def _register(self, name):
-        return (TabularDataset if self._steps else FileDataset)._register(self, name)
+    def _register(self, name, create_new_version=True):
+        return (TabularDataset if self._steps else FileDataset)._register(self, name, create_new_version)
 
     def _described(self):
         kind = self._format()
@@ -412,7 +413,7 @@ class TabularDatasetFactory:
         os.makedirs(folder, exist_ok=True)
         dataframe.to_parquet(os.path.join(folder, f"{name}.parquet"), index=False)
         made = TabularDatasetFactory.from_parquet_files(os.path.join(folder, f"{name}.parquet"))
-        return made.register(None, name, description, tags)
+        return made.register(None, name, description, tags, create_new_version=True)
 
 
 class Dataset:
