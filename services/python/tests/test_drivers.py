@@ -349,6 +349,45 @@ def test_table_is_divided_by_its_values(folder):
     ]
 
 
+def test_missing_and_unusual_values_of_keys_come_back(folder):
+    write(
+        {
+            "sales.csv": "_shop,city,number,n\na/b,x,1,1\n..,,2,2\n50%,_y,,3\n",
+            "Code/show.py": """
+                def run(frame):
+                    return [frame.iloc[[row]].to_json(orient="records") for row in range(len(frame))]
+            """,
+        }
+    )
+    said = drive(
+        SETUP
+        + NAMED
+        + """
+    import pyarrow.dataset
+    table = Dataset.Tabular.from_delimited_files("sales.csv")
+    parts = table.partition_by(["_shop", "city", "number"], (ws.get_default_datastore(), "parts"), name="parts")
+    frame = parts.to_pandas_dataframe().sort_values("n")
+    print(*frame.to_dict("records"), sep="\\n")
+    root = parts.job_input()["path"]
+    folder = next(iter(json.load(open(root + "/MLTable"))["paths"][0].values()))
+    found = pyarrow.dataset.dataset(folder, partitioning="hive").to_table().sort_by("n").to_pydict()
+    print(found["city"], found["number"])
+    prs = config(entry_script="show.py", mini_batch_size=None, partition_keys=parts.partition_keys)
+    step = ParallelRunStep(name="show", inputs=[parts.as_named_input("p")], parallel_run_config=prs, output="out")
+    Experiment(ws, "e").submit(step).wait_for_completion(show_output=False)
+    rows = sorted(json.loads(line)[0]["n"] for line in open("out/parallel_run_step.txt"))
+    print(rows, [row for line in open("out/parallel_run_step.txt") for row in json.loads(line) if row["n"] == 2])
+    """.replace("import pyarrow", "import json, pyarrow", 1)
+    )
+    assert said.splitlines() == [
+        "{'n': 1, '_shop': 'a/b', 'city': 'x', 'number': '1'}",
+        "{'n': 2, '_shop': '..', 'city': None, 'number': '2'}",
+        "{'n': 3, '_shop': '50%', 'city': '_y', 'number': None}",
+        "['x', None, '_y'] [1, 2, None]",
+        "[1, 2, 3] [{'n': 2, '_shop': '..', 'city': None, 'number': '2'}]",
+    ]
+
+
 def test_size_of_mini_batches_tells_files_from_tables(folder):
     write({"csv/a.csv": "x\n1\n", "csv/b.csv": "x\n2\n"})
     Path("gristmill.toml").write_text(Path("gristmill.toml").read_text() + '[azureml.data]\nsales = "csv"\n')
@@ -568,6 +607,9 @@ REFUSED = {
     "Experiment(ws, 'e').submit('script')": "submit takes a Pipeline, a ParallelRunStep or a PythonScriptStep here",
     "Dataset.Tabular.from_delimited_files('a.csv').partition_by(['x'], (Datastore(ws, 'images_store'), ''))": (
         "there is no column x (columns: y)"
+    ),
+    "Dataset.Tabular.from_delimited_files('a.csv').partition_by(['y'], (Datastore(ws, 'images_store'), ''))": (
+        "every column is a key, so that the files would have none: leave a key out"
     ),
     "ParallelRunConfig.load_yaml(ws, 'gristmill.yml')": "has no key parallel_run_config, which holds all others",
 }

@@ -5,6 +5,7 @@ import copy
 import fnmatch
 import hashlib
 import json
+import numbers
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from gristmill.azureml_core.folders import home_folder
 from gristmill.azureml_core.unsupported import unsupported
 from gristmill.mltable import definition
 from gristmill.mltable.files import DEFINITION, absolute, files_of
+from gristmill.mltable.partitions import MISSING
 from gristmill.mltable.table import MLTable
 
 _FORMATS = {"csv": "read_delimited", "tsv": "read_delimited", "jsonl": "read_json_lines", "parquet": "read_parquet"}
@@ -199,15 +201,17 @@ class TabularDataset(AbstractDataset):
         missing = [key for key in partition_keys if key not in frame.columns]
         if missing:
             raise ValueError(f"partition_by: there is no column {missing[0]} (columns: {', '.join(frame.columns)})")
+        if len(partition_keys) == len(frame.columns):
+            raise ValueError("partition_by: every column is a key, so that the files would have none: leave a key out")
+        # The lists of files leave out folders that begin with a point or an underscore.
+        names_ = [key.lstrip("._") for key in partition_keys]
         for values, rows in frame.groupby(list(partition_keys), sort=True, dropna=False):
-            parts = [str(value) for value in values]
-            for key, part in zip(partition_keys, parts, strict=True):
-                if "/" in part or part in ("", ".", ".."):
-                    raise ValueError(f"partition_by: the value {part!r} of {key} cannot be the name of a folder")
+            parts = [f"{key}={_folder_text(value, key)}" for key, value in zip(names_, values, strict=True)]
             place = os.path.join(folder, *parts)
             os.makedirs(place)
             rows.drop(columns=list(partition_keys)).to_parquet(os.path.join(place, "rows.parquet"), index=False)
-        form = "/" + "/".join(f"{{{key}}}" for key in partition_keys) + "/rows.parquet"
+        form = "".join(f"/{name}={{{key}}}" for name, key in zip(names_, partition_keys, strict=True))
+        form += "/rows.parquet"
         if partition_as_file_dataset:
             made = FileDatasetFactory.from_files(folder + "/", partition_format=form)
         else:
@@ -489,6 +493,20 @@ def _folder_of(kind, content):
 
 def _format_of(partitions):
     return partitions.get("partition_format") if isinstance(partitions, dict) else partitions
+
+
+def _folder_text(value, key):
+    """Returns a value of a column as Hive writes it in the name of a folder."""
+    import pandas
+
+    if pandas.isna(value):
+        return MISSING
+    # A whole number beside missing ones is a float.
+    is_whole = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral) and value == value // 1
+    text = str(int(value)) if is_whole else str(value)
+    if not text:
+        raise ValueError(f"partition_by: column {key} has an empty text, which cannot name a folder: replace it")
+    return re.sub(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]", lambda sign: f"%{ord(sign[0]):02X}", text)
 
 
 def _names_in(partition_format):
