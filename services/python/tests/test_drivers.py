@@ -349,6 +349,23 @@ def test_table_is_divided_by_its_values(folder):
     ]
 
 
+def test_other_rows_are_another_version_of_the_parts(folder):
+    write({"t/a.csv": "k,n\nx,1\ny,2\n"})
+    said = drive(
+        SETUP
+        + """
+    table, to = Dataset.Tabular.from_delimited_files("t/a.csv"), (ws.get_default_datastore(), "parts")
+    for made in (table, table, table.take(1)):
+        print(made.partition_by(["k"], to, name="parts").version, made.partition_by(["k"], to)._places())
+    for version in (1, 2):
+        print(Dataset.get_by_name(ws, "parts", version).to_pandas_dataframe()["n"].tolist())
+    """
+    )
+    first, again, other, *rows = said.splitlines()
+    assert (first[:2], other[:2], rows) == ("1 ", "2 ", ["[1, 2]", "[1]"])
+    assert first == again != other
+
+
 def test_missing_and_unusual_values_of_keys_come_back(folder):
     write(
         {
@@ -611,13 +628,16 @@ REFUSED = {
     "Dataset.Tabular.from_delimited_files('a.csv').partition_by(['y'], (Datastore(ws, 'images_store'), ''))": (
         "every column is a key, so that the files would have none: leave a key out"
     ),
+    "Dataset.Tabular.from_delimited_files('b.csv').partition_by(['y'], (Datastore(ws, 'images_store'), ''))": (
+        "the table has no rows, so that no file can be written: check its paths"
+    ),
     "ParallelRunConfig.load_yaml(ws, 'gristmill.yml')": "has no key parallel_run_config, which holds all others",
 }
 
 
 @pytest.mark.parametrize("call", REFUSED)
 def test_what_needs_a_workspace_is_refused_by_name(folder, call):
-    write({"a.csv": "y\n1\n", "gristmill.yml": "a: 1\n"})
+    write({"a.csv": "y\n1\n", "b.csv": "y,z\n", "gristmill.yml": "a: 1\n"})
     assert REFUSED[call] in drive(SETUP + f"\n    {call}\n", fails=True).strip().splitlines()[-1]
 
 

@@ -194,22 +194,31 @@ class TabularDataset(AbstractDataset):
     def partition_by(self, partition_keys, target, name=None, show_progress=True, partition_as_file_dataset=False):
         """Writes the rows as a Parquet file for each combination of values, and returns the dataset of these files."""
         store, path = (target.datastore, target.path_on_datastore) if isinstance(target, DataPath) else target
-        folder = os.path.join(store._folder("partition_by", path), name or uuid.uuid4().hex[:8])
-        # What an earlier call has left would be read, too.
-        shutil.rmtree(folder, ignore_errors=True)
+        root = os.path.join(store._folder("partition_by", path), name or "")
+        # Lists of files leave it out.
+        written = os.path.join(root, f".{uuid.uuid4().hex}")
         frame = self.to_pandas_dataframe()
         missing = [key for key in partition_keys if key not in frame.columns]
         if missing:
             raise ValueError(f"partition_by: there is no column {missing[0]} (columns: {', '.join(frame.columns)})")
         if len(partition_keys) == len(frame.columns):
             raise ValueError("partition_by: every column is a key, so that the files would have none: leave a key out")
+        if frame.empty:
+            raise ValueError("partition_by: the table has no rows, so that no file can be written: check its paths")
         # The lists of files leave out folders that begin with a point or an underscore.
         names_ = [key.lstrip("._") for key in partition_keys]
         for values, rows in frame.groupby(list(partition_keys), sort=True, dropna=False):
             parts = [f"{key}={_folder_text(value, key)}" for key, value in zip(names_, values, strict=True)]
-            place = os.path.join(folder, *parts)
+            place = os.path.join(written, *parts)
             os.makedirs(place)
             rows.drop(columns=list(partition_keys)).to_parquet(os.path.join(place, "rows.parquet"), index=False)
+        # The files of other rows stay: earlier versions have them, and steps may still read them.
+        folder = os.path.join(root, _digest_of(written))
+        try:
+            os.rename(written, folder)
+        except OSError:
+            # The same rows are there.
+            shutil.rmtree(written)
         form = "".join(f"/{name}={{{key}}}" for name, key in zip(names_, partition_keys, strict=True))
         form += "/rows.parquet"
         if partition_as_file_dataset:
@@ -493,6 +502,19 @@ def _folder_of(kind, content):
 
 def _format_of(partitions):
     return partitions.get("partition_format") if isinstance(partitions, dict) else partitions
+
+
+def _digest_of(folder):
+    """Returns a text that stands for the files of a folder."""
+    digest = hashlib.blake2b(digest_size=8)
+    for root, folders, files in os.walk(folder):
+        folders.sort()
+        for path in (os.path.join(root, name) for name in sorted(files)):
+            with open(path, "rb") as file:
+                content = file.read()
+            digest.update(f"{os.path.relpath(path, folder)}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()
 
 
 def _folder_text(value, key):
