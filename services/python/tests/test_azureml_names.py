@@ -228,6 +228,10 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
         ('Datastore.get(ws, "far").upload("sales")', "which a script cannot reach: make it an input or the output"),
         ('Datastore.get(ws, "blobs").mount()', "Datastore.mount is not supported by the stand-in"),
         ('Dataset.get_by_name(ws, "sales").to_spark_dataframe()', "RegisteredDataset.to_spark_dataframe is not"),
+        (
+            'Dataset.get_by_name(ws, "sales").keep_columns(["key"], validate=True)',
+            "InvalidTable: keep_columns: the table has no column key; it has k, v",
+        ),
         ('Dataset.get_by_name(ws, "images").to_pandas_dataframe()', "is no table: its first file is "),
         ('from azureml.data.dataset_factory import DataType; DataType.to_float(decimal_mark=",")', "mark is a point"),
         ('Dataset.File.from_files("azureml:none:1").to_path()', '`"none:1" = "PATH OR URL"`'),

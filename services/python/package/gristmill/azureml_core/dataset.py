@@ -261,7 +261,10 @@ class TabularDataset(AbstractDataset):
 
     def keep_columns(self, columns, validate=False):
         """Returns these columns."""
-        return self._with("keep_columns", columns)
+        made = self._with("keep_columns", columns)
+        if validate:
+            made.take(1).to_pandas_dataframe()
+        return made
 
     def drop_columns(self, columns):
         """Returns the other columns."""
