@@ -206,6 +206,31 @@ def test_types_are_converted(tmp_path, columns, kind, values, dtype):
     assert ([None if pandas.isna(value) else value for value in found], str(found.dtype)) == (values, dtype)
 
 
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        ("int", {"1_000": None, " 5 ": 5, "٣": None, "+3": 3, "1e3": 1000, "x": None}),
+        ("float", {"1_000": None, " .5": 0.5, "٣": None, "1.": 1.0, "-inf": -numpy.inf, "1e": None}),
+        ("boolean", {"T": True, " true": True, "N": False, "0": False, "on": None, "FALSE": False, "1.0": None}),
+        (
+            "{boolean: {true_values: ['yes'], false_values: ['no']}}",
+            {" yes": True, "YES": None, "no": False, "true": None},
+        ),
+    ],
+)
+def test_texts_are_converted_as_the_original_converts_them(tmp_path, kind, cells):
+    text = "k,v\n" + "".join(f"r,{cell}\n" for cell in cells)
+    step = f"convert_column_types: [{{columns: v, column_type: {kind}}}]"
+    place = folder(tmp_path, {"1.csv": text}, step, settings="infer_column_types: false")
+    found = mltable.load(str(place)).to_pandas_dataframe()["v"]
+    assert [None if pandas.isna(value) else value for value in found] == list(cells.values())
+
+
+def test_digits_of_other_scripts_are_text(tmp_path):
+    place = folder(tmp_path, {"1.csv": "a,b\n٣,1_000\n"})
+    assert mltable.load(str(place)).to_pandas_dataframe().to_dict("list") == {"a": ["٣"], "b": ["1_000"]}
+
+
 def test_columns_from_paths(tmp_path):
     step = "extract_columns_from_partition_format: {partition_format: '{Store}/{Brand}/{file}.{ext}'}"
     place = folder(tmp_path, PARTS, step, "drop_columns: [Path, file, ext]", paths="pattern: ./**/*.csv")
