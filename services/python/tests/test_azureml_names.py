@@ -79,6 +79,21 @@ def test_files_of_datasets(named, tmp_path):
     assert (tmp_path / "copy/one/1.png").exists()
 
 
+def test_mounted_folder_has_the_files_of_the_dataset_alone(named):
+    assert named("""
+    open("sales/notes.txt", "w").write("n")
+    for paths in ("sales/*.csv", "sales/a.csv", ["sales/a.csv", "old.csv"], "sales"):
+        with Dataset.File.from_files(paths).mount() as mounted:
+            found = [os.path.join(root, name) for root, _, names in os.walk(mounted.mount_point) for name in names]
+            print(sorted(os.path.relpath(path, mounted.mount_point) for path in found), len(open(found[0]).read()) > 0)
+    """).splitlines() == [
+        "['a.csv', 'b.csv'] True",
+        "['a.csv'] True",
+        "['old.csv', 'sales/a.csv'] True",
+        "['a.csv', 'b.csv', 'notes.txt'] True",
+    ]
+
+
 def test_models_of_the_table(named, tmp_path):
     models = {"net": str(tmp_path / "images"), "far": "s3://bucket/net", "old:1": str(tmp_path / "old.csv")}
     tables = {"GRISTMILL_AZUREML_NAMES": json.dumps({"models": models})}

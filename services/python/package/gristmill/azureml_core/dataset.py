@@ -155,21 +155,21 @@ class FileDataset(AbstractDataset):
         return copied
 
     def mount(self, mount_point=None, **_):
-        """Returns a context with the folder of the files, which are where they are."""
-        return MountContext(self._root())
+        """Returns a context with a folder of the files alone: their own, or one with links."""
+        if len(self._paths) == 1 and "folder" in self._paths[0]:
+            return MountContext(self._root())
+        # The home folder of a worker may not be writable.
+        return MountContext(_linked(self._links(), tempfile.mkdtemp(prefix="dataset-")))
 
     def script_path(self):
         """Returns what a script gets: the file or folder; of several paths or a pattern, a folder with links."""
         if len(self._paths) == 1 and "pattern" not in self._paths[0]:
             return self._places()[0]
-        links = dict(zip(self.to_path(), [path for _, path in self._files()], strict=True))
-        folder = _folder_of("files", json.dumps(links))
-        for relative, path in links.items():
-            link = os.path.join(folder, relative.lstrip("/"))
-            os.makedirs(os.path.dirname(link), exist_ok=True)
-            if not os.path.islink(link):
-                os.symlink(path, link)
-        return folder
+        links = self._links()
+        return _linked(links, _folder_of("files", json.dumps(links)))
+
+    def _links(self):
+        return dict(zip(self.to_path(), [path for _, path in self._files()], strict=True))
 
     def job_input(self):
         """Returns the keys of one input of a job file, without its name."""
@@ -500,6 +500,16 @@ def _folder_of(kind, content):
     name = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
     folder = os.path.join(home_folder(), "functions", kind, name)
     os.makedirs(folder, exist_ok=True)
+    return folder
+
+
+def _linked(links, folder):
+    """Returns a folder, in which it has made links to files at these relative paths."""
+    for relative, path in links.items():
+        link = os.path.join(folder, relative.lstrip("/"))
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        if not os.path.islink(link):
+            os.symlink(path, link)
     return folder
 
 
