@@ -182,6 +182,21 @@ def test_datastores_are_folders(named, tmp_path):
     assert (tmp_path / "home/datastores/workspaceblobstore/old.csv").exists()
 
 
+def test_copies_that_do_not_replace_other_content_say_so(named, tmp_path):
+    said = named("""
+    import warnings
+    store = Datastore.get(ws, "blobs")
+    for overwrite in (False, False, True):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            store.upload_files(["old.csv"], target_path="up", overwrite=overwrite)
+        print(*[one.message for one in seen], open("blobs/up/old.csv").read().splitlines()[1])
+        open("old.csv", "a").write("more,1\\n") if not seen else open("old.csv", "w").write("k,v\\nnew,1\\n")
+    """)
+    stays = f"{tmp_path}/blobs/up/old.csv stays, and differs from old.csv: pass overwrite=True to replace it"
+    assert said.splitlines() == ["old,0.5", f"{stays} old,0.5", "new,1"]
+
+
 def test_side_inputs_are_paths_and_datasets(named, tmp_path):
     assert (
         named(
