@@ -197,6 +197,18 @@ def test_copies_that_do_not_replace_other_content_say_so(named, tmp_path):
     assert said.splitlines() == ["old,0.5", f"{stays} old,0.5", "new,1"]
 
 
+def test_frames_are_registered_at_every_form_of_a_target(named):
+    assert named("""
+    import pandas
+    from azureml.data.datapath import DataPath
+    store = Datastore.get(ws, "blobs")
+    for value, target in enumerate((store, (store, "frames"), DataPath(store, "frames"))):
+        Dataset.Tabular.register_pandas_dataframe(pandas.DataFrame({"a": [value]}), target, "frame")
+        print(Dataset.get_by_name(ws, "frame").to_pandas_dataframe()["a"].tolist())
+    print(sorted(os.listdir("blobs")))
+    """).splitlines() == ["[0]", "[1]", "[2]", "['frame', 'frames', 'in']"]
+
+
 def test_side_inputs_are_paths_and_datasets(named, tmp_path):
     assert (
         named(

@@ -193,7 +193,7 @@ class TabularDataset(AbstractDataset):
 
     def partition_by(self, partition_keys, target, name=None, show_progress=True, partition_as_file_dataset=False):
         """Writes the rows as a Parquet file for each combination of values, and returns the dataset of these files."""
-        store, path = (target.datastore, target.path_on_datastore) if isinstance(target, DataPath) else target
+        store, path = _store_and_path(target)
         root = os.path.join(store._folder("partition_by", path), name or "")
         # Lists of files leave it out.
         written = os.path.join(root, f".{uuid.uuid4().hex}")
@@ -356,7 +356,7 @@ class FileDatasetFactory:
     @staticmethod
     def upload_directory(src_dir, target, pattern=None, overwrite=False, show_progress=True):
         """Copies the files of a folder to a place in a datastore, and returns them as a dataset."""
-        place = target if isinstance(target, DataPath) else DataPath(*target)
+        place = DataPath(*_store_and_path(target))
         found = [os.path.join(root, name) for root, _, names_ in os.walk(src_dir) for name in names_]
         chosen = [path for path in found if pattern is None or fnmatch.fnmatch(os.path.relpath(path, src_dir), pattern)]
         place.datastore.upload_files(chosen, src_dir, place.path_on_datastore, overwrite)
@@ -423,7 +423,7 @@ class TabularDatasetFactory:
     @staticmethod
     def register_pandas_dataframe(dataframe, target, name, description=None, tags=None, show_progress=True):
         """Writes a DataFrame to a place in a datastore, and returns it as a dataset."""
-        store, path = target if isinstance(target, tuple) else (target, name)
+        store, path = _store_and_path(target, name)
         # An earlier version keeps its rows.
         folder = os.path.join(store._folder("register_pandas_dataframe", path), uuid.uuid4().hex[:8])
         os.makedirs(folder, exist_ok=True)
@@ -511,6 +511,13 @@ def _linked(links, folder):
         if not os.path.islink(link):
             os.symlink(path, link)
     return folder
+
+
+def _store_and_path(target, path=""):
+    """Returns the datastore and the path of a target: both, a ``DataPath``, or a datastore alone."""
+    if isinstance(target, DataPath):
+        return target.datastore, target.path_on_datastore
+    return target if isinstance(target, tuple) else (target, path)
 
 
 def _format_of(partitions):
