@@ -209,6 +209,17 @@ def test_frames_are_registered_at_every_form_of_a_target(named):
     """).splitlines() == ["[0]", "[1]", "[2]", "['frame', 'frames', 'in']"]
 
 
+def test_choice_of_errors_that_has_no_effect_is_a_warning(named):
+    assert named("""
+    import warnings
+    for on_error in ("null", "fail"):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            Dataset.get_by_name(ws, "sales").to_pandas_dataframe(on_error=on_error)
+        print(*[str(one.message).partition(",")[0] for one in seen])
+    """).splitlines() == ["", "to_pandas_dataframe: on_error and out_of_range_datetime have no effect here"]
+
+
 def test_side_inputs_are_paths_and_datasets(named, tmp_path):
     assert (
         named(

@@ -249,6 +249,12 @@ class TabularDataset(AbstractDataset):
 
     def to_pandas_dataframe(self, on_error="null", out_of_range_datetime="null"):
         """Reads the dataset."""
+        if on_error != "null" or out_of_range_datetime != "null":
+            warnings.warn(
+                "to_pandas_dataframe: on_error and out_of_range_datetime have no effect here, and values that do not "
+                "fit are missing: look for missing values in the result",
+                stacklevel=2,
+            )
         return self._table().to_pandas_dataframe()
 
     def take(self, count):
