@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness import FAILED
+from harness import FAILED, INVALID
 
 FILES = {
     "1.csv": "a,b,c\n1,x,0\n2,,1\n",
@@ -115,3 +115,20 @@ def test_files_with_a_column_of_the_same_name_are_refused(workplace):
     inputs = [{"name": "data", "type": "tabular", "format": "mltable", "path": "sales"}]
     ended = workplace.job("def run(frame): return list(frame.n)", inputs=inputs).run(expect=FAILED)
     assert "the files have a column 'Path', and so has the column of their paths" in str(ended)
+
+
+@pytest.mark.parametrize("name", ["keep_columns", "drop_columns"])
+def test_unknown_column_is_an_error_of_a_step_and_a_warning_of_a_script(workplace, executable, name):
+    table = {"paths": [{"file": "a.csv"}], "transformations": ["read_delimited", {name: ["store", "prise"]}]}
+    workplace.write({"sales/a.csv": "store,price,n\n1,2,3\n", "sales/MLTable": json.dumps(table)})
+    workplace.write({"code/rows.py": ROWS, "load.py": ALL})
+    inputs = [{"name": "data", "type": "tabular", "format": "mltable", "path": "sales"}]
+    ended = workplace.job("def run(frame): return list(frame.n)", inputs=inputs).run(expect=INVALID)
+    assert 'found "prise"; allowed: store, price, n' in str(ended)
+    path = f"{executable.parent / 'python'}:{workplace.folder / 'code'}"
+    environment = {**workplace.environment, "PYTHONPATH": path}
+    loaded = subprocess.run(
+        [sys.executable, "load.py"], cwd=workplace.folder, env=environment, capture_output=True, text=True
+    )
+    assert loaded.returncode == 0
+    assert f"{name}: the table has no column prise; did you mean price?" in loaded.stderr

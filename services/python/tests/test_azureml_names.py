@@ -79,6 +79,21 @@ def test_files_of_datasets(named, tmp_path):
     assert (tmp_path / "copy/one/1.png").exists()
 
 
+def test_mounted_folder_has_the_files_of_the_dataset_alone(named):
+    assert named("""
+    open("sales/notes.txt", "w").write("n")
+    for paths in ("sales/*.csv", "sales/a.csv", ["sales/a.csv", "old.csv"], "sales"):
+        with Dataset.File.from_files(paths).mount() as mounted:
+            found = [os.path.join(root, name) for root, _, names in os.walk(mounted.mount_point) for name in names]
+            print(sorted(os.path.relpath(path, mounted.mount_point) for path in found), len(open(found[0]).read()) > 0)
+    """).splitlines() == [
+        "['a.csv', 'b.csv'] True",
+        "['a.csv'] True",
+        "['old.csv', 'sales/a.csv'] True",
+        "['a.csv', 'b.csv', 'notes.txt'] True",
+    ]
+
+
 def test_models_of_the_table(named, tmp_path):
     models = {"net": str(tmp_path / "images"), "far": "s3://bucket/net", "old:1": str(tmp_path / "old.csv")}
     tables = {"GRISTMILL_AZUREML_NAMES": json.dumps({"models": models})}
@@ -167,6 +182,44 @@ def test_datastores_are_folders(named, tmp_path):
     assert (tmp_path / "home/datastores/workspaceblobstore/old.csv").exists()
 
 
+def test_copies_that_do_not_replace_other_content_say_so(named, tmp_path):
+    said = named("""
+    import warnings
+    store = Datastore.get(ws, "blobs")
+    for overwrite in (False, False, True):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            store.upload_files(["old.csv"], target_path="up", overwrite=overwrite)
+        print(*[one.message for one in seen], open("blobs/up/old.csv").read().splitlines()[1])
+        open("old.csv", "a").write("more,1\\n") if not seen else open("old.csv", "w").write("k,v\\nnew,1\\n")
+    """)
+    stays = f"{tmp_path}/blobs/up/old.csv stays, and differs from old.csv: pass overwrite=True to replace it"
+    assert said.splitlines() == ["old,0.5", f"{stays} old,0.5", "new,1"]
+
+
+def test_frames_are_registered_at_every_form_of_a_target(named):
+    assert named("""
+    import pandas
+    from azureml.data.datapath import DataPath
+    store = Datastore.get(ws, "blobs")
+    for value, target in enumerate((store, (store, "frames"), DataPath(store, "frames"))):
+        Dataset.Tabular.register_pandas_dataframe(pandas.DataFrame({"a": [value]}), target, "frame")
+        print(Dataset.get_by_name(ws, "frame").to_pandas_dataframe()["a"].tolist())
+    print(sorted(os.listdir("blobs")))
+    """).splitlines() == ["[0]", "[1]", "[2]", "['frame', 'frames', 'in']"]
+
+
+def test_choice_of_errors_that_has_no_effect_is_a_warning(named):
+    assert named("""
+    import warnings
+    for on_error in ("null", "fail"):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            Dataset.get_by_name(ws, "sales").to_pandas_dataframe(on_error=on_error)
+        print(*[str(one.message).partition(",")[0] for one in seen])
+    """).splitlines() == ["", "to_pandas_dataframe: on_error and out_of_range_datetime have no effect here"]
+
+
 def test_side_inputs_are_paths_and_datasets(named, tmp_path):
     assert (
         named(
@@ -177,6 +230,20 @@ def test_side_inputs_are_paths_and_datasets(named, tmp_path):
             AZURE_ML_INPUT_labels=str(tmp_path / "sales"),
         )
         == "sales ['x', 'y', 'z'] True\n"
+    )
+
+
+def test_error_of_a_version_lists_those_of_table_and_register(named):
+    assert (
+        named("""
+    from azureml.exceptions import UserErrorException
+    Dataset.File.from_files("old.csv").register(ws, "versions")
+    try:
+        Dataset.get_by_name(ws, "versions", version=3)
+    except UserErrorException as error:
+        print(str(error).partition(":")[2].partition(")")[0])
+    """)
+        == " 1, 2, 10\n"
     )
 
 
@@ -204,11 +271,20 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
             'data none has no place here (known: images, sales, sales:1, table, versions:10, versions:2): add the line '
             '`none = "PATH OR URL"` below [azureml.data] in gristmill.toml',
         ),
-        ('Dataset.get_by_name(ws, "versions", version=3)', '`"versions:3" = "PATH OR URL"`'),
+        (
+            'Dataset.get_by_name(ws, "versions", version=3)',
+            'data versions has no version 3 (versions: 2, 10): ask for one of these, or add the line '
+            '`"versions:3" = "PATH OR URL"` below [azureml.data] in gristmill.toml',
+        ),
+        ('Dataset.File.from_files("azureml:versions:3").to_path()', "data versions has no version 3 (versions: 2, 10)"),
         ('Datastore.get(ws, "none")', "below [azureml.datastores] in gristmill.toml"),
         ('Datastore.get(ws, "far").upload("sales")', "which a script cannot reach: make it an input or the output"),
         ('Datastore.get(ws, "blobs").mount()', "Datastore.mount is not supported by the stand-in"),
         ('Dataset.get_by_name(ws, "sales").to_spark_dataframe()', "RegisteredDataset.to_spark_dataframe is not"),
+        (
+            'Dataset.get_by_name(ws, "sales").keep_columns(["key"], validate=True)',
+            "InvalidTable: keep_columns: the table has no column key; it has k, v",
+        ),
         ('Dataset.get_by_name(ws, "images").to_pandas_dataframe()', "is no table: its first file is "),
         ('from azureml.data.dataset_factory import DataType; DataType.to_float(decimal_mark=",")', "mark is a point"),
         ('Dataset.File.from_files("azureml:none:1").to_path()', '`"none:1" = "PATH OR URL"`'),

@@ -73,7 +73,7 @@ def test_tags_of_a_model_change(script):
     [
         ('Model(ws, tags=["none"])', "ModelNotFoundException: no model in "),
         ('Model(ws, "store-1", tags=[["Store", "2"]])', "has name store-1, tags Store=2"),
-        ('Model(ws, "store-1", version=3)', "model store-1, version 3 was not found"),
+        ('Model(ws, "store-1", version=3)', "store-1 (versions: 1, 2). Put its file in "),
         ('Model.list(ws, dataset_id="a")', "Model.list cannot filter by dataset_id"),
         ('Model.list(ws, tag=["kind"])', "unexpected keyword argument 'tag'"),
         ("Model.list(ws, tags=[3])", "tags must be names or pairs of name and value, not 3"),

@@ -349,6 +349,62 @@ def test_table_is_divided_by_its_values(folder):
     ]
 
 
+def test_other_rows_are_another_version_of_the_parts(folder):
+    write({"t/a.csv": "k,n\nx,1\ny,2\n"})
+    said = drive(
+        SETUP
+        + """
+    table, to = Dataset.Tabular.from_delimited_files("t/a.csv"), (ws.get_default_datastore(), "parts")
+    for made in (table, table, table.take(1)):
+        print(made.partition_by(["k"], to, name="parts").version, made.partition_by(["k"], to)._places())
+    for version in (1, 2):
+        print(Dataset.get_by_name(ws, "parts", version).to_pandas_dataframe()["n"].tolist())
+    """
+    )
+    first, again, other, *rows = said.splitlines()
+    assert (first[:2], other[:2], rows) == ("1 ", "2 ", ["[1, 2]", "[1]"])
+    assert first == again != other
+
+
+def test_missing_and_unusual_values_of_keys_come_back(folder):
+    write(
+        {
+            "sales.csv": "_shop,city,number,n\na/b,x,1,1\n..,,2,2\n50%,_y,,3\n",
+            "Code/show.py": """
+                def run(frame):
+                    return [frame.iloc[[row]].to_json(orient="records") for row in range(len(frame))]
+            """,
+        }
+    )
+    said = drive(
+        SETUP
+        + NAMED
+        + """
+    import pyarrow.dataset
+    table = Dataset.Tabular.from_delimited_files("sales.csv")
+    parts = table.partition_by(["_shop", "city", "number"], (ws.get_default_datastore(), "parts"), name="parts")
+    frame = parts.to_pandas_dataframe().sort_values("n")
+    print(*frame.to_dict("records"), sep="\\n")
+    root = parts.job_input()["path"]
+    folder = next(iter(json.load(open(root + "/MLTable"))["paths"][0].values()))
+    found = pyarrow.dataset.dataset(folder, partitioning="hive").to_table().sort_by("n").to_pydict()
+    print(found["city"], found["number"])
+    prs = config(entry_script="show.py", mini_batch_size=None, partition_keys=parts.partition_keys)
+    step = ParallelRunStep(name="show", inputs=[parts.as_named_input("p")], parallel_run_config=prs, output="out")
+    Experiment(ws, "e").submit(step).wait_for_completion(show_output=False)
+    rows = sorted(json.loads(line)[0]["n"] for line in open("out/parallel_run_step.txt"))
+    print(rows, [row for line in open("out/parallel_run_step.txt") for row in json.loads(line) if row["n"] == 2])
+    """.replace("import pyarrow", "import json, pyarrow", 1)
+    )
+    assert said.splitlines() == [
+        "{'n': 1, '_shop': 'a/b', 'city': 'x', 'number': '1'}",
+        "{'n': 2, '_shop': '..', 'city': None, 'number': '2'}",
+        "{'n': 3, '_shop': '50%', 'city': '_y', 'number': None}",
+        "['x', None, '_y'] [1, 2, None]",
+        "[1, 2, 3] [{'n': 2, '_shop': '..', 'city': None, 'number': '2'}]",
+    ]
+
+
 def test_size_of_mini_batches_tells_files_from_tables(folder):
     write({"csv/a.csv": "x\n1\n", "csv/b.csv": "x\n2\n"})
     Path("gristmill.toml").write_text(Path("gristmill.toml").read_text() + '[azureml.data]\nsales = "csv"\n')
@@ -402,6 +458,33 @@ def test_registered_datasets_keep_their_kind_and_their_steps(folder):
         'data none has no place here (known: files, table): add the line `none = "PATH OR URL"` below '
         "[azureml.data] in gristmill.toml",
     ]
+
+
+def test_name_of_another_dataset_needs_a_new_version(folder):
+    write({"t/a.csv": "x\n1\n", "u/b.csv": "x\n2\n"})
+    said = drive(
+        SETUP
+        + """
+    from azureml.exceptions import UserErrorException
+    table = Dataset.Tabular.from_delimited_files("t/*.csv")
+    for made, other in ((Dataset.File.from_files("t/"), Dataset.File.from_files("u/")), (table, table.take(1)),
+                        (Dataset.File.from_files("t/*.csv"), table)):
+        name = "d" + str(len(ws.datasets))
+        print(made.register(ws, name).version, made.register(ws, name).version)
+        try:
+            other.register(ws, name)
+        except UserErrorException as error:
+            print(error)
+        print(Dataset.get_by_name(ws, name).version, other.register(ws, name, create_new_version=True).version)
+    """
+    )
+    for number in range(3):
+        assert said.splitlines()[3 * number : 3 * number + 3] == [
+            "1 1",
+            f"There is already a dataset registered under name d{number}, whose newest version 1 differs from this "
+            "one: pass create_new_version=True to register this one as a new version",
+            "1 2",
+        ]
 
 
 def test_environments_of_drivers(folder):
@@ -542,13 +625,19 @@ REFUSED = {
     "Dataset.Tabular.from_delimited_files('a.csv').partition_by(['x'], (Datastore(ws, 'images_store'), ''))": (
         "there is no column x (columns: y)"
     ),
+    "Dataset.Tabular.from_delimited_files('a.csv').partition_by(['y'], (Datastore(ws, 'images_store'), ''))": (
+        "every column is a key, so that the files would have none: leave a key out"
+    ),
+    "Dataset.Tabular.from_delimited_files('b.csv').partition_by(['y'], (Datastore(ws, 'images_store'), ''))": (
+        "the table has no rows, so that no file can be written: check its paths"
+    ),
     "ParallelRunConfig.load_yaml(ws, 'gristmill.yml')": "has no key parallel_run_config, which holds all others",
 }
 
 
 @pytest.mark.parametrize("call", REFUSED)
 def test_what_needs_a_workspace_is_refused_by_name(folder, call):
-    write({"a.csv": "y\n1\n", "gristmill.yml": "a: 1\n"})
+    write({"a.csv": "y\n1\n", "b.csv": "y,z\n", "gristmill.yml": "a: 1\n"})
     assert REFUSED[call] in drive(SETUP + f"\n    {call}\n", fails=True).strip().splitlines()[-1]
 
 

@@ -114,6 +114,7 @@ def test_same_as_pandas_where_both_know_the_types(tmp_path):
     pandas.testing.assert_frame_equal(found, known, check_column_type=False)
 
 
+@pytest.mark.filterwarnings("ignore:.*the table has no column none")
 @pytest.mark.parametrize(
     ("steps", "columns", "rows"),
     [
@@ -126,6 +127,53 @@ def test_same_as_pandas_where_both_know_the_types(tmp_path):
 def test_columns_and_rows_are_selected(tmp_path, steps, columns, rows):
     found = mltable.load(str(folder(tmp_path, ONE, *steps))).to_pandas_dataframe()
     assert (list(found.columns), len(found)) == (columns, rows)
+
+
+@pytest.mark.parametrize(
+    ("step", "settings", "said"),
+    [
+        ("keep_columns: [price, stor]", "", "keep_columns: the table has no column stor; did you mean store?"),
+        ("drop_columns: [prise]", "", "drop_columns: the table has no column prise; did you mean price?"),
+        ("drop_columns: [Path, zip]", "", "drop_columns: the table has no column zip; it has store, price"),
+        (
+            "convert_column_types: [{columns: [price, Store], column_type: string}]",
+            "",
+            "convert_column_types: the table has no column Store; did you mean store?",
+        ),
+        (
+            "take: 1",
+            "infer_column_types: {column_type_overrides: {stores: string}}",
+            "column types: the table has no column stores; did you mean store?",
+        ),
+    ],
+)
+def test_column_that_the_table_does_not_have_is_a_warning(tmp_path, step, settings, said):
+    """The original ignores it."""
+    table = mltable.load(str(folder(tmp_path, {"1.csv": "store,price\n1,2\n"}, step, settings=settings)))
+    with pytest.warns(UserWarning) as warned:
+        assert len(table.to_pandas_dataframe()) == 1
+    assert [str(one.message) for one in warned] == [said]
+
+
+def test_known_columns_and_those_of_empty_tables_are_no_warning(tmp_path, recwarn):
+    steps = ["drop_columns: [Path, b]", "keep_columns: [a]"]
+    for text in ("a,b,c\n1,2,3\n", ""):
+        mltable.load(str(folder(tmp_path, {"1.csv": text}, *steps))).to_pandas_dataframe()
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("keep_columns: [stor, prise]", "keep_columns: the table has no column stor; did you mean store?"),
+        ("drop_columns: [store, price]", "drop_columns leaves the table no column: leave one out of its list"),
+    ],
+)
+def test_table_without_columns_is_an_error(tmp_path, step, said):
+    table = mltable.load(str(folder(tmp_path, {"1.csv": "store,price\n1,2\n"}, step)))
+    with pytest.raises(mltable.InvalidTable) as raised:
+        table.to_pandas_dataframe()
+    assert str(raised.value) == said
 
 
 @pytest.mark.parametrize(
@@ -156,6 +204,31 @@ def test_types_are_converted(tmp_path, columns, kind, values, dtype):
     step = f"convert_column_types: [{{columns: {columns}, column_type: {kind}}}]"
     found = mltable.load(str(folder(tmp_path, ONE, step))).to_pandas_dataframe()[columns.strip("[]")]
     assert ([None if pandas.isna(value) else value for value in found], str(found.dtype)) == (values, dtype)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        ("int", {"1_000": None, " 5 ": 5, "٣": None, "+3": 3, "1e3": 1000, "x": None}),
+        ("float", {"1_000": None, " .5": 0.5, "٣": None, "1.": 1.0, "-inf": -numpy.inf, "1e": None}),
+        ("boolean", {"T": True, " true": True, "N": False, "0": False, "on": None, "FALSE": False, "1.0": None}),
+        (
+            "{boolean: {true_values: ['yes'], false_values: ['no']}}",
+            {" yes": True, "YES": None, "no": False, "true": None},
+        ),
+    ],
+)
+def test_texts_are_converted_as_the_original_converts_them(tmp_path, kind, cells):
+    text = "k,v\n" + "".join(f"r,{cell}\n" for cell in cells)
+    step = f"convert_column_types: [{{columns: v, column_type: {kind}}}]"
+    place = folder(tmp_path, {"1.csv": text}, step, settings="infer_column_types: false")
+    found = mltable.load(str(place)).to_pandas_dataframe()["v"]
+    assert [None if pandas.isna(value) else value for value in found] == list(cells.values())
+
+
+def test_digits_of_other_scripts_are_text(tmp_path):
+    place = folder(tmp_path, {"1.csv": "a,b\n٣,1_000\n"})
+    assert mltable.load(str(place)).to_pandas_dataframe().to_dict("list") == {"a": ["٣"], "b": ["1_000"]}
 
 
 def test_columns_from_paths(tmp_path):

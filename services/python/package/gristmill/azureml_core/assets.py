@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+from gristmill.azureml_core.exceptions import UserErrorException
 from gristmill.azureml_core.folders import home_folder
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -27,13 +28,17 @@ def names():
 
 
 def versions(name):
-    """Returns the versions of a name, oldest first, in the order of the command line: texts, then numbers by size."""
+    """Returns the versions of a name, oldest first, in the order of the command line."""
     try:
         found = os.listdir(folder_of(name))
     except (OSError, ValueError):
         return []
-    texts = [file[:-5] for file in found if file.endswith(".json")]
-    return sorted(texts, key=lambda text: (1, int(text), "") if text.isdigit() else (0, 0, text))
+    return sorted((file[:-5] for file in found if file.endswith(".json")), key=order)
+
+
+def order(version):
+    """Returns the key that sorts versions: texts, then numbers by size."""
+    return (1, int(version), "") if version.isdigit() else (0, 0, version)
 
 
 def find(name, version=None):
@@ -55,12 +60,17 @@ def next_version(name):
     return str(max([0, *(int(one) for one in versions(name) if one.isdigit())]) + 1)
 
 
-def register(name, path, kind):
-    """Adds a version, and returns it. The newest one stays if it says the same."""
+def register(name, path, kind, is_version_allowed=True):
+    """Adds a version, and returns it. The newest one stays if it says the same.
+
+    :param is_version_allowed: without it, a name that has versions gets no further one.
+    """
     newest = find(name)
     content = {"path": path, "type": kind}
     if newest is not None and newest[1] == content:
         return newest[0]
+    if newest is not None and not is_version_allowed:
+        raise _already_registered(name, newest[0])
     folder = folder_of(name)
     os.makedirs(folder, exist_ok=True)
     while True:
@@ -74,8 +84,8 @@ def register(name, path, kind):
         return version
 
 
-def register_table(name, text):
-    """Adds a version with a file ``MLTable`` of this text, and returns it. The newest one stays if it says the same."""
+def register_table(name, text, is_version_allowed=True):
+    """Adds a version with a file ``MLTable`` of this text, like ``register``."""
     newest = find(name)
     if newest is not None and newest[1].get("type") == "mltable":
         try:
@@ -84,8 +94,17 @@ def register_table(name, text):
                     return newest[0]
         except OSError:
             pass
+    if newest is not None and not is_version_allowed:
+        raise _already_registered(name, newest[0])
     folder = os.path.join(folder_of(name), next_version(name))
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "MLTable"), "w", encoding="utf-8") as file:
         file.write(text)
     return register(name, folder, "mltable")
+
+
+def _already_registered(name, version):
+    return UserErrorException(
+        f"There is already a dataset registered under name {name}, whose newest version {version} differs from this "
+        "one: pass create_new_version=True to register this one as a new version"
+    )

@@ -5,6 +5,7 @@ import copy
 import fnmatch
 import hashlib
 import json
+import numbers
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from gristmill.azureml_core.folders import home_folder
 from gristmill.azureml_core.unsupported import unsupported
 from gristmill.mltable import definition
 from gristmill.mltable.files import DEFINITION, absolute, files_of
+from gristmill.mltable.partitions import MISSING
 from gristmill.mltable.table import MLTable
 
 _FORMATS = {"csv": "read_delimited", "tsv": "read_delimited", "jsonl": "read_json_lines", "parquet": "read_parquet"}
@@ -73,10 +75,11 @@ class AbstractDataset:
         self.id = f"{name}:{version}" if name else None
 
     def register(self, workspace, name, description=None, tags=None, create_new_version=False):
-        """Returns it under a name of this machine, which ``get_by_name`` and ``azureml:NAME`` find."""
+        """Returns it under a name of this machine, which ``get_by_name`` and ``azureml:NAME`` find. As in the SDK, a
+        name that has another dataset needs ``create_new_version``."""
         made = copy.copy(self)
         made.name, made.description, made.tags = name, description, dict(tags or {})
-        version = self._register(name)
+        version = self._register(name, create_new_version)
         made.version = int(version) if version.isdigit() else version
         made.id = f"{name}:{made.version}"
         if name in names.table("data"):
@@ -127,12 +130,12 @@ class FileDataset(AbstractDataset):
         """The names in the partition format."""
         return _names_in(self._partition_format)
 
-    def _register(self, name):
+    def _register(self, name, create_new_version=True):
         kind = next(iter(self._paths[0]))
         if len(self._paths) == 1 and kind != "pattern" and self._partition_format is None:
-            return assets.register(name, self._places()[0], f"uri_{kind}")
+            return assets.register(name, self._places()[0], f"uri_{kind}", create_new_version)
         steps = [{_PARTITIONS: self._partition_format}] if self._partition_format else []
-        return assets.register_table(name, _table_text(self._entries(), steps))
+        return assets.register_table(name, _table_text(self._entries(), steps), create_new_version)
 
     def to_path(self):
         """Returns the paths of the files from their common folder."""
@@ -152,21 +155,21 @@ class FileDataset(AbstractDataset):
         return copied
 
     def mount(self, mount_point=None, **_):
-        """Returns a context with the folder of the files, which are where they are."""
-        return MountContext(self._root())
+        """Returns a context with a folder of the files alone: their own, or one with links."""
+        if len(self._paths) == 1 and "folder" in self._paths[0]:
+            return MountContext(self._root())
+        # The home folder of a worker may not be writable.
+        return MountContext(_linked(self._links(), tempfile.mkdtemp(prefix="dataset-")))
 
     def script_path(self):
         """Returns what a script gets: the file or folder; of several paths or a pattern, a folder with links."""
         if len(self._paths) == 1 and "pattern" not in self._paths[0]:
             return self._places()[0]
-        links = dict(zip(self.to_path(), [path for _, path in self._files()], strict=True))
-        folder = _folder_of("files", json.dumps(links))
-        for relative, path in links.items():
-            link = os.path.join(folder, relative.lstrip("/"))
-            os.makedirs(os.path.dirname(link), exist_ok=True)
-            if not os.path.islink(link):
-                os.symlink(path, link)
-        return folder
+        links = self._links()
+        return _linked(links, _folder_of("files", json.dumps(links)))
+
+    def _links(self):
+        return dict(zip(self.to_path(), [path for _, path in self._files()], strict=True))
 
     def job_input(self):
         """Returns the keys of one input of a job file, without its name."""
@@ -190,28 +193,39 @@ class TabularDataset(AbstractDataset):
 
     def partition_by(self, partition_keys, target, name=None, show_progress=True, partition_as_file_dataset=False):
         """Writes the rows as a Parquet file for each combination of values, and returns the dataset of these files."""
-        store, path = (target.datastore, target.path_on_datastore) if isinstance(target, DataPath) else target
-        folder = os.path.join(store._folder("partition_by", path), name or uuid.uuid4().hex[:8])
-        # What an earlier call has left would be read, too.
-        shutil.rmtree(folder, ignore_errors=True)
+        store, path = _store_and_path(target)
+        root = os.path.join(store._folder("partition_by", path), name or "")
+        # Lists of files leave it out.
+        written = os.path.join(root, f".{uuid.uuid4().hex}")
         frame = self.to_pandas_dataframe()
         missing = [key for key in partition_keys if key not in frame.columns]
         if missing:
             raise ValueError(f"partition_by: there is no column {missing[0]} (columns: {', '.join(frame.columns)})")
+        if len(partition_keys) == len(frame.columns):
+            raise ValueError("partition_by: every column is a key, so that the files would have none: leave a key out")
+        if frame.empty:
+            raise ValueError("partition_by: the table has no rows, so that no file can be written: check its paths")
+        # The lists of files leave out folders that begin with a point or an underscore.
+        names_ = [key.lstrip("._") for key in partition_keys]
         for values, rows in frame.groupby(list(partition_keys), sort=True, dropna=False):
-            parts = [str(value) for value in values]
-            for key, part in zip(partition_keys, parts, strict=True):
-                if "/" in part or part in ("", ".", ".."):
-                    raise ValueError(f"partition_by: the value {part!r} of {key} cannot be the name of a folder")
-            place = os.path.join(folder, *parts)
+            parts = [f"{key}={_folder_text(value, key)}" for key, value in zip(names_, values, strict=True)]
+            place = os.path.join(written, *parts)
             os.makedirs(place)
             rows.drop(columns=list(partition_keys)).to_parquet(os.path.join(place, "rows.parquet"), index=False)
-        form = "/" + "/".join(f"{{{key}}}" for key in partition_keys) + "/rows.parquet"
+        # The files of other rows stay: earlier versions have them, and steps may still read them.
+        folder = os.path.join(root, _digest_of(written))
+        try:
+            os.rename(written, folder)
+        except OSError:
+            # The same rows are there.
+            shutil.rmtree(written)
+        form = "".join(f"/{name}={{{key}}}" for name, key in zip(names_, partition_keys, strict=True))
+        form += "/rows.parquet"
         if partition_as_file_dataset:
             made = FileDatasetFactory.from_files(folder + "/", partition_format=form)
         else:
             made = TabularDatasetFactory.from_parquet_files(folder + "/", partition_format=form)
-        return made.register(None, name) if name else made
+        return made.register(None, name, create_new_version=True) if name else made
 
     def script_path(self):
         """Returns what a script gets: a folder with a file ``MLTable``."""
@@ -226,8 +240,8 @@ class TabularDataset(AbstractDataset):
             os.replace(beside, path)
         return folder
 
-    def _register(self, name):
-        return assets.register_table(name, _table_text(*self._described()))
+    def _register(self, name, create_new_version=True):
+        return assets.register_table(name, _table_text(*self._described()), create_new_version)
 
     def _described(self):
         """Returns the paths and the steps, as a file ``MLTable`` has them."""
@@ -235,6 +249,12 @@ class TabularDataset(AbstractDataset):
 
     def to_pandas_dataframe(self, on_error="null", out_of_range_datetime="null"):
         """Reads the dataset."""
+        if on_error != "null" or out_of_range_datetime != "null":
+            warnings.warn(
+                "to_pandas_dataframe: on_error and out_of_range_datetime have no effect here, and values that do not "
+                "fit are missing: look for missing values in the result",
+                stacklevel=2,
+            )
         return self._table().to_pandas_dataframe()
 
     def take(self, count):
@@ -247,7 +267,10 @@ class TabularDataset(AbstractDataset):
 
     def keep_columns(self, columns, validate=False):
         """Returns these columns."""
-        return self._with("keep_columns", columns)
+        made = self._with("keep_columns", columns)
+        if validate:
+            made.take(1).to_pandas_dataframe()
+        return made
 
     def drop_columns(self, columns):
         """Returns the other columns."""
@@ -279,8 +302,8 @@ class RegisteredDataset(TabularDataset, FileDataset):
         """Returns what a script gets: its place, or with steps a folder with a file ``MLTable``."""
         return TabularDataset.script_path(self) if self._steps else self._places()[0]
 
-    def _register(self, name):
-        return (TabularDataset if self._steps else FileDataset)._register(self, name)
+    def _register(self, name, create_new_version=True):
+        return (TabularDataset if self._steps else FileDataset)._register(self, name, create_new_version)
 
     def _described(self):
         kind = self._format()
@@ -339,7 +362,7 @@ class FileDatasetFactory:
     @staticmethod
     def upload_directory(src_dir, target, pattern=None, overwrite=False, show_progress=True):
         """Copies the files of a folder to a place in a datastore, and returns them as a dataset."""
-        place = target if isinstance(target, DataPath) else DataPath(*target)
+        place = DataPath(*_store_and_path(target))
         found = [os.path.join(root, name) for root, _, names_ in os.walk(src_dir) for name in names_]
         chosen = [path for path in found if pattern is None or fnmatch.fnmatch(os.path.relpath(path, src_dir), pattern)]
         place.datastore.upload_files(chosen, src_dir, place.path_on_datastore, overwrite)
@@ -406,13 +429,13 @@ class TabularDatasetFactory:
     @staticmethod
     def register_pandas_dataframe(dataframe, target, name, description=None, tags=None, show_progress=True):
         """Writes a DataFrame to a place in a datastore, and returns it as a dataset."""
-        store, path = target if isinstance(target, tuple) else (target, name)
+        store, path = _store_and_path(target, name)
         # An earlier version keeps its rows.
         folder = os.path.join(store._folder("register_pandas_dataframe", path), uuid.uuid4().hex[:8])
         os.makedirs(folder, exist_ok=True)
         dataframe.to_parquet(os.path.join(folder, f"{name}.parquet"), index=False)
         made = TabularDatasetFactory.from_parquet_files(os.path.join(folder, f"{name}.parquet"))
-        return made.register(None, name, description, tags)
+        return made.register(None, name, description, tags, create_new_version=True)
 
 
 class Dataset:
@@ -486,8 +509,52 @@ def _folder_of(kind, content):
     return folder
 
 
+def _linked(links, folder):
+    """Returns a folder, in which it has made links to files at these relative paths."""
+    for relative, path in links.items():
+        link = os.path.join(folder, relative.lstrip("/"))
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        if not os.path.islink(link):
+            os.symlink(path, link)
+    return folder
+
+
+def _store_and_path(target, path=""):
+    """Returns the datastore and the path of a target: both, a ``DataPath``, or a datastore alone."""
+    if isinstance(target, DataPath):
+        return target.datastore, target.path_on_datastore
+    return target if isinstance(target, tuple) else (target, path)
+
+
 def _format_of(partitions):
     return partitions.get("partition_format") if isinstance(partitions, dict) else partitions
+
+
+def _digest_of(folder):
+    """Returns a text that stands for the files of a folder."""
+    digest = hashlib.blake2b(digest_size=8)
+    for root, folders, files in os.walk(folder):
+        folders.sort()
+        for path in (os.path.join(root, name) for name in sorted(files)):
+            with open(path, "rb") as file:
+                content = file.read()
+            digest.update(f"{os.path.relpath(path, folder)}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _folder_text(value, key):
+    """Returns a value of a column as Hive writes it in the name of a folder."""
+    import pandas
+
+    if pandas.isna(value):
+        return MISSING
+    # A whole number beside missing ones is a float.
+    is_whole = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral) and value == value // 1
+    text = str(int(value)) if is_whole else str(value)
+    if not text:
+        raise ValueError(f"partition_by: column {key} has an empty text, which cannot name a folder: replace it")
+    return re.sub(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]", lambda sign: f"%{ord(sign[0]):02X}", text)
 
 
 def _names_in(partition_format):

@@ -1,5 +1,6 @@
 """Datastores by the table ``[azureml.datastores]``: folders, or URLs that only inputs and outputs of jobs can use."""
 
+import filecmp
 import os
 import shutil
 import warnings
@@ -229,6 +230,8 @@ def _root_of(name):
 
 def _copy(source, target, overwrite):
     if os.path.exists(target) and not overwrite:
+        if not filecmp.cmp(source, target, shallow=False):
+            warnings.warn(f"{target} stays, and differs from {source}: pass overwrite=True to replace it", stacklevel=3)
         return
     os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
     shutil.copy2(source, target)

@@ -74,9 +74,9 @@ class Model:
         and its folder ``models``.
         """
         registered = os.path.join(registry_folder(), model_name)
-        versions = _versions(registered)
+        known = versions = _versions(registered)
         if version is not None:
-            versions = [number for number in versions if number == int(version)]
+            versions = [number for number in known if number == int(version)]
         if versions:
             return _content(os.path.join(registered, str(versions[-1])))
         named = names.model(model_name, version)
@@ -90,10 +90,10 @@ class Model:
             if os.path.exists(path):
                 return os.path.abspath(path)
         wanted = model_name if version is None else f"{model_name}, version {version}"
-        places = ", ".join([registered, *elsewhere])
-        raise ModelNotFoundException(
-            f"model {wanted} was not found; looked in {places}. Put its file in {os.path.join(registered, '1')}"
-        )
+        has = f" (versions: {', '.join(map(str, known))})" if known else ""
+        places = ", ".join([f"{registered}{has}", *elsewhere])
+        own = os.path.join(registered, str(version or 1))
+        raise ModelNotFoundException(f"model {wanted} was not found; looked in {places}. Put its file in {own}")
 
     @staticmethod
     def list(

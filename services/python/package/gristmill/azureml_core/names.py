@@ -8,6 +8,7 @@ import re
 
 from gristmill import contract
 from gristmill.azureml_core import assets
+from gristmill.azureml_core.exceptions import UserErrorException
 
 VARIABLE = "GRISTMILL_AZUREML_NAMES"
 """``{"datastores": {NAME: PATH}, "data": {"NAME:VERSION": PATH}, "models": …}``; a path is absolute, or a URL."""
@@ -19,8 +20,8 @@ _DATA = re.compile(r"azureml://(?:.*/)?data/([^/]+)/(?:versions|labels)/([^/]+)/
 _SHORT = re.compile(r"azureml:([^:/@]+)(?::([^:/@]+)|@([^:/@]+))?")
 
 
-class UnknownName(LookupError):
-    """The tables have no such name."""
+class UnknownName(UserErrorException, LookupError):
+    """The tables have no such name. Drivers catch the SDK's exception, and create what is missing."""
 
 
 def datastore(name):
@@ -36,6 +37,11 @@ def data(name, version=None):
     found = _place("data", name, version)
     if found is None and (registered := assets.find(name, version)) is not None:
         found = registered[1]["path"]
+    if found is None and version is not None and (known := versions_of(name)):
+        raise UnknownName(
+            f"data {name} has no version {version} (versions: {', '.join(known)}): ask for one of these, or add the "
+            f'line `"{name}:{version}" = "PATH OR URL"` below [azureml.data] in gristmill.toml'
+        )
     if found is None:
         raise UnknownName(_missing("data", "data", name, name if version is None else f"{name}:{version}"))
     return found
@@ -67,6 +73,11 @@ def _place(kind, name, version):
     if version is None and (versions := _versions_of(name, found)):
         return found[f"{name}:{versions[-1]}"]
     return None
+
+
+def versions_of(name):
+    """Returns the versions of a data asset, of the table and of the register, oldest first."""
+    return sorted({*_versions_of(name, table("data")), *assets.versions(name)}, key=assets.order)
 
 
 def version_of(name):

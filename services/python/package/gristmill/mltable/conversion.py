@@ -4,9 +4,10 @@ import math
 
 import pandas
 
-from gristmill.mltable.inference import dates
+from gristmill.mltable.inference import FLOAT, dates
 
-_TRUTHS = {"true": True, "false": False, "1": True, "0": False}
+_TRUTHS = {"1": True, "0": False, "T": True, "F": False, "Y": True, "N": False}
+_WORDS = {"true": True, "false": False}
 
 
 def converted(column, kind, details):
@@ -44,10 +45,8 @@ def _float(value):
         return None
     if isinstance(value, (int, float)):
         return float(value)
-    try:
-        return float(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
+    # Python's own notation has 1_000 and the digits of all scripts, which tables have as texts.
+    return float(value) if isinstance(value, str) and FLOAT.fullmatch(value.strip()) else None
 
 
 def _string(value):
@@ -62,14 +61,15 @@ def _string(value):
 def _boolean(details):
     truths = dict.fromkeys(map(str, details.get("true_values") or ()), True)
     truths.update(dict.fromkeys(map(str, details.get("false_values") or ()), False))
-    truths = truths or _TRUTHS
     otherwise = {"true": True, "false": False}.get(str(details.get("mismatch_as")).lower())
 
     def convert(value):
         if isinstance(value, (bool, int, float)):
             return bool(value)
-        text = str(value)
-        return truths.get(text, truths.get(text.lower(), otherwise))
+        text = str(value).strip()
+        if truths:
+            return truths.get(text, otherwise)
+        return _TRUTHS.get(text, _WORDS.get(text.lower(), otherwise))
 
     return convert
 

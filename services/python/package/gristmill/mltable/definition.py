@@ -4,6 +4,7 @@ name."""
 import difflib
 import enum
 import os
+import warnings
 
 from gristmill import yaml_files
 from gristmill.mltable.files import DEFINITION, KINDS
@@ -113,6 +114,24 @@ class DataType:
         if date_constant is not None:
             raise InvalidTable("to_datetime: date_constant is not supported here; give formats with a date")
         return DataType({"datetime": {"formats": [formats] if isinstance(formats, str) else list(formats)}})
+
+
+def unknown_column(what, names, columns):
+    """Returns what is wrong with the first of these names that a table does not have; ``None`` if it has all."""
+    known = [str(column) for column in columns]
+    name = next((name for name in names if name not in known), None)
+    if name is None or not known:
+        return None
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+    return f"{what}: the table has no column {name}; {hint}"
+
+
+def warn_of_unknown_column(what, names, columns):
+    """Warns of a name that a table does not have. The original ignores it, so this is no error."""
+    problem = unknown_column(what, names, columns)
+    if problem is not None:
+        warnings.warn(problem, stacklevel=3)
 
 
 def read_definition(folder):

@@ -8,8 +8,8 @@ import pandas
 WINDOW_ROWS = 200
 _NOTATIONS = (frozenset("01"), frozenset("TF"), frozenset("YN"))
 _TRUTHS = {"1": True, "true": True, "t": True, "y": True, "0": False, "false": False, "f": False, "n": False}
-_INTEGER = re.compile(r"[+-]?\d+")
-_FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity|nan)", re.IGNORECASE)
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+FLOAT = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII)
 _TIME = r"([T ]\d{1,2}:\d{2}(:\d{2}(\.\d{1,9})?)?( ?[AaPp][Mm])?( ?(Z|[+-]\d{2}:?\d{2}))?)?"
 _ISO = re.compile(rf"(\d{{4}}-\d{{2}}-\d{{2}}|\d{{4}}/\d{{1,2}}/\d{{1,2}}){_TIME}")
 _NUMERIC_DATE = re.compile(rf"(\d{{1,2}})/(\d{{1,2}})/\d{{4}}{_TIME}")
@@ -25,7 +25,7 @@ def typed(texts, empty_as_string=False):
         return _without_missing(_stripped(texts).str.lower().map(_TRUTHS).astype(object), bool)
     if all(map(_INTEGER.fullmatch, filled)) and all(-(2**63) <= int(text) < 2**63 for text in filled):
         return _integers(texts, has_missing=len(filled) != len(window))
-    if all(map(_FLOAT.fullmatch, filled)):
+    if all(map(FLOAT.fullmatch, filled)):
         return _floats(texts)
     for day_first in (False, True):
         if all(_is_date(text, day_first) for text in filled):
@@ -86,7 +86,7 @@ def _integers(texts, has_missing):
         text = "" if text is None else text.strip()
         if _INTEGER.fullmatch(text):
             values.append(int(text))
-        elif _FLOAT.fullmatch(text) and numpy.isfinite(float(text)):
+        elif FLOAT.fullmatch(text) and numpy.isfinite(float(text)):
             values.append(int(float(text)))
         else:
             values.append(None)
@@ -96,7 +96,7 @@ def _integers(texts, has_missing):
 
 def _floats(texts):
     values = (text.strip() if text is not None else "" for text in texts)
-    return pandas.Series([float(text) if _FLOAT.fullmatch(text) else numpy.nan for text in values], dtype="float64")
+    return pandas.Series([float(text) if FLOAT.fullmatch(text) else numpy.nan for text in values], dtype="float64")
 
 
 def _without_missing(values, kind):

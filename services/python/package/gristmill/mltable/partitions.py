@@ -7,7 +7,8 @@ import urllib.parse
 _TIME = {"yyyy": r"\d{4}", "MM": r"\d{2}", "dd": r"\d{2}", "HH": r"\d{2}", "mm": r"\d{2}", "ss": r"\d{2}"}
 _ORDER = tuple(_TIME)
 _ELIDED = ("**/", "…/", ".../", "./", "/")
-_MISSING = "__HIVE_DEFAULT_PARTITION__"
+MISSING = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive and Spark write in a path in place of a missing value."""
 
 
 class InvalidFormat(ValueError):
@@ -68,7 +69,7 @@ class PartitionFormat:
     def _text(self, match, position):
         """Returns a text; that of a folder ``k=v`` is percent-decoded, and may be missing."""
         text, end = match[f"c{position}"], match.end(f"c{position}")
-        if text == _MISSING:
+        if text == MISSING:
             return None
         if position not in self._escaped or match.string[end : end + 1] != "/":
             return text

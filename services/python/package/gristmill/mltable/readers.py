@@ -8,7 +8,7 @@ import numpy
 import pandas
 
 from gristmill.mltable.conversion import converted
-from gristmill.mltable.definition import ENCODINGS, InvalidTable
+from gristmill.mltable.definition import ENCODINGS, InvalidTable, warn_of_unknown_column
 from gristmill.mltable.inference import typed, untyped
 
 
@@ -45,6 +45,7 @@ def _delimited(settings, files):
     table = table.astype(object).where(table.notna(), None)
     infer = settings["infer_column_types"]
     given = {name: to for names, *to in infer for name in names} if isinstance(infer, list) else {}
+    warn_of_unknown_column("column types", list(given), table.columns)
     columns = []
     for place, name in enumerate(table.columns):
         read_as = typed if infer and name not in given else untyped

@@ -121,11 +121,18 @@ class MLTable:
                 rows = slice(None, settings) if name == "take" else slice(settings, None)
                 frame, positions = frame.iloc[rows].reset_index(drop=True), positions[rows]
             elif name == "keep_columns":
-                frame = frame[[column for column in frame.columns if column in settings]]
+                kept = [column for column in frame.columns if column in settings]
+                if len(frame) and not kept:
+                    raise definition.InvalidTable(definition.unknown_column(name, settings, frame.columns))
+                definition.warn_of_unknown_column(name, settings, frame.columns)
+                frame = frame[kept]
             elif name == "drop_columns":
+                # Many definitions drop the column of paths without having it.
+                definition.warn_of_unknown_column(name, [one for one in settings if one != PATH_COLUMN], frame.columns)
                 frame = frame[[column for column in frame.columns if column not in settings]]
             elif name == "convert_column_types":
                 for columns, kind, details in settings:
+                    definition.warn_of_unknown_column(name, columns, frame.columns)
                     for column in columns:
                         if column in frame.columns:
                             frame = frame.assign(**{column: converted(frame[column], kind, details)})
@@ -133,6 +140,8 @@ class MLTable:
                 frame = _with_partitions(frame, settings, [address for address, _ in found], positions)
         if reader is None:
             return pandas.DataFrame({PATH_COLUMN: pandas.Series([address for address, _ in found], dtype=object)})
+        if len(frame) and frame.columns.empty:
+            raise definition.InvalidTable("drop_columns leaves the table no column: leave one out of its list")
         return frame
 
     def __getattr__(self, name):
