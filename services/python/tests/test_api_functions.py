@@ -490,6 +490,27 @@ def test_what_a_function_prints_is_shown(home, capfd):
     ]
 
 
+def test_standard_error_of_a_function_is_shown(home, capfd):
+    def chatty(numbers):
+        import sys
+        import warnings
+
+        warnings.warn("careful", stacklevel=1)
+        for number in numbers:
+            sys.stderr.write(f"\r{number + 1} of 3")
+        sys.stderr.write("\n")
+        print("done")
+        return numbers
+
+    run(chatty, list(range(3)), mini_batch_size=3)
+    shown = capfd.readouterr()
+    assert shown.out == "done\n"
+    assert "UserWarning: careful" in shown.err
+    assert shown.err.splitlines()[-1] == "3 of 3", "a progress bar is shown as it ended"
+    run(chatty, list(range(3, 6)), verbose=False)
+    assert "careful" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "job"), [("f", "function-f"), ("ab", "function-ab"), ("score", "score"), ("_1", "function")]
 )

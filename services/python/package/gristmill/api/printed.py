@@ -9,39 +9,47 @@ LINES_MAX = 200
 """Lines that a call shows."""
 BYTES_MAX = 64 * 1024
 """Bytes that a call shows."""
+STREAMS = ("stdout", "stderr")
 
 
 class Printed:
-    """Follows the files of standard output of a job, each from its beginning."""
+    """Follows the files of standard output and standard error of a job, each from its beginning."""
 
     def __init__(self, job_id: str, logs: Path) -> None:
         self._job_id = job_id
-        self._folder = logs / "user" / "stdout"
+        self._folder = logs / "user"
         self._read: dict[Path, int] = {}
         self._lines = LINES_MAX
         self._bytes = BYTES_MAX
 
     def show(self, is_last: bool) -> None:
         """Prints the whole lines that are new; at the end of the job also the rest of each file."""
-        if self._lines == 0 or not self._folder.is_dir():
-            return
-        for file in sorted(self._folder.glob("*/*.stdout.txt")):
-            with file.open("rb") as opened:
-                opened.seek(self._read.get(file, 0))
-                new = opened.read(self._bytes + 1)
-            whole = new if is_last else new[: new.rfind(b"\n") + 1]
-            self._read[file] = self._read.get(file, 0) + len(whole)
-            self._print(whole.decode("utf-8", "replace"))
+        for stream in STREAMS:
+            for file in sorted(self._folder.glob(f"{stream}/*/*.{stream}.txt")):
+                if self._lines == 0:
+                    return
+                with file.open("rb") as opened:
+                    opened.seek(self._read.get(file, 0))
+                    new = opened.read(self._bytes + 1)
+                whole = new if is_last else new[: new.rfind(b"\n") + 1]
+                self._read[file] = self._read.get(file, 0) + len(whole)
+                self._print(whole.decode("utf-8", "replace"), stream)
 
-    def _print(self, text: str) -> None:
-        lines = text.splitlines()
+    def _print(self, text: str, stream: str) -> None:
+        lines = text.removesuffix("\n").split("\n") if text else []
         shown = lines[: self._lines]
         self._lines -= len(shown)
         self._bytes -= len(text)
+        target = sys.stdout if stream == "stdout" else sys.stderr
         for line in shown:
-            print(line)
+            print(last_state(line), file=target)
         if shown:
-            sys.stdout.flush()
+            target.flush()
         if len(shown) < len(lines) or self._bytes <= 0:
             self._lines = 0
-            print(f'… more is in gristmill.attach("{self._job_id}").logs("user/stdout")', flush=True)
+            print(f'… more is in gristmill.attach("{self._job_id}").logs("user/{stream}")', flush=True)
+
+
+def last_state(line: str) -> str:
+    """Returns a line as a terminal shows it at last: a progress bar returns to its beginning again and again."""
+    return line.removesuffix("\r").rsplit("\r", 1)[-1]

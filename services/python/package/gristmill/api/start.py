@@ -61,7 +61,7 @@ def run(
     :param name: the name of the job: 3 to 32 lower-case letters, digits and dashes. By default that of the function.
     :param target: a compute target of ``gristmill.toml``. By default this machine.
     :param progress: show a progress bar.
-    :param verbose: show what the function prints; at most the first 200 lines. ``job.logs("user/stdout")`` has all.
+    :param verbose: show what the function prints, and its warnings; at most 200 lines. ``job.logs("user")`` has all.
     :param fresh: start over. Otherwise the same call continues an interrupted job, or returns the earlier result.
     :param settings: any other key of the job file, such as ``concurrency=4`` (processes), ``run_max_try=3``,
         ``run_invocation_timeout=600`` (seconds), ``error_threshold=10`` (failed items that the job accepts; -1: any
