@@ -403,6 +403,10 @@ impl MlTable {
                 there.into_iter().filter(|name| !dropped.contains(name)).collect()
             }
         };
+        if selected.is_empty() && (kept.is_some() || !of_files(&dropped).is_empty()) {
+            let message = "keep_columns and drop_columns leave no column of the files; keep one of them at least";
+            return Err((location, Fault::only(message)));
+        }
         let typed = |name: &String| {
             let (kind, at) = self.types.get(name)?;
             Some(Entry { key: name.clone(), location: *at, node: Node::text(*at, kind) })

@@ -219,6 +219,14 @@ fn mistake_names_the_line_of_the_mltable() {
             "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {delimiter: ';'}\n  - drop_columns: nt\n",
             "/sales/MLTable:4: inputs.data.MLTable: drop_columns names a column that the files do not have (found \"nt\"; allowed: id, price, note)",
         ),
+        (
+            "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {delimiter: ';'}\n  - drop_columns: [id, price, note]\n",
+            "/sales/MLTable:4: inputs.data.MLTable: keep_columns and drop_columns leave no column of the files",
+        ),
+        (
+            "paths: [{folder: .}]\ntransformations:\n  - read_delimited: {delimiter: ';', include_path_column: true}\n  - keep_columns: Path\n",
+            "/sales/MLTable:4: inputs.data.MLTable: keep_columns and drop_columns leave no column of the files",
+        ),
         ("transformations: []\n", "/sales/MLTable names no data"),
         ("a: [\n", "/sales/MLTable:2: not valid YAML"),
         ("path: x\n", "unknown key \"path\" of an MLTable; did you mean \"paths\"?"),
