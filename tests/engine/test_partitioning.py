@@ -28,7 +28,7 @@ def table(path="data", format="csv", **options):
 
 
 def test_partition_keys_group_tables(workplace):
-    """The keys are columns of text, at the end of the frame, in the order of the path."""
+    """Columns of the path are columns of text, at the end of the frame, in the order of the path, keys or not."""
     for store in ("1000", "1001"):
         for brand in ("dominicks", "tropicana"):
             text = "Quantity,Advert,Price\n" + "".join(f"{day * 100},{day % 2},2.59\n" for day in (14, 21))
@@ -36,7 +36,9 @@ def test_partition_keys_group_tables(workplace):
     script = """
         def run(frame, context):
             key = context.partition_key_value
-            assert list(frame.columns) == ["Quantity", "Advert", "Price", *key], list(frame.columns)
+            of_path = ["Store", "Brand", "file_name"]
+            assert list(frame.columns) == ["Quantity", "Advert", "Price", *of_path], list(frame.columns)
+            assert set(frame["file_name"]) == set(frame["Store"] + "_" + frame["Brand"]), frame
             assert str(frame.dtypes["Advert"]) == "bool" and isinstance(frame["Brand"][0], str)
             assert {name: frame[name].unique().tolist() for name in key} == {name: [key[name]] for name in key}
             return [f"{list(key.items())} {len(frame)}"] * len(frame)

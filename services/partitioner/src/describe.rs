@@ -7,7 +7,7 @@ use crate::blocks::{LocalFile, table_error};
 use crate::error::Result;
 use crate::inputs::Inputs;
 use crate::listing::Listed;
-use crate::plan::{partition_format, path_columns};
+use crate::plan::partition_format;
 use crate::remote::Fetch;
 use crate::schema;
 
@@ -33,7 +33,7 @@ impl Inputs {
         let bad_table = |error| table_error(&input.name, &listed.path, error);
         let is_local = !listed.path.is_url();
         let format = partition_format(spec, input)?;
-        let from_path = format.map_or_else(Vec::new, |format| path_columns(spec, &format));
+        let from_path = format.map_or_else(Vec::new, |format| format.names().to_vec());
         if !input.table.format.is_text() {
             let file = LocalFile::open(&self.remote, &input.name, &listed.path, Fetch::ParquetFooter)?;
             let own = tables::parquet_sketches(file.path(), &input.table, is_local).map_err(bad_table)?;

@@ -21,7 +21,7 @@
 //! file: it fails when it is read. Empty tables have no mini-batch.
 //!
 //! Tables of an input with a `partition_format` get columns from the path, as text, after the columns of the file and
-//! in the order of the format: those in `partition_keys`, or all without keys.
+//! in the order of the format.
 //!
 //! # Absent on purpose
 //!

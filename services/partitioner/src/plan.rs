@@ -96,7 +96,7 @@ impl Plan {
                 }
                 return Ok(None);
             }
-            let path_columns = format.map_or_else(Vec::new, |format| path_columns(&self.spec, &format));
+            let path_columns = format.map_or_else(Vec::new, |format| format.names().to_vec());
             schema::infer(input, files, remote, &path_columns).map(Some)
         });
         if self.spec.rank_mini_batch_count > 0 {
@@ -131,7 +131,6 @@ impl Plan {
         let size = check_size(&self.spec, input)?;
         let index = u32::try_from(index).expect("a job file has few inputs");
         let listing = self.listing(input);
-        let names = format.as_ref().map_or_else(Vec::new, |format| path_columns(&self.spec, format));
         let cutter = Cutter::new(input, size, Arc::clone(&self.inputs.remote));
         let keys = self.spec.partition_keys.clone();
         Ok(match (input.kind, format) {
@@ -139,7 +138,7 @@ impl Plan {
                 let combinations = Combinations::collect(input, listing, &format, &keys, &cutter)?;
                 match input.kind {
                     InputKind::File => Box::new(combinations.files(index)),
-                    InputKind::Tabular => Box::new(combinations.rows(index, names, cutter)),
+                    InputKind::Tabular => Box::new(combinations.rows(index, input.name.clone(), format, cutter)),
                 }
             }
             (InputKind::File, _) => {
@@ -175,9 +174,7 @@ impl Plan {
             };
             let mut path_columns = Vec::new();
             if let Some(format) = partition_format(&self.spec, input)? {
-                let wanted = self::path_columns(&self.spec, &format);
-                path_columns.extend(format.names().iter().cloned().zip(values(&input.name, &format, &listed.path)?));
-                path_columns.retain(|(name, _)| wanted.contains(name));
+                path_columns = columns_of(&input.name, &format, &listed.path)?;
             }
             let value_of = |key: &String| path_columns.iter().find(|(name, _)| name == key).cloned();
             let key = self.spec.partition_keys.iter().filter_map(value_of).collect();
@@ -251,7 +248,7 @@ impl Inputs {
             }
             let Ok(there) = schema::columns(input, self.files(spec, input), &self.remote) else { continue };
             let format = partition_format(spec, input).ok().flatten();
-            let from_path = format.map_or_else(Vec::new, |format| path_columns(spec, &format));
+            let from_path = format.map_or_else(Vec::new, |format| format.names().to_vec());
             found.extend(schema::missing(input, &there).map(|name| MissingColumn {
                 input: index,
                 name: name.clone(),
@@ -308,12 +305,6 @@ pub(crate) fn partition_format(spec: &JobSpec, input: &Input) -> Result<Option<P
     Ok(Some(format))
 }
 
-/// Returns the columns from the path, in the order of the format: the partition keys, or all without keys.
-pub(crate) fn path_columns(spec: &JobSpec, format: &PartitionFormat) -> Vec<String> {
-    let is_wanted = |name: &&String| spec.partition_keys.is_empty() || spec.partition_keys.contains(name);
-    format.names().iter().filter(is_wanted).cloned().collect()
-}
-
 /// Returns the size of mini-batches. Fails if it does not suit the input.
 fn check_size(spec: &JobSpec, input: &Input) -> Result<MiniBatchSize> {
     let ignored =
@@ -338,6 +329,11 @@ fn values(input: &str, format: &PartitionFormat, path: &ItemPath) -> Result<Vec<
     values.ok_or_else(|| {
         Error::bad_path(input, path, "does not match partition_format; correct the format, or leave the file out")
     })
+}
+
+/// Returns the columns that a path gives the rows of its file, in the order of the format.
+fn columns_of(input: &str, format: &PartitionFormat, path: &ItemPath) -> Result<Vec<(String, String)>> {
+    Ok(format.names().iter().cloned().zip(values(input, format, path)?).collect())
 }
 
 /// Files by count, never across groups.
@@ -412,7 +408,7 @@ fn table_blocks(
             }
             let path_columns: Vec<(String, String)> = match &format {
                 None => Vec::new(),
-                Some(format) => format.names().iter().cloned().zip(values(&name, format, &listed.path)?).collect(),
+                Some(format) => columns_of(&name, format, &listed.path)?,
             };
             let ranges = cutter.mini_batches(&listed)?;
             Ok(ranges.map(move |range| {
@@ -478,22 +474,30 @@ impl Combinations {
     }
 
     /// Returns the mini-batches of rows. A combination of empty files has no rows and no mini-batch.
-    fn rows(self, input: u32, columns: Vec<String>, cutter: Cutter) -> impl Iterator<Item = Result<Work>> + Send {
+    fn rows(
+        self,
+        input: u32,
+        name: String,
+        format: PartitionFormat,
+        cutter: Cutter,
+    ) -> impl Iterator<Item = Result<Work>> + Send {
+        let blocks_of = move |KeyedFile { listed, ranges }: KeyedFile| -> Result<Vec<Block>> {
+            let path_columns = columns_of(&name, &format, &listed.path)?;
+            let ranges = ranges.map_or_else(|| cutter.whole(&listed), Ok)?;
+            let block = |range| {
+                let (path, version, path_columns) = (listed.path.clone(), listed.version.clone(), path_columns.clone());
+                Block { path, version, range, path_columns }
+            };
+            Ok(ranges.into_iter().map(block).collect())
+        };
         self.files.into_iter().filter_map(move |(values, files)| {
-            let key: Vec<(String, String)> = self.keys.iter().cloned().zip(values).collect();
-            let in_format_order = columns.iter().filter_map(|name| key.iter().find(|(key, _)| key == name));
-            let path_columns: Vec<_> = in_format_order.cloned().collect();
-            let mut blocks = Vec::new();
-            for KeyedFile { listed, ranges } in files {
-                match ranges.map_or_else(|| cutter.whole(&listed), Ok) {
-                    Ok(ranges) => blocks.extend(ranges.into_iter().map(|range| {
-                        let (path, path_columns) = (listed.path.clone(), path_columns.clone());
-                        Block { path, version: listed.version.clone(), range, path_columns }
-                    })),
-                    Err(error) => return Some(Err(error)),
-                }
+            let key = self.keys.iter().cloned().zip(values).collect();
+            let blocks: Result<Vec<Vec<Block>>> = files.into_iter().map(&blocks_of).collect();
+            match blocks.map(|blocks| blocks.concat()) {
+                Ok(blocks) if blocks.is_empty() => None,
+                Ok(blocks) => Some(Ok(Work::Rows { input, blocks, rows_before: None, key })),
+                Err(error) => Some(Err(error)),
             }
-            (!blocks.is_empty()).then_some(Ok(Work::Rows { input, blocks, rows_before: None, key }))
         })
     }
 }

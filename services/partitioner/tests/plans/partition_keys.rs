@@ -59,7 +59,7 @@ fn inputs_have_separate_combinations() {
 }
 
 #[test]
-fn rows_of_a_combination_form_one_mini_batch_with_the_keys_last() {
+fn rows_of_a_combination_form_one_mini_batch_with_the_columns_of_the_path_last() {
     let root = folder();
     for store in 1000..1003 {
         for brand in ["dominicks", "minute.maid", "tropicana"] {
@@ -80,18 +80,20 @@ fn rows_of_a_combination_form_one_mini_batch_with_the_keys_last() {
     assert_eq!(blocks[1].path, ItemPath::from(root.path().join("1002/tropicana/b.csv")));
     let bytes = "Week,Quantity\n1990-06-21,500\n".len() as u64;
     assert_eq!(blocks[1].range, BlockRange::Lines { first: 0, last: bytes });
-    assert_eq!(blocks[1].path_columns, [("Store", "1002"), ("Brand", "tropicana")].map(own), "as in the format");
+    let of_path = [("Store", "1002"), ("Brand", "tropicana"), ("file_name", "b"), ("extension", "csv")];
+    assert_eq!(blocks[1].path_columns, of_path.map(own), "keys or not, as in the format");
     let columns = partitioner::plan(&both).schemas().expect("readable").remove(0).expect("text").columns;
     assert_eq!(
         columns.iter().map(|column| &column.name[..]).collect::<Vec<_>>(),
-        ["Week", "Quantity", "Store", "Brand"]
+        ["Week", "Quantity", "Store", "Brand", "file_name", "extension"]
     );
 
     let brands = keyed(job, format, &["Brand"]);
     assert_eq!(values(&brands), [["dominicks"], ["minute.maid"], ["tropicana"]]);
     let Work::Rows { blocks, .. } = &descriptors(&brands)[2].work else { panic!("rows") };
     assert_eq!(blocks.len(), 6, "the empty file has no block");
-    assert_eq!(blocks[0].path_columns, [own(("Brand", "tropicana"))]);
+    let stores: Vec<&str> = blocks.iter().map(|block| &block.path_columns[0].1[..]).collect();
+    assert_eq!(stores, ["1000", "1000", "1001", "1001", "1002", "1002"]);
 }
 
 #[test]
