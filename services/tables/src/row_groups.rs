@@ -58,6 +58,37 @@ fn check_codecs(metadata: &ArrowReaderMetadata, name: &str) -> Result<()> {
     }
 }
 
+/// Fails if a column that is read holds intervals of Parquet, of which the reader leaves out the months. Only Arrow writes
+/// intervals without months, and says so.
+fn check_intervals(read: &Schema, metadata: &ParquetMetaData, name: &str) -> Result<()> {
+    let written = arrow_schema(metadata).and_then(decoded_schema);
+    let is_declared = |field: &Field| {
+        let written = written.as_ref().and_then(|written| written.field_with_name(field.name()).ok());
+        written.is_some_and(|written| written.data_type() == field.data_type())
+    };
+    let mut fields = read.fields().iter();
+    match fields.find(|field| holds_intervals(field.data_type()) && !is_declared(field)) {
+        None => Ok(()),
+        Some(field) => Err(Error::Kind {
+            path: name.to_owned(),
+            message: format!(
+                "has intervals in column \"{}\", whose months are not read; write it as text, or leave it out with \
+                 `columns`",
+                field.name()
+            ),
+        }),
+    }
+}
+
+fn holds_intervals(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Interval(_) => true,
+        DataType::List(item) | DataType::LargeList(item) | DataType::Map(item, _) => holds_intervals(item.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| holds_intervals(field.data_type())),
+        _ => false,
+    }
+}
+
 /// Returns the names of the top-level columns of a Parquet file. Fails if a column cannot have the type
 /// in the options.
 pub fn parquet_columns(path: &Path, options: &TableOptions) -> Result<Vec<String>> {
@@ -218,6 +249,7 @@ impl RowGroupReader {
             None => schema,
             Some(selection) => Arc::new(schema.project(&selection.columns)?),
         };
+        check_intervals(&schema, metadata.metadata(), name)?;
         let row_group = row_group as usize;
         let mut sizes = metadata.metadata().row_groups().iter().map(|group| group.num_rows().max(0) as u64);
         let rows_before = sizes.by_ref().take(row_group).fold(0, u64::saturating_add);

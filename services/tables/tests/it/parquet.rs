@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray, TimestampMicrosecondArray,
-    UInt64Array,
+    ArrayRef, AsArray, DictionaryArray, Int64Array, IntervalDayTimeArray, ListArray, RecordBatch, StringArray,
+    TimestampMicrosecondArray, UInt64Array,
 };
-use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
+use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, IntervalDayTime, Schema};
 use base64::Engine;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 use protocol::{Block, BlockRange, ItemPath, TableFormat, TableOptions};
@@ -64,6 +66,29 @@ fn required_columns_are_read_like_others() {
     let decoded = decode(&path, 0, 1, 2).expect("readable");
     assert_eq!(numbers(&decoded), ["1", "2"]);
     assert_eq!(values(decoded.batch.column(1)), ["b", "c"]);
+}
+
+#[test]
+fn intervals_whose_months_would_be_lost_are_refused() {
+    let folder = Folder::new();
+    let intervals: ArrayRef = Arc::new(IntervalDayTimeArray::from(vec![IntervalDayTime::new(3, 5_000)]));
+    let number: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+    let batch = RecordBatch::try_from_iter([("interval", intervals), ("number", number)]).expect("equal lengths");
+    let path = folder.path("intervals.parquet");
+    let file = std::fs::File::create(&path).expect("the folder is writable");
+    // Other programs do not say that there are no months.
+    let options = ArrowWriterOptions::new().with_skip_arrow_metadata(true);
+    let mut writer = ArrowWriter::try_new_with_options(file, batch.schema(), options).expect("types of Parquet");
+    writer.write(&batch).expect("writable");
+    writer.close().expect("writable");
+    let error = decode(&path, 0, 0, 1).expect_err("months").to_string();
+    assert!(error.contains("has intervals in column \"interval\", whose months are not read"), "{error}");
+    let range = BlockRange::RowGroup { row_group: 0, offset: 0, rows: 1 };
+    let block = Block { path: ItemPath::from(&*path), version: None, range, path_columns: vec![] };
+    let blocks = [LocalBlock { block: &block, path: &path, has_holes: false }];
+    let options = TableOptions { columns: vec!["number".to_owned()], ..self::options() };
+    let request = DecodeRequest { blocks: &blocks, options: &options, schema: None, with_lines: false };
+    assert_eq!(numbers(&tables::decode(&request).expect("another column")), ["1"]);
 }
 
 #[test]

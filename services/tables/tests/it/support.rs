@@ -20,6 +20,10 @@ impl Folder {
         Self { folder: tempfile::tempdir().expect("a temporary folder") }
     }
 
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, content).expect("the folder is writable");
