@@ -411,8 +411,9 @@ fn whole_numbers(array: &ArrayRef) -> (bool, Range) {
     let Ok(numbers) = cast(array, &DataType::Float64) else { return (false, None) };
     let mut range: Option<(i128, i128)> = None;
     for number in numbers.as_primitive::<types::Float64Type>().iter().flatten() {
-        // The comparison excludes NaN.
-        if number.fract() != 0.0 || !(number >= i64::MIN as f64 && number < i64::MAX as f64) {
+        // The comparison excludes NaN. No integer is a negative zero.
+        let is_negative_zero = number == 0.0 && number.is_sign_negative();
+        if is_negative_zero || number.fract() != 0.0 || !(number >= i64::MIN as f64 && number < i64::MAX as f64) {
             return (false, None);
         }
         let number = number as i128;

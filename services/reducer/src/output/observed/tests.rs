@@ -76,6 +76,7 @@ fn whole_floating_point_numbers_are_integers_beside_integers_and_only_there() {
     let (kept, conflicts) = unified(&[integers(&[(1 << 53) + 1]), floats(&[0.5])]);
     assert_eq!((kept, conflicts), (DataType::Utf8, vec!["a: integer, float".to_owned()]));
     assert_eq!(unified(&[integers(&[1]), floats(&[f64::NAN])]).0, DataType::Float64, "NaN is no integer");
+    assert_eq!(unified(&[integers(&[1]), floats(&[-0.0])]).0, DataType::Float64, "no integer is a negative zero");
 }
 
 #[test]
