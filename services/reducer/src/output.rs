@@ -7,6 +7,7 @@
 mod cells;
 mod conform;
 mod csv_file;
+mod fractions;
 mod header;
 mod json_lines;
 mod local;

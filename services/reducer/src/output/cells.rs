@@ -22,7 +22,17 @@ use protocol::json::push_string;
 use protocol::number::{Float, Integer, PYTHON_POSITIONAL, push_float, push_integer};
 use protocol::{ABSENT, EXTENSION_NAME, JSON_EXTENSION, UUID_EXTENSION};
 
+use super::fractions;
 use super::observed::{per_second, without_encoding};
+
+/// How numbers that JSON lacks are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Json {
+    /// As `null`.
+    Strict,
+    /// As Python's `json` writes and reads them: `NaN`, `Infinity`. For nested values in CSV and in columns of text.
+    OfPython,
+}
 
 /// The values of an array.
 pub(super) trait Cells {
@@ -35,7 +45,7 @@ pub(super) trait Cells {
     /// Appends a value that is not missing, without quotes.
     fn text(&self, row: usize, into: &mut Vec<u8>);
     /// Appends a value that is not missing.
-    fn json(&self, row: usize, into: &mut Vec<u8>);
+    fn json(&self, row: usize, form: Json, into: &mut Vec<u8>);
     /// Whether the text of a value may need quotes in CSV.
     fn may_need_quotes(&self) -> bool {
         true
@@ -43,10 +53,10 @@ pub(super) trait Cells {
 }
 
 /// Appends a value or `null`.
-pub(super) fn push_json(cells: &dyn Cells, row: usize, into: &mut Vec<u8>) {
+pub(super) fn push_json(cells: &dyn Cells, row: usize, form: Json, into: &mut Vec<u8>) {
     match cells.is_null(row) {
         true => into.extend_from_slice(b"null"),
-        false => cells.json(row, into),
+        false => cells.json(row, form, into),
     }
 }
 
@@ -88,6 +98,7 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
                 seconds: per_second(TimeUnit::Second),
                 numbers: counts(&seconds)?,
                 kind: InstantKind::Date,
+                precision: Precision::Day,
             })
         }
         DataType::Timestamp(unit, zone) => {
@@ -95,7 +106,8 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
                 Some(zone) => InstantKind::Zoned { offset: offset_of(zone) },
                 None => InstantKind::Naive,
             };
-            Box::new(Instants { seconds: per_second(*unit), numbers: counts(&array)?, kind })
+            let precision = fractions::of(target);
+            Box::new(Instants { seconds: per_second(*unit), numbers: counts(&array)?, kind, precision })
         }
         DataType::Duration(unit) => Box::new(Durations { seconds: per_second(*unit), numbers: counts(&array)? }),
         DataType::Dictionary(_, values) => {
@@ -151,7 +163,7 @@ impl Cells for Missing {
 
     fn text(&self, _: usize, _: &mut Vec<u8>) {}
 
-    fn json(&self, _: usize, into: &mut Vec<u8>) {
+    fn json(&self, _: usize, _: Json, into: &mut Vec<u8>) {
         into.extend_from_slice(b"null");
     }
 }
@@ -167,7 +179,7 @@ impl Cells for Booleans {
         into.extend_from_slice(if self.0.value(row) { b"True" } else { b"False" });
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         into.extend_from_slice(if self.0.value(row) { b"true" } else { b"false" });
     }
 
@@ -204,7 +216,7 @@ where
         }
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         push_integer(into, self.array.value(row));
     }
 
@@ -243,11 +255,14 @@ where
         }
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
-        match self.array.value(row).into().is_finite() {
-            true => self.text(row, into),
-            // JSON has no such number.
-            false => into.extend_from_slice(b"null"),
+    fn json(&self, row: usize, form: Json, into: &mut Vec<u8>) {
+        let value: f64 = self.array.value(row).into();
+        match form {
+            _ if value.is_finite() => self.text(row, into),
+            Json::Strict => into.extend_from_slice(b"null"),
+            Json::OfPython if value.is_nan() => into.extend_from_slice(b"NaN"),
+            Json::OfPython if value > 0.0 => into.extend_from_slice(b"Infinity"),
+            Json::OfPython => into.extend_from_slice(b"-Infinity"),
         }
     }
 
@@ -267,7 +282,7 @@ impl<Offset: OffsetSizeTrait> Cells for Texts<Offset> {
         into.extend_from_slice(self.0.value(row).as_bytes());
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         push_string(into, self.0.value(row).as_bytes());
     }
 }
@@ -288,7 +303,7 @@ impl<Offset: OffsetSizeTrait> Cells for JsonTexts<Offset> {
         into.extend_from_slice(self.0.value(row).as_bytes());
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         let text = self.0.value(row);
         match serde_json::from_str::<serde::de::IgnoredAny>(text) {
             // A line of JSON lines has no line break.
@@ -314,7 +329,7 @@ impl Cells for Uuids {
         }
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         in_quotes(into, |into| self.text(row, into));
     }
 
@@ -342,7 +357,7 @@ impl Cells for Bytes {
         }
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         let mut text = Vec::new();
         self.text(row, &mut text);
         push_string(into, &text);
@@ -355,6 +370,8 @@ struct Instants {
     /// How many of the unit a second has.
     seconds: i64,
     kind: InstantKind,
+    /// Of each time at least.
+    precision: Precision,
 }
 
 #[derive(Clone, Copy)]
@@ -403,7 +420,7 @@ impl Instants {
         }
         let precision = match self.kind {
             InstantKind::Date => Precision::Day,
-            _ => instant.precision().max(Precision::Second),
+            _ => instant.precision().max(self.precision),
         };
         instant.push(into, precision, between);
         if let InstantKind::Zoned { .. } = self.kind {
@@ -422,7 +439,7 @@ impl Cells for Instants {
         self.push(row, b' ', into);
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         in_quotes(into, |into| self.push(row, b'T', into));
     }
 
@@ -457,7 +474,7 @@ impl Cells for Durations {
         into.push(b'S');
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         in_quotes(into, |into| self.text(row, into));
     }
 
@@ -478,7 +495,7 @@ impl<T: types::DecimalType> Cells for Decimals<T> {
         into.extend_from_slice(self.0.value_as_string(row).as_bytes());
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         in_quotes(into, |into| self.text(row, into));
     }
 
@@ -503,7 +520,7 @@ impl Cells for Displayed {
         }
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
         in_quotes(into, |into| self.text(row, into));
     }
 }
@@ -548,16 +565,16 @@ impl Cells for List {
     }
 
     fn text(&self, row: usize, into: &mut Vec<u8>) {
-        self.json(row, into);
+        self.json(row, Json::OfPython, into);
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, form: Json, into: &mut Vec<u8>) {
         into.push(b'[');
         for item in self.offsets[row]..self.offsets[row + 1] {
             if item > self.offsets[row] {
                 into.extend_from_slice(b", ");
             }
-            push_json(&*self.items, item, into);
+            push_json(&*self.items, item, form, into);
         }
         into.push(b']');
     }
@@ -575,11 +592,11 @@ impl Cells for Record {
     }
 
     fn text(&self, row: usize, into: &mut Vec<u8>) {
-        self.json(row, into);
+        self.json(row, Json::OfPython, into);
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
-        push_object(self.parts.iter().map(|(key, cells)| (&**key, &**cells)), row, into);
+    fn json(&self, row: usize, form: Json, into: &mut Vec<u8>) {
+        push_object(self.parts.iter().map(|(key, cells)| (&**key, &**cells)), row, form, into);
     }
 }
 
@@ -592,7 +609,12 @@ pub(super) fn key(name: &str) -> Vec<u8> {
 }
 
 /// Appends an object of the keys that the row has.
-pub(super) fn push_object<'a>(parts: impl Iterator<Item = (&'a [u8], &'a dyn Cells)>, row: usize, into: &mut Vec<u8>) {
+pub(super) fn push_object<'a>(
+    parts: impl Iterator<Item = (&'a [u8], &'a dyn Cells)>,
+    row: usize,
+    form: Json,
+    into: &mut Vec<u8>,
+) {
     into.push(b'{');
     let mut is_first = true;
     for (key, cells) in parts {
@@ -604,7 +626,7 @@ pub(super) fn push_object<'a>(parts: impl Iterator<Item = (&'a [u8], &'a dyn Cel
         }
         is_first = false;
         into.extend_from_slice(key);
-        push_json(cells, row, into);
+        push_json(cells, row, form, into);
     }
     into.push(b'}');
 }
@@ -623,16 +645,16 @@ impl Cells for Map {
     }
 
     fn text(&self, row: usize, into: &mut Vec<u8>) {
-        self.json(row, into);
+        self.json(row, Json::OfPython, into);
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, form: Json, into: &mut Vec<u8>) {
         into.push(b'[');
         for entry in self.offsets[row]..self.offsets[row + 1] {
             into.extend_from_slice(if entry > self.offsets[row] { b", [" } else { b"[" });
-            push_json(&*self.keys, entry, into);
+            push_json(&*self.keys, entry, form, into);
             into.extend_from_slice(b", ");
-            push_json(&*self.values, entry, into);
+            push_json(&*self.values, entry, form, into);
             into.push(b']');
         }
         into.push(b']');
@@ -674,9 +696,9 @@ impl Cells for Several {
         child.cells.text(row, into);
     }
 
-    fn json(&self, row: usize, into: &mut Vec<u8>) {
+    fn json(&self, row: usize, form: Json, into: &mut Vec<u8>) {
         let (child, row) = self.at(row);
-        child.cells.json(row, into);
+        child.cells.json(row, form, into);
     }
 }
 

@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
 use arrow::util::display::FormatOptions;
 use protocol::{EXTENSION_NAME, JSON_EXTENSION};
 
-use super::cells::cells;
+use super::cells::{Json, cells};
 use super::observed::without_encoding;
 
 const EXACT: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
@@ -153,7 +153,7 @@ fn texts_of<Offset: OffsetSizeTrait>(
         }
         text.clear();
         match is_json {
-            true => cells.json(row, &mut text),
+            true => cells.json(row, Json::Strict, &mut text),
             false => cells.text(row, &mut text),
         }
         texts.append_value(std::str::from_utf8(&text).context("a text that is not UTF-8")?);

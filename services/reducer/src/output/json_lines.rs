@@ -8,7 +8,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use protocol::RowShape;
 
-use super::cells::{Cells, cells, key, push_json, push_object};
+use super::cells::{Cells, Json, cells, key, push_json, push_object};
 use super::table::{Lines, Rows, Table};
 use crate::words::counted;
 
@@ -65,7 +65,7 @@ impl Rows for JsonLines<'_> {
         for row in 0..batch.num_rows() {
             match self.shape {
                 RowShape::Value | RowShape::Missing => match columns.first() {
-                    Some((_, cells)) => push_json(&**cells, row, &mut self.lines.text),
+                    Some((_, cells)) => push_json(&**cells, row, Json::Strict, &mut self.lines.text),
                     None => self.lines.text.extend_from_slice(b"null"),
                 },
                 RowShape::Tuple => {
@@ -75,12 +75,17 @@ impl Rows for JsonLines<'_> {
                         if position > 0 {
                             self.lines.text.extend_from_slice(b", ");
                         }
-                        push_json(&**cells, row, &mut self.lines.text);
+                        push_json(&**cells, row, Json::Strict, &mut self.lines.text);
                     }
                     self.lines.text.push(b']');
                 }
                 RowShape::Record => {
-                    push_object(columns.iter().map(|(key, cells)| (*key, &**cells)), row, &mut self.lines.text);
+                    push_object(
+                        columns.iter().map(|(key, cells)| (*key, &**cells)),
+                        row,
+                        Json::Strict,
+                        &mut self.lines.text,
+                    );
                 }
             }
             self.lines.end_line()?;

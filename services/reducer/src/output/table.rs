@@ -13,11 +13,13 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use arrow::ipc::reader::StreamReader;
+use protocol::instant::Precision;
 use protocol::{
     ColumnKind, EXTENSION_NAME, JSON_EXTENSION, OutputFormat, PANDAS_METADATA, ROW_SHAPE, ResultColumn, RowShape,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::fractions;
 use super::observed::{Conflict, Conflicts, Observed, Place, json_field};
 use super::pandas::Frames;
 use super::{InOrder, rows_of};
@@ -180,6 +182,13 @@ impl Table {
                 *field = field.clone().with_metadata(HashMap::from([(CATEGORIES.to_owned(), known)]));
             }
         }
+        if format == OutputFormat::Csv && fields.iter().any(fractions::may_need) {
+            for (name, precision) in precisions(rows, &fields)? {
+                if let Some(field) = fields.iter_mut().find(|field| *field.name() == name) {
+                    *field = fractions::with(field, precision);
+                }
+            }
+        }
         let known = frames.metadata(&fields).map(|known| (PANDAS_METADATA.to_owned(), known));
         let metadata: HashMap<String, String> = known.into_iter().collect();
         Ok(Self { schema: Arc::new(Schema::new_with_metadata(fields, metadata)), shape, conflicts })
@@ -232,6 +241,27 @@ fn observe(
         })
         .with_context(|| rows_of(mini_batch))
     })
+}
+
+/// Returns the precision of each column of times.
+fn precisions(rows: &mut dyn InOrder, fields: &[Field]) -> anyhow::Result<Vec<(String, Precision)>> {
+    let names = fields.iter().filter(|field| fractions::may_need(field)).map(|field| field.name().clone());
+    let mut found: Vec<(String, Precision)> = names.map(|name| (name, Precision::Second)).collect();
+    rows.for_each(&mut |mini_batch, rows, joined| {
+        for_each_stream(rows, joined, |stream| {
+            for batch in stream {
+                let batch = batch?;
+                for (name, precision) in &mut found {
+                    if let Some(times) = batch.column_by_name(name) {
+                        *precision = (*precision).max(fractions::needed(&times));
+                    }
+                }
+            }
+            Ok(())
+        })
+        .with_context(|| rows_of(mini_batch))
+    })?;
+    Ok(found)
 }
 
 /// Returns the categories of all mini-batches in the order of their first appearance, as a list in JSON.

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use arrow::array::{ArrayRef, Float64Array, Int64Array, NullArray, RecordBatch, StringArray};
+use arrow::array::{
+    ArrayRef, Float64Array, Int64Array, NullArray, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
 use arrow::compute::concat_batches;
 use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
@@ -412,7 +414,26 @@ async fn infinite_numbers_that_json_lacks_are_named() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[1].starts_with("column \"n\" has 1 infinite number, which JSON lacks"), "{warnings:?}");
     let (text, warnings) = written(&mut job, OutputFormat::Csv).await;
-    assert!(text.contains("inf") && warnings.is_empty(), "{text}, {warnings:?}");
+    let expected = "n,list\ninf,\"[-Infinity, 1.0]\"\nnan,\n,\n1.5,\n";
+    assert_eq!((&*text, warnings.len()), (expected, 0), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn times_of_a_column_of_csv_have_one_form() {
+    let times = |times: &[i64]| Arc::new(TimestampMicrosecondArray::from(times.to_vec())) as ArrayRef;
+    let columns = |first, second| vec![("t", times(first)), ("whole", times(second))];
+    let mut job = parquet_job(vec![
+        (0, Outcome::Inline(stream(columns(&[0], &[0])))),
+        (1, Outcome::Inline(stream(columns(&[1_500_000], &[7_000_000])))),
+    ])
+    .await;
+    let (text, _) = written(&mut job, OutputFormat::Csv).await;
+    assert_eq!(
+        text,
+        "t,whole\n1970-01-01 00:00:00.000,1970-01-01 00:00:00\n1970-01-01 00:00:01.500,1970-01-01 00:00:07\n"
+    );
+    let (text, _) = written(&mut job, OutputFormat::Jsonl).await;
+    assert!(text.starts_with("{\"t\": \"1970-01-01T00:00:00\", "), "{text}");
 }
 
 #[tokio::test]
