@@ -44,7 +44,7 @@ fn writable(field: &FieldRef) -> FieldRef {
 }
 
 /// Returns a type with milliseconds in place of seconds, and days in place of the milliseconds of days, which Parquet does
-/// not have: readers would find numbers.
+/// not have: readers would find numbers. Categories that are truth values become such values.
 fn with_parquet_units(data_type: &DataType) -> DataType {
     let part =
         |field: &FieldRef| Arc::new(field.as_ref().clone().with_data_type(with_parquet_units(field.data_type())));
@@ -52,6 +52,8 @@ fn with_parquet_units(data_type: &DataType) -> DataType {
         DataType::Date64 => DataType::Date32,
         DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
         DataType::Timestamp(TimeUnit::Second, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),
+        // Arrow makes no dictionary of these.
+        DataType::Dictionary(_, values) if **values == DataType::Boolean => DataType::Boolean,
         DataType::Dictionary(index, values) => DataType::Dictionary(index.clone(), with_parquet_units(values).into()),
         DataType::List(item) => DataType::List(part(item)),
         DataType::LargeList(item) => DataType::LargeList(part(item)),

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use arrow::array::{
-    ArrayRef, Float64Array, Int64Array, NullArray, RecordBatch, StringArray, TimestampMicrosecondArray,
+    ArrayRef, AsArray, BooleanArray, DictionaryArray, Float64Array, Int8Array, Int64Array, NullArray, RecordBatch,
+    StringArray, TimestampMicrosecondArray,
 };
 use arrow::compute::concat_batches;
 use arrow::ipc::writer::StreamWriter;
@@ -416,6 +417,19 @@ async fn infinite_numbers_that_json_lacks_are_named() {
     let (text, warnings) = written(&mut job, OutputFormat::Csv).await;
     let expected = "n,list\ninf,\"[-Infinity, 1.0]\"\nnan,\n,\n1.5,\n";
     assert_eq!((&*text, warnings.len()), (expected, 0), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn categories_that_are_truth_values_are_written_to_parquet() {
+    let values: ArrayRef = Arc::new(BooleanArray::from(vec![false, true]));
+    let keys = Int8Array::from(vec![Some(1), None, Some(0)]);
+    let categories: ArrayRef = Arc::new(DictionaryArray::new(keys, values));
+    let mut job = parquet_job(vec![(0, Outcome::Inline(stream(vec![("c", categories)])))]).await;
+    let (text, _) = written(&mut job, OutputFormat::Csv).await;
+    assert_eq!(text, "c\nTrue\n\"\"\nFalse\n");
+    job.output.format = OutputFormat::Parquet;
+    let rows = read_parquet(&job.write().await.expect("written").path);
+    assert_eq!(*rows.column(0).as_boolean(), BooleanArray::from(vec![Some(true), None, Some(false)]));
 }
 
 #[tokio::test]
