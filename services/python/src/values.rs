@@ -470,8 +470,9 @@ impl<'py> Builder<'py> {
                 Arc::new(DurationMicrosecondArray::from(each(cells, microseconds)?))
             }
             Kind::Duration { nanoseconds: true } => Arc::new(DurationNanosecondArray::from(each(cells, |value| {
-                let rest: i64 = value.getattr(intern!(py, "nanoseconds"))?.extract()?;
-                Ok(microseconds(value)? * 1_000 + rest)
+                let rest: i64 = value.getattr(intern!(py, "nanoseconds")).and_then(|rest| rest.extract()).unwrap_or(0);
+                let whole = microseconds(value)?.checked_mul(1_000);
+                whole.and_then(|whole| whole.checked_add(rest)).ok_or_else(|| too_long_a_time(value, 106_751))
             })?)),
             Kind::List => {
                 let mut lengths = Vec::with_capacity(cells.len());
@@ -774,7 +775,13 @@ fn microseconds(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     let py = value.py();
     let part = |name| value.getattr(name)?.extract::<i64>();
     let seconds = part(intern!(py, "days"))? * 86_400 + part(intern!(py, "seconds"))?;
-    Ok(seconds * 1_000_000 + part(intern!(py, "microseconds"))?)
+    let whole = seconds.checked_mul(1_000_000);
+    let rest = part(intern!(py, "microseconds"))?;
+    whole.and_then(|whole| whole.checked_add(rest)).ok_or_else(|| too_long_a_time(value, 106_751_991))
+}
+
+fn too_long_a_time(value: &Bound<'_, PyAny>, days_max: u32) -> PyErr {
+    PyValueError::new_err(format!("{value} is longer than a column of durations holds: {days_max} days"))
 }
 
 /// Returns the microseconds since midnight of a `time` or `datetime`.

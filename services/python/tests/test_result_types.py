@@ -488,6 +488,11 @@ def test_what_no_file_holds_has_another_form_or_fails_its_mini_batch(home, form)
     assert returned(records).to_pylist() == [{"a": 1, "b": 2.5}, {"a": 2, "b": 3.5}]
 
 
+def test_durations_that_no_column_holds_fail_their_mini_batch(home):
+    with pytest.raises(gristmill.JobFailed, match="200000000 days, 0:00:00 is longer than a column of durations holds"):
+        gristmill.map(lambda days: {"d": datetime.timedelta(days=days)}, [200_000_000])
+
+
 def test_several_zones_become_utc(home):
     def zoned(frame: pandas.DataFrame):
         return pandas.DataFrame({"t": pandas.to_datetime(frame["t"]).dt.tz_localize(frame["zone"].iloc[0])})
