@@ -146,6 +146,39 @@ def test_generators_yield_rows_and_tables(home):
         assert run(function, table, mini_batch_size=2).to_arrow()["x"].to_pylist() == [1, 2, 10, 20]
 
 
+TABLES = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
+
+
+@pytest.mark.parametrize("library", TABLES)
+def test_none_beside_tables_is_a_table_without_rows(home, library):
+    def rows(pieces):
+        table = TABLES[library]({"x": list(range(100))})
+        return tuple(table if piece else None for piece in pieces)
+
+    for pieces, count in (([1, 0], 100), ([0, 1, 0, 1], 200)):
+        found = run(rows, pieces, mini_batch_size=9, output="rows.parquet").to_arrow()
+        assert found.column_names == ["x"] and found["x"].to_pylist() == list(range(100)) * (count // 100)
+
+
+@pytest.mark.parametrize("library", TABLES)
+def test_tables_beside_something_else_are_refused(home, library):
+    """Their texts leave out most rows."""
+
+    def table():
+        return TABLES[library]({"x": list(range(100))})
+
+    def beside(numbers):
+        return [None, {"x": 1}, table()]
+
+    def of_libraries(numbers):
+        return [table(), table(), {"pandas": pl, "polars": pd, "pyarrow": pd}[library].DataFrame({"x": [1]})]
+
+    for function, first, second in ((beside, 2, 1), (of_libraries, 0, 2)):
+        said = rf"element {first} of the list that \w+\(\) returned is a {library}.*, and element {second} is a .*: "
+        with pytest.raises(gristmill.JobFailed, match=said + "return tables of one library alone, or rows alone"):
+            run(function, [1])
+
+
 def test_no_rows_in_is_no_rows_out_with_the_right_columns(home):
     table = pd.DataFrame({"x": pd.Series([], dtype="int64"), "t": pd.Series([], dtype="datetime64[ns, UTC]")})
     out = run(lambda frame: frame.assign(y=frame["x"] / 2), table).to_pandas()

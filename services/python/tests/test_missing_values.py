@@ -12,6 +12,7 @@ import uuid
 
 import numpy
 import pandas
+import polars
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -165,6 +166,19 @@ def test_objects_without_a_text_are_refused(value, kind):
     with pytest.raises(IllegalResult, match=rf"returned a {kind} in the field v of a row"):
         tables.of_frame(pandas.DataFrame({"v": pandas.Series([value], dtype=object)}))
     assert rows.Text({}).of_list([value])[0] == f"{value}\n".encode(), "lines of text are those of the original"
+
+
+@pytest.mark.parametrize("library", [pandas, polars])
+def test_frames_within_rows_are_refused(library):
+    """Their texts leave out most rows."""
+    frame, tables = library.DataFrame({"x": range(100)}), rows.Tables()
+    said = "and a row holds no table: return all rows as one table, or as a list of rows of plain values, such as frame"
+    for result, where in (([1, frame], "as row 1"), ([{"a": {"b": [1, frame]}}], r"in the field a.b\[1\] of row 0")):
+        with pytest.raises(IllegalResult, match=rf"returned a \S*DataFrame {where}, {said}"):
+            tables.of_list(result)
+    with pytest.raises(IllegalResult, match=rf"returned a \S*DataFrame in the field v of row 0, {said}"):
+        tables.of_frame(pandas.DataFrame({"v": pandas.Series([frame], dtype=object)}))
+    assert rows.Text({}).of_list([frame])[0] == f"{frame}\n".encode(), "lines of text are those of the original"
 
 
 def test_object_without_a_text_fails_the_mini_batch(start):

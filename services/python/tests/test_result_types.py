@@ -437,6 +437,29 @@ def test_integers_beside_missing_ones_are_exact_in_pandas(home):
         assert frame["small"].dtype == "float64", "as pandas has it, where nothing is lost"
 
 
+def test_columns_with_several_levels_of_labels_come_back(home):
+    """One label of the first level stands for several columns, and may be the name of the index, too."""
+    table = pandas.DataFrame({"v": [1, 1, 2], "w": [1.0, 2.0, 3.0], "big": [2**60 + 1, 2, 3]})
+
+    def by(*names):
+        def grouped(frame):
+            found = frame.groupby(list(names)).agg({"v": ["sum", "mean"], "w": ["max"], "big": ["min"]})
+            return found.astype({("big", "min"): "Int64"})
+
+        return grouped
+
+    for form in FORMATS:
+        for names in (("v",), ("v", "w")):
+            job = gristmill.run(by(*names), table, output=f"g.{form}", mini_batch_size=3, fresh=True, progress=False)
+            pandas.testing.assert_frame_equal(job.to_pandas(), by(*names)(table), check_index_type=False)
+
+        def with_list(frame):
+            return pandas.DataFrame({("v", "n"): pandas.Series([[1, None], [2**60 + 1]], dtype=object), ("v", "m"): 1})
+
+        found = gristmill.run(with_list, table, output=f"l.{form}", mini_batch_size=3, fresh=True, progress=False)
+        assert found.to_pandas()[("v", "n")].tolist() == [[1, None], [2**60 + 1]], "as numbers of Python"
+
+
 def test_index_of_a_series_comes_back(home):
     def counts(frame: pandas.DataFrame):
         return frame["g"].value_counts()

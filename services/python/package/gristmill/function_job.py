@@ -11,7 +11,7 @@ import traceback
 
 from gristmill.contract import KEEP_SECONDS
 from gristmill.errors import add_note
-from gristmill.results import RowsOfItems
+from gristmill.results import ROWS_OF, IllegalResult, RowsOfItems, kind_of
 
 
 class FunctionJob:
@@ -49,7 +49,7 @@ class FunctionJob:
             self._coroutines.close()
 
     def _of_all(self, argument, named, _context):
-        return as_result(self._awaited(self._function(argument, **named)))
+        return as_result(self._awaited(self._function(argument, **named)), self.name)
 
     def _of_each(self, items, named, context):
         """Returns one row for each item, and none where the function returns ``None``."""
@@ -210,9 +210,12 @@ _ARGUMENTS = {
 # ---- what it returns -------------------------------------------------------------------------------------------------
 
 
-def as_result(result):
+def as_result(result, name):
     """Returns a column as a table, which keeps its type and name, tables of a list as one table, and everything else
-    unchanged."""
+    unchanged.
+
+    :param name: what messages call the function.
+    """
     kind = type(result)
     package = kind.__module__.partition(".")[0]
     if (package, kind.__name__) == ("pandas", "Series"):
@@ -225,9 +228,39 @@ def as_result(result):
         import pyarrow
 
         return pyarrow.table({"value": result})
-    if kind is list and result and hasattr(result[0], "columns") and len({*map(type, result)}) == 1:
-        return _together(result)
+    if kind in (list, tuple):
+        kinds = {*map(type, result)}
+        libraries = {*map(_library_of, kinds)} - {None}
+        if libraries:
+            # Beside rows, None is a row of missing values; beside tables, a piece without rows.
+            if len(libraries) > 1 or not all(one is type(None) or _library_of(one) for one in kinds):
+                raise _mixed(result, name)
+            return _together([table for table in result if table is not None], libraries.pop())
     return result
+
+
+def _library_of(kind):
+    """Returns the library of a class of tables, or ``None`` for any other class."""
+    if not hasattr(kind, "columns"):
+        return None
+    packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
+    return next((package for package in packages if package in ("pandas", "polars", "pyarrow")), None)
+
+
+def _mixed(result, name):
+    """Returns the failure for a list of tables and something else, of which a table would be no more than its text."""
+    libraries = [_library_of(type(one)) for one in result]
+    table = next(position for position, library in enumerate(libraries) if library is not None)
+    other = next(
+        position
+        for position, library in enumerate(libraries)
+        if library != libraries[table] and result[position] is not None
+    )
+    first, second = kind_of(result[table]), kind_of(result[other])
+    return IllegalResult(
+        f"element {table} of the {type(result).__name__} that {name} returned is a {first}, and element {other} is a "
+        f"{second}: return tables of one library alone, or rows alone, such as those of {ROWS_OF[libraries[table]]}"
+    )
 
 
 def _of_array(array):
@@ -244,19 +277,18 @@ def _of_array(array):
     return list(array)
 
 
-def _together(tables):
-    """Returns the rows of several tables of one kind, such as those that a generator yields, as one table."""
-    package = type(tables[0]).__module__.partition(".")[0]
-    if package == "pandas":
+def _together(tables, library):
+    """Returns the rows of several tables of one library, such as those that a generator yields, as one table."""
+    if library == "pandas":
         import pandas
 
         return pandas.concat(tables)
-    if package == "polars":
+    if library == "polars":
         import polars
 
-        return polars.concat(tables, how="diagonal")
-    if package == "pyarrow":
-        import pyarrow
+        # Those that are lazy have another class.
+        return polars.concat([table.lazy().collect() for table in tables], how="diagonal")
+    import pyarrow
 
-        return pyarrow.concat_tables(tables, promote_options="default")
-    return tables
+    whole = [table if isinstance(table, pyarrow.Table) else pyarrow.Table.from_batches([table]) for table in tables]
+    return pyarrow.concat_tables(whole, promote_options="default")

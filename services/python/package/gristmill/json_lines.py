@@ -12,11 +12,11 @@ from gristmill import _native
 from gristmill.delimited import column_names
 from gristmill.errors import one_line
 from gristmill.missing import is_missing
-from gristmill.results import IllegalResult
+from gristmill.results import ROWS_OF, IllegalResult, kind_of
 
 
 class Unwritable(Exception):
-    """JSON has no form for the value, and its text says nothing."""
+    """JSON has no form for the value, and its text says nothing, or not all."""
 
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -24,7 +24,8 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 def json_default(value):
     """Converts values that ``json`` does not support: NumPy's to Python's, instants to ISO form, missing ones to
-    ``None``, others to their text. An object without a text of its own, such as a function, is refused."""
+    ``None``, others to their text. An object without a text of its own, such as a function, is refused, and so is a
+    DataFrame, whose text leaves out most rows."""
     convert = getattr(value, "tolist", None)
     if callable(convert):
         return convert()
@@ -34,10 +35,16 @@ def json_default(value):
         return None if text == "NaT" else text
     if is_missing(value):
         return None
+    if _is_frame_of_any_library(value):
+        raise Unwritable(value)
     text = str(value)
     if type(value).__str__ is object.__str__ and (text.startswith("<") or ADDRESS.search(text)):
         raise Unwritable(value)
     return text
+
+
+def _is_frame_of_any_library(value):
+    return any(kind.__name__ in ("DataFrame", "LazyFrame") for kind in type(value).__mro__)
 
 
 def without_nan(value):
@@ -70,12 +77,22 @@ def json_line(value):
 def illegal_value(rows, unwritable):
     """Returns the failure for a row, or one of several rows, that holds a value that no file can hold."""
     field = _field_of(rows, unwritable)
+    row = "a row"
     if isinstance(rows, list) and field:
         # That of the list of rows is the number of the row.
-        field = re.sub(r"^\[\d+\]", "", field)
+        number, field = re.fullmatch(r"\[(\d+)\](.*)", field, re.DOTALL).groups()
+        row = f"row {number}"
+    name = kind_of(unwritable)
+    if _is_frame_of_any_library(unwritable):
+        where = f"in the field {field.removeprefix('.')} of {row}" if field else f"as {row}"
+        rows_of = ROWS_OF.get(name.partition(".")[0], "the frame")
+        return IllegalResult(
+            one_line(
+                f"run() returned a {name} {where}, and a row holds no table: return all rows as one table, or as a "
+                f"list of rows of plain values, such as {rows_of}"
+            )
+        )
     where = f"in the field {field.removeprefix('.')} of a row" if field else "as a row"
-    kind = type(unwritable)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return IllegalResult(
         one_line(
             f"run() returned a {name} {where}, which has no form in a file: return text, numbers, lists and "

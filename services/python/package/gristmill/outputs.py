@@ -47,24 +47,33 @@ def to_pandas(table, path):
     import pyarrow
 
     frame = _frame_of(table)
-    for position, field in enumerate(table.schema):
-        if field.name not in frame.columns:
-            continue  # It is in the index, or pandas gave it another label.
-        if pyarrow.types.is_integer(field.type) and frame[field.name].dtype == "float64":
-            if (integers := _exact_integers(table.column(position))) is not None:
-                frame[field.name] = integers.set_axis(frame.index)
-            continue
-        if path.endswith(".jsonl") and _is_json(field):
-            texts = _storage(table.column(position)).to_pylist()
-            frame[field.name] = _objects([None if text is None else json.loads(text) for text in texts], frame.index)
-        elif pyarrow.types.is_nested(field.type) and _pandas_changes(table.column(position).combine_chunks()):
-            frame[field.name] = _objects(table.column(position).to_pylist(), frame.index)
+    index = _known_of(table).get("index_columns", ())
+    places = [place for place, name in enumerate(table.column_names) if name not in index]
+    if len(places) != frame.shape[1]:
+        places = range(table.num_columns)  # pandas has not read its index.
+    # By position: labels may be other objects than names, and one may stand for several columns.
+    for position, place in enumerate(places):
+        column, kind = table.column(place), table.schema.field(place).type
+        if pyarrow.types.is_integer(kind):
+            if frame.dtypes.iloc[position] == "float64" and (integers := _exact_integers(column)) is not None:
+                frame.isetitem(position, integers.set_axis(frame.index))
+        elif path.endswith(".jsonl") and _is_json(table.schema.field(place)):
+            texts = _storage(column).to_pylist()
+            values = [None if text is None else json.loads(text) for text in texts]
+            frame.isetitem(position, _objects(values, frame.index))
+        elif pyarrow.types.is_nested(kind) and _pandas_changes(column.combine_chunks()):
+            frame.isetitem(position, _objects(column.to_pylist(), frame.index))
     return frame
+
+
+def _known_of(table):
+    """Returns what pandas knows about a table."""
+    return json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
 
 
 def _frame_of(table):
     """Returns a table as a DataFrame with the labels, the index and the types that its metadata describe."""
-    known = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
+    known = _known_of(table)
     dtypes = {column["field_name"]: column["numpy_type"] for column in known.get("columns", ())}
     table = _with_periods(table, dtypes)
     labels = [level.get("pandas_type") for level in known.get("column_indexes", ())]
@@ -495,7 +504,7 @@ def _with_categories(table):
     import pyarrow
     import pyarrow.compute
 
-    known = json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
+    known = _known_of(table)
     ordered = {
         column.get("field_name", column.get("name"))
         for column in known.get("columns", ())

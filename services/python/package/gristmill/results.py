@@ -12,6 +12,12 @@ class ShortResult(Exception):
     """There are fewer results than items, and the job requires one for each."""
 
 
+ROWS_OF = {
+    "pandas": "frame.to_dict('records')",
+    "polars": "frame.to_dicts()",
+    "pyarrow": "table.to_pylist()",
+}
+"""How a table of each library becomes a list of rows, for messages."""
 TEXT_CHARACTERS_MAX = 200
 """Of a text that is shown; a script may return a whole document."""
 
@@ -29,6 +35,12 @@ def quoted(text):
     """Returns a text of a script in quotes, in one line, and cut where it is long."""
     rest = "…" if len(text) > TEXT_CHARACTERS_MAX else ""
     return repr(str(text)[:TEXT_CHARACTERS_MAX]) + rest
+
+
+def kind_of(value):
+    """Returns the class of a value with its module, as messages name it."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def is_frame(result):
