@@ -8,11 +8,12 @@ use std::path::Path;
 
 use protocol::{BlockRange, TableOptions};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::headers::has_header;
-use crate::source::{LINE_BYTES_MAX, TextFile};
-use crate::split::{is_blank, is_multi_line};
-use crate::stream::{RecordEnds, TextStream, record_ends, too_long};
+use crate::line_ends::{CR_ALONE, LineEnds};
+use crate::source::{LINE_BYTES_MAX, Text, TextFile};
+use crate::split::{is_blank, is_multi_line, splitter};
+use crate::stream::{RecordEnds, TextStream, Windows, record_ends, too_long};
 
 const PIECE_BYTES: usize = 256 * 1024;
 
@@ -91,7 +92,9 @@ pub fn text_ranges(path: &Path, name: &str, options: &TableOptions, size: RangeS
     let stream = TextStream::open_table(&file, options)?;
     Ok(TextRanges {
         is_lines: !file.is_stream && !is_multi_line(options),
-        delimiter: options.delimiter,
+        options: options.clone(),
+        file,
+        records: 0,
         size: match size {
             RangeSize::Rows(rows) => RangeSize::Rows(rows.max(1)),
             RangeSize::Bytes(bytes) => RangeSize::Bytes(bytes.max(1)),
@@ -117,8 +120,11 @@ pub fn text_ranges(path: &Path, name: &str, options: &TableOptions, size: RangeS
 pub struct TextRanges {
     stream: TextStream,
     ends: RecordEnds,
+    file: TextFile,
+    options: TableOptions,
     is_lines: bool,
-    delimiter: u8,
+    /// Number of records that are not blank, the header among them.
+    records: u64,
     size: RangeSize,
     buffer: Vec<u8>,
     /// Filled bytes of the buffer, and processed bytes among them.
@@ -163,6 +169,7 @@ impl TextRanges {
         if is_blank {
             return None;
         }
+        self.records += 1;
         if std::mem::take(&mut self.awaits_header) {
             self.first = if self.leaves_header_out { next } else { self.first };
             return None;
@@ -194,6 +201,19 @@ impl TextRanges {
         Some((self.range(first, record), rows))
     }
 
+    /// Fails if the only record of the file is all of its lines, which end with CR alone.
+    fn look_at_only_record(&self) -> Result<()> {
+        let mut stream = TextStream::open_table(&self.file, &self.options)?;
+        let whole = usize::try_from(self.stream.position()).unwrap_or(usize::MAX).saturating_add(1);
+        let mut text = Text::default();
+        Windows::new(&mut stream, record_ends(&self.options), whole, u64::MAX).next(&mut text)?;
+        let (text, splitter) = (text.as_slice(), splitter(&self.options));
+        match LineEnds::of(splitter, text).are_cr_alone(text, true, splitter.delimiter) {
+            true => Err(Error::Kind { path: self.file.name.clone(), message: CR_ALONE.to_owned() }),
+            false => Ok(()),
+        }
+    }
+
     fn range(&self, start: u64, end: u64) -> BlockRange {
         match self.is_lines {
             true => BlockRange::Lines { first: start, last: end - 1 },
@@ -214,7 +234,7 @@ impl TextRanges {
             let end = self.ends.next(rest);
             let seen = &rest[..end.unwrap_or(rest.len())];
             self.record_is_blank =
-                self.record_is_blank && is_blank(seen.strip_suffix(b"\n").unwrap_or(seen), self.delimiter);
+                self.record_is_blank && is_blank(seen.strip_suffix(b"\n").unwrap_or(seen), self.options.delimiter);
             self.done += seen.len();
             let position = self.stream.position() - (self.filled - self.done) as u64;
             if position - self.record > LINE_BYTES_MAX as u64 && !self.is_lines {
@@ -236,6 +256,9 @@ impl TextRanges {
             return Ok(Some(range));
         }
         self.has_ended = true;
+        if self.records == 1 && self.options.format.is_delimited() {
+            self.look_at_only_record()?;
+        }
         // No line starts at the end of the file.
         let end = if self.is_lines { end + 1 } else { end };
         Ok((self.rows > 0).then(|| (self.range(self.first, end), self.rows)))

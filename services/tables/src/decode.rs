@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::for_pandas::{codes, rounded_by_pandas, word_for_pandas};
 use crate::headers::{has_header, has_own_header};
 use crate::infer::{column_names, header_of};
+use crate::line_ends::refuse_cr_alone;
 use crate::problem::Problem;
 use crate::problems::{LineNumbers, Origin, Problems, Warnings};
 use crate::row_groups::{RowGroupReader, joined, parquet_row_groups};
@@ -300,8 +301,11 @@ impl Decoder {
         }
         let splitter = splitter(options);
         let mut from = 0;
-        if has_first_line && has_header(options) {
-            let first = first_row(splitter, origin.text.as_slice());
+        let first = has_first_line.then(|| first_row(splitter, origin.text.as_slice()));
+        if let Some(first) = &first {
+            refuse_cr_alone(&file.name, splitter, &origin.text.as_slice()[..first.next])?;
+        }
+        if let Some(first) = first.filter(|_| has_header(options)) {
             from = first.next;
             if first.is_broken {
                 let defect = "the header line ends within quotes";

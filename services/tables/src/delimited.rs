@@ -2,6 +2,7 @@
 
 use crate::builder::Builder;
 use crate::column::Column;
+use crate::line_ends::{LineEnds, has_lone_cr};
 use crate::missing::is_missing;
 use crate::problem::Problem;
 use crate::problems::{Became, Misfit, Origin, Problems};
@@ -54,12 +55,16 @@ impl Table {
         origin: &mut Origin,
     ) {
         let text = origin.text.as_slice();
+        let has_lone_cr = has_lone_cr(text);
         let mut at = from;
         let mut is_sized = false;
         while at < text.len() {
             let start = at;
             at = splitter.split(text, at, self.width, usize::MAX, rows);
             self.report_ragged(rows, origin);
+            if has_lone_cr {
+                self.report_lone_cr(splitter, rows, at, origin);
+            }
             if !is_sized && (at < text.len() || behind > 0) {
                 // Estimates the number of rows from the first ones, with a small reserve.
                 let share = ((text.len() - start) as f64 + behind as f64) / (at - start) as f64 * 1.05;
@@ -108,6 +113,18 @@ impl Table {
                 _ => 0,
             };
             column.builder().reserve(more(rows.count), more(bytes));
+        }
+    }
+
+    /// Reports the rows up to `end` that a CR outside quotes divides for other readers.
+    fn report_lone_cr(&mut self, splitter: Splitter, rows: &Rows, end: usize, origin: &mut Origin) {
+        let text = origin.text.as_slice();
+        // Rows that are left out, and reported as such, may follow a row.
+        for (start, end) in rows.starts().zip(rows.starts().skip(1).chain([end])) {
+            if LineEnds::of(splitter, &text[start..end]).divide_first_row() {
+                let defect = "the line holds a CR, where pandas begins another row";
+                self.problems.defect(Problem::LoneCr, (&mut *origin, start), None, None, defect);
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use crate::datetime::{DayOrder, is_datetime, parse_instant};
 use crate::error::{Error, Result, display};
 use crate::headers::has_own_header;
 use crate::jsonl::{Value, lines, members};
+use crate::line_ends::refuse_cr_alone;
 use crate::missing::is_missing;
 use crate::scalar::{is_whole, parse_float, parse_integer, parse_truth, parse_unsigned, trim};
 use crate::source::{Text, TextFile, encoding_of};
@@ -206,9 +207,9 @@ impl SchemaInference {
                 file.read_lines(from, to, text)?;
                 if is_multi_line {
                     let rows = whole_rows(splitter(&self.options), text.as_slice(), self.places.len());
-                    self.add_text(rows, false);
+                    self.add_text(file, rows, false)?;
                 } else if !text.is_blank(self.options.delimiter) {
-                    self.add_text(text.as_slice(), (from..=to).contains(&file.first_line));
+                    self.add_text(file, text.as_slice(), (from..=to).contains(&file.first_line))?;
                 }
                 from = to + 1;
             }
@@ -225,7 +226,7 @@ impl SchemaInference {
         let mut end = 0;
         while (!self.has_rows() || needs_header && self.awaits_header) && windows.next(text)? {
             if !text.is_blank(self.options.delimiter) {
-                let added = self.add_text(text.as_slice(), has_first_line);
+                let added = self.add_text(file, text.as_slice(), has_first_line)?;
                 end = text.offset + added as u64;
                 has_first_line = false;
             }
@@ -233,17 +234,18 @@ impl SchemaInference {
         Ok(end)
     }
 
-    /// Adds whole rows, as many as are wanted, and returns where they end. `has_first_line` says whether they include the
-    /// first line of the file.
-    fn add_text(&mut self, text: &[u8], has_first_line: bool) -> usize {
+    /// Adds whole rows of a file, as many as are wanted, and returns where they end. `has_first_line` says whether they
+    /// include the first line of the file.
+    fn add_text(&mut self, file: &TextFile, text: &[u8], has_first_line: bool) -> Result<usize> {
         if self.options.format == TableFormat::Jsonl {
             self.add_objects(text);
-            return text.len();
+            return Ok(text.len());
         }
         let splitter = splitter(&self.options);
         let mut from = 0;
         if has_first_line {
             let FirstRow { cells, next, .. } = first_row(splitter, text);
+            refuse_cr_alone(&file.name, splitter, &text[..next])?;
             let is_header = std::mem::take(&mut self.awaits_header);
             if is_header {
                 from = next;
@@ -277,7 +279,7 @@ impl SchemaInference {
             self.window += rows.count;
             self.rows += rows.count;
         }
-        from
+        Ok(from)
     }
 
     /// Returns the position of a column, and adds a new one.

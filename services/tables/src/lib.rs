@@ -32,6 +32,7 @@ mod headers;
 mod infer;
 mod ipc;
 mod jsonl;
+mod line_ends;
 mod missing;
 mod peek;
 mod problem;

@@ -7,6 +7,7 @@ use protocol::{HeaderMode, TableFormat, TableOptions};
 use serde::de::IgnoredAny;
 
 use crate::headers::has_header;
+use crate::line_ends::{CR_ALONE, LineEnds};
 use crate::scalar::{parse_float, trim};
 use crate::source::{encoding_of, is_splittable};
 use crate::split::{FirstRow, Rows, first_row, is_multi_line, splitter};
@@ -149,26 +150,15 @@ impl Peek {
 
     /// Rejects text whose lines end with CR alone, and notes CR that a line holds: LF ends lines here, and readers that
     /// also take CR as an end would find more rows.
-    fn look_at_line_ends(&mut self, text: &[u8], options: &TableOptions) {
-        if options.support_multi_line {
-            return;
-        }
-        let quotes = |end: usize| text[..end].iter().filter(|&&byte| byte == b'"').count();
-        let is_end = |at: &usize| text.get(at + 1).is_some_and(|&next| next != b'\n') && quotes(*at) % 2 == 0;
-        let lone = memchr::memchr_iter(b'\r', text).find(is_end);
-        match lone {
-            Some(_) if !text.contains(&b'\n') => {
-                let message =
-                    "has lines that end with CR alone, as old Macs wrote them; convert it to LF (`tr '\\r' '\\n'`)";
-                self.refusal = Some(message.to_owned());
-            }
-            Some(at) => {
-                let message = format!(
-                    "holds a CR within a line (first at byte {at}), which ends no line here: convert CR to LF if it should"
-                );
-                self.notes.push(("line ends", message));
-            }
-            None => {}
+    fn look_at_line_ends(&mut self, text: &[u8], is_whole: bool, options: &TableOptions) {
+        let ends = LineEnds::of(splitter(options), text);
+        if ends.are_cr_alone(text, is_whole, options.delimiter) {
+            self.refusal = Some(CR_ALONE.to_owned());
+        } else if let Some(at) = ends.lone_cr {
+            let message = format!(
+                "holds a CR within a line (first at byte {at}), which ends no line here: convert CR to LF if it should"
+            );
+            self.notes.push(("line ends", message));
         }
     }
 
@@ -194,7 +184,7 @@ impl Peek {
     }
 
     fn look_at_rows(&mut self, text: &[u8], is_whole: bool, options: &TableOptions) {
-        self.look_at_line_ends(text, options);
+        self.look_at_line_ends(text, is_whole, options);
         if self.refusal.is_some() {
             return;
         }
@@ -314,6 +304,10 @@ mod tests {
         for text in ["a,b\r\n1,2\r\n", "a,b\n1,\"2\r3\"\n", "a,b\r"] {
             assert_eq!(notes(text.as_bytes(), &csv), "", "{text:?}");
         }
+        let multi_line = TableOptions { support_multi_line: true, ..csv };
+        assert!(peek(b"a,b\r1,2\r", false, &multi_line).refusal.is_some_and(|reason| reason == CR_ALONE));
+        assert!(notes(b"a,b\n1,2\r3,4\n", &multi_line).contains("line ends: holds a CR within a line"));
+        assert_eq!(notes(b"a,b\n1,\"2\r\n\r3\"\n", &multi_line), "");
     }
 
     #[test]

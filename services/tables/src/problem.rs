@@ -28,6 +28,7 @@ pub(crate) enum Problem {
     BrokenQuote,
     BrokenHeader,
     OpenQuote,
+    LoneCr,
     OtherHeader,
     NoObject,
     UnknownKey,
@@ -59,6 +60,7 @@ impl Problem {
             Self::BrokenQuote => ("lines that end within quotes", "the row was cut there"),
             Self::BrokenHeader => ("a header that ends within quotes", "it was cut there"),
             Self::OpenQuote => ("a quote that is not closed", "the rest of the file was taken into its cell"),
+            Self::LoneCr => ("a CR within a line, where pandas begins another row", "kept in its field"),
             Self::OtherHeader => {
                 ("a header that differs from that of the first file", "the names of the first file are used")
             }
@@ -92,6 +94,7 @@ impl Problem {
             | Self::HalfPair
             | Self::FewCells
             | Self::BrokenHeader
+            | Self::LoneCr
             | Self::OtherHeader
             | Self::UnknownKey => false,
         }

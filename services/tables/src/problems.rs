@@ -410,6 +410,7 @@ fn remedy(counted: &Counted, options: &TableOptions) -> String {
             "where fields hold line breaks, set support_multi_line: true".to_owned()
         }
         Problem::OpenQuote => "close the quote in the file".to_owned(),
+        Problem::LoneCr => "convert CR to LF (`tr '\\r' '\\n'`) if it should end a line".to_owned(),
         Problem::FewCells | Problem::ManyCells => "correct the rows, or check delimiter and quotes".to_owned(),
         Problem::InvalidBytes => {
             let encoding = &options.encoding;

@@ -5,7 +5,8 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
-use protocol::{BlockRange, TableOptions};
+use protocol::HeaderMode::AllFilesDifferentHeaders;
+use protocol::{BlockRange, TableOptions, TypeRules};
 use tables::{Decoded, Decoder, Error, RangeSize};
 
 use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, jsonl, messages, values};
@@ -134,6 +135,55 @@ fn unmarked_utf16_is_refused_by_its_reader() {
         let multi_line = TableOptions { support_multi_line: true, ..csv() };
         let error = tables::text_ranges(&path, name, &multi_line, RangeSize::Rows(1)).err().expect("refused");
         assert!(error.to_string().contains("set `encoding: utf-16le`"), "{error}");
+    }
+}
+
+/// The survey does not read the beginnings of all files, and never the content of a compressed one.
+#[test]
+fn lines_that_end_with_cr_alone_are_refused_by_every_reader() {
+    let folder = Folder::new();
+    let plain = TableOptions { support_multi_line: false, ..multi_line() };
+    let pandas = TableOptions { types: TypeRules::Pandas, header: AllFilesDifferentHeaders, ..multi_line() };
+    let schema = tables::infer_schema([folder.file("good.csv", "id,n\n1,a\n").as_path()], &plain, &[]);
+    let schema = schema.expect("readable");
+    for (name, packed) in [("a.csv", false), ("a.csv.gz", true)] {
+        for (options, text) in [&plain, &multi_line(), &pandas]
+            .into_iter()
+            .flat_map(|options| [(options, "id,n\r1,a\r2,b\r"), (options, "id,n\r1,a")])
+        {
+            let path = folder.file(name, if packed { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() });
+            let is_whole = packed || options.support_multi_line;
+            let range = if is_whole { BlockRange::WholeText } else { ALL_LINES };
+            let inferred = tables::infer_schema([path.as_path()], options, &[]).expect_err("refused").to_string();
+            let decoded = decode(&path, range, options, schema.as_ref()).expect_err("refused").to_string();
+            let ranges = tables::text_ranges(&path, name, options, RangeSize::Rows(9));
+            let ranges = ranges.and_then(|ranges| ranges.collect::<tables::Result<Vec<_>>>());
+            for error in [inferred, decoded, ranges.expect_err("refused").to_string()] {
+                assert!(error.contains(name) && error.contains("lines that end with CR alone"), "{error}");
+            }
+        }
+    }
+    let ranges =
+        tables::text_ranges(&folder.file("b.csv", "id,n\r1,a\r\n"), "b.csv", &multi_line(), RangeSize::Rows(9));
+    let error = ranges.and_then(|ranges| ranges.collect::<tables::Result<Vec<_>>>()).expect_err("refused");
+    assert!(error.to_string().contains("b.csv has lines that end with CR alone"), "{error}");
+}
+
+#[test]
+fn cr_within_a_line_is_reported_wherever_it_is_read() {
+    let text = "n,m\r\n1,\"x\ry\"\r\n2,a\r3,b\r\n4,c\r\n";
+    for (name, packed) in [("data.txt", false), ("data.txt.gz", true)] {
+        for options in [csv(), multi_line(), TableOptions { types: TypeRules::Pandas, ..multi_line() }] {
+            let bytes = if packed { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() };
+            let input = Input::named(name, bytes, options);
+            let parts = input.parts(RangeSize::Rows(9));
+            assert_eq!(all(&parts, "n"), ["1", "2", "4"]);
+            let told = messages(&parts[0]);
+            let expected =
+                format!("{name}, line 3: the line holds a CR, where pandas begins another row; kept in its field");
+            assert!(told.contains(&expected), "{told:?}");
+            assert_eq!(told.iter().filter(|told| told.contains("holds a CR")).count(), 1);
+        }
     }
 }
 
