@@ -100,7 +100,10 @@ impl Table {
             self.rows += rows.count;
             if rows.unterminated {
                 let (problem, last) = (Problem::OpenQuote, self.rows.checked_sub(1));
-                self.problems.defect(problem, (&mut *origin, at), last, None, "the file ends within a quoted cell");
+                // The row that opens the quote helps to find it, the end of the file does not.
+                let start = rows.starts().last().unwrap_or(at);
+                let defect = "the file ends within a quoted cell of the row that begins here";
+                self.problems.defect(problem, (&mut *origin, start), last, None, defect);
             }
         }
     }

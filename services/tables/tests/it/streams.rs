@@ -188,6 +188,16 @@ fn cr_within_a_line_is_reported_wherever_it_is_read() {
 }
 
 #[test]
+fn quote_that_is_not_closed_is_reported_with_its_row() {
+    let text = "a,b\n1,\"x\n2,y\n3,z\n";
+    for (name, packed) in [("data.txt", false), ("data.txt.gz", true)] {
+        let bytes = if packed { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() };
+        let told = messages(&Input::named(name, bytes, multi_line()).parts(RangeSize::Rows(9))[0]);
+        assert!(told[0].starts_with(&format!("{name}, line 2: the file ends within a quoted cell")), "{told:?}");
+    }
+}
+
+#[test]
 fn memory_is_bounded_by_window_and_record() {
     let record = format!("1,\"{}\n{}\"\n", "x".repeat(500), "y".repeat(500));
     let text = format!("a,b\n{}", record.repeat(5000));
