@@ -68,7 +68,10 @@ const OF_INPUT: &[Key] = &[
         })
         .only(Applies::Delimited),
     key("names", "list of names, each once", "`Column1`, `Column2`, …")
-        .meaning("Names of the columns of files without a header. Sets `header: no_header`.")
+        .meaning(
+            "Names of the columns of files without a header. Sets `header: no_header`. If the first file has fewer fields, \
+             the further columns have missing values; if it has more, it is an error.",
+        )
         .table(|table, node| names(node).map(|names| table.names = names))
         .only(Applies::Delimited),
     key_with_default("skip_rows", "integer from 0", "0")
