@@ -122,8 +122,9 @@ impl Table {
     /// Reports the rows up to `end` that a CR outside quotes divides for other readers.
     fn report_lone_cr(&mut self, splitter: Splitter, rows: &Rows, end: usize, origin: &mut Origin) {
         let text = origin.text.as_slice();
+        // Rows that are left out, and reported as such, may follow a row.
         for (start, end) in rows.starts().zip(rows.starts().skip(1).chain([end])) {
-            if LineEnds::of(splitter, &text[start..end]).lone_cr.is_some() {
+            if LineEnds::of(splitter, &text[start..end]).divide_first_row() {
                 let defect = "the line holds a CR, where pandas begins another row";
                 self.problems.defect(Problem::LoneCr, (&mut *origin, start), None, None, defect);
             }

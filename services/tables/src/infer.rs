@@ -96,6 +96,19 @@ fn whole_rows(splitter: Splitter, text: &[u8], columns: usize) -> &[u8] {
     &[]
 }
 
+/// The error for a file whose first row has more cells than the input has `names`: for pandas, the first ones would be an
+/// index.
+fn too_few_names(path: &str, names: usize, cells: usize) -> Error {
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let message = format!(
+        "has {cells} field{} in its first row, and `names` lists {names} name{}: name each field, and select some with \
+         `columns`",
+        plural(cells),
+        plural(names)
+    );
+    Error::Kind { path: path.to_owned(), message }
+}
+
 /// Collects the first rows of an input, file by file.
 pub struct SchemaInference {
     options: TableOptions,
@@ -110,6 +123,8 @@ pub struct SchemaInference {
     files: usize,
     /// The header of the current file has not been read yet.
     awaits_header: bool,
+    /// Number of cells in the first row of the current file.
+    width: usize,
     /// Positions of the cells of the current file in `columns`.
     places: Vec<usize>,
     text: Text,
@@ -135,6 +150,7 @@ impl SchemaInference {
             has_columns: false,
             files: 0,
             awaits_header: false,
+            width: 0,
             places: Vec::new(),
             text: Text::default(),
         })
@@ -206,7 +222,7 @@ impl SchemaInference {
                 let to = (end - 1).min(from + PLACE_BYTES - 1);
                 file.read_lines(from, to, text)?;
                 if is_multi_line {
-                    let rows = whole_rows(splitter(&self.options), text.as_slice(), self.places.len());
+                    let rows = whole_rows(splitter(&self.options), text.as_slice(), self.width);
                     self.add_text(file, rows, false)?;
                 } else if !text.is_blank(self.options.delimiter) {
                     self.add_text(file, text.as_slice(), (from..=to).contains(&file.first_line))?;
@@ -245,6 +261,7 @@ impl SchemaInference {
         let mut from = 0;
         if has_first_line {
             let FirstRow { cells, next, .. } = first_row(splitter, text);
+            self.width = cells.len();
             refuse_cr_alone(&file.name, splitter, &text[..next])?;
             let is_header = std::mem::take(&mut self.awaits_header);
             if is_header {
@@ -254,12 +271,13 @@ impl SchemaInference {
                 self.places = column_names(cells).into_iter().map(|name| self.place_of(name)).collect();
             } else if !self.has_columns && !cells.is_empty() {
                 let candidates = Candidates::new(&self.options);
+                let given = &self.options.names;
                 let names = match is_header {
                     true => cells,
-                    false => {
-                        let given = self.options.names.iter().cloned();
-                        given.chain(std::iter::repeat(String::new())).take(cells.len()).collect()
-                    }
+                    false if given.is_empty() => vec![String::new(); cells.len()],
+                    // Further names are columns without values, as for pandas.
+                    false if given.len() >= cells.len() => given.clone(),
+                    false => return Err(too_few_names(&file.name, given.len(), cells.len())),
                 };
                 self.columns = column_names(names).into_iter().map(|name| (name, candidates.clone())).collect();
                 self.places = (0..self.columns.len()).collect();

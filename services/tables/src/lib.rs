@@ -19,6 +19,7 @@
 mod blocks;
 mod builder;
 mod cast;
+mod charset;
 mod column;
 mod datetime;
 mod decode;

@@ -51,6 +51,11 @@ impl LineEnds {
         ends
     }
 
+    /// Returns whether the first row holds a CR outside quotes.
+    pub fn divide_first_row(&self) -> bool {
+        self.lone_cr.is_some_and(|at| self.first_end.is_none_or(|end| at < end))
+    }
+
     /// Returns whether CR ends all lines of `text`: no row follows the first LF, if there is one. `is_whole`: the text is
     /// that of the whole file.
     pub fn are_cr_alone(&self, text: &[u8], is_whole: bool, delimiter: u8) -> bool {

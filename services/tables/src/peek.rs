@@ -6,6 +6,7 @@ use encoding_rs::{Encoding, UTF_8};
 use protocol::{HeaderMode, TableFormat, TableOptions};
 use serde::de::IgnoredAny;
 
+use crate::charset::Charset;
 use crate::headers::has_header;
 use crate::line_ends::{CR_ALONE, LineEnds};
 use crate::scalar::{parse_float, trim};
@@ -40,12 +41,13 @@ pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
     let mut peek = Peek::default();
     let mark = Encoding::for_bom(head);
     peek.mark = mark.map(|(encoding, _)| encoding.name());
-    let (encoding, mark_bytes) = match (mark, encoding_of(options)) {
-        (Some(mark), _) => mark,
-        (None, Ok(encoding)) => (encoding, 0),
+    let (charset, mark_bytes) = match (mark, Charset::of(options)) {
+        (Some((encoding, mark_bytes)), _) => (encoding.into(), mark_bytes),
+        (None, Ok(charset)) => (charset, 0),
         // Another check rejects these options.
         (None, Err(_)) => return peek,
     };
+    let encoding = charset.encoding;
     let is_expected = is_multi_line(options) || encoding_of(options).is_ok_and(|given| !is_splittable(given));
     if !is_splittable(encoding) && !is_expected {
         let name = encoding.name();
@@ -79,7 +81,14 @@ pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
             ),
         ));
     }
-    let (text, _) = encoding.decode_without_bom_handling(head.get(mark_bytes..).unwrap_or_default());
+    if let Some(at) = charset.first_gap(head) {
+        let label = &options.encoding;
+        let message = format!(
+            "is not valid {label} (first at byte {at}), and what is not becomes U+FFFD: set `encoding` to its own"
+        );
+        peek.notes.push(("encoding", message));
+    }
+    let (text, _) = charset.decode(head.get(mark_bytes..).unwrap_or_default());
     let skipped = usize::try_from(options.skip_rows).ok().filter(|&lines| lines > 0);
     let start = skipped.map_or(0, |lines| {
         memchr::memchr_iter(b'\n', text.as_bytes()).nth(lines - 1).map_or(text.len(), |end| end + 1)
@@ -368,6 +377,8 @@ mod tests {
         let csv = options(TableFormat::Csv);
         assert!(notes(b"id,na\xefve\n", &csv).contains("(first at byte 5)"));
         assert_eq!(notes("id,na\u{ef}ve\n".as_bytes(), &csv), "");
+        let ascii = TableOptions { encoding: "ascii".to_owned(), ..csv.clone() };
+        assert!(notes(b"id,na\xefve\n", &ascii).contains("encoding: is not valid ascii (first at byte 5)"));
         assert!(refused(b"ORC\x0a\x03\x00\x00\x00\xff\x01\x02", true, TableFormat::Csv).starts_with("is no text"));
         assert_eq!(refused(b"a,b\n1,x\x00y\n2,z\xff\n3,4\n5,6\n7,8\n9,0\n", true, TableFormat::Csv), "");
         assert!(peek(b"id,na\xc3", false, &csv).notes.is_empty(), "a character that is cut is not invalid");

@@ -13,6 +13,7 @@ use encoding_rs::{Encoding, ISO_2022_JP, UTF_8, UTF_16BE, UTF_16LE};
 use memchr::{memchr, memrchr};
 use protocol::TableOptions;
 
+use crate::charset::Charset;
 use crate::detect::{Compression, Content, MAGIC_BYTES, content, named, refusal};
 use crate::error::{Error, Result, unreadable};
 use crate::split::{is_blank, is_multi_line};
@@ -60,7 +61,7 @@ fn shows_ends(encoding: &'static Encoding, options: &TableOptions) -> bool {
 }
 
 /// Returns the encoding of a label of WHATWG or Python: `utf_8`, `latin-1`, `utf-8-sig`, `cp1252`, `utf-16`. As everywhere
-/// on the web, Latin-1 and ASCII are read as windows-1252, which has more characters.
+/// on the web, Latin-1 is read as windows-1252, which has more characters; [`Charset`] says which bytes have none.
 pub fn encoding_for(label: &str) -> Option<&'static Encoding> {
     /// Names of Python that are no label, without hyphens.
     const OF_PYTHON: [(&str, &str); 14] = [
@@ -129,12 +130,12 @@ impl Text {
         *self = Self { bytes, offset, ..Self::default() };
     }
 
-    pub fn decode(&mut self, encoding: &'static Encoding) {
+    pub fn decode(&mut self, charset: Charset) {
         let raw = &self.bytes[self.start..self.end];
-        if encoding == UTF_8 && std::str::from_utf8(raw).is_ok() {
+        if charset.is_utf8() && std::str::from_utf8(raw).is_ok() {
             return;
         }
-        let (text, replaced) = encoding.decode_without_bom_handling(raw);
+        let (text, replaced) = charset.decode(raw);
         if let std::borrow::Cow::Owned(text) = text {
             self.start = 0;
             self.end = text.len();
@@ -171,7 +172,7 @@ pub(crate) struct TextFile {
     /// Start of the first line that is not blank, behind those to skip: the header, if there is one.
     pub first_line: u64,
     /// For a compressed file, the encoding of the options.
-    pub encoding: &'static Encoding,
+    pub charset: Charset,
     pub compression: Option<Compression>,
     /// Whether its text can only be read from front to back, see [`crate::stream`].
     pub is_stream: bool,
@@ -185,7 +186,7 @@ pub(crate) struct TextFile {
 impl TextFile {
     /// Opens `path`, which messages call `name`.
     pub fn open(path: &Path, name: &str, options: &TableOptions) -> Result<Self> {
-        let encoding = encoding_of(options)?;
+        let charset = Charset::of(options)?;
         let file = File::open(path).map_err(unreadable(name))?;
         let metadata = file.metadata().map_err(unreadable(name))?;
         if metadata.is_dir() {
@@ -197,7 +198,7 @@ impl TextFile {
             name: name.to_owned(),
             bytes,
             first_line: 0,
-            encoding,
+            charset,
             compression: None,
             is_stream: false,
             identity: Identity::new(&metadata),
@@ -219,14 +220,14 @@ impl TextFile {
                 let encoding = marked.name().to_ascii_lowercase();
                 return Err(Error::Options(format!("{name} is {} text; set encoding: {encoding}", marked.name())));
             }
-            (opened.encoding, opened.mark_bytes) = (marked, mark_bytes as u64);
+            (opened.charset, opened.mark_bytes) = (marked.into(), mark_bytes as u64);
         }
-        if opened.encoding == UTF_8
+        if opened.charset.is_utf8()
             && let Some(message) = unmarked_utf16(&head[..head_length])
         {
             return Err(Error::Kind { path: name.to_owned(), message });
         }
-        if !shows_ends(opened.encoding, options) {
+        if !shows_ends(opened.charset.encoding, options) {
             opened.is_stream = true;
             return Ok(opened);
         }
@@ -321,7 +322,7 @@ impl TextFile {
         };
         (text.start, text.end) = (start, end);
         text.offset = if first == 0 { 0 } else { from + start as u64 };
-        text.decode(self.encoding);
+        text.decode(self.charset);
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use flate2::read::MultiGzDecoder;
 use memchr::{memchr, memchr_iter, memchr3, memrchr};
 use protocol::TableOptions;
 
+use crate::charset::Charset;
 use crate::detect::{Compression, Content, MAGIC_BYTES, content};
 use crate::error::{Error, Result, unreadable};
 use crate::source::{Identity, LINE_BYTES_MAX, Text, TextFile};
@@ -33,7 +34,7 @@ pub(crate) struct TextStream {
     /// Line breaks before it; `None` in a stream that did not start at the beginning.
     lines: Option<u64>,
     /// Encoding of the bytes read.
-    encoding: &'static Encoding,
+    charset: Charset,
 }
 
 enum Source {
@@ -53,25 +54,27 @@ impl TextStream {
             own.seek(SeekFrom::Start(start)).map_err(&failed)?;
             let lines = (start == file.mark_bytes).then_some(0);
             let source = Source::Bytes(Box::new(own));
-            let encoding = file.encoding;
-            return Ok(Self { source, identity, name, compression: None, position: start, lines, encoding });
+            let charset = file.charset;
+            return Ok(Self { source, identity, name, compression: None, position: start, lines, charset });
         }
         let compression = file.compression;
         let (mut reader, head) = opened(own, compression).map_err(|error| failure(&name, compression, 0, error))?;
-        let (encoding, mark_bytes) = Encoding::for_bom(&head).unwrap_or((file.encoding, 0));
+        let marked = Encoding::for_bom(&head);
+        let (charset, mark_bytes) = marked.map_or((file.charset, 0), |(encoding, bytes)| (encoding.into(), bytes));
         if compression.is_some()
-            && encoding == UTF_8
+            && charset.is_utf8()
             && let Some(message) = unmarked_utf16(&head)
         {
             return Err(Error::Kind { path: name, message });
         }
         io::copy(&mut reader.by_ref().take(mark_bytes as u64), &mut io::sink())
             .map_err(|error| failure(&name, compression, 0, error))?;
-        let source = match encoding == UTF_8 {
+        let source = match charset.is_utf8() {
             true => Source::Bytes(reader),
-            false => Source::Transcoded(Transcoder::new(reader, encoding)),
+            false => Source::Transcoded(Transcoder::new(reader, charset)),
         };
-        let mut stream = Self { source, identity, name, compression, position: 0, lines: Some(0), encoding: UTF_8 };
+        let charset = UTF_8.into();
+        let mut stream = Self { source, identity, name, compression, position: 0, lines: Some(0), charset };
         stream.skip_to(position)?;
         Ok(stream)
     }
@@ -176,6 +179,7 @@ fn failure(name: &str, compression: Option<Compression>, position: u64, error: i
 /// Text of any encoding as UTF-8.
 struct Transcoder {
     inner: Box<dyn Read + Send>,
+    charset: Charset,
     decoder: Decoder,
     raw: Vec<u8>,
     text: Cursor<Vec<u8>>,
@@ -185,10 +189,10 @@ struct Transcoder {
 }
 
 impl Transcoder {
-    fn new(inner: Box<dyn Read + Send>, encoding: &'static Encoding) -> Self {
-        let decoder = encoding.new_decoder_without_bom_handling();
+    fn new(inner: Box<dyn Read + Send>, charset: Charset) -> Self {
+        let decoder = charset.encoding.new_decoder_without_bom_handling();
         let (raw, text) = (vec![0; PIECE_BYTES], Cursor::default());
-        Self { inner, decoder, raw, text, has_ended: false, has_replaced: false }
+        Self { inner, charset, decoder, raw, text, has_ended: false, has_replaced: false }
     }
 }
 
@@ -197,6 +201,13 @@ impl Read for Transcoder {
         while self.text.position() == self.text.get_ref().len() as u64 && !self.has_ended {
             let length = self.inner.read(&mut self.raw)?;
             self.has_ended = length == 0;
+            if self.charset.has_gaps() {
+                // Every byte is a character, so pieces need no state.
+                let (text, replaced) = self.charset.decode(&self.raw[..length]);
+                self.text = Cursor::new(text.into_owned().into_bytes());
+                self.has_replaced |= replaced;
+                continue;
+            }
             let room = self.decoder.max_utf8_buffer_length(length).expect("pieces are small");
             let mut text = std::mem::take(self.text.get_mut());
             text.resize(room, 0);
@@ -342,7 +353,7 @@ impl<'a> Windows<'a> {
         }
         self.rest.extend_from_slice(&bytes[whole..]);
         (text.bytes, text.start, text.end) = (bytes, 0, whole);
-        text.decode(self.stream.encoding);
+        text.decode(self.stream.charset);
         text.replaced |= self.stream.has_replaced();
         Ok(whole > 0)
     }

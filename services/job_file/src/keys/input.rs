@@ -68,7 +68,10 @@ const OF_INPUT: &[Key] = &[
         })
         .only(Applies::Delimited),
     key("names", "list of names, each once", "`Column1`, `Column2`, …")
-        .meaning("Names of the columns of files without a header. Sets `header: no_header`.")
+        .meaning(
+            "Names of the columns of files without a header. Sets `header: no_header`. If the first file has fewer fields, \
+             the further columns have missing values; if it has more, it is an error.",
+        )
         .table(|table, node| names(node).map(|names| table.names = names))
         .only(Applies::Delimited),
     key_with_default("skip_rows", "integer from 0", "0")
@@ -78,7 +81,8 @@ const OF_INPUT: &[Key] = &[
     key_with_default("encoding", "text", "utf-8")
         .meaning(
             "A name of WHATWG or Python: `latin-1`, `cp1252`, `utf-8-sig`, `utf-16`, `shift_jis`, … Latin-1 is read as \
-             windows-1252, which has more characters.",
+             windows-1252, which has more characters; bytes without a character in `ascii` or a code page such as `cp1252` are \
+             not valid.",
         )
         .table(|table, node| encoding(node).map(|encoding| table.encoding = encoding))
         .only(Applies::Text),

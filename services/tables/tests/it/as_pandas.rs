@@ -3,7 +3,7 @@
 use arrow::datatypes::{DataType, TimeUnit};
 use protocol::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableOptions, TypeRules, fields};
 
-use crate::support::{ALL_LINES, Input, column, csv, dtype, jsonl, messages};
+use crate::support::{ALL_LINES, Folder, Input, column, csv, dtype, jsonl, messages};
 
 use ColumnType::{Boolean, Float, Integer, Json, Text, Unsigned};
 
@@ -95,15 +95,49 @@ fn rows_of_many_places_decide_where_fields_hold_line_breaks() {
     assert_eq!(types, [Integer, Text, Integer]);
 }
 
+fn named(names: &[&str], types: TypeRules) -> TableOptions {
+    let names = names.iter().map(|&name| name.to_owned()).collect();
+    TableOptions { header: HeaderMode::NoHeader, names, types, ..pandas() }
+}
+
 #[test]
 fn columns_without_a_header_have_the_given_names() {
-    let names = vec!["id".to_owned(), "name".to_owned()];
-    let options = TableOptions { header: HeaderMode::NoHeader, names, ..pandas() };
-    let input = Input::new("1,x,2.5\n2,y,3\n", options);
+    let input = Input::new("1,x,2.5\n2,y,3\n", named(&["id", "name", "price"], TypeRules::Pandas));
     let columns = &input.schema.as_ref().expect("text").columns;
     let named: Vec<_> = columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
-    assert_eq!(named, [("id", Integer), ("name", Text), ("Column3", Float)]);
+    assert_eq!(named, [("id", Integer), ("name", Text), ("price", Float)]);
     assert_eq!(column(&input.decode_all(), "name"), ["x", "y"]);
+}
+
+#[test]
+fn names_beyond_the_fields_of_a_file_are_columns_without_values() {
+    let options = named(&["x", "y", "z"], TypeRules::Pandas);
+    for multi_line in [false, true] {
+        let options = TableOptions { support_multi_line: multi_line, ..options.clone() };
+        let decoded = Input::new("1,2\n3,4\n", options.clone()).decode_all();
+        assert_eq!(
+            (column(&decoded, "y"), column(&decoded, "z")),
+            (vec!["2".into(), "4".into()], vec!["-".to_owned(); 2])
+        );
+        assert_eq!((dtype(&decoded, "z"), decoded.failed_records), (DataType::Float64, 0));
+        assert!(messages(&decoded)[0].contains("2 cells in a table of 3 columns; the others are missing"));
+        let longer = Input::new("1,2\n3,4,5\n", options.clone());
+        assert_eq!(column(&longer.decode_all(), "z"), ["-", "5"]);
+        // Rows of all places decide, where no row has as many fields as there are names.
+        let rows: String = (0..20_000).map(|row| if row == 312 * 40 + 20 { "1,a\n" } else { "1,2\n" }).collect();
+        assert_eq!(Input::new(rows, options).schema.expect("text").columns[1].column_type, Text);
+    }
+}
+
+#[test]
+fn fewer_names_than_fields_are_an_error() {
+    for types in [TypeRules::Pandas, TypeRules::Original] {
+        let folder = Folder::new();
+        let path = folder.file("q.csv", "1,2,3\n");
+        let error = tables::infer_schema([path.as_path()], &named(&["x", "y"], types), &[]).expect_err("refused");
+        let error = error.to_string();
+        assert!(error.contains("q.csv has 3 fields in its first row, and `names` lists 2 names"), "{error}");
+    }
 }
 
 #[test]

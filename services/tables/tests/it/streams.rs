@@ -198,6 +198,26 @@ fn quote_that_is_not_closed_is_reported_with_its_row() {
 }
 
 #[test]
+fn bytes_without_a_character_are_replaced_and_reported() {
+    for (encoding, bytes, text) in
+        [("ascii", &b"\xc3\xa9"[..], "\u{fffd}\u{fffd}"), ("cp1252", b"\x80\x81", "\u{20ac}\u{fffd}")]
+    {
+        let content = [b"a,b\n1,", bytes, b"\n"].concat();
+        for (name, options) in [("data.txt", csv()), ("data.txt", multi_line()), ("data.txt.gz", csv())] {
+            let options = TableOptions { encoding: encoding.to_owned(), ..options };
+            let content = if name.ends_with("gz") { gzip(&content) } else { content.clone() };
+            let parts = Input::named(name, content, options).parts(RangeSize::Rows(9));
+            assert_eq!(all(&parts, "b"), [text]);
+            let told = messages(&parts[0]);
+            assert!(
+                told[0].starts_with(&format!("{name}, line 2, column \"b\": bytes that are not valid")),
+                "{told:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn memory_is_bounded_by_window_and_record() {
     let record = format!("1,\"{}\n{}\"\n", "x".repeat(500), "y".repeat(500));
     let text = format!("a,b\n{}", record.repeat(5000));
