@@ -11,6 +11,7 @@ A missing value in a row of a list is what it is in a frame: NaN, ``pandas.NaT``
 """
 
 import io
+import json
 import sys
 
 from gristmill import _native
@@ -18,6 +19,7 @@ from gristmill.delimited import DelimitedFrames, column_names, encode
 from gristmill.errors import valid_text
 from gristmill.json_lines import Unwritable, illegal_value, json_default, json_line
 from gristmill.missing import is_missing
+from gristmill.results import PERIOD
 
 
 class RowsError(Exception):
@@ -152,9 +154,22 @@ class Tables:
                 schema = pyarrow.Schema.from_pandas(frame.iloc[:0], preserve_index=with_index or None)
             except (pyarrow.ArrowException, TypeError, ValueError):
                 return None
-            known = schema.metadata[b"pandas"].decode()
-            self._known[key] = known
+            known = self._known[key] = _with_texts_of_periods(schema.metadata[b"pandas"].decode())
         return known
+
+
+def _with_texts_of_periods(known):
+    """Returns what pandas writes about a frame, in JSON, with text as the type of periods: that is what the file has,
+    and a reader would take the texts for the numbers of periods."""
+    if '"period[' not in known:
+        return known
+    described = json.loads(known)
+    for column in described["columns"]:
+        if column["numpy_type"].startswith("period["):
+            # Of the metadata, the reducer compares the time zones of mini-batches, and leaves out what differs.
+            about = {PERIOD: column["numpy_type"], "timezone": column["numpy_type"]}
+            column.update(pandas_type="unicode", numpy_type="object", metadata=about)
+    return json.dumps(described)
 
 
 def labelled(row):
