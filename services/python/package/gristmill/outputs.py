@@ -269,6 +269,8 @@ def _csv_batches(path, schema):
     import pyarrow.csv
 
     if not schema.names:
+        with _open(path) as file:
+            yield _rows_without_columns(file.read().count(b"\n"))
         return
     text = {name: pyarrow.string() for name in schema.names}
     with _open(path) as file:
@@ -291,6 +293,13 @@ def _csv_batches(path, schema):
         for batch in reader:
             columns = [_of_texts(batch.column(position), field) for position, field in enumerate(schema)]
             yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _rows_without_columns(count):
+    """Returns a batch of rows that are only counted."""
+    import pyarrow
+
+    return pyarrow.record_batch([pyarrow.nulls(count)], names=["row"]).select([])
 
 
 def _of_texts(texts, field):
@@ -332,7 +341,7 @@ def _json_batches(path, schema, shape):
             columns = [rows]
         arrays = [_of_json(values, field) for values, field in zip(columns, schema, strict=True)]
         if not arrays:
-            return pyarrow.RecordBatch.from_pylist([{}] * len(rows))
+            return _rows_without_columns(len(rows))
         return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
     with _open(path) as file:
