@@ -5,6 +5,7 @@ import os
 import sys
 import textwrap
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -288,6 +289,29 @@ def test_map_of_a_generator_adds_its_rows(home):
 
     job = mapped(repeated, [2, 0, 1], mini_batch_size=3)
     assert job.to_pandas()["value"].tolist() == [2, 2, 1] and job.result["items"]["failed"] == 0
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_rows_without_columns_are_not_lost_silently(home, form):
+    def empty(numbers):
+        return [{} if number else {"a": 1} for number in numbers]
+
+    def frame(numbers):
+        return pd.DataFrame(index=range(len(numbers)))
+
+    # Those that stand beside others are rows like them, also in other mini-batches.
+    assert run(empty, [1, 0], mini_batch_size=2, output=f"rows.{form}").to_arrow()["a"].to_pylist() == [None, 1]
+    for function in (empty, frame):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            job = run(function, [1, 2], output=f"rows.{form}", mini_batch_size=2, fresh=True)
+        said = [str(warning.message) for warning in caught]
+        if form == "parquet":
+            assert len(said) == 1 and "() returned rows without columns (2 in one mini-batch): a Parquet" in said[0]
+        else:
+            assert said == [] and job.to_arrow().num_rows == 2 and job.to_pandas().shape == (2, 0)
+    none = run(lambda numbers: pd.DataFrame(), [1], output=f"none.{form}")
+    assert none.to_pandas().shape == (0, 0)
 
 
 def test_map_refuses_tables_of_one_item(home):

@@ -290,6 +290,37 @@ def test_labels_that_pandas_writes_and_cannot_read_come_back(home, form):
         assert text.splitlines()[:3] == ["v,m,w", "1,2020-01,2020-01-06/2020-01-12", "2,2020-02,"]
 
 
+def test_periods_are_texts_for_other_readers(home):
+    """A reader that takes the metadata at its word would read the texts as the numbers of periods."""
+    months = pandas.period_range("2020-01", periods=3, freq="M")
+    frame = pandas.DataFrame({"m": months, "v": [1, 2, 3]})
+
+    def made(numbers):
+        # The same texts are other periods in each mini-batch.
+        days = pandas.PeriodIndex(["2020-01-06"], freq=["D", "s", "W-SUN"][numbers[0] % 3])
+        return frame.iloc[numbers].assign(d=days, p="2020-01-06")
+
+    for size in (1, 3):
+        job = gristmill.run(lambda _: frame, [1], output="p.parquet", mini_batch_size=size, fresh=True, progress=False)
+        for found in (pandas.read_parquet("p.parquet"), gristmill.read("p.parquet").to_pandas()):
+            assert found["m"].tolist() == ["2020-01", "2020-02", "2020-03"] and found["v"].tolist() == [1, 2, 3]
+        assert job.to_pandas()["m"].tolist() == months.tolist()
+    index = gristmill.run(lambda _: frame.set_index("m"), [1], output="i.parquet", fresh=True, progress=False)
+    assert pandas.read_parquet("i.parquet").index.tolist() == ["2020-01", "2020-02", "2020-03"]
+    assert index.to_pandas().index.tolist() == months.tolist()
+    mixed = gristmill.run(
+        made, [0, 1, 2], output="m.parquet", mini_batch_size=1, fresh=True, progress=False
+    ).to_pandas()
+    assert mixed["m"].tolist() == months.tolist()
+    assert mixed["d"].tolist() == ["2020-01-06", "2020-01-06 00:00:00", "2020-01-06/2020-01-12"]
+
+    def partly(numbers):
+        return frame.iloc[:1] if numbers == [0] else [{"m": "2020-01-31", "v": 0}]
+
+    texts = gristmill.run(partly, [0, 1], output="t.parquet", mini_batch_size=1, progress=False).to_pandas()
+    assert texts["m"].tolist() == ["2020-01", "2020-01-31"], "no day becomes its month"
+
+
 def test_categories_that_no_file_has_are_their_texts(home):
     frame = pandas.DataFrame({"a": range(6)})
     cut = frame.assign(

@@ -12,6 +12,7 @@ import warnings
 from decimal import Decimal
 
 from gristmill.api.errors import GristmillError
+from gristmill.results import PERIOD
 
 BATCH_LINES = 65_536
 """Lines of JSON that become one record batch."""
@@ -74,8 +75,9 @@ def _known_of(table):
 def _frame_of(table):
     """Returns a table as a DataFrame with the labels, the index and the types that its metadata describe."""
     known = _known_of(table)
-    dtypes = {column["field_name"]: column["numpy_type"] for column in known.get("columns", ())}
-    table = _with_periods(table, dtypes)
+    dtypes = {column["field_name"]: _dtype_of(column) for column in known.get("columns", ())}
+    if any(dtype.startswith("period[") for dtype in dtypes.values()):
+        table = _with_periods(table, known, dtypes)
     labels = [level.get("pandas_type") for level in known.get("column_indexes", ())]
     try:
         frame = table.to_pandas()
@@ -106,18 +108,43 @@ def _frame_without_labels(table, known, error):
     return frame
 
 
-def _with_periods(table, dtypes):
-    """Returns the table with the numbers of periods in place of their texts, as pandas has them."""
+def _dtype_of(column):
+    """Returns the type of pandas of a column. Periods are texts for other readers."""
+    return (column.get("metadata") or {}).get(PERIOD, column["numpy_type"])
+
+
+def _with_periods(table, known, dtypes):
+    """Returns the table with the numbers of periods in place of their texts, as pandas has them, and what pandas knows
+    about it."""
     import pyarrow
 
+    columns = {column["field_name"]: column for column in known.get("columns", ())}
     for position, field in enumerate(table.schema):
-        if dtypes.get(field.name, "").startswith("period[") and pyarrow.types.is_string(field.type):
-            import pandas
-
-            periods = pandas.array(table.column(position).to_pylist(), dtype=dtypes[field.name])
-            numbers = pyarrow.array(periods.asi8, pyarrow.int64(), mask=periods.isna())
+        dtype = dtypes.get(field.name, "")
+        if not (dtype.startswith("period[") and pyarrow.types.is_string(field.type)):
+            continue
+        numbers = _numbers_of_periods(table.column(position).to_pylist(), dtype)
+        if numbers is None:
+            # Rows of other mini-batches have texts that are none.
+            dtypes[field.name] = "object"
+        else:
             table = table.set_column(position, field.name, numbers)
-    return table
+        columns[field.name].update(numpy_type=dtypes[field.name], pandas_type="object", metadata=None)
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), b"pandas": json.dumps(known).encode()})
+
+
+def _numbers_of_periods(texts, dtype):
+    """Returns the numbers of periods, or ``None`` if some text is no such period."""
+    import pandas
+    import pyarrow
+
+    try:
+        periods = pandas.array(texts, dtype=dtype)
+    except ValueError:
+        return None
+    if any(text is not None and str(period) != text for text, period in zip(texts, periods, strict=True)):
+        return None
+    return pyarrow.array(periods.asi8, pyarrow.int64(), mask=periods.isna())
 
 
 def _restore_labels(frame, table, index, dtypes):
@@ -242,6 +269,8 @@ def _csv_batches(path, schema):
     import pyarrow.csv
 
     if not schema.names:
+        with _open(path) as file:
+            yield _rows_without_columns(file.read().count(b"\n"))
         return
     text = {name: pyarrow.string() for name in schema.names}
     with _open(path) as file:
@@ -264,6 +293,13 @@ def _csv_batches(path, schema):
         for batch in reader:
             columns = [_of_texts(batch.column(position), field) for position, field in enumerate(schema)]
             yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _rows_without_columns(count):
+    """Returns a batch of rows that are only counted."""
+    import pyarrow
+
+    return pyarrow.record_batch([pyarrow.nulls(count)], names=["row"]).select([])
 
 
 def _of_texts(texts, field):
@@ -305,7 +341,7 @@ def _json_batches(path, schema, shape):
             columns = [rows]
         arrays = [_of_json(values, field) for values, field in zip(columns, schema, strict=True)]
         if not arrays:
-            return pyarrow.RecordBatch.from_pylist([{}] * len(rows))
+            return _rows_without_columns(len(rows))
         return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
     with _open(path) as file:

@@ -18,6 +18,8 @@ ROWS_OF = {
     "pyarrow": "table.to_pylist()",
 }
 """How a table of each library becomes a list of rows, for messages."""
+PERIOD = "gristmill.period"
+"""Key of what an output says for pandas about a column of texts of periods: their type."""
 TEXT_CHARACTERS_MAX = 200
 """Of a text that is shown; a script may return a whole document."""
 

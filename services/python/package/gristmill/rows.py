@@ -11,6 +11,7 @@ A missing value in a row of a list is what it is in a frame: NaN, ``pandas.NaT``
 """
 
 import io
+import json
 import sys
 
 from gristmill import _native
@@ -18,6 +19,7 @@ from gristmill.delimited import DelimitedFrames, column_names, encode
 from gristmill.errors import valid_text
 from gristmill.json_lines import Unwritable, illegal_value, json_default, json_line
 from gristmill.missing import is_missing
+from gristmill.results import PERIOD, ArrowRows
 
 
 class RowsError(Exception):
@@ -26,7 +28,11 @@ class RowsError(Exception):
 
 def make_formatter(output_format, to_csv_arguments):
     """Returns the formatter of a job."""
-    return Text(to_csv_arguments) if output_format == "text" else Tables()
+    if output_format == "text":
+        return Text(to_csv_arguments)
+    formatter = Tables()
+    formatter.loses_empty_rows = output_format == "parquet"
+    return formatter
 
 
 class Text:
@@ -37,6 +43,9 @@ class Text:
 
     def __init__(self, to_csv_arguments):
         self._frames = DelimitedFrames(" ", to_csv_arguments)
+
+    def warning_about(self, _result):
+        return None
 
     def of_list(self, result):
         if {*map(type, result)} == {str}:
@@ -58,6 +67,26 @@ class Tables:
         self._known = {}
         self.keeps_index = False
         """Whether an index of numbers without a name is kept, too: that of the argument of ``run`` was one."""
+        self.loses_empty_rows = False
+        """Whether the file lacks rows without columns if no row has any. Whether one does, the reducer sees."""
+
+    def warning_about(self, result):
+        """Returns a warning for the first result whose rows have no columns and may be lost, else ``None``."""
+        if not self.loses_empty_rows or not len(result):
+            return None
+        if isinstance(result, list):
+            if any(row or type(row) not in (dict, tuple) for row in result):
+                return None
+        elif type(result) is ArrowRows:
+            if result.table.shape[1]:
+                return None
+        elif result.shape[1] or self._kept_index(result) is not None:
+            return None
+        self.loses_empty_rows = False
+        return (
+            f"run() returned rows without columns ({len(result)} in one mini-batch): a Parquet file has them only if "
+            "other rows have columns; return at least one value in each row"
+        )
 
     def of_list(self, result):
         result = list(result)
@@ -152,9 +181,22 @@ class Tables:
                 schema = pyarrow.Schema.from_pandas(frame.iloc[:0], preserve_index=with_index or None)
             except (pyarrow.ArrowException, TypeError, ValueError):
                 return None
-            known = schema.metadata[b"pandas"].decode()
-            self._known[key] = known
+            known = self._known[key] = _with_texts_of_periods(schema.metadata[b"pandas"].decode())
         return known
+
+
+def _with_texts_of_periods(known):
+    """Returns what pandas writes about a frame, in JSON, with text as the type of periods: that is what the file has,
+    and a reader would take the texts for the numbers of periods."""
+    if '"period[' not in known:
+        return known
+    described = json.loads(known)
+    for column in described["columns"]:
+        if column["numpy_type"].startswith("period["):
+            # Of the metadata, the reducer compares the time zones of mini-batches, and leaves out what differs.
+            about = {PERIOD: column["numpy_type"], "timezone": column["numpy_type"]}
+            column.update(pandas_type="unicode", numpy_type="object", metadata=about)
+    return json.dumps(described)
 
 
 def labelled(row):

@@ -296,6 +296,8 @@ class Process:
                 payload, columns, pieces = in_pieces(result, failed_items, items, self._rows_of)
             else:
                 payload, columns = self._rows_of(result)
+            if self._formatter is not None and (warning := self._formatter.warning_about(result)) is not None:
+                warnings.append(warning)
             if self._shared is not None:
                 argument = context = result = None
                 self._release_table()
