@@ -282,6 +282,28 @@ def test_map_gets_what_a_line_of_json_holds(home, tmp_path):
     assert run(lazy, "a.jsonl").to_pandas()["size"].tolist() == [2, 0]
 
 
+def test_large_integers_within_json_are_exact_or_refused(home, tmp_path):
+    (tmp_path / "a.jsonl").write_text(f'{{"n": 1, "a": {{"id": {2**64 - 1}}}}}\n')
+
+    def with_arrow(table: pa.Table):
+        return table
+
+    def with_polars(frame: pl.DataFrame):
+        return frame
+
+    for function in (with_arrow, with_polars):
+        with pytest.raises(
+            gristmill.JobFailed, match=r"column 'a' has a whole number that does not fit int64.*: take a"
+        ):
+            run(function, "a.jsonl")
+
+    def with_pandas(frame: pd.DataFrame):
+        return [str(value["id"]) for value in frame["a"]]
+
+    assert run(with_pandas, "a.jsonl").to_pandas()["value"].tolist() == [str(2**64 - 1)]
+    assert mapped(lambda row: str(row["a"]["id"]), "a.jsonl").to_pandas()["value"].tolist() == [str(2**64 - 1)]
+
+
 def test_map_of_a_generator_adds_its_rows(home):
     def repeated(number):
         for _ in range(number):
