@@ -1,6 +1,7 @@
 """Functions as a data scientist writes them: any inputs, any number of rows, one item at a time, prints and errors."""
 
 import asyncio
+import decimal
 import os
 import sys
 import textwrap
@@ -346,6 +347,28 @@ def test_map_of_a_frame_gets_values_of_any_kind(home):
     frame = pd.DataFrame({"o": ["a", 1, None], "at": pd.to_datetime(["2020-01-01", None, "2020-01-02"])})
     job = mapped(lambda row: f"{row['o']!r} {type(row['at']).__name__}", frame)
     assert job.to_pandas()["value"].tolist() == ["'a' Timestamp", "1 NaTType", "None Timestamp"]
+
+
+def test_decimals_with_a_negative_scale_keep_their_values(home, tmp_path):
+    """Neither Parquet nor Polars has such a type."""
+    values = [decimal.Decimal(100), None, decimal.Decimal(1200)]
+    table = pa.table({"v": pa.array(values, pa.decimal128(5, -2))})
+
+    def with_polars(frame: pl.DataFrame):
+        return frame
+
+    def texts(table):
+        return [str(table.schema.field("v").type)] * len(table)
+
+    for form in ("csv", "jsonl", "parquet"):
+        for function in (lambda table: table, with_polars):
+            found = run(function, table, output=f"v.{form}", mini_batch_size=2, fresh=True).to_arrow()
+            assert found["v"].to_pylist() == values and pa.types.is_decimal(found["v"].type)
+    assert run(texts, table, mini_batch_size=3).to_arrow()["value"].to_pylist() == ["decimal128(5, -2)"] * 3
+    assert mapped(lambda row: {"v": row["v"]}, table).to_arrow()["v"].to_pylist() == values
+    nested = pa.table({"n": pa.array([values], pa.list_(pa.decimal128(5, -2)))})
+    with pytest.raises(TypeError, match=r"inputs: column 'n' of the type list<.*> cannot be written to a table"):
+        mapped(lambda row: row, nested)
 
 
 def test_columns_keep_type_and_name(home):

@@ -135,7 +135,9 @@ def load(entry):
 def _polars(table, about):
     import polars
 
-    return polars.from_arrow(_parsed(table, about))
+    from gristmill.stored_tables import with_plain_scales
+
+    return polars.from_arrow(with_plain_scales(_parsed(table, about)))
 
 
 def _parsed(table, about):
