@@ -1,6 +1,7 @@
 """Functions as a data scientist writes them: any inputs, any number of rows, one item at a time, prints and errors."""
 
 import asyncio
+import decimal
 import os
 import sys
 import textwrap
@@ -282,6 +283,28 @@ def test_map_gets_what_a_line_of_json_holds(home, tmp_path):
     assert run(lazy, "a.jsonl").to_pandas()["size"].tolist() == [2, 0]
 
 
+def test_large_integers_within_json_are_exact_or_refused(home, tmp_path):
+    (tmp_path / "a.jsonl").write_text(f'{{"n": 1, "a": {{"id": {2**64 - 1}}}}}\n')
+
+    def with_arrow(table: pa.Table):
+        return table
+
+    def with_polars(frame: pl.DataFrame):
+        return frame
+
+    for function in (with_arrow, with_polars):
+        with pytest.raises(
+            gristmill.JobFailed, match=r"column 'a' has a whole number that does not fit int64.*: take a"
+        ):
+            run(function, "a.jsonl")
+
+    def with_pandas(frame: pd.DataFrame):
+        return [str(value["id"]) for value in frame["a"]]
+
+    assert run(with_pandas, "a.jsonl").to_pandas()["value"].tolist() == [str(2**64 - 1)]
+    assert mapped(lambda row: str(row["a"]["id"]), "a.jsonl").to_pandas()["value"].tolist() == [str(2**64 - 1)]
+
+
 def test_map_of_a_generator_adds_its_rows(home):
     def repeated(number):
         for _ in range(number):
@@ -324,6 +347,28 @@ def test_map_of_a_frame_gets_values_of_any_kind(home):
     frame = pd.DataFrame({"o": ["a", 1, None], "at": pd.to_datetime(["2020-01-01", None, "2020-01-02"])})
     job = mapped(lambda row: f"{row['o']!r} {type(row['at']).__name__}", frame)
     assert job.to_pandas()["value"].tolist() == ["'a' Timestamp", "1 NaTType", "None Timestamp"]
+
+
+def test_decimals_with_a_negative_scale_keep_their_values(home, tmp_path):
+    """Neither Parquet nor Polars has such a type."""
+    values = [decimal.Decimal(100), None, decimal.Decimal(1200)]
+    table = pa.table({"v": pa.array(values, pa.decimal128(5, -2))})
+
+    def with_polars(frame: pl.DataFrame):
+        return frame
+
+    def texts(table):
+        return [str(table.schema.field("v").type)] * len(table)
+
+    for form in ("csv", "jsonl", "parquet"):
+        for function in (lambda table: table, with_polars):
+            found = run(function, table, output=f"v.{form}", mini_batch_size=2, fresh=True).to_arrow()
+            assert found["v"].to_pylist() == values and pa.types.is_decimal(found["v"].type)
+    assert run(texts, table, mini_batch_size=3).to_arrow()["value"].to_pylist() == ["decimal128(5, -2)"] * 3
+    assert mapped(lambda row: {"v": row["v"]}, table).to_arrow()["v"].to_pylist() == values
+    nested = pa.table({"n": pa.array([values], pa.list_(pa.decimal128(5, -2)))})
+    with pytest.raises(TypeError, match=r"inputs: column 'n' of the type list<.*> cannot be written to a table"):
+        mapped(lambda row: row, nested)
 
 
 def test_columns_keep_type_and_name(home):

@@ -418,6 +418,28 @@ def test_output_without_its_schema_is_not_guessed(home):
         gristmill.read("absent.csv")
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_output_that_was_edited_names_the_column(home, form):
+    def rows(numbers):
+        return [{"n": 1, "d": decimal.Decimal("2.50"), "at": DAY, "s": [1], "t": "x"}]
+
+    job = gristmill.run(rows, [1], output=f"e.{form}", progress=False)
+    written = pathlib.Path(job.output).read_text()
+    edits = {
+        "n": ("1,", "1.5,", "int64"),
+        "d": ("2.50", "two", r"decimal128\(.*"),
+        "at": (str(DAY), "today", "date32.*"),
+        "s": ("[1]", '[{"a": 1}]' if form == "jsonl" else "[1", "list<.*"),
+    }
+    for name, (old, new, kind) in edits.items():
+        pathlib.Path(job.output).write_text(written.replace(old, new, 1))
+        said = (
+            rf"a value of column '{name}' is no {kind} \(.*\), .*: something has changed it since. Run the job again, "
+        )
+        with pytest.raises(gristmill.GristmillError, match=said):
+            gristmill.read(job.output)
+
+
 def test_values_without_a_common_type_are_those_of_python_in_json_lines(home):
     def mixed(letters):
         return [{"v": 1 if letter != "c" else {"bad": [1, "x"]}} for letter in letters]

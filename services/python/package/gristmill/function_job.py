@@ -12,6 +12,7 @@ import traceback
 from gristmill.contract import KEEP_SECONDS
 from gristmill.errors import add_note
 from gristmill.results import ROWS_OF, IllegalResult, RowsOfItems, kind_of
+from gristmill.tables import LoadError
 
 
 class FunctionJob:
@@ -134,7 +135,9 @@ def load(entry):
 def _polars(table, about):
     import polars
 
-    return polars.from_arrow(_parsed(table, about))
+    from gristmill.stored_tables import with_plain_scales
+
+    return polars.from_arrow(with_plain_scales(_parsed(table, about)))
 
 
 def _parsed(table, about):
@@ -151,6 +154,11 @@ def _parsed(table, about):
                 parsed = pyarrow.array(values)
             except pyarrow.ArrowException:
                 continue  # They have several types.
+            except OverflowError:
+                raise LoadError(
+                    f"column '{field.name}' has a whole number that does not fit int64, and pyarrow converts no other: "
+                    "take a pandas.DataFrame, or call gristmill.map, whose function gets it as a number of Python"
+                ) from None
             table = table.set_column(position, field.name, parsed)
     return table
 

@@ -286,13 +286,33 @@ def _csv_batches(path, schema):
                 column_types=text, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
             ),
         )
-        if reader.schema.names != schema.names:
-            raise GristmillError(
-                f"{path} has been written anew by something else: its columns are not those of its job"
-            )
-        for batch in reader:
-            columns = [_of_texts(batch.column(position), field) for position, field in enumerate(schema)]
-            yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+        # Closed also where a value is refused: its threads must not outlive the file.
+        with reader:
+            if reader.schema.names != schema.names:
+                raise GristmillError(
+                    f"{path} has been written anew by something else: its columns are not those of its job"
+                )
+            for batch in reader:
+                columns = [
+                    _converted(_of_texts, batch.column(position), field, path) for position, field in enumerate(schema)
+                ]
+                yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _converted(convert, values, field, path):
+    """Returns the values of a column by a function of this module. Fails with the column if the file has others than
+    its job wrote."""
+    import pyarrow
+
+    try:
+        return convert(values, field)
+    except (pyarrow.ArrowException, GristmillError, ValueError, ArithmeticError, LookupError, TypeError) as error:
+        kind = getattr(field.type, "extension_name", field.type)
+        reader = "read_csv" if path.endswith(".csv") else "read_json"
+        raise GristmillError(
+            f"{path}: a value of column {field.name!r} is no {kind} ({error}), which it was when the job wrote the "
+            f"file: something has changed it since. Run the job again, or read what is there with pandas.{reader}"
+        ) from None
 
 
 def _rows_without_columns(count):
@@ -339,7 +359,7 @@ def _json_batches(path, schema, shape):
             columns = [[row[position] if position < len(row) else ABSENT for row in rows] for position in width]
         else:
             columns = [rows]
-        arrays = [_of_json(values, field) for values, field in zip(columns, schema, strict=True)]
+        arrays = [_converted(_of_json, values, field, path) for values, field in zip(columns, schema, strict=True)]
         if not arrays:
             return _rows_without_columns(len(rows))
         return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
@@ -405,6 +425,11 @@ def _of_json(values, field):
         return pyarrow.FixedSizeListArray.from_arrays(items, type=kind, mask=mask)
     if types.is_floating(kind) and kind == pyarrow.float16():
         return pyarrow.array(values, pyarrow.float32()).cast(kind)
+    if types.is_integer(kind) and float in {*map(type, values)}:
+        # Arrow would cut off their fractions.
+        for value in values:
+            if isinstance(value, float) and not value.is_integer():
+                raise GristmillError(f"{value!r} is no whole number")
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return pyarrow.array(values, kind)
     if types.is_string(kind) or types.is_large_string(kind):

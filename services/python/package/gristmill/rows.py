@@ -272,6 +272,9 @@ def arrow_of(table):
 def arrow_stream(table):
     import pyarrow
 
+    from gristmill.stored_tables import with_plain_scales
+
+    table = with_plain_scales(table)
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write(table)

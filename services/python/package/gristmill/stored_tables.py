@@ -36,6 +36,25 @@ def stored(table: Any) -> Any:
     return pyarrow.table(columns, names=table.column_names, metadata=metadata)
 
 
+def with_plain_scales(table: Any) -> Any:
+    """Returns a table with the scale 0 for columns of decimals with a negative one, which Parquet and Polars lack. The
+    values stay."""
+    import pyarrow
+
+    for position, field in enumerate(table.schema):
+        if pyarrow.types.is_decimal(field.type) and field.type.scale < 0:
+            digits = field.type.precision - field.type.scale
+            kind = pyarrow.decimal128(digits, 0) if digits <= 38 else pyarrow.decimal256(min(digits, 76), 0)
+            table = table.set_column(position, field.with_type(kind), table.column(position).cast(kind))
+    return table
+
+
+def unstorable(table: Any) -> str | None:
+    """Returns what a Parquet file cannot hold of a table, or ``None``."""
+    lacking = next((field for field in table.schema if not _has_parquet_form(field.type)), None)
+    return None if lacking is None else f"column {lacking.name!r} of the type {lacking.type}"
+
+
 def prototype_of(text):
     """Returns the table without rows in the metadata of a file, as a record batch."""
     return _read_message(base64.b64decode(text))
@@ -132,7 +151,8 @@ def _has_parquet_form(kind):
         return False
     try:
         pyarrow.parquet.write_table(pyarrow.table([pyarrow.nulls(0, kind)], names=["column"]), io.BytesIO())
-    except pyarrow.ArrowException:
+    except (pyarrow.ArrowException, OSError):
+        # Parquet's own errors are OSError, such as that for decimals with a negative scale.
         return False
     return True
 

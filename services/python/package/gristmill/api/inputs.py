@@ -163,7 +163,7 @@ def stored_table(value: Any, taker: str | None) -> Any:
     :param taker: what gets the table: a function over ``pandas``, ``polars``, ``pyarrow``, or a form of a column;
         ``None``: a script. Only the file for a function says how its columns were before.
     """
-    from gristmill.stored_tables import stored, table_of_frame
+    from gristmill.stored_tables import stored, table_of_frame, with_plain_scales
 
     pyarrow = _pyarrow()
     if taker == "array":
@@ -184,10 +184,10 @@ def stored_table(value: Any, taker: str | None) -> Any:
     elif taker == "pandas":
         table = table_of_frame(value)
     elif taker is None:
-        return _columns_of_frame(value)
+        return with_plain_scales(_columns_of_frame(value))
     else:
         table = _converted(value, keeps_index=taker == "pyarrow")
-    return table if taker is None else stored(table)
+    return with_plain_scales(table) if taker is None else stored(table)
 
 
 def _columns_of_frame(frame: Any) -> Any:
@@ -299,8 +299,13 @@ def write_table(table: Any, path: Path, rows: int) -> None:
     with _new(path) as beside:
         try:
             pyarrow.parquet.write_table(table, beside, row_group_size=rows, compression="zstd")
-        except _pyarrow().ArrowException as error:
-            raise TypeError(f"inputs cannot be written to a table: {error}") from None
+        except (_pyarrow().ArrowException, OSError) as error:
+            from gristmill.stored_tables import unstorable
+
+            # Parquet refuses a type with an OSError, as the system does a write.
+            if (what := unstorable(table)) is None and isinstance(error, OSError):
+                raise
+            raise TypeError(f"inputs: {what or 'they'} cannot be written to a table: {error}") from None
 
 
 def write_lines(lines: list[bytes], path: Path) -> None:
