@@ -185,6 +185,20 @@ def test_one_step_runs_alone(pipeline):
     assert "2 mini-batches of 2 files" in plan.stdout, str(plan)
 
 
+def test_pipeline_job_over_a_pipeline_component_runs(pipeline):
+    job = """
+        type: pipeline
+        component: ./doc.yml
+        inputs: {count: 2}
+        outputs: {copies: {type: uri_folder, path: ./there}}
+    """
+    pipeline.write({"job.yml": job})
+    run(pipeline, "job.yml")
+    assert sorted(file.name for file in (pipeline.folder / "there").iterdir()) == ["0.txt", "1.txt"]
+    rows = (pipeline.folder / "job-output/rows/rows/parallel_run_step.txt").read_text()
+    assert rows.splitlines() == ["more0", "more1"]
+
+
 def test_documents_are_validated_as_a_whole(pipeline):
     assert pipeline.command("validate", "doc.yml").stdout == "doc.yml is valid\n"
     pipeline.write({"doc.yml": PIPELINE.replace("outputs.texts}}'", "outputs.text}}'").replace("python make", "${{x")})
