@@ -75,7 +75,8 @@ class Tables:
         if not self.loses_empty_rows or not len(result):
             return None
         if isinstance(result, list):
-            if any(row or type(row) not in (dict, tuple) for row in result):
+            # Other rows have values, and some of them, such as a Series, no truth.
+            if any(type(row) not in (dict, tuple) or row for row in result):
                 return None
         elif type(result) is ArrowRows:
             if result.table.shape[1]:
