@@ -5,13 +5,52 @@ use std::borrow::Cow;
 use encoding_rs::{Encoding, UTF_8};
 use protocol::TableOptions;
 
-use crate::error::Result;
-use crate::source::encoding_of;
+use crate::error::{Error, Result};
 
 /// First byte beyond ASCII.
 const BEYOND: u8 = 0x80;
 /// First byte beyond the control characters that WHATWG assigns to the gaps of code pages.
 const BEYOND_CONTROLS: u8 = 0xA0;
+
+/// Returns the encoding in `options`.
+pub(crate) fn encoding_of(options: &TableOptions) -> Result<&'static Encoding> {
+    let label = options.encoding.as_str();
+    encoding_for(label).ok_or_else(|| {
+        Error::Options(format!(
+            "encoding \"{label}\" is unknown; use a label such as utf-8, latin-1, windows-1252 or shift_jis"
+        ))
+    })
+}
+
+/// Returns the encoding of a label of WHATWG or Python: `utf_8`, `latin-1`, `utf-8-sig`, `cp1252`, `utf-16`. As everywhere
+/// on the web, Latin-1 is read as windows-1252, which has more characters; [`Charset`] says which bytes have none.
+pub fn encoding_for(label: &str) -> Option<&'static Encoding> {
+    /// Names of Python that are no label, without hyphens.
+    const OF_PYTHON: [(&str, &str); 14] = [
+        ("latin", "latin1"),
+        ("l2", "latin2"),
+        ("iso88591", "latin1"),
+        ("iso885915", "iso-8859-15"),
+        ("646", "ascii"),
+        ("utf16", "utf-16le"),
+        ("cp932", "shift_jis"),
+        ("ms932", "shift_jis"),
+        ("mskanji", "shift_jis"),
+        ("cp936", "gbk"),
+        ("ms936", "gbk"),
+        ("cp949", "euc-kr"),
+        ("cp950", "big5"),
+        ("eucjp", "euc-jp"),
+    ];
+    let label = label.trim().to_ascii_lowercase().replace(['_', ' '], "-");
+    let label = label.strip_suffix("-sig").unwrap_or(&label);
+    let bare = label.replace('-', "");
+    let other = OF_PYTHON.iter().find(|(python, _)| *python == bare).map_or("", |(_, other)| other);
+    let big_endian = bare.strip_prefix("utf16").map(|end| format!("utf-16{end}")).unwrap_or_default();
+    let windows = bare.strip_prefix("cp").or(bare.strip_prefix("windows")).map(|page| format!("windows-{page}"));
+    let labels = [label, &label.replace('-', "_"), &bare, other, &big_endian, &windows.unwrap_or_default()];
+    labels.into_iter().find_map(|label| Encoding::for_label_no_replacement(label.as_bytes()))
+}
 
 /// An encoding, and the bytes that are not valid in it although `encoding_rs` decodes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use std::path::Path;
 use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules};
 
 use crate::WINDOW_ROWS;
+use crate::charset::encoding_of;
 use crate::datetime::{DayOrder, is_datetime, parse_instant};
 use crate::error::{Error, Result, display};
 use crate::headers::has_own_header;
@@ -17,7 +18,7 @@ use crate::jsonl::{Value, lines, members};
 use crate::line_ends::refuse_cr_alone;
 use crate::missing::is_missing;
 use crate::scalar::{is_whole, parse_float, parse_integer, parse_truth, parse_unsigned, trim};
-use crate::source::{Text, TextFile, encoding_of};
+use crate::source::{Text, TextFile};
 use crate::split::{FirstRow, Rows, Splitter, first_row, is_multi_line, splitter, unquote};
 use crate::stream::{TextStream, Windows, record_ends};
 

@@ -6,11 +6,11 @@ use encoding_rs::{Encoding, UTF_8};
 use protocol::{HeaderMode, TableFormat, TableOptions};
 use serde::de::IgnoredAny;
 
-use crate::charset::Charset;
+use crate::charset::{Charset, encoding_of};
 use crate::headers::has_header;
 use crate::line_ends::{CR_ALONE, LineEnds};
 use crate::scalar::{parse_float, trim};
-use crate::source::{encoding_of, is_splittable};
+use crate::source::is_splittable;
 use crate::split::{FirstRow, Rows, first_row, is_multi_line, splitter};
 use crate::wide::unmarked_utf16;
 

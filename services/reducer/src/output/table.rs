@@ -253,7 +253,7 @@ fn precisions(rows: &mut dyn InOrder, fields: &[Field]) -> anyhow::Result<Vec<(S
                 let batch = batch?;
                 for (name, precision) in &mut found {
                     if let Some(times) = batch.column_by_name(name) {
-                        *precision = (*precision).max(fractions::needed(&times));
+                        *precision = (*precision).max(fractions::needed(times));
                     }
                 }
             }
