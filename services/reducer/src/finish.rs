@@ -120,7 +120,7 @@ impl Reducer {
             failures: self.tally.failures().causes(),
             rejects,
             // Milliseconds survive JSON exactly.
-            elapsed_seconds: self.started.elapsed().as_millis() as f64 / 1000.0,
+            elapsed_seconds: self.elapsed().as_millis() as f64 / 1000.0,
             warnings: self.tally.warnings().count() + warnings.len() as u64,
             first_warnings: warnings
                 .iter()

@@ -35,6 +35,15 @@ const MESSAGES_MAX: usize = 64;
 /// Receives that may wait while a segment is committed.
 const RECEIVES_AHEAD_MAX: usize = 2;
 
+/// What was done when a reducer opened a job.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Before {
+    /// Mini-batches that had ended.
+    pub ended: u64,
+    /// How long other reducers had served the job since it was started or reopened.
+    pub elapsed: Duration,
+}
+
 /// Commits the results of one job, and ends it.
 #[derive(Debug)]
 pub struct Reducer {
@@ -60,8 +69,7 @@ pub struct Reducer {
     failure: watch::Sender<Option<String>>,
     all_ended: CancellationToken,
     pub(crate) started: Instant,
-    /// Mini-batches that had ended before.
-    pub(crate) ended_before: u64,
+    pub(crate) before: Before,
     /// Time of the last commit of messages.
     pub(crate) committed: Option<Instant>,
     /// Acknowledges the messages of the last commit.
@@ -122,19 +130,32 @@ impl Reducer {
             failure: watch::Sender::new(None),
             all_ended: CancellationToken::new(),
             started: began.instant,
-            ended_before: 0,
+            before: Before::default(),
             committed: None,
             acknowledging: None,
             duplicates: 0,
         };
         reducer.read_ledger(false).await?;
-        reducer.ended_before = reducer.tally.ended();
+        reducer.before = Before { ended: reducer.tally.ended(), elapsed: reducer.served_before().await };
         reducer.judge.resume();
         reducer.open_copies().await?;
         reducer.open_members().await.context("read which nodes work on the job")?;
-        reducer.reports.started(&reducer.spec.job_id, &reducer.tally).await;
+        reducer.reports.started(&reducer.spec.job_id, &reducer.tally, reducer.before).await;
         reducer.take_over().await;
         Ok(reducer)
+    }
+
+    /// Returns how long reducers have served the job since it was started or reopened, and notes in the progress when that
+    /// was.
+    async fn served_before(&mut self) -> Duration {
+        let Some(since) = self.peers.serve_since(&self.store).await else { return Duration::ZERO };
+        self.progress.send_modify(|progress| progress.started_at = since);
+        Duration::from_millis(milliseconds_since_epoch().saturating_sub(since))
+    }
+
+    /// Returns the time since the job was started or reopened.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.before.elapsed + self.started.elapsed()
     }
 
     /// Returns the specification of the job.
@@ -214,6 +235,9 @@ impl Reducer {
             }
         };
         self.forget_settled().await?;
+        self.show_progress();
+        self.progress.send_modify(|progress| progress.started_at = milliseconds_since_epoch());
+        self.write_progress().await;
         self.store.reopen().await.context("reopen the job")?;
         Ok(again)
     }

@@ -71,6 +71,15 @@ impl Peers {
         }
     }
 
+    /// Returns when the job was started or reopened, milliseconds since the epoch, if other reducers may have served it since.
+    /// On one machine, the time between two commands does not count.
+    pub(crate) async fn serve_since(self, store: &JobStore) -> Option<u64> {
+        match self {
+            Self::Alone => None,
+            Self::Many => store.progress().await.ok().flatten().map(|progress| progress.started_at),
+        }
+    }
+
     /// How old a job is, for limits on its age. On one machine the time in which it stood still does not count.
     pub(crate) fn age(self, elapsed: Duration, attended: Duration) -> Duration {
         match self {

@@ -92,7 +92,7 @@ impl Reducer {
             progress.nodes = self.nodes_heard();
             progress.began_at = nodes.began_at();
             let is_at_work = progress.nodes > 0 && progress.silent_since.is_none();
-            let remaining = remaining(self.ended_before, &self.tally, self.judge.presence.attended());
+            let remaining = remaining(self.before.ended, &self.tally, self.judge.presence.attended());
             progress.remaining_seconds = remaining.filter(|_| is_at_work).map(|remaining| remaining.as_secs());
             progress.run_seconds = self.speculation.run_times.most();
             progress.unfit = self.fit.unfit.clone();

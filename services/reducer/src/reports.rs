@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 
 use crate::batch::{Batch, Event, Unreadable};
 use crate::failures::{error_sentence, one_line};
+use crate::job::Before;
 use crate::stalls::describe;
 use crate::words::{counted, sentence};
 use crate::{Options, Tally};
@@ -65,8 +66,7 @@ struct Files {
     unreadable: ReportFile,
     unreadable_count: usize,
     summaries: Summaries,
-    /// Mini-batches that had ended when this reducer started.
-    ended_before: u64,
+    before: Before,
 }
 
 impl Reports {
@@ -105,9 +105,9 @@ impl Reports {
     }
 
     /// Reports that a reducer has read the ledger.
-    pub async fn started(&mut self, job_id: &str, tally: &Tally) {
+    pub async fn started(&mut self, job_id: &str, tally: &Tally, before: Before) {
         let Some(files) = self.files().await else { return };
-        files.ended_before = tally.ended();
+        files.before = before;
         files.overview_line(&format!("Start the job {job_id}."));
         if tally.ended() > 0 {
             let (ended, pending) = (counted(tally.ended(), "mini batch"), tally.retrying());
@@ -247,7 +247,7 @@ impl Files {
             unreadable,
             unreadable_count: 0,
             summaries: Summaries::default(),
-            ended_before: 0,
+            before: Before::default(),
         }
     }
 
@@ -376,12 +376,12 @@ impl Files {
             self.overview.flush();
             self.overview = ReportFile::append(overview_path(&self.logs, now));
         }
-        self.overview_line(&text::progress(self.ended_before, tally, elapsed));
+        self.overview_line(&text::progress(self.before, tally, elapsed));
         let total = tally.planned().map_or_else(|| "N/A".to_owned(), |planned| planned.mini_batches.to_string());
-        let remaining = text::remaining(self.ended_before, tally, elapsed);
+        let remaining = text::remaining(self.before.ended, tally, elapsed);
         let remaining = remaining.map_or_else(|| "N/A".to_owned(), text::duration);
         let (succeeded, failed) = (tally.mini_batches().succeeded, tally.mini_batches().failed);
-        let (now, elapsed) = (timestamp(now), text::duration(elapsed));
+        let (now, elapsed) = (timestamp(now), text::duration(self.before.elapsed + elapsed));
         self.metrics.write(&format!("{now},{total},{total},{succeeded},{failed},{elapsed},{remaining}\n"));
         let job_report = self.logs.join("sys/job_report");
         replace(&job_report.join("process_summary.csv"), &self.summaries.process_csv());

@@ -6,6 +6,7 @@ use std::time::Duration;
 use protocol::{JobResult, JobState, Waiting};
 
 use crate::failures::EXAMPLES_MAX;
+use crate::job::Before;
 use crate::stalls::describe;
 use crate::words::{counted, kept, sentence};
 use crate::{Failures, Tally};
@@ -33,16 +34,16 @@ pub(crate) fn remaining(ended_before: u64, tally: &Tally, elapsed: Duration) -> 
 }
 
 /// Returns the progress for the overview.
-pub(super) fn progress(ended_before: u64, tally: &Tally, elapsed: Duration) -> String {
+pub(super) fn progress(before: Before, tally: &Tally, elapsed: Duration) -> String {
     let ended = tally.ended();
     if ended == 0 {
         return "No task has been processed yet.".to_owned();
     }
-    let elapsed_text = duration(elapsed);
+    let elapsed_text = duration(before.elapsed + elapsed);
     let Some(planned) = tally.planned() else {
         return format!("Processed {} in {elapsed_text}. Scheduling continues.", counted(ended, "mini batch"));
     };
-    let rest = match remaining(ended_before, tally, elapsed) {
+    let rest = match remaining(before.ended, tally, elapsed) {
         Some(_) if ended >= planned.mini_batches => String::new(),
         Some(remaining) => format!(" Estimated remaining time {}.", duration(remaining)),
         None => String::new(),
@@ -239,14 +240,18 @@ mod tests {
     fn pace_counts_only_mini_batches_of_this_run() {
         let mut tally = tally();
         let elapsed = Duration::from_secs(10);
-        assert_eq!(progress(0, &Tally::default(), elapsed), "No task has been processed yet.");
-        assert_eq!(progress(0, &tally, elapsed), "Processed 2 mini batches in 0:00:10. Scheduling continues.");
+        let before = |ended, seconds| Before { ended, elapsed: Duration::from_secs(seconds) };
+        assert_eq!(progress(before(0, 0), &Tally::default(), elapsed), "No task has been processed yet.");
+        assert_eq!(
+            progress(before(0, 0), &tally, elapsed),
+            "Processed 2 mini batches in 0:00:10. Scheduling continues."
+        );
         tally.apply(&ResultEvent::Planned(Planned { mini_batches: 5, items: None }));
         let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:15.";
-        assert_eq!(progress(0, &tally, elapsed), expected);
+        assert_eq!(progress(before(0, 0), &tally, elapsed), expected);
         let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:30.";
-        assert_eq!(progress(1, &tally, elapsed), expected, "one of the two ended in an earlier run");
-        assert_eq!(progress(2, &tally, elapsed), "Processed 2 of 5 mini batches in 0:00:10.");
+        assert_eq!(progress(before(1, 0), &tally, elapsed), expected, "one of the two ended in an earlier run");
+        assert_eq!(progress(before(2, 30), &tally, elapsed), "Processed 2 of 5 mini batches in 0:00:40.");
     }
 
     #[test]

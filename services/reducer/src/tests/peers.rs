@@ -14,7 +14,7 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
     PutOptions, PutPayload, PutResult, Result as StoreResult,
 };
-use protocol::Offer;
+use protocol::{Offer, Progress, milliseconds_since_epoch};
 use storage::TargetStore;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -41,6 +41,28 @@ async fn second_reducer_continues_after_the_first_and_results_count_once() {
     assert_eq!(result.duplicates_dropped, 1);
     assert_eq!(second.run(CancellationToken::new()).await.expect("reads the result"), result);
     assert_eq!(job.output(), "zero\none\n");
+}
+
+#[tokio::test]
+async fn elapsed_time_goes_on_with_another_reducer_and_begins_anew_with_a_retry() {
+    let mut job = Job::new();
+    job.options.peers = Peers::Many;
+    let first = job.open().await;
+    let hour_ago = milliseconds_since_epoch() - 3_600_000;
+    first.store.put_progress(&Progress { started_at: hour_ago, ..Reducer::no_progress() }).await.expect("written");
+    drop(first);
+    job.send_event(event(failed(0, 3, true, 1))).await;
+    job.planned(1).await;
+    let result = job.run().await;
+    assert_eq!(result.state, JobState::Failed);
+    assert!((3600.0..3700.0).contains(&result.elapsed_seconds), "{}", result.elapsed_seconds);
+    let mut retried = job.open().await;
+    retried.reopen().await.expect("reopened");
+    drop(retried);
+    job.send_rows(0, "zero\n").await;
+    let result = job.run().await;
+    assert_eq!(result.state, JobState::Completed);
+    assert!(result.elapsed_seconds < 100.0, "{}", result.elapsed_seconds);
 }
 
 /// Lets another reducer commit a second row and end the job, of which the reducer `behind` knows only the first row.
