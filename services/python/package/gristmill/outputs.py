@@ -62,7 +62,7 @@ def to_pandas(table, path):
             texts = _storage(column).to_pylist()
             values = [None if text is None else json.loads(text) for text in texts]
             frame.isetitem(position, _objects(values, frame.index))
-        elif pyarrow.types.is_nested(kind) and _pandas_changes(column.combine_chunks()):
+        elif frame.dtypes.iloc[position] == "object" and _pandas_changes(column.combine_chunks()):
             frame.isetitem(position, _objects(column.to_pylist(), frame.index))
     return frame
 
@@ -74,22 +74,50 @@ def _known_of(table):
 
 def _frame_of(table):
     """Returns a table as a DataFrame with the labels, the index and the types that its metadata describe."""
+    import pandas
+
     known = _known_of(table)
     dtypes = {column["field_name"]: _dtype_of(column) for column in known.get("columns", ())}
     if any(dtype.startswith("period[") for dtype in dtypes.values()):
         table = _with_periods(table, known, dtypes)
+    index = known.get("index_columns", ())
+    of_arrow = {
+        name: table[name]
+        for name, dtype in dtypes.items()
+        if dtype.endswith("[pyarrow]") and name in table.column_names and name not in index
+    }
+    if of_arrow:
+        table = _without_columns(table, known, of_arrow)
     labels = [level.get("pandas_type") for level in known.get("column_indexes", ())]
     try:
         frame = table.to_pandas()
     except Exception as error:
         return _frame_without_labels(table, known, error)
-    index = known.get("index_columns", ())
     if labels == ["bool"]:
         # Arrow takes each text for true.
         truths = [label == "True" for label in table.column_names if label not in index]
         frame.columns = frame.columns.__class__(truths, name=frame.columns.name)
     _restore_labels(frame, table, index, dtypes)
+    places = [place for place, name in enumerate(table.column_names) if name not in index]
+    for position, place in enumerate(places):
+        column = of_arrow.get(table.column_names[place])
+        if column is not None:
+            frame.isetitem(position, pandas.Series(pandas.arrays.ArrowExtensionArray(column), frame.index))
     return frame
+
+
+def _without_columns(table, known, names):
+    """Returns the table without the values of these columns. Their types are those of Arrow, whose names pandas writes
+    and cannot read."""
+    import pyarrow
+
+    for column in known["columns"]:
+        if column["field_name"] in names:
+            column.update(numpy_type="object", pandas_type="empty")
+    for position, name in enumerate(table.column_names):
+        if name in names:
+            table = table.set_column(position, name, pyarrow.nulls(table.num_rows))
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), b"pandas": json.dumps(known).encode()})
 
 
 def _frame_without_labels(table, known, error):

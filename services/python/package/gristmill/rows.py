@@ -273,9 +273,9 @@ def arrow_of(table):
 def arrow_stream(table):
     import pyarrow
 
-    from gristmill.stored_tables import with_plain_scales
+    from gristmill.stored_tables import with_common_types
 
-    table = with_plain_scales(table)
+    table = with_common_types(table)
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write(table)

@@ -1,8 +1,8 @@
 //! The values of an array as text for CSV and as JSON.
 //!
-//! Values are written as they are, whatever type their column has in the end: only floating-point numbers need to know it,
-//! because those of a column of integers are written as integers. Each value is written in one way, so that text in a column
-//! without a common type equals the text of the same value in a column of its own.
+//! Values are written as they are, whatever type their column has in the end. Only numbers need to know it: in a column of
+//! integers or decimals, floating-point numbers are written as these, and all decimals of a column have the same number of
+//! digits. The text of a value never depends on the mini-batch around it.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use arrow::array::{
     OffsetSizeTrait, PrimitiveArray, UnionArray,
 };
 use arrow::buffer::NullBuffer;
-use arrow::compute::cast;
+use arrow::compute::{cast, cast_with_options};
 use arrow::datatypes::{self as types, ArrowPrimitiveType, DataType, Field, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -22,6 +22,7 @@ use protocol::json::push_string;
 use protocol::number::{Float, Integer, PYTHON_POSITIONAL, push_float, push_integer};
 use protocol::{ABSENT, EXTENSION_NAME, JSON_EXTENSION, UUID_EXTENSION};
 
+use super::conform::EXACT;
 use super::fractions;
 use super::observed::{per_second, without_encoding};
 
@@ -68,6 +69,11 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
         DataType::Dictionary(_, values) => values,
         other => other,
     };
+    let is_declared_time = matches!(to, DataType::Timestamp(..) | DataType::Date32);
+    if is_declared_time && matches!(array.data_type(), DataType::Utf8 | DataType::LargeUtf8) {
+        // `result_schema` allows texts, in any form of ISO 8601.
+        return cells(&cast_with_options(&array, to, &EXACT)?, target, target);
+    }
     Ok(match array.data_type() {
         DataType::Boolean => Box::new(Booleans(array.as_boolean().clone())),
         DataType::Int8 => integers::<types::Int8Type>(&array, to),
@@ -114,17 +120,18 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
             let plain = cast(&array, values)?;
             return cells(&plain, &Field::new(field.name(), (**values).clone(), true), target);
         }
-        DataType::Decimal32(..) => Box::new(Decimals(array.as_primitive::<types::Decimal32Type>().clone())),
-        DataType::Decimal64(..) => Box::new(Decimals(array.as_primitive::<types::Decimal64Type>().clone())),
-        DataType::Decimal128(..) => Box::new(Decimals(array.as_primitive::<types::Decimal128Type>().clone())),
-        DataType::Decimal256(..) => Box::new(Decimals(array.as_primitive::<types::Decimal256Type>().clone())),
+        DataType::Decimal32(..) => decimals::<types::Decimal32Type>(&array, to),
+        DataType::Decimal64(..) => decimals::<types::Decimal64Type>(&array, to),
+        DataType::Decimal128(..) => decimals::<types::Decimal128Type>(&array, to),
+        DataType::Decimal256(..) => decimals::<types::Decimal256Type>(&array, to),
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => list(&array, item, to)?,
         DataType::Struct(fields) => {
             let record = array.as_struct();
             let targets = if let DataType::Struct(targets) = to { Some(targets) } else { None };
             let part = |(field, column): (&types::FieldRef, &ArrayRef)| {
                 let target = targets.and_then(|targets| targets.iter().find(|target| target.name() == field.name()));
-                Ok((key(field.name()), cells(column, field, target.unwrap_or(field))?))
+                let target = target.map_or_else(untyped, |target| (**target).clone());
+                Ok((key(field.name()), cells(column, field, &target)?))
             };
             let parts = fields.iter().zip(record.columns()).map(part).collect::<Result<_, ArrowError>>()?;
             Box::new(Record { nulls: record.nulls().cloned(), parts })
@@ -132,11 +139,19 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
         DataType::Map(entries, _) => {
             let map = array.as_map();
             let DataType::Struct(parts) = entries.data_type() else { return Ok(Box::new(Missing)) };
+            let targets = match to {
+                DataType::Map(entries, _) => match entries.data_type() {
+                    DataType::Struct(targets) => targets.iter().map(|target| (**target).clone()).collect(),
+                    _ => Vec::new(),
+                },
+                _ => Vec::new(),
+            };
+            let target = |part: usize| targets.get(part).cloned().unwrap_or_else(untyped);
             Box::new(Map {
                 nulls: map.nulls().cloned(),
                 offsets: map.offsets().iter().map(|offset| *offset as usize).collect(),
-                keys: cells(map.keys(), &parts[0], &parts[0])?,
-                values: cells(map.values(), &parts[1], &parts[1])?,
+                keys: cells(map.keys(), &parts[0], &target(0))?,
+                values: cells(map.values(), &parts[1], &target(1))?,
             })
         }
         DataType::Union(fields, _) => {
@@ -151,6 +166,11 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
         // Times of day.
         _ => Box::new(Displayed(array)),
     })
+}
+
+/// Returns the target of a part of values that have no common type.
+fn untyped() -> Field {
+    Field::new("", DataType::Null, true)
 }
 
 /// A column without values.
@@ -188,17 +208,69 @@ impl Cells for Booleans {
     }
 }
 
-/// Integers. In a column of floating-point numbers they have a point.
+/// What numbers are written as.
+#[derive(Clone, Copy)]
+enum NumberForm {
+    /// As what they are.
+    Own,
+    Integer,
+    Float,
+    /// With this many digits behind the point. In JSON they are text, because readers would make floating-point numbers of
+    /// them.
+    Decimal {
+        scale: usize,
+    },
+}
+
+impl NumberForm {
+    /// Returns the form of numbers in a column of this type.
+    fn of(column: &DataType) -> Self {
+        match column {
+            DataType::Decimal32(_, scale)
+            | DataType::Decimal64(_, scale)
+            | DataType::Decimal128(_, scale)
+            | DataType::Decimal256(_, scale) => Self::Decimal { scale: usize::try_from(*scale).unwrap_or(0) },
+            _ if column.is_integer() => Self::Integer,
+            _ if column.is_floating() => Self::Float,
+            _ => Self::Own,
+        }
+    }
+
+    /// Appends what follows the digits of a whole number.
+    fn push_fraction(self, into: &mut Vec<u8>) {
+        match self {
+            Self::Float => into.extend_from_slice(b".0"),
+            Self::Decimal { scale } if scale > 0 => push_zeros(into, true, scale),
+            _ => {}
+        }
+    }
+
+    /// Appends a number in JSON, given how to append its text.
+    fn push_json(self, into: &mut Vec<u8>, push: impl FnOnce(&mut Vec<u8>)) {
+        match self {
+            Self::Decimal { .. } => in_quotes(into, push),
+            _ => push(into),
+        }
+    }
+}
+
+fn push_zeros(into: &mut Vec<u8>, with_point: bool, count: usize) {
+    if with_point {
+        into.push(b'.');
+    }
+    into.resize(into.len() + count, b'0');
+}
+
 struct Integers<T: ArrowPrimitiveType> {
     array: PrimitiveArray<T>,
-    is_float: bool,
+    form: NumberForm,
 }
 
 fn integers<T: ArrowPrimitiveType>(array: &ArrayRef, to: &DataType) -> Box<dyn Cells>
 where
     T::Native: Integer,
 {
-    Box::new(Integers { array: array.as_primitive::<T>().clone(), is_float: to.is_floating() })
+    Box::new(Integers { array: array.as_primitive::<T>().clone(), form: NumberForm::of(to) })
 }
 
 impl<T: ArrowPrimitiveType> Cells for Integers<T>
@@ -211,13 +283,14 @@ where
 
     fn text(&self, row: usize, into: &mut Vec<u8>) {
         push_integer(into, self.array.value(row));
-        if self.is_float {
-            into.extend_from_slice(b".0");
-        }
+        self.form.push_fraction(into);
     }
 
     fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
-        push_integer(into, self.array.value(row));
+        match self.form {
+            NumberForm::Float => push_integer(into, self.array.value(row)),
+            form => form.push_json(into, |into| self.text(row, into)),
+        }
     }
 
     fn may_need_quotes(&self) -> bool {
@@ -225,18 +298,17 @@ where
     }
 }
 
-/// Floating-point numbers. In a column of integers all of them are whole.
+/// Floating-point numbers. In a column of integers or decimals, all of them are whole or missing.
 struct Floats<T: ArrowPrimitiveType> {
     array: PrimitiveArray<T>,
-    is_integer: bool,
+    form: NumberForm,
 }
 
 fn floats<T: ArrowPrimitiveType>(array: &ArrayRef, to: &DataType) -> Box<dyn Cells>
 where
     T::Native: Into<f64> + Float + Copy,
 {
-    let is_integer = to.is_integer() || to.is_decimal();
-    Box::new(Floats { array: array.as_primitive::<T>().clone(), is_integer })
+    Box::new(Floats { array: array.as_primitive::<T>().clone(), form: NumberForm::of(to) })
 }
 
 impl<T: ArrowPrimitiveType> Cells for Floats<T>
@@ -244,21 +316,25 @@ where
     T::Native: Into<f64> + Float + Copy,
 {
     fn is_null(&self, row: usize) -> bool {
-        self.array.is_null(row) || self.is_integer && !self.array.value(row).into().is_finite()
+        let is_whole = matches!(self.form, NumberForm::Integer | NumberForm::Decimal { .. });
+        self.array.is_null(row) || is_whole && !self.array.value(row).into().is_finite()
     }
 
     fn text(&self, row: usize, into: &mut Vec<u8>) {
         let value: f64 = self.array.value(row).into();
-        match self.is_integer {
-            true => push_integer(into, value as i128),
-            false => push_float(into, self.array.value(row), &PYTHON_POSITIONAL),
+        match self.form {
+            NumberForm::Integer | NumberForm::Decimal { .. } => {
+                push_integer(into, value as i128);
+                self.form.push_fraction(into);
+            }
+            NumberForm::Own | NumberForm::Float => push_float(into, self.array.value(row), &PYTHON_POSITIONAL),
         }
     }
 
     fn json(&self, row: usize, form: Json, into: &mut Vec<u8>) {
         let value: f64 = self.array.value(row).into();
         match form {
-            _ if value.is_finite() => self.text(row, into),
+            _ if value.is_finite() => self.form.push_json(into, |into| self.text(row, into)),
             Json::Strict => into.extend_from_slice(b"null"),
             Json::OfPython if value.is_nan() => into.extend_from_slice(b"NaN"),
             Json::OfPython if value > 0.0 => into.extend_from_slice(b"Infinity"),
@@ -483,16 +559,37 @@ impl Cells for Durations {
     }
 }
 
-/// Decimals. In JSON they are text, because readers would make floating-point numbers of them.
-struct Decimals<T: types::DecimalType>(PrimitiveArray<T>);
+/// Decimals. Outside of a column of decimals they have no zeros at the end: how many an array has depends on the other
+/// values of its mini-batch.
+struct Decimals<T: types::DecimalType> {
+    array: PrimitiveArray<T>,
+    form: NumberForm,
+}
+
+fn decimals<T: types::DecimalType>(array: &ArrayRef, to: &DataType) -> Box<dyn Cells> {
+    Box::new(Decimals { array: array.as_primitive::<T>().clone(), form: NumberForm::of(to) })
+}
 
 impl<T: types::DecimalType> Cells for Decimals<T> {
     fn is_null(&self, row: usize) -> bool {
-        self.0.is_null(row)
+        self.array.is_null(row)
     }
 
     fn text(&self, row: usize, into: &mut Vec<u8>) {
-        into.extend_from_slice(self.0.value_as_string(row).as_bytes());
+        let text = self.array.value_as_string(row);
+        let fraction = text.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+        match self.form {
+            NumberForm::Decimal { scale } => {
+                into.extend_from_slice(text.as_bytes());
+                if scale > fraction {
+                    push_zeros(into, fraction == 0, scale - fraction);
+                }
+            }
+            _ if fraction > 0 => {
+                into.extend_from_slice(text.trim_end_matches('0').trim_end_matches('.').as_bytes());
+            }
+            _ => into.extend_from_slice(text.as_bytes()),
+        }
     }
 
     fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
@@ -534,8 +631,8 @@ struct List {
 
 fn list(array: &ArrayRef, item: &Field, to: &DataType) -> Result<Box<dyn Cells>, ArrowError> {
     let target = match to {
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item,
-        _ => item,
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => (**item).clone(),
+        _ => untyped(),
     };
     let (values, offsets): (&ArrayRef, Vec<usize>) = match array.data_type() {
         DataType::List(_) => {
@@ -552,7 +649,7 @@ fn list(array: &ArrayRef, item: &Field, to: &DataType) -> Result<Box<dyn Cells>,
             (lists.values(), (0..=lists.len()).map(|row| row * length).collect())
         }
     };
-    Ok(Box::new(List { nulls: array.nulls().cloned(), offsets, items: cells(values, item, target)? }))
+    Ok(Box::new(List { nulls: array.nulls().cloned(), offsets, items: cells(values, item, &target)? }))
 }
 
 fn is_null_at(nulls: Option<&NullBuffer>, row: usize) -> bool {

@@ -16,7 +16,8 @@ use protocol::{EXTENSION_NAME, JSON_EXTENSION};
 use super::cells::{Json, cells};
 use super::observed::without_encoding;
 
-const EXACT: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
+/// A value that does not fit is an error.
+pub(super) const EXACT: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
 
 /// Returns the array in the type of a column of the file. Fails if a value does not fit: it must not become a missing
 /// value. `from`: the field of the array.

@@ -16,8 +16,11 @@ pub(super) fn may_need(field: &Field) -> bool {
     matches!(field.data_type(), DataType::Timestamp(unit, _) if *unit != TimeUnit::Second)
 }
 
-/// Returns the precision that all times of an array need.
-pub(super) fn needed(array: &ArrayRef) -> Precision {
+/// Returns the precision that all times of an array need, in a column of this type.
+pub(super) fn needed(array: &ArrayRef, column: &DataType) -> Precision {
+    let read =
+        matches!(array.data_type(), DataType::Utf8 | DataType::LargeUtf8).then(|| cast(array, column).ok()).flatten();
+    let array = read.as_ref().unwrap_or(array);
     let DataType::Timestamp(unit, _) = array.data_type() else { return Precision::Second };
     let Ok(numbers) = cast(array, &DataType::Int64) else { return Precision::Second };
     let numbers = numbers.as_primitive::<Int64Type>();
@@ -35,6 +38,13 @@ pub(super) fn with(field: &Field, precision: Precision) -> Field {
     };
     let mut metadata = field.metadata().clone();
     metadata.insert(FRACTION.to_owned(), digits.to_owned());
+    field.clone().with_metadata(metadata)
+}
+
+/// Returns a field without a precision, which only the writer of a file needs.
+pub(super) fn without(field: &Field) -> Field {
+    let mut metadata = field.metadata().clone();
+    metadata.remove(FRACTION);
     field.clone().with_metadata(metadata)
 }
 

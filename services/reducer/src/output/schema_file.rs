@@ -3,7 +3,7 @@
 //! These formats have no types of their own: without it, a reader guesses, and makes the number 7 of the text `007`. A
 //! Parquet file needs none.
 
-use arrow::datatypes::{DataType, Field, TimeUnit};
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::ipc::writer::StreamWriter;
 use base64::Engine;
@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use protocol::{EXTENSION_NAME, JSON_EXTENSION, OutputColumn, UUID_EXTENSION};
 use serde::Serialize;
 
+use super::fractions;
 use super::table::Table;
 
 /// What the file holds. Python's `gristmill.read` reads it.
@@ -31,7 +32,9 @@ pub(super) fn name(file_name: &str) -> String {
 
 /// Returns the schema of a file.
 pub(super) fn contents(table: &Table) -> Result<Vec<u8>, ArrowError> {
-    let mut writer = StreamWriter::try_new(Vec::new(), &table.schema)?;
+    let fields: Vec<Field> = table.schema.fields().iter().map(|field| fractions::without(field)).collect();
+    let schema = Schema::new_with_metadata(fields, table.schema.metadata().clone());
+    let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
     writer.finish()?;
     let arrow = STANDARD.encode(writer.into_inner()?);
     let file = SchemaFile { columns: columns(table), rows: table.shape.as_str(), arrow };

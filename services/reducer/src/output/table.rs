@@ -245,15 +245,15 @@ fn observe(
 
 /// Returns the precision of each column of times.
 fn precisions(rows: &mut dyn InOrder, fields: &[Field]) -> anyhow::Result<Vec<(String, Precision)>> {
-    let names = fields.iter().filter(|field| fractions::may_need(field)).map(|field| field.name().clone());
-    let mut found: Vec<(String, Precision)> = names.map(|name| (name, Precision::Second)).collect();
+    let times: Vec<&Field> = fields.iter().filter(|field| fractions::may_need(field)).collect();
+    let mut found = vec![Precision::Second; times.len()];
     rows.for_each(&mut |mini_batch, rows, joined| {
         for_each_stream(rows, joined, |stream| {
             for batch in stream {
                 let batch = batch?;
-                for (name, precision) in &mut found {
-                    if let Some(times) = batch.column_by_name(name) {
-                        *precision = (*precision).max(fractions::needed(times));
+                for (field, precision) in times.iter().zip(&mut found) {
+                    if let Some(column) = batch.column_by_name(field.name()) {
+                        *precision = (*precision).max(fractions::needed(column, field.data_type()));
                     }
                 }
             }
@@ -261,7 +261,7 @@ fn precisions(rows: &mut dyn InOrder, fields: &[Field]) -> anyhow::Result<Vec<(S
         })
         .with_context(|| rows_of(mini_batch))
     })?;
-    Ok(found)
+    Ok(times.into_iter().map(|field| field.name().clone()).zip(found).collect())
 }
 
 /// Returns the categories of all mini-batches in the order of their first appearance, as a list in JSON.
