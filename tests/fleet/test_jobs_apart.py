@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -255,11 +256,32 @@ def users(workplace: Workplace) -> dict[str, str]:
     }
 
 
-def test_job_cannot_reach_another_job(workplace, sqlite, users):
+@contextmanager
+def with_rights_of_the_unit(workplace: Workplace) -> Iterator[None]:
+    """Commands have no more rights than the unit of systemd leaves a worker that gives each job a user."""
+    unit = (Path(__file__).parents[2] / "infra/packaging/systemd/gristmill-worker.service").read_text()
+    (capabilities,) = re.findall(r"^#   CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
+    (umask,) = re.findall(r"^UMask=(.*)$", unit, re.MULTILINE)
+    assert "NoNewPrivileges=yes" in unit
+    kept = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities.split())
+    become = f"setpriv --bounding-set -all,{kept} --inh-caps=-all --no-new-privs"
+    script = workplace.folder / "with-rights-of-the-unit"
+    script.write_text(f'#!/bin/sh\numask {umask}\nexec {become} {workplace.executable} "$@"\n')
+    script.chmod(0o755)
+    usual, workplace.executable = workplace.executable, script
+    try:
+        yield
+    finally:
+        workplace.executable = usual
+
+
+@pytest.mark.parametrize("rights", [nullcontext, with_rights_of_the_unit])
+def test_job_cannot_reach_another_job(workplace, sqlite, users, rights):
     victim = job(workplace, "victim", VICTIM)
     thief = job(workplace, "thief", THIEF, environment_variables={"FLEET": str(workplace.home / "fleet")})
     sqlite.reducer()
-    worker = sqlite.worker("--process-count", 2, **users)
+    with rights(workplace):
+        worker = sqlite.worker("--process-count", 2, **users)
     job_ids = [sqlite.enqueue(one) for one in (victim, thief)]
     assert sqlite.lines(job_ids[0]) == ["private"] * 3
     assert sqlite.lines(job_ids[1]) == ["nothing"]
