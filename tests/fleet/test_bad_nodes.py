@@ -3,7 +3,7 @@
 import signal
 import threading
 
-from harness import file_names
+from harness import file_names, wait_until
 
 FILES = 300
 # A process of the good node waits in its last file until the bad node has left the job.
@@ -36,6 +36,55 @@ def test_worker_that_fails_where_another_succeeds_leaves_the_job(workplace, sqli
     (note,) = [note for note in result["notes"] if "excluded" in note]
     assert "mini-batches in a row failed there" in note, note
     assert note in sqlite.command("status", job_id).stdout
+
+
+FAILS_SOMETIMES = """
+    import os
+    def run(files):
+        number = int(os.path.basename(files[0])[:3])
+        if number % int(os.environ["ONE_OF"]) == 0:
+            raise OSError("the cache of this machine is full")
+        return [os.path.basename(files[0])]
+"""
+
+
+def test_worker_on_which_every_tenth_run_fails_stays_and_no_mini_batch_is_lost(workplace, sqlite):
+    workplace.data(100)
+    sqlite.reducer()
+    sqlite.worker("--process-count", 1, ONE_OF="1000")
+    sqlite.worker("--process-count", 1, ONE_OF="10")
+    job = workplace.job(FAILS_SOMETIMES, speculation=False, run_max_try=3, error_threshold=1)
+    result = sqlite.wait_for_end(sqlite.enqueue(job))
+    # No worker runs the first file.
+    assert sqlite.output(result).decode().splitlines() == file_names(100, without=[0])
+    assert result["state"] == "Completed"
+    assert [note for note in result.get("notes", []) if "excluded" in note] == []
+
+
+def test_fleet_on_which_every_run_fails_excludes_no_worker_and_fails_the_job(workplace, sqlite):
+    workplace.data(30)
+    sqlite.reducer()
+    for _ in range(2):
+        sqlite.worker("--process-count", 1, ONE_OF="1")
+    job_id = sqlite.enqueue(workplace.job(FAILS_SOMETIMES, run_max_try=2, error_threshold=0))
+    result = sqlite.wait_for_end(job_id, state="Failed")
+    assert "error threshold 0" in result["cause"], result["cause"]
+    assert [note for note in result.get("notes", []) if "excluded" in note] == []
+
+
+def test_environment_that_cannot_be_made_has_the_words_of_its_installer_everywhere(workplace, sqlite):
+    workplace.data(1)
+    workplace.write({"bad.txt": "no-such-package-gristmill @ file:///nowhere/at/all\n"})
+    sqlite.reducer()
+    sqlite.worker()
+    job_id = sqlite.enqueue(workplace.job(INNOCENT, environment="bad.txt"))
+
+    def said():
+        return sqlite.command("status", job_id).stdout
+
+    wait_until(lambda: "/nowhere/at/all" in said(), f"status quotes pip: {said()}", seconds=120)
+    (line,) = [line for line in said().splitlines() if "/nowhere/at/all" in line][:1]
+    assert "No such file or directory" in line, line
 
 
 KILLS_THE_WORKER = """

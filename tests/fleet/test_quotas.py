@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import re
 
 from harness import file_names, wait_until
@@ -154,6 +156,9 @@ def test_owner_is_the_user(workplace, target):
     workplace.data(1)
     target.command("enqueue", job(workplace, "mine").file, expect=0, USER="ana")
     assert jobs(target)["mine"]["owner"] == "ana"
+    # As in a container or a unit of systemd.
+    target.command("enqueue", job(workplace, "unnamed").file, expect=0, USER="", LOGNAME="")
+    assert jobs(target)["unnamed"]["owner"] == pwd.getpwuid(os.getuid()).pw_name
     invalid = target.command("enqueue", job(workplace, "other").file, "--owner", "ana and bo", expect=2)
     assert "--owner" in invalid.stderr or "owner" in invalid.stderr
 
