@@ -28,6 +28,25 @@ def test_ids_beside_missing_ones_stay_exact(workplace):
     assert table["id"].to_pylist() == [ID, ID + 2, 5, None]
 
 
+@pytest.mark.parametrize("types", ["original", "pandas"])
+def test_ids_of_text_beside_missing_ones_stay_exact(workplace, types):
+    ids = [*(ID + 2 * number for number in range(300)), *range(300), None]
+    lines = [f"{'' if one is None else one},{place}" for place, one in enumerate(ids)]
+    workplace.write({"data/a.csv": "\n".join(["id,v", *lines]) + "\n"})
+    script = """
+        def run(df):
+            df["score"] = df.v * 2
+            return df
+    """
+    inputs = [{"name": "d", "type": "tabular", "path": "data", "types": types}]
+    settings = {"append_row_file_name": "rows.parquet", "output_format": "native"}
+    table = parquet.read_table(
+        workplace.job(script, inputs=inputs, mini_batch_size="300 rows", **settings).run().result["output"]
+    )
+    assert table.schema.field("id").type == pyarrow.int64()
+    assert table["id"].to_pylist() == ids
+
+
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_columns_are_aligned_by_name(workplace, size):
     workplace.data(4)

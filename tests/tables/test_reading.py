@@ -40,6 +40,14 @@ def test_items_are_what_json_makes_of_their_lines(workplace, types):
     assert ended.lines == [ascii(json.loads(line)) for line in LINES]
 
 
+def test_damaged_text_of_an_item_is_replaced_with_a_warning(workplace):
+    (workplace.folder / "data").mkdir()
+    (workplace.folder / "data/a.jsonl").write_bytes(b'{"t": "good"}\n{"t": "caf\xe9"}\n')
+    ended = workplace.job(ITEMS, inputs=table()).run()
+    assert ended.lines == [ascii({"t": "good"}), ascii({"t": "caf\ufffd"})]
+    assert kinds(ended) == [("t", "bytes that are not valid in the encoding, replaced by U+FFFD", 1)]
+
+
 def test_items_have_no_types_that_they_could_contradict(workplace):
     lines = [*(f'{{"id": {number}}}' for number in range(250)), '{"id": "late", "new": 1}', "no object", '{"id": 1.5}']
     workplace.write({"data/a.jsonl": "\n".join(lines) + "\n"})

@@ -448,16 +448,75 @@ def test_declared_types_come_back(home, form):
     ]
 
 
-def test_output_without_its_schema_is_not_guessed(home):
-    job = gristmill.run(lambda numbers: [{"id": "007"} for _ in numbers], [1], output="ids.csv", progress=False)
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("library", ["polars", "pandas", "pyarrow"])
+def test_results_need_no_other_library(home, library, form):
+    columns = {"n": [2**60 + 1, 2], "t": ["007", "é"]}
+
+    def returned(numbers):
+        import importlib
+        import sys
+
+        module = importlib.import_module(library)
+        others = {"polars", "pandas", "pyarrow"} - {library}
+        for name in [name for name in sys.modules if name.partition(".")[0] in others]:
+            del sys.modules[name]
+
+        class Absent:
+            def find_spec(self, name, *_):
+                if name.partition(".")[0] in others:
+                    raise ModuleNotFoundError(f"no {name} here")
+
+        sys.meta_path.insert(0, Absent())
+        return module.table(columns) if library == "pyarrow" else module.DataFrame(columns)
+
+    job = gristmill.run(returned, [1], output=f"only.{form}", progress=False)
+    assert job.to_arrow().to_pydict() == columns
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_extension_types_come_back(home, form):
+    ids = pyarrow.array([b"0123456789abcdef", None], pyarrow.binary(16))
+    texts = pyarrow.array(['{"a": [1, null]}', None], pyarrow.string())
+    table = pyarrow.table(
+        {
+            "id": pyarrow.ExtensionArray.from_storage(pyarrow.uuid(), ids),
+            "json": pyarrow.ExtensionArray.from_storage(pyarrow.json_(), texts),
+        }
+    )
+
+    def arrow(numbers):
+        return table.slice(numbers[0], 1)
+
+    job = gristmill.run(arrow, [0, 1], output=f"extended.{form}", mini_batch_size=1, progress=False)
+    found = job.to_arrow()
+    assert found.schema.types == table.schema.types
+    assert found.to_pylist() == table.to_pylist()
+    assert gristmill.read(job.output).equals(found)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_categories_beside_plain_values_are_their_values(home, form):
+    def mixed(numbers):
+        frame = pandas.DataFrame({"v": ["low" if number % 2 else "high" for number in numbers]})
+        return frame.astype("category") if numbers[0] < 2 else frame
+
+    job = gristmill.run(mixed, [0, 1, 2, 3], output=f"mixed.{form}", mini_batch_size=1, progress=False)
+    assert job.to_arrow()["v"].to_pylist() == ["high", "low", "high", "low"]
+    assert [str(value) for value in job.to_pandas()["v"]] == ["high", "low", "high", "low"]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_output_without_its_schema_is_not_guessed(home, form):
+    job = gristmill.run(lambda numbers: [{"id": "007"} for _ in numbers], [1], output=f"ids.{form}", progress=False)
     assert gristmill.read(job.output).to_pylist() == [{"id": "007"}]
-    pathlib.Path(job.output).with_name(".ids.csv.schema.json").unlink()
+    pathlib.Path(job.output).with_name(f".ids.{form}.schema.json").unlink()
     with pytest.raises(
-        gristmill.GristmillError, match=r"has no schema: the job has written it to .*\.ids\.csv\.schema\.json"
+        gristmill.GristmillError, match=rf"has no schema: the job has written it to .*\.ids\.{form}\.schema\.json"
     ):
         gristmill.read(job.output)
     with pytest.raises(FileNotFoundError):
-        gristmill.read("absent.csv")
+        gristmill.read(f"absent.{form}")
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
