@@ -6,11 +6,12 @@ import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from harness import COMPLETED, FAILED, INVALID, ROOT, wait_until
+from harness import COMPLETED, FAILED, INVALID, ROOT, wait_until, write_wheel
 from portal_client import Portal
 
 COMPONENT = """
@@ -305,6 +306,42 @@ def test_mlflow_model_needs_no_script(workplace):
     workplace.write({"other/3.docx": "no table"})
     ended = run(workplace, "doc.yml", "--input", "other", expect=FAILED)
     assert "3.docx" in ended.stdout and "reads .csv, .png" in ended.stdout, str(ended)
+
+
+def test_mlflow_model_has_the_environment_that_lies_beside_it(workplace):
+    """The package of the model's `requirements.txt` is nowhere else. It lends the libraries of these tests."""
+    wheel = write_wheel(workplace.folder, "beside_the_model", "VALUE = 'small'")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("libraries.pth", "\n".join(path for path in sys.path if path.endswith("-packages")))
+    workplace.write(
+        {
+            "doc.yml": ML_DEPLOYMENT,
+            "model/MLmodel": "flavors: {python_function: {loader_module: loads, code: code}}",
+            "model/code/loads.py": """
+                import beside_the_model
+                class Model:
+                    def predict(self, frame):
+                        return [beside_the_model.VALUE] * len(frame)
+                def _load_pyfunc(path):
+                    return Model()
+            """,
+            "model/requirements.txt": f"{wheel}\n",
+            "tables/1.csv": "a,b\n0.1,0\n5.5,9\n",
+        }
+    )
+    for _ in range(2):
+        run(workplace, "doc.yml", "--input", "tables", "--fresh")
+        lines = (workplace.folder / "doc-output/predictions.csv").read_text().splitlines()
+        assert [ast.literal_eval(line) for line in lines] == [["1.csv", "small"], ["1.csv", "small"]]
+    assert len(list((workplace.home / "environments").glob("*/env"))) == 1, "created once"
+
+    workplace.write({"model/requirements.txt": "no-such-package-gristmill @ file:///nowhere/at/all\n"})
+    ended = run(workplace, "doc.yml", "--input", "tables", "--fresh", expect=FAILED)
+    said = ended.stdout + ended.stderr
+    assert "--set environment=PATH, an interpreter or a requirements file, replaces it" in said, said
+    # As the message says.
+    workplace.write({"mine.txt": f"{wheel}\n"})
+    run(workplace, "doc.yml", "--input", "tables", "--fresh", "--set", "environment=mine.txt")
 
 
 def test_examples_run(workplace):

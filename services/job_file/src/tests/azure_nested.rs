@@ -190,6 +190,7 @@ fn rows_of_files_are_the_items_of_newer_scripts() {
     };
     let spec = read("--amlbi_mini_batch_rows 3").spec;
     assert_eq!((spec.inputs[0].kind, spec.inputs[0].table.format), (InputKind::Tabular, TableFormat::Jsonl));
+    assert_eq!(spec.inputs[0].table.on_type_mismatch, protocol::MismatchPolicy::Missing);
     assert_eq!(spec.mini_batch_size, MiniBatchSize::Rows(3));
     let parsed = read("");
     assert_eq!(parsed.spec.mini_batch_size, MiniBatchSize::Bytes(1 << 20));
