@@ -1,6 +1,7 @@
 """Functions as a data scientist writes them: any inputs, any number of rows, one item at a time, prints and errors."""
 
 import asyncio
+import contextlib
 import decimal
 import os
 import sys
@@ -762,6 +763,15 @@ def test_remedies_are_those_of_the_call(home, tmp_path):
     (tmp_path / "a.csv").write_text(f"x\n{rows[:-30]}many\n{rows}")
     with pytest.warns(gristmill.GristmillWarning, match=r'set dtype=\{"x": "string"\}'):
         run(lambda frame: frame, "a.csv", error_threshold=-1)
+    (tmp_path / "d.csv").write_text("d,v\n2024-01-01,1\nnot a day,2\n")
+    said = '`parse_dates` makes it a time: correct the values, or leave "d" out of parse_dates'
+    with pytest.warns(gristmill.GristmillWarning, match=said):
+        run(lambda frame: frame, gristmill.read_csv("d.csv", parse_dates=["d"]), error_threshold=-1)
+    with (
+        pytest.warns(gristmill.GristmillWarning, match="`dtype` makes it int64"),
+        contextlib.suppress(gristmill.JobFailed),
+    ):
+        run(lambda frame: frame, gristmill.read_csv("d.csv", dtype={"d": "int64"}))
     from gristmill.api.wording import Wording
 
     say = Wording("score()")
@@ -773,7 +783,7 @@ def test_remedies_are_those_of_the_call(home, tmp_path):
         ("set infer_column_types: false", "set dtype=str"),
         ("set error_threshold: 10.", "set error_threshold=10."),
         ("isolate: off, halves or items (found", "isolate: off, halves or items (found"),
-        ("inputs[0].columns: the files have no", "usecols or dtype: the files have no"),
+        ("inputs[0].columns: the files have no", "usecols, dtype or parse_dates: the files have no"),
         ("rerun() and run() of", "rerun() and score() of"),
     ]:
         assert say(engine) == python

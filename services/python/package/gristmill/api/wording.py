@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import re
 
+OF_DATES = re.compile(
+    r"`columns` makes it timestamp(_day_first)?: (?P<else>[^;]*?)"
+    r"set columns: \{(?P<name>\"[^\"]*\"|'[^']*'|[^:{}]+): string\}"
+)
+"""What to do about values of a column of dates that are none."""
 TYPE_OF_COLUMN = re.compile(r"columns: \{(?P<name>\"[^\"]*\"|'[^']*'|[^:{}]+): (?P<type>\w+)\}")
 """The type of a column, as a job file sets it."""
 KEYS = (
@@ -19,7 +24,7 @@ SETTING = re.compile(
     rf'(?:(?<=set )|(?<=`)|(?<=or )|(?<=to )|(?<=, ))(?P<key>{"|".join(KEYS)}): (?P<value>"[^"]*"|[\w-]+(\.\d+)?)'
 )
 """A key of a job file and a simple value, in a remedy."""
-NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows", "columns": "usecols or dtype"}
+NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows", "columns": "usecols, dtype or parse_dates"}
 """Keys that the functions of this package call otherwise."""
 WHOLE = {("header", "no_header"): 'header=None, names=["a", "b"]', ("infer_column_types", "false"): "dtype=str"}
 DATES = {"timestamp": "parse_dates=[{}]", "timestamp_day_first": "parse_dates=[{}], dayfirst=True"}
@@ -47,6 +52,7 @@ class Wording:
         """Returns the text in the words of the call."""
         text = re.sub(r"(?<![\w.])run\(\)", lambda _: self._called, text)
         text = KEY_OF_INPUT.sub(lambda match: NAMES.get(match["key"], match["key"]), text)
+        text = OF_DATES.sub(_out_of_dates, text).replace("`columns` makes it", "`dtype` makes it")
         text = TYPE_OF_COLUMN.sub(_type_of_column, text)
         text = SETTING.sub(_setting, text)
         text = NEW_OUTPUT.sub("", NEW_FUNCTION.sub("the function has changed", text)).replace("because , ", "because ")
@@ -60,6 +66,11 @@ def _place(match: re.Match[str]) -> str:
     if match["row"]:
         return f"row {match['row']} of inputs"
     return f"item {int(match['line']) - 1} of inputs" if match["line"] else "inputs"
+
+
+def _out_of_dates(match: re.Match[str]) -> str:
+    name = match["name"].strip(chr(34) + chr(39))
+    return f'`parse_dates` makes it a time: {match["else"]}leave "{name}" out of parse_dates'
 
 
 def _type_of_column(match: re.Match[str]) -> str:
