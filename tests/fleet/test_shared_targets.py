@@ -1,6 +1,7 @@
 """Several people on one target: jobs with one output, keys that others wrote, messages that no process can read."""
 
 import json
+import signal
 
 import pytest
 
@@ -115,3 +116,21 @@ def test_dead_letters_are_sent_again_or_deleted(workplace, target):
     wait_until(lambda: target.waiting("tasks") == 1, "the message in its queue")
     deleted = target.command("dead-letters", "--delete", expect=0)
     assert "1 message deleted" in deleted.stderr and letters() == [], str(deleted)
+
+
+def test_role_says_that_it_has_created_the_queues(workplace, rabbitmq):
+    """A mistyped prefix makes another target, with a worker that nobody gives work."""
+    said = "the broker had no queues of this target, and has them now; if others use the target, check its prefix"
+    existing = rabbitmq.prefix
+    rabbitmq.prefix = f"{existing}-mistyped"
+    rabbitmq.write(queue=rabbitmq.settings["queue"].replace(existing, rabbitmq.prefix))
+    printed = []
+    for role in (rabbitmq.reducer, rabbitmq.worker):
+        running = role()
+        running.send(signal.SIGTERM)
+        printed.append(said in running.wait().stdout)
+    for queue in ("tasks", "results", "dead-letters"):
+        for name in rabbitmq.lanes(queue):
+            rabbitmq.components.manage_rabbitmq(f"queues/%2f/{name}", "DELETE")
+    rabbitmq.prefix = existing
+    assert printed == [True, False]

@@ -66,6 +66,7 @@ pub struct Watched {
     /// The address of the endpoints.
     server: Option<SocketAddr>,
     observing: Option<AbortOnDropHandle<()>>,
+    queues_are_new: bool,
 }
 
 impl Watched {
@@ -73,15 +74,16 @@ impl Watched {
     pub fn start(role: Role, target: &Target, listen: &ListenFlag, settings: &Settings) -> Result<Self> {
         let health = Health::new(settings.stall_max);
         let Some(address) = listen.find(settings)? else {
-            return Ok(Self { health, role, server: None, observing: None });
+            return Ok(Self { health, role, server: None, observing: None, queues_are_new: false });
         };
         let state = RoleState { health: health.clone(), scrape: Scrape::of(role, target.queue()?.messaging_system()) };
-        Ok(Self { health, role, server: Some(server::start(address, state)?), observing: None })
+        Ok(Self { health, role, server: Some(server::start(address, state)?), observing: None, queues_are_new: false })
     }
 
     /// Marks the role as ready, and observes its queues from now on.
     pub fn ready(&mut self, queues: &mut Queues) {
         self.health.ready();
+        self.queues_are_new = queues.are_new;
         if self.server.is_none() {
             return;
         }
@@ -95,7 +97,13 @@ impl Watched {
         }
     }
 
+    /// Prints what is worth a look about the target, and where the endpoints are.
     pub fn tell_where(&self) {
+        if self.queues_are_new {
+            life!(
+                "the broker had no queues of this target, and has them now; if others use the target, check its prefix"
+            );
+        }
         if let Some(address) = self.server {
             life!("/healthz, /readyz and /metrics are at http://{address}");
         }

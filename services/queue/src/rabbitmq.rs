@@ -161,6 +161,7 @@ pub struct RabbitQueue {
     options: RabbitOptions,
     address: Address,
     lanes: Arc<Lanes>,
+    is_new: bool,
     current: Mutex<Arc<Session>>,
     /// Held while connecting.
     connecting: tokio::sync::Mutex<Connecting>,
@@ -184,8 +185,14 @@ impl RabbitQueue {
         let until = Instant::now() + options.connect_wait_max;
         let lanes = Arc::new(Lanes::new(&options.name, options.lanes));
         let session = connect(&address, &options, &lanes, 0, true, until).await?;
+        let is_new = session.is_new;
         let (current, connecting) = (Mutex::new(Arc::new(session)), tokio::sync::Mutex::default());
-        Ok(Self { options, address, lanes, current, connecting })
+        Ok(Self { options, address, lanes, is_new, current, connecting })
+    }
+
+    /// Whether the queue did not exist when this process opened it.
+    pub fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// Deletes the messages that no consumer holds.

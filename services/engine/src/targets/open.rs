@@ -15,6 +15,8 @@ use crate::{Fixable, Remedy, Settings};
 #[derive(Clone, Debug)]
 pub struct Queues {
     connections: Vec<Arc<RabbitQueue>>,
+    /// Whether the broker had no task queue, and this process has created it.
+    pub are_new: bool,
     /// Descriptors.
     pub tasks: Arc<dyn Queue>,
     /// Outcomes.
@@ -80,9 +82,11 @@ impl Target {
                 _ => tokio::try_join!(self.open(Role::Tasks), self.open(Role::Results), self.open(Role::DeadLetters))?
                     .into(),
             };
-            let connections = opened.iter().filter_map(|(_, connection)| connection.clone()).collect();
+            let connections: Vec<Arc<RabbitQueue>> =
+                opened.iter().filter_map(|(_, connection)| connection.clone()).collect();
+            let are_new = connections.first().is_some_and(|tasks| tasks.is_new());
             let [tasks, results, dead_letters] = opened.map(|(queue, _)| queue);
-            Ok(Queues { connections, tasks, results, dead_letters })
+            Ok(Queues { connections, are_new, tasks, results, dead_letters })
         };
         open.await.map_err(|error| self.explain(error))
     }

@@ -41,6 +41,11 @@ pub(super) fn is_refusal(error: &lapin::Error) -> bool {
     matches!(reply(error), Some(AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)))
 }
 
+/// Returns whether there is no such queue.
+pub(super) fn is_absence(error: &lapin::Error) -> bool {
+    matches!(reply(error), Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)))
+}
+
 /// Translates an error of the broker or the connection.
 pub(super) fn explain(address: &Address, during: During, error: lapin::Error) -> Error {
     let said = said(&error);

@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::RabbitOptions;
 use super::address::Address;
-use super::failure::{During, explain, reply};
+use super::failure::{During, explain, is_absence, reply};
 use super::lanes::Lanes;
 use super::leases::Leases;
 use super::subscription::{self, Frame, Subscription, group_header, milliseconds, queued};
@@ -33,6 +33,8 @@ pub(super) struct Session {
     /// Held while frames of messages are queued, because the broker must get them in the order of their numbers.
     order: Mutex<()>,
     connection: Connection,
+    /// Whether the queue did not exist before.
+    pub is_new: bool,
     _keeper: AbortOnDropHandle<()>,
 }
 
@@ -84,6 +86,7 @@ impl Session {
         generation: u32,
         declare: bool,
     ) -> lapin::Result<Self> {
+        let is_new = declare && is_absent(&connection, &lanes.names()[0]).await?;
         let publishing = publishing_channel(&connection).await?;
         if let Some(dead_letters) = options.dead_letters.as_deref().filter(|_| declare) {
             declare_queue(&publishing, dead_letters, declare, arguments(options, None)).await?;
@@ -97,7 +100,7 @@ impl Session {
         let subscription = Arc::new(Subscription::new(receiving, leases.clone(), options.consumer_timeout));
         let keeper = AbortOnDropHandle::new(tokio::spawn(subscription.clone().keep()));
         let publishing = tokio::sync::Mutex::new(publishing);
-        Ok(Self { leases, subscription, publishing, order: Mutex::default(), connection, _keeper: keeper })
+        Ok(Self { leases, subscription, publishing, order: Mutex::default(), connection, is_new, _keeper: keeper })
     }
 
     /// Returns whether the leases are still valid. Lost leases never become valid again.
@@ -236,6 +239,17 @@ async fn publishing_channel(connection: &Connection) -> lapin::Result<Channel> {
     let channel = connection.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     Ok(channel)
+}
+
+/// Returns whether a queue does not exist.
+async fn is_absent(connection: &Connection, name: &str) -> lapin::Result<bool> {
+    // The broker closes the channel if it does not.
+    let channel = connection.create_channel().await?;
+    match declare_queue(&channel, name, false, FieldTable::default()).await {
+        Ok(()) => channel.close(200, "looked".into()).await.map(|()| false),
+        Err(error) if is_absence(&error) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Creates the queue, or only checks that it exists.
