@@ -1,19 +1,21 @@
 //! The store of a compute target: all jobs and the list of open jobs. [`removal`] removes jobs, [`snapshots`] keeps the
-//! folders that travel with them, [`workers`] lists the workers, [`writers`] those who write an output, and [`turns`]
-//! keeps quotas and what they decide.
+//! folders that travel with them, [`workers`] lists the workers, [`schedules`] says what they work on, [`writers`] lists
+//! those who write an output, and [`turns`] keeps quotas and what they decide.
 //!
 //! ```text
 //! jobs/<job_id>/…      the objects of one job: `JobStore`
 //! open/<job_id>        the job has not ended; empty: it runs, else what it waits for
 //! snapshots/<digest>   a packed folder or file, named by its content
 //! snapshots/removing   a removal of snapshots is in progress
-//! workers/<name>       what a worker offers
+//! workers/<name>       what a worker has, and what it does
+//! schedule/<number>    which worker works on which job: created if absent
 //! writers/<digest>/<job_id>  the job writes the output with this digest
 //! quotas.json          limits of jobs at a time, by owner
 //! turns/<number>       jobs that have begun after a wait: created if absent
 //! ```
 
 mod removal;
+mod schedules;
 mod snapshots;
 mod turns;
 mod workers;
@@ -36,6 +38,7 @@ use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores, snapshot};
 
 pub use removal::Removal;
+pub use schedules::ScheduleFollower;
 pub use turns::{OpenJob, Turn, TurnState};
 pub use workers::{SeenWorker, WORKER_PERIOD};
 

@@ -194,19 +194,27 @@ async fn listed_workers(shared: &Shared) -> anyhow::Result<Vec<SeenWorker>> {
     Ok(listed)
 }
 
-/// Returns the workers on the list with the jobs that they gave a sign of life, and workers that are not on the list.
+/// Returns the workers on the list with the jobs that they have, and those which are not on the list and gave a job a
+/// sign of life.
 fn workers(listed: Vec<SeenWorker>, signs: Vec<(String, Beat)>) -> Vec<Worker> {
-    let mut workers: Vec<Worker> = signs
-        .into_iter()
-        .map(|(job_id, beat)| {
-            let known = listed.iter().find(|worker| worker.name == beat.node);
-            let offer = known.map(|worker| worker.offer.clone());
-            Worker { node: beat.node, job_id: Some(job_id), last_at: beat.at, offer }
-        })
-        .collect();
-    for SeenWorker { name, offer, seen_at } in listed {
-        if !workers.iter().any(|worker| worker.node == name) {
-            workers.push(Worker { node: name, job_id: None, last_at: seen_at, offer: Some(offer) });
+    let mut workers: Vec<Worker> = Vec::new();
+    for (job_id, beat) in signs {
+        let known = listed.iter().find(|worker| worker.state.name == beat.node);
+        let offer = known.map(|worker| worker.state.offer.clone());
+        workers.push(Worker { node: beat.node, job_id: Some(job_id), last_at: beat.at, offer });
+    }
+    for SeenWorker { state, seen_at } in listed {
+        let row =
+            |job_id| Worker { node: state.name.clone(), job_id, last_at: seen_at, offer: Some(state.offer.clone()) };
+        for job_id in state.jobs.keys() {
+            let shown = workers.iter_mut().find(|row| row.node == state.name && row.job_id.as_ref() == Some(job_id));
+            match shown {
+                Some(shown) => shown.last_at = shown.last_at.max(seen_at),
+                None => workers.push(row(Some(job_id.clone()))),
+            }
+        }
+        if !workers.iter().any(|worker| worker.node == state.name) {
+            workers.push(row(None));
         }
     }
     workers.sort_by(|one, other| (&one.node, &one.job_id).cmp(&(&other.node, &other.job_id)));
@@ -267,24 +275,30 @@ pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
 
 #[cfg(test)]
 mod tests {
+    use protocol::{NodeState, Running};
+
     use super::*;
 
     #[test]
     fn every_worker_is_listed_with_its_jobs() {
-        let seen = |name: &str, gpus| SeenWorker {
-            name: name.to_owned(),
-            offer: Offer { gpus, ..Offer::default() },
-            seen_at: 5,
+        let seen = |name: &str, gpus, jobs: &[&str]| {
+            let jobs = jobs.iter().map(|job| ((*job).to_owned(), Running::default())).collect();
+            let offer = Offer { gpus, ..Offer::default() };
+            SeenWorker { state: NodeState { name: name.to_owned(), offer, jobs, ..NodeState::default() }, seen_at: 8 }
         };
         let beat = |job: &str, node: &str| (job.to_owned(), Beat { node: node.to_owned(), count: 1, at: 7 });
-        let found = workers(vec![seen("a", 1), seen("b", 2)], vec![beat("x", "b"), beat("y", "b"), beat("z", "old")]);
+        let found = workers(
+            vec![seen("a", 1, &[]), seen("b", 2, &["x", "w"])],
+            vec![beat("x", "b"), beat("y", "b"), beat("z", "old")],
+        );
         let shown: Vec<_> = found
             .iter()
             .map(|one| (&*one.node, one.job_id.as_deref(), one.last_at, one.offer.as_ref().map(|offer| offer.gpus)))
             .collect();
         let expected = [
-            ("a", None, 5, Some(1)),
-            ("b", Some("x"), 7, Some(2)),
+            ("a", None, 8, Some(1)),
+            ("b", Some("w"), 8, Some(2)),
+            ("b", Some("x"), 8, Some(2)),
             ("b", Some("y"), 7, Some(2)),
             ("old", Some("z"), 7, None),
         ];

@@ -14,7 +14,7 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
     PutOptions, PutPayload, PutResult, Result as StoreResult,
 };
-use protocol::{Offer, Progress, milliseconds_since_epoch};
+use protocol::{NodeState, Offer, Progress, milliseconds_since_epoch};
 use storage::TargetStore;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -386,18 +386,22 @@ async fn progress_says_why_no_worker_takes_the_job() {
     let target = TargetStore::new(Arc::new(InMemory::new()), ObjectPath::default());
     job.options = Options { target: Some(target.clone()), ..Options::shared() };
     job.spec.requires.gpus = 2;
+    let node = |name: &str, gpus| {
+        let offer = Offer { gpus, ..Offer::default() };
+        NodeState { name: name.to_owned(), offer, ..NodeState::default() }
+    };
     let looked = async |reducer: &mut Reducer| {
         reducer.look_for_fit().await;
         reducer.show_progress();
         reducer.progress().borrow().unfit.clone()
     };
     assert_eq!(looked(&mut job.open().await).await, None, "workers may still come");
-    target.put_worker("a", &Offer { gpus: 1, ..Offer::default() }).await.expect("writable");
+    target.put_worker(&node("a", 1)).await.expect("writable");
     let mut reducer = job.open().await;
     let unfit = looked(&mut reducer).await.expect("it has too few GPUs");
     assert_eq!((unfit.nodes, unfit.nearest.as_str()), (1, "a"));
     assert_eq!(unfit.lacks, "it has 1 GPU, the job requires 2");
-    target.put_worker("b", &Offer { gpus: 2, ..Offer::default() }).await.expect("writable");
+    target.put_worker(&node("b", 2)).await.expect("writable");
     assert_eq!(looked(&mut job.open().await).await, None);
     assert_eq!(looked(&mut reducer).await, Some(unfit), "the list is read now and then");
     job.send_event(crate::fixtures::started("b", "process000")).await;

@@ -103,8 +103,8 @@ fn answer(request: &str, ahead: i64, objects: &Objects) -> Vec<u8> {
 #[tokio::test]
 async fn worker_that_renews_its_entry_is_listed_by_any_clock() {
     for ahead in [-HOUR, 0, HOUR] {
-        let entry = |age| (b"{\"gpus\": 1}".to_vec(), age);
-        let objects = Objects::from([("workers/alive", entry(60)), ("workers/killed", entry(1000))]);
+        let entry = |age| (b"{\"offer\": {\"gpus\": 1}}".to_vec(), age);
+        let objects = Objects::from([("workers/alive", entry(20)), ("workers/killed", entry(1000))]);
         let target = bucket(ahead, objects).await;
         assert_eq!(target.worker_names().await.expect("readable"), ["alive"], "{ahead}");
         assert_eq!(target.workers().await.expect("readable").len(), 1, "{ahead}");
@@ -119,8 +119,11 @@ async fn entry_of_a_folder_is_stale_by_the_clock_of_its_server() {
         let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
         let now = Utc::now() + chrono::Duration::seconds(ahead);
         target.clock.tell(now);
-        for (name, age) in [("alive", 60), ("killed", 1000)] {
-            target.put_worker(name, &protocol::Offer::default()).await.expect("writable");
+        for (name, age) in [("alive", 20), ("killed", 1000)] {
+            target
+                .put_worker(&protocol::NodeState { name: name.to_owned(), ..Default::default() })
+                .await
+                .expect("writable");
             let entry = std::fs::File::options().write(true).open(folder.path().join("workers").join(name));
             let written = SystemTime::from(now - chrono::Duration::seconds(age));
             entry.and_then(|entry| entry.set_modified(written)).expect("settable");

@@ -138,7 +138,7 @@ impl TargetStore {
         put.map(drop).map_err(|error| Error::from_store(&self.name(name), error))
     }
 
-    async fn read(&self, name: &str) -> Result<Option<Bytes>> {
+    pub(super) async fn read(&self, name: &str) -> Result<Option<Bytes>> {
         let read = async { self.store.get(&self.path(name)).await?.bytes().await };
         match read.await {
             Ok(bytes) => Ok(Some(bytes)),

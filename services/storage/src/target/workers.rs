@@ -1,7 +1,7 @@
-//! The list of workers of a target: what each offers to jobs, in `workers/<name>`.
+//! The list of workers of a target: what each has and does, in `workers/<name>`.
 //!
-//! A worker writes its entry when it starts, renews it, and removes it when it ends. The entry of a worker that was killed
-//! becomes stale. The list decides nothing; it tells people which jobs no worker takes.
+//! A worker writes its entry when it starts, renews it at each change and regularly, and removes it when it ends. The entry
+//! of a worker that was killed becomes stale.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
-use protocol::{Offer, is_label};
+use protocol::{NodeState, Offer, is_job_id, is_label};
 
 use super::TargetStore;
 use crate::{Error, Result};
 
-/// From one renewal of an entry to the next.
-pub const WORKER_PERIOD: Duration = Duration::from_secs(300);
+/// The longest time from one renewal of an entry to the next.
+pub const WORKER_PERIOD: Duration = Duration::from_secs(15);
 /// An entry that was not renewed for this long, by the clock of the store, is stale: three periods.
-const STALE_SECONDS: i64 = 900;
-/// The largest entry that is read; a worker has a few labels.
-const ENTRY_BYTES_MAX: u64 = 64 * 1024;
+const STALE_SECONDS: i64 = 3 * WORKER_PERIOD.as_secs() as i64;
+/// The largest entry that is read; a worker has a few labels, and at most some hundred jobs.
+const ENTRY_BYTES_MAX: u64 = 256 * 1024;
 /// Entries that are read; more would say nothing new.
 const READ_MAX: usize = 1000;
 const READ_AT_ONCE: usize = 16;
@@ -27,20 +27,18 @@ const READ_AT_ONCE: usize = 16;
 /// A worker, as its entry describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenWorker {
-    /// Its name, which is that of its node.
-    pub name: String,
-    /// What it offers to jobs.
-    pub offer: Offer,
+    /// What it has, and what it does.
+    pub state: NodeState,
     /// When it last renewed its entry, by the clock of the store, milliseconds since the epoch.
     pub seen_at: u64,
 }
 
 impl TargetStore {
     /// Writes or renews the entry of a worker.
-    pub async fn put_worker(&self, name: &str, offer: &Offer) -> Result<()> {
-        let body = serde_json::to_vec(offer).expect("plain data always serialises");
-        let put = self.store.put(&self.worker(name), body.into()).await;
-        put.map(drop).map_err(|error| Error::from_store(&self.name(&format!("workers/{name}")), error))
+    pub async fn put_worker(&self, state: &NodeState) -> Result<()> {
+        let body = serde_json::to_vec(state).expect("plain data always serialises");
+        let put = self.store.put(&self.worker(&state.name), body.into()).await;
+        put.map(drop).map_err(|error| Error::from_store(&self.name(&format!("workers/{}", state.name)), error))
     }
 
     /// Removes the entry of a worker.
@@ -54,7 +52,7 @@ impl TargetStore {
     /// Returns what the workers offer, without stale entries and those that cannot be read.
     pub async fn workers(&self) -> Result<BTreeMap<String, Offer>> {
         let seen = self.seen_workers().await?;
-        Ok(seen.into_iter().map(|worker| (worker.name, worker.offer)).collect())
+        Ok(seen.into_iter().map(|worker| (worker.state.name, worker.state.offer)).collect())
     }
 
     /// Returns the workers by their names, without stale entries and those that cannot be read.
@@ -69,7 +67,7 @@ impl TargetStore {
             let name = entry.location.filename().unwrap_or_default().to_owned();
             let seen_at = u64::try_from(entry.last_modified.timestamp_millis()).unwrap_or_default();
             match bytes {
-                Ok(bytes) => Ok(believed(&bytes).map(|offer| SeenWorker { name, offer, seen_at })),
+                Ok(bytes) => Ok(believed(&bytes, name).map(|state| SeenWorker { state, seen_at })),
                 // It has ended since.
                 Err(object_store::Error::NotFound { .. }) => Ok(None),
                 Err(error) => Err(Error::from_store(&self.name("workers"), error)),
@@ -77,7 +75,7 @@ impl TargetStore {
         });
         let found: Vec<_> = stream::iter(read).buffer_unordered(READ_AT_ONCE).try_collect().await?;
         let mut found: Vec<_> = found.into_iter().flatten().collect();
-        found.sort_by(|one, other| one.name.cmp(&other.name));
+        found.sort_by(|one, other| one.state.name.cmp(&other.state.name));
         Ok(found)
     }
 
@@ -114,16 +112,21 @@ impl TargetStore {
     }
 }
 
-/// Reads an entry. Scripts can write one too, so labels that no worker may have do not reach a terminal.
-fn believed(bytes: &[u8]) -> Option<Offer> {
-    let mut offer: Offer = serde_json::from_slice(bytes).ok()?;
-    offer.labels.retain(|name, value| is_label(name) && is_label(value));
-    Some(offer)
+/// Reads an entry. Scripts can write one too, so names that no worker and no job may have do not reach a terminal.
+fn believed(bytes: &[u8], name: String) -> Option<NodeState> {
+    let mut state: NodeState = serde_json::from_slice(bytes).ok()?;
+    state.name = name;
+    state.offer.labels.retain(|name, value| is_label(name) && is_label(value));
+    state.jobs.retain(|job_id, _| is_job_id(job_id));
+    state.unable.retain(|job_id| is_job_id(job_id));
+    Some(state)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
+
+    use protocol::Running;
 
     use super::super::tests::targets;
     use super::*;
@@ -132,19 +135,26 @@ mod tests {
         Offer { gpus, ..Offer::default() }
     }
 
+    fn node(name: &str, gpus: u32) -> NodeState {
+        let jobs = [("job".to_owned(), Running { processes: 2, ..Running::default() })].into();
+        NodeState { name: name.to_owned(), offer: offer(gpus), jobs, accepts_work: true, ..NodeState::default() }
+    }
+
     #[tokio::test]
     async fn workers_are_listed_until_they_end() {
         let folder = tempfile::tempdir().expect("temporary folder");
         for target in targets(folder.path()).await {
             assert_eq!(target.workers().await.expect("readable"), BTreeMap::new());
-            target.put_worker("a", &offer(1)).await.expect("writable");
-            target.put_worker("a", &offer(2)).await.expect("writable");
-            target.put_worker("b", &offer(0)).await.expect("writable");
+            target.put_worker(&node("a", 1)).await.expect("writable");
+            target.put_worker(&node("a", 2)).await.expect("writable");
+            target.put_worker(&node("b", 0)).await.expect("writable");
             let expected = BTreeMap::from([("a".to_owned(), offer(2)), ("b".to_owned(), offer(0))]);
             assert_eq!(target.workers().await.expect("readable"), expected);
             let seen = target.seen_workers().await.expect("readable");
-            let names: Vec<_> = seen.iter().map(|worker| (&*worker.name, worker.offer.gpus)).collect();
-            assert_eq!(names, [("a", 2), ("b", 0)]);
+            assert_eq!(
+                seen.iter().map(|worker| worker.state.clone()).collect::<Vec<_>>(),
+                [node("a", 2), node("b", 0)]
+            );
             assert!(seen.iter().all(|worker| worker.seen_at > 1_700_000_000_000), "{seen:?}");
             let mut names = target.worker_names().await.expect("readable");
             names.sort();
@@ -161,15 +171,20 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let [target, _] = targets(folder.path()).await;
         for name in ["killed", "damaged", "alive", "large"] {
-            target.put_worker(name, &offer(1)).await.expect("writable");
+            target.put_worker(&node(name, 1)).await.expect("writable");
         }
         let path = |name: &str| folder.path().join("workers").join(name);
         std::fs::write(path("damaged"), "{").expect("writable");
-        std::fs::write(path("large"), " ".repeat(70_000)).expect("writable");
-        std::fs::write(path("alive"), r#"{"gpus": 1, "labels": {"zone": "a\u001b[2J"}}"#).expect("writable");
+        std::fs::write(path("large"), " ".repeat(300_000)).expect("writable");
+        std::fs::write(
+            path("alive"),
+            r#"{"name": "other", "offer": {"gpus": 1, "labels": {"zone": "a\u001b[2J"}}, "jobs": {"\u001b[2J": {}}}"#,
+        )
+        .expect("writable");
         let killed = std::fs::File::options().write(true).open(path("killed")).expect("there");
         killed.set_modified(SystemTime::now() - 3 * WORKER_PERIOD - Duration::from_secs(5)).expect("settable");
-        assert_eq!(target.workers().await.expect("readable"), BTreeMap::from([("alive".to_owned(), offer(1))]));
+        let [seen] = &target.seen_workers().await.expect("readable")[..] else { panic!("one is alive") };
+        assert_eq!(seen.state, NodeState { name: "alive".to_owned(), offer: offer(1), ..NodeState::default() });
         target.remove_stale_workers().await.expect("removable");
         assert!(!path("killed").exists() && path("alive").exists());
     }

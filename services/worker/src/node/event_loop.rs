@@ -48,8 +48,9 @@ impl<H: Host> EventLoop<H> {
         let mut spot_notice = std::pin::pin!(spot_notice);
         let node = config.node.clone();
         let (mut parts, _watching) = watch_parts(target.clone(), node.clone()).await;
-        let registration = Registration::start(target.clone(), node, config.offer.clone());
-        let mut executor = Executor::start(host.clone(), config, target, queues, timing);
+        let mut executor = Executor::start(host.clone(), config, target.clone(), queues, timing);
+        let states = watch::Sender::new(executor.roster.state());
+        let registration = Registration::start(target, states.subscribe());
         let first = *stop.borrow_and_update();
         executor.handle(Event::Stop(first));
         let first = parts.borrow_and_update().clone();
@@ -89,6 +90,14 @@ impl<H: Host> EventLoop<H> {
             let has_looked = matches!(event, Event::Tick(_));
             executor.handle(event);
             host.handled(&executor.roster, has_looked);
+            if has_looked {
+                let state = executor.roster.state();
+                states.send_if_modified(|known| {
+                    let is_new = *known != state;
+                    *known = state;
+                    is_new
+                });
+            }
         }
         metrics().jobs_open.set(0);
         // A reader may have been about to take some messages when it ended.

@@ -1,15 +1,18 @@
-//! Lists this node among the workers of its target, with what it offers: `enqueue` and reducers read there which jobs no
-//! worker takes. The node works without it.
+//! Lists this node among the workers of its target, with what it has and does: commands, reducers and the portal read it.
+//! The node works without it.
 
 use std::time::Duration;
 
-use protocol::Offer;
+use protocol::NodeState;
 use storage::{TargetStore, WORKER_PERIOD};
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long the end of a node waits for a store that does not answer.
 const REMOVAL_MAX: Duration = Duration::from_secs(5);
+/// The shortest time from one renewal to the next.
+const RENEWALS_APART: Duration = Duration::from_secs(2);
 
 /// The entry of a node.
 pub(super) struct Registration {
@@ -19,9 +22,10 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Writes the entry, and keeps it fresh.
-    pub fn start(target: TargetStore, node: String, offer: Offer) -> Self {
-        let renewing = renew(target.clone(), node.clone(), offer);
+    /// Writes the entry, and keeps it up to date.
+    pub fn start(target: TargetStore, states: watch::Receiver<NodeState>) -> Self {
+        let node = states.borrow().name.clone();
+        let renewing = renew(target.clone(), states);
         Self { target, node, renewing: AbortOnDropHandle::new(tokio::spawn(renewing)) }
     }
 
@@ -37,18 +41,61 @@ impl Registration {
     }
 }
 
-async fn renew(target: TargetStore, node: String, offer: Offer) {
+async fn renew(target: TargetStore, mut states: watch::Receiver<NodeState>) {
     let mut is_told = false;
     loop {
-        if let Err(error) = target.put_worker(&node, &offer).await
+        let state = states.borrow_and_update().clone();
+        if let Err(error) = target.put_worker(&state).await
             && !std::mem::replace(&mut is_told, true)
         {
             tracing::warn!(
                 "cannot list this node among the workers of the target, so `enqueue` and `status` do not know what it \
-                 offers; allow it to write {}/workers/: {error:#}",
+                 has and does; allow it to write {}/workers/: {error:#}",
                 target.url()
             );
         }
-        tokio::time::sleep(WORKER_PERIOD).await;
+        sleep(RENEWALS_APART).await;
+        let _ = timeout(WORKER_PERIOD - RENEWALS_APART, changed(&mut states)).await;
+    }
+}
+
+/// Waits until the node has another state.
+async fn changed(states: &mut watch::Receiver<NodeState>) {
+    if states.changed().await.is_err() {
+        // The node ends, and removes its entry.
+        std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+    use object_store::path::Path;
+    use protocol::Running;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn entry_follows_the_state_of_the_node_until_it_ends() {
+        let target = TargetStore::new(Arc::new(InMemory::new()), Path::default());
+        let states = watch::Sender::new(NodeState { name: "node".to_owned(), ..NodeState::default() });
+        let registration = Registration::start(target.clone(), states.subscribe());
+        let seen = async || {
+            let seen = target.seen_workers().await.expect("memory is always there");
+            seen.into_iter().map(|worker| worker.state).collect::<Vec<_>>()
+        };
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(seen().await, [states.borrow().clone()]);
+        for processes in 1..=3 {
+            states.send_modify(|state| {
+                state.jobs.insert("job".to_owned(), Running { processes, ..Running::default() });
+            });
+            sleep(RENEWALS_APART + Duration::from_millis(1)).await;
+            assert_eq!(seen().await, [states.borrow().clone()]);
+        }
+        registration.remove().await;
+        assert_eq!(seen().await, []);
     }
 }

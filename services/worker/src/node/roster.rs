@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{JobSpec, Offer, Priority};
+use protocol::{JobSpec, NodeState, Offer, Priority, Running};
 use storage::Commit;
 use tokio::time::Instant;
 
@@ -390,6 +390,28 @@ impl Roster {
     /// Returns why the node has ended.
     pub fn ended(&self) -> Ended {
         self.ended
+    }
+
+    /// Returns what the node has, and what it does.
+    pub fn state(&self) -> NodeState {
+        let running = |visit: &Visit| Running {
+            processes: u32::try_from(visit.processes).unwrap_or(u32::MAX),
+            is_ready: visit.served_since.is_some(),
+            has_ended_one: visit.has_ended_one,
+            failing_gpus: visit.memory.failing_gpus.clone(),
+        };
+        let at_work = self.visits.values().filter(|visit| visit.processes > 0);
+        let rests = |memory: &Memory| memory.failures > 0 && memory.rests_until.is_some_and(|until| until > self.now);
+        let unable = self.memories.iter().filter(|(_, memory)| rests(memory));
+        NodeState {
+            name: self.config.node.clone(),
+            offer: self.config.offer.clone(),
+            process_count: self.config.capacity.process_count,
+            schedule: 0,
+            accepts_work: !self.is_stopping(),
+            jobs: at_work.map(|visit| (visit.job_id.clone(), running(visit))).collect(),
+            unable: unable.map(|(job_id, _)| job_id.clone()).collect(),
+        }
     }
 
     /// Number of jobs that have a visit.

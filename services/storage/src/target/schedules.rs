@@ -1,0 +1,184 @@
+//! The schedules of a target: which node works on which job, in `schedule/<number>`.
+//!
+//! Every reducer may compute the next schedule. Each is created if absent, so there is one of each number, and a reducer
+//! that loses a race follows the winner's. Readers ask for the number after the one they know; who has missed too many
+//! lists them.
+
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use protocol::Schedule;
+use tokio::time::Instant;
+
+use super::TargetStore;
+use crate::create::{Commit, create};
+use crate::{Error, Result};
+
+/// Old schedules that are kept. A slow reader still finds the next one, and a slow writer the one that it competes with.
+const KEPT: u64 = 64;
+/// How long a follower finds no next schedule before it lists them: the next one may have been removed.
+const LIST_AFTER: Duration = Duration::from_secs(60);
+
+impl TargetStore {
+    /// Returns the last schedule. Before the first one, it has the number 0 and gives no job anything.
+    pub async fn last_schedule(&self) -> Result<Schedule> {
+        loop {
+            let Some(last) = self.schedule_numbers().await?.into_iter().max() else { return Ok(Schedule::default()) };
+            // It may have been removed since the listing.
+            if let Some(schedule) = self.schedule(last).await? {
+                return Ok(schedule);
+            }
+        }
+    }
+
+    /// Returns a schedule by its number; `None`: it does not exist yet, or not any more.
+    pub async fn schedule(&self, number: u64) -> Result<Option<Schedule>> {
+        let name = schedule(number);
+        match self.read(&name).await? {
+            Some(bytes) => {
+                serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::damaged(self.name(&name), error))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Creates a schedule under its number, and removes an old one. Returns `Lost` if another process has created one with
+    /// this number.
+    pub async fn create_schedule(&self, next: &Schedule) -> Result<Commit> {
+        let (name, body) = (schedule(next.number), serde_json::to_vec(next).expect("plain data always serialises"));
+        let commit = create(&*self.store, &self.path(&name), &self.name(&name), body.into()).await?;
+        if let Some(old) = next.number.checked_sub(KEPT).filter(|_| commit == Commit::Committed) {
+            let _ = self.store.delete(&self.path(&schedule(old))).await;
+        }
+        Ok(commit)
+    }
+
+    /// Removes the old schedules that writers have left which were killed between two steps.
+    pub async fn remove_old_schedules(&self) -> Result<()> {
+        let numbers = self.schedule_numbers().await?;
+        let last = numbers.iter().max().copied().unwrap_or_default();
+        for number in numbers.into_iter().filter(|number| number + KEPT <= last) {
+            match self.store.delete(&self.path(&schedule(number))).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(Error::from_store(&self.name(&schedule(number)), error)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn schedule_numbers(&self) -> Result<Vec<u64>> {
+        let number = |meta: ObjectMeta| meta.location.filename()?.parse::<u64>().ok();
+        let listed = self.store.list(Some(&self.path("schedule")));
+        let listed = listed.try_filter_map(|meta| std::future::ready(Ok(number(meta))));
+        listed.try_collect().await.map_err(|error| Error::from_store(&self.name("schedule"), error))
+    }
+}
+
+/// Follows the schedules of a target: one request for each look, and one for each new schedule.
+#[derive(Debug)]
+pub struct ScheduleFollower {
+    target: TargetStore,
+    known: Schedule,
+    /// When it last found one, or listed them; `None`: it has not begun.
+    certain_at: Option<Instant>,
+}
+
+impl ScheduleFollower {
+    /// Knows no schedule yet.
+    pub fn new(target: TargetStore) -> Self {
+        Self { target, known: Schedule::default(), certain_at: None }
+    }
+
+    /// Returns the last schedule that it has found.
+    pub fn known(&self) -> &Schedule {
+        &self.known
+    }
+
+    /// Looks for later schedules. Returns whether there is one.
+    pub async fn look(&mut self) -> Result<bool> {
+        let before = self.known.number;
+        if self.certain_at.is_none_or(|at| at.elapsed() >= LIST_AFTER) {
+            let last = self.target.last_schedule().await?;
+            if last.number > before {
+                self.known = last;
+            }
+            self.certain_at = Some(Instant::now());
+        }
+        while let Some(next) = self.target.schedule(self.known.number + 1).await? {
+            self.known = next;
+            self.certain_at = Some(Instant::now());
+        }
+        Ok(self.known.number > before)
+    }
+}
+
+fn schedule(number: u64) -> String {
+    format!("schedule/{number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+    use object_store::path::Path as ObjectPath;
+    use protocol::Allocation;
+
+    use super::super::tests::targets;
+    use super::*;
+
+    fn numbered(number: u64, node: &str) -> Schedule {
+        let allocation = Allocation { node: node.to_owned(), job_id: "job".to_owned(), processes: 1, gpus: vec![] };
+        Schedule { number, allocations: vec![allocation], ..Schedule::default() }
+    }
+
+    #[tokio::test]
+    async fn one_of_two_writers_wins_and_the_other_finds_its_schedule() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(folder.path()).await {
+            assert_eq!(target.last_schedule().await.expect("readable"), Schedule::default());
+            assert_eq!(target.schedule(1).await.expect("readable"), None);
+            assert_eq!(target.create_schedule(&numbered(1, "a")).await.expect("writable"), Commit::Committed);
+            assert_eq!(target.create_schedule(&numbered(1, "b")).await.expect("writable"), Commit::Lost);
+            assert_eq!(target.schedule(1).await.expect("readable"), Some(numbered(1, "a")));
+            assert_eq!(target.last_schedule().await.expect("readable"), numbered(1, "a"));
+        }
+    }
+
+    #[tokio::test]
+    async fn old_schedules_are_removed_and_the_last_ones_kept() {
+        let target = TargetStore::new(Arc::new(InMemory::new()), ObjectPath::default());
+        for number in 1..=KEPT + 3 {
+            target.create_schedule(&numbered(number, "a")).await.expect("writable");
+        }
+        let mut numbers = target.schedule_numbers().await.expect("readable");
+        numbers.sort_unstable();
+        assert_eq!(numbers, (4..=KEPT + 3).collect::<Vec<_>>());
+        // A writer was killed before it removed one.
+        target.create_schedule(&numbered(KEPT + 5, "a")).await.expect("writable");
+        target.remove_old_schedules().await.expect("removable");
+        let numbers = target.schedule_numbers().await.expect("readable");
+        assert!(numbers.iter().all(|number| *number > 5), "{numbers:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn follower_finds_each_last_schedule_and_the_last_one_if_it_was_away_for_long() {
+        let target = TargetStore::new(Arc::new(InMemory::new()), ObjectPath::default());
+        let mut follower = ScheduleFollower::new(target.clone());
+        assert!(!follower.look().await.expect("readable"), "there is none");
+        for number in 1..=3 {
+            target.create_schedule(&numbered(number, "a")).await.expect("writable");
+        }
+        assert!(follower.look().await.expect("readable"));
+        assert_eq!(follower.known(), &numbered(3, "a"));
+        assert!(!follower.look().await.expect("readable"), "it knows the last one");
+        for number in 4..=4 + 2 * KEPT {
+            target.create_schedule(&numbered(number, "b")).await.expect("writable");
+        }
+        assert!(!follower.look().await.expect("readable"), "the next one was removed meanwhile");
+        tokio::time::sleep(LIST_AFTER).await;
+        assert!(follower.look().await.expect("readable"));
+        assert_eq!(follower.known(), &numbered(4 + 2 * KEPT, "b"));
+    }
+}
