@@ -278,7 +278,7 @@ def sides_of_csv(tables: Path, peers: list[str]) -> dict[str, Make]:
         return lambda folder: text.format(data=str(tables), output=str(folder / "rows"))
 
     others = {"joblib": JOBLIB_OF_CSV, "futures": FUTURES_OF_CSV, "daft": DAFT_OF_CSV}
-    return {"command": command, "function": function, **{name: peer(others[name]) for name in peers if name}}
+    return {"command": command, "function": function, **{name: peer(others[name]) for name in peers if name in others}}
 
 
 def sides_of_submit(count: int) -> dict[str, Make]:
