@@ -174,6 +174,15 @@ impl JobStore {
         }
     }
 
+    /// Returns when the job was described, by the clock of the store; `None`: there is no such job.
+    pub async fn described_at(&self) -> Result<Option<DateTime<Utc>>> {
+        match self.store.head(&self.path("spec.json")).await {
+            Ok(meta) => Ok(Some(meta.last_modified)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(Error::from_store(&self.name("spec.json"), error)),
+        }
+    }
+
     /// Copies a local file to `inputs/<name>`, for nodes that cannot read it in place. Returns where it is now.
     pub async fn put_input(&self, name: &str, file: &Path) -> Result<ItemPath> {
         let name = format!("inputs/{name}");

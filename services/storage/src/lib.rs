@@ -64,7 +64,9 @@ pub use remote::{Destination, file_name, is_below};
 pub use seats::Seat;
 pub use snapshot::{Limit, Source, digest_of, pack, unpack};
 pub use stores::{StoreOptions, Stores};
-pub use target::{OpenJob, Removal, ScheduleFollower, SeenWorker, TargetStore, Turn, TurnState, WORKER_PERIOD};
+pub use target::{
+    OpenJob, Removal, ScheduleFollower, SeenWorker, TargetStore, Turn, TurnState, WORKER_PERIOD, WorkerWatch,
+};
 pub use tree::Tree;
 pub use upload::Upload;
 

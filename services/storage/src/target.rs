@@ -40,7 +40,7 @@ use crate::{Error, JobStore, Result, StoreOptions, Stores, snapshot};
 pub use removal::Removal;
 pub use schedules::ScheduleFollower;
 pub use turns::{OpenJob, Turn, TurnState};
-pub use workers::{SeenWorker, WORKER_PERIOD};
+pub use workers::{SeenWorker, WORKER_PERIOD, WorkerWatch};
 
 /// All jobs of one compute target.
 #[derive(Clone, Debug)]

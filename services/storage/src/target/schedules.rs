@@ -24,7 +24,10 @@ impl TargetStore {
     /// Returns the last schedule. Before the first one, it has the number 0 and gives no job anything.
     pub async fn last_schedule(&self) -> Result<Schedule> {
         loop {
-            let Some(last) = self.schedule_numbers().await?.into_iter().max() else { return Ok(Schedule::default()) };
+            let last = self.last_schedule_number().await?;
+            if last == 0 {
+                return Ok(Schedule::default());
+            }
             // It may have been removed since the listing.
             if let Some(schedule) = self.schedule(last).await? {
                 return Ok(schedule);
@@ -35,11 +38,11 @@ impl TargetStore {
     /// Returns a schedule by its number; `None`: it does not exist yet, or not any more.
     pub async fn schedule(&self, number: u64) -> Result<Option<Schedule>> {
         let name = schedule(number);
-        match self.read(&name).await? {
-            Some(bytes) => {
-                serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::damaged(self.name(&name), error))
-            }
-            None => Ok(None),
+        let Some(bytes) = self.read(&name).await? else { return Ok(None) };
+        let read: Schedule = serde_json::from_slice(&bytes).map_err(|error| Error::damaged(self.name(&name), error))?;
+        match read.number == number {
+            true => Ok(Some(read)),
+            false => Err(Error::damaged(self.name(&name), format!("it has the number {}", read.number))),
         }
     }
 
@@ -67,6 +70,10 @@ impl TargetStore {
         Ok(())
     }
 
+    async fn last_schedule_number(&self) -> Result<u64> {
+        Ok(self.schedule_numbers().await?.into_iter().max().unwrap_or_default())
+    }
+
     async fn schedule_numbers(&self) -> Result<Vec<u64>> {
         let number = |meta: ObjectMeta| meta.location.filename()?.parse::<u64>().ok();
         let listed = self.store.list(Some(&self.path("schedule")));
@@ -80,6 +87,7 @@ impl TargetStore {
 pub struct ScheduleFollower {
     target: TargetStore,
     known: Schedule,
+    damage: Option<Error>,
     /// When it last found one, or listed them; `None`: it has not begun.
     certain_at: Option<Instant>,
 }
@@ -87,7 +95,7 @@ pub struct ScheduleFollower {
 impl ScheduleFollower {
     /// Knows no schedule yet.
     pub fn new(target: TargetStore) -> Self {
-        Self { target, known: Schedule::default(), certain_at: None }
+        Self { target, known: Schedule::default(), damage: None, certain_at: None }
     }
 
     /// Returns the last schedule that it has found.
@@ -95,21 +103,52 @@ impl ScheduleFollower {
         &self.known
     }
 
+    /// Returns what is wrong with the last schedule. It counts as one that gives no job anything, and the next one begins
+    /// anew: nothing else would end the wait for it.
+    pub fn damage(&self) -> Option<&Error> {
+        self.damage.as_ref()
+    }
+
+    /// Commits the schedule after the known one. If another process was faster, the known one is its schedule afterwards.
+    pub async fn commit(&mut self, next: Schedule) -> Result<Commit> {
+        let commit = self.target.create_schedule(&next).await?;
+        match commit {
+            Commit::Committed => self.found(next),
+            Commit::Lost => drop(self.look().await?),
+        }
+        Ok(commit)
+    }
+
     /// Looks for later schedules. Returns whether there is one.
     pub async fn look(&mut self) -> Result<bool> {
         let before = self.known.number;
         if self.certain_at.is_none_or(|at| at.elapsed() >= LIST_AFTER) {
-            let last = self.target.last_schedule().await?;
-            if last.number > before {
-                self.known = last;
+            let last = self.target.last_schedule_number().await?;
+            if last > before {
+                self.read(last).await?;
             }
             self.certain_at = Some(Instant::now());
         }
-        while let Some(next) = self.target.schedule(self.known.number + 1).await? {
-            self.known = next;
-            self.certain_at = Some(Instant::now());
-        }
+        while self.read(self.known.number + 1).await? {}
         Ok(self.known.number > before)
+    }
+
+    /// Reads a schedule. Returns whether it exists.
+    async fn read(&mut self, number: u64) -> Result<bool> {
+        match self.target.schedule(number).await {
+            Ok(Some(schedule)) => self.found(schedule),
+            Ok(None) => return Ok(false),
+            Err(error @ Error::Damaged { .. }) => {
+                self.found(Schedule { number, ..Schedule::default() });
+                self.damage = Some(error);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    fn found(&mut self, schedule: Schedule) {
+        (self.known, self.damage, self.certain_at) = (schedule, None, Some(Instant::now()));
     }
 }
 

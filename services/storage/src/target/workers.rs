@@ -3,9 +3,10 @@
 //! A worker writes its entry when it starts, renews it at each change and regularly, and removes it when it ends. The entry
 //! of a worker that was killed becomes stale.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
@@ -57,26 +58,22 @@ impl TargetStore {
 
     /// Returns the workers by their names, without stale entries and those that cannot be read.
     pub async fn seen_workers(&self) -> Result<Vec<SeenWorker>> {
-        let (mut fresh, _) = self.listed_workers().await?;
-        fresh.truncate(READ_MAX);
-        let read = fresh.into_iter().map(|entry| async move {
-            let bytes = match self.store.get(&entry.location).await {
-                Ok(found) => found.bytes().await,
-                Err(error) => Err(error),
-            };
-            let name = entry.location.filename().unwrap_or_default().to_owned();
-            let seen_at = u64::try_from(entry.last_modified.timestamp_millis()).unwrap_or_default();
-            match bytes {
-                Ok(bytes) => Ok(believed(&bytes, name).map(|state| SeenWorker { state, seen_at })),
-                // It has ended since.
-                Err(object_store::Error::NotFound { .. }) => Ok(None),
-                Err(error) => Err(Error::from_store(&self.name("workers"), error)),
-            }
-        });
-        let found: Vec<_> = stream::iter(read).buffer_unordered(READ_AT_ONCE).try_collect().await?;
-        let mut found: Vec<_> = found.into_iter().flatten().collect();
-        found.sort_by(|one, other| one.state.name.cmp(&other.state.name));
-        Ok(found)
+        WorkerWatch::new(self.clone()).look().await
+    }
+
+    /// Reads an entry; `None`: its worker has ended since it was listed, or it cannot be read.
+    async fn read_worker(&self, entry: &ObjectMeta) -> Result<Option<SeenWorker>> {
+        let bytes = match self.store.get(&entry.location).await {
+            Ok(found) => found.bytes().await,
+            Err(error) => Err(error),
+        };
+        let name = entry.location.filename().unwrap_or_default().to_owned();
+        let seen_at = u64::try_from(entry.last_modified.timestamp_millis()).unwrap_or_default();
+        match bytes {
+            Ok(bytes) => Ok(believed(&bytes, name).map(|state| SeenWorker { state, seen_at })),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(Error::from_store(&self.name("workers"), error)),
+        }
     }
 
     /// Returns the names of the workers, without stale entries.
@@ -109,6 +106,43 @@ impl TargetStore {
 
     fn worker(&self, name: &str) -> ObjectPath {
         self.path("workers").join(name)
+    }
+}
+
+/// The workers of a target as one process knows them. It reads an entry again only if that has changed.
+#[derive(Debug)]
+pub struct WorkerWatch {
+    target: TargetStore,
+    known: HashMap<ObjectPath, (Version, Option<SeenWorker>)>,
+}
+
+/// What differs between two versions of an entry.
+type Version = (DateTime<Utc>, Option<String>, u64);
+
+impl WorkerWatch {
+    /// Knows no worker yet.
+    pub fn new(target: TargetStore) -> Self {
+        Self { target, known: HashMap::new() }
+    }
+
+    /// Returns the workers by their names, without stale entries and those that cannot be read.
+    pub async fn look(&mut self) -> Result<Vec<SeenWorker>> {
+        let (mut fresh, _) = self.target.listed_workers().await?;
+        fresh.truncate(READ_MAX);
+        let target = &self.target;
+        let known = &self.known;
+        let read = fresh.into_iter().map(|entry| async move {
+            let version = (entry.last_modified, entry.e_tag.clone(), entry.size);
+            let worker = match known.get(&entry.location) {
+                Some((known, worker)) if *known == version => worker.clone(),
+                _ => target.read_worker(&entry).await?,
+            };
+            Ok::<_, Error>((entry.location, (version, worker)))
+        });
+        self.known = stream::iter(read).buffer_unordered(READ_AT_ONCE).try_collect().await?;
+        let mut found: Vec<SeenWorker> = self.known.values().filter_map(|(_, worker)| worker.clone()).collect();
+        found.sort_by(|one, other| one.state.name.cmp(&other.state.name));
+        Ok(found)
     }
 }
 
