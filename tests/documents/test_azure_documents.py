@@ -344,6 +344,56 @@ def test_mlflow_model_has_the_environment_that_lies_beside_it(workplace):
     run(workplace, "doc.yml", "--input", "tables", "--fresh", "--set", "environment=mine.txt")
 
 
+WRITES_A_MODEL = """
+    import argparse, os
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models")
+    folder = parser.parse_known_args()[0].models
+    def run(files):
+        for file in files:
+            # As MLflow does, it refuses a folder that is there.
+            os.makedirs(os.path.join(folder, os.path.basename(file)))
+        return files
+"""
+TRAINS = """
+    type: pipeline
+    inputs:
+      data: {type: uri_folder, path: tables}
+    jobs:
+      train:
+        type: parallel
+        mini_batch_size: "1"
+        inputs:
+          data: "${{parent.inputs.data}}"
+        input_data: "${{inputs.data}}"
+        outputs:
+          models: {type: uri_folder}
+        task:
+          type: run_function
+          code: code
+          entry_script: train.py
+          program_arguments: --models ${{outputs.models}}
+"""
+
+
+def test_default_folder_of_an_output_is_empty_when_a_job_begins_anew(workplace):
+    workplace.write(
+        {"doc.yml": TRAINS, "code/train.py": WRITES_A_MODEL, "tables/1.csv": "a\n1\n", "tables/2.csv": "a\n2\n"}
+    )
+    run(workplace, "doc.yml")
+    models = workplace.folder / "doc-output/train/models"
+    (models / "of the first run").touch()
+    reused = run(workplace, "doc.yml")
+    assert (models / "of the first run").exists() and "models.before" not in reused.stdout + reused.stderr
+    ended = run(workplace, "doc.yml", "--fresh")
+    assert f"the files of an earlier run in {models} are now in {models}.before" in ended.stdout + ended.stderr
+    assert sorted(path.name for path in models.iterdir()) == ["1.csv", "2.csv"]
+    kept = models.with_name("models.before")
+    assert sorted(path.name for path in kept.iterdir()) == ["1.csv", "2.csv", "of the first run"]
+    run(workplace, "doc.yml", "--fresh")
+    assert sorted(path.name for path in kept.iterdir()) == ["1.csv", "2.csv"], "one run is kept"
+
+
 def test_examples_run(workplace):
     """Copies, so that their outputs are not left beside the originals."""
     shutil.copytree(ROOT / "examples", workplace.folder / "examples", ignore=shutil.ignore_patterns("output", "data"))

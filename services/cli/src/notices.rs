@@ -22,7 +22,8 @@ pub fn text(notice: &Notice) -> String {
 pub fn is_doubt(notice: &Notice) -> bool {
     let is_news = matches!(
         notice,
-        Notice::InputsChanged(_)
+        Notice::SetAside { .. }
+            | Notice::InputsChanged(_)
             | Notice::NewJob { .. }
             | Notice::NothingToDo { .. }
             | Notice::InFlight { .. }
@@ -48,6 +49,9 @@ pub fn sentence(notice: &Notice) -> String {
         }
         Notice::CheckedWithDefault(python) => {
             format!("checked with {}; GRISTMILL_PYTHON names another interpreter", python.display())
+        }
+        Notice::SetAside { folder, to } => {
+            format!("the files of an earlier run in {} are now in {}", folder.display(), to.display())
         }
         Notice::InputsChanged(job_id) => format!(
             "the inputs have changed since job {job_id} was planned, so this is a new job; `gristmill retry {job_id}` \

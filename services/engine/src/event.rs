@@ -68,6 +68,13 @@ pub enum Notice {
     },
     /// The default interpreter of this machine found problems; the job names none.
     CheckedWithDefault(PathBuf),
+    /// The files that an earlier run has written into a folder of the job were moved out of its way.
+    SetAside {
+        /// The folder.
+        folder: PathBuf,
+        /// Where its files are.
+        to: PathBuf,
+    },
     /// This unfinished job is not continued, because its inputs have changed.
     InputsChanged(String),
     /// An earlier job of the same name is neither continued nor reused.

@@ -1,9 +1,28 @@
-//! `{run-id}` in the paths that a job writes stands for its id, so that each run has folders of its own.
+//! The folders that a job writes. `{run-id}` in their paths stands for its id, so that each run has folders of its own. The
+//! folders that a document does not name are the same in each run, and empty at its beginning.
 //!
 //! The fingerprint contains the word, not the id: a later run finds the job, and reuses its result.
 
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
 use job_file::RUN_ID;
 use protocol::{ItemPath, JobSpec};
+
+use crate::{Events, Notice};
+
+/// Moves the files of an earlier run out of these folders, in place of those of the run before it.
+pub fn set_aside(folders: &[PathBuf], events: &Events) -> Result<()> {
+    for folder in folders {
+        let has_files = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+        let Some(name) = folder.file_name().filter(|_| has_files) else { continue };
+        let to = folder.with_file_name(format!("{}.before", name.display()));
+        let _ = std::fs::remove_dir_all(&to);
+        std::fs::rename(folder, &to).with_context(|| format!("move {} to {}", folder.display(), to.display()))?;
+        events.notice(Notice::SetAside { folder: folder.clone(), to });
+    }
+    Ok(())
+}
 
 /// Replaces the word in the outputs of a job that has its id, and wherever the job passes these paths on.
 pub fn own_paths(spec: &mut JobSpec) {

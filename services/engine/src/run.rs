@@ -10,7 +10,7 @@ use reducer::clause;
 
 use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};
-use crate::own_paths::own_paths;
+use crate::own_paths::{own_paths, set_aside};
 use crate::reuse::note_reuse;
 use crate::{
     Busy, Check, Engine, Error, Event, Events, For, FoundJob, Home, Index, Jobs, Lock, NewJobReason, Notice,
@@ -138,7 +138,7 @@ impl Engine {
             }
             None => {}
         }
-        let Parsed { mut spec, identity, listings, .. } = parsed;
+        let Parsed { mut spec, identity, listings, own_folders, .. } = parsed;
         let new_job = match not_reused {
             _ if fresh => None,
             Some((earlier, reason)) => Some(Notice::NewJob { earlier, reason }),
@@ -146,6 +146,7 @@ impl Engine {
         };
         spec.job_id = new_job_id(&spec.name);
         own_paths(&mut spec);
+        set_aside(&own_folders, events)?;
         index.add(&spec.fingerprint, &spec.name, &spec.job_id, spec.durability)?;
         let store = home.create_job(&spec.job_id, spec.durability)?;
         if spec.output.folder.as_bytes().is_empty() {

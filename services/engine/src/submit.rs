@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::execute::make_output_folder;
 use crate::fit::{check_gpu_key, warn_of_unfit_workers};
 use crate::functions;
-use crate::own_paths::own_paths;
+use crate::own_paths::{own_paths, set_aside};
 use crate::turns::{self, Admission};
 use crate::{
     Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target,
@@ -95,6 +95,7 @@ impl Engine {
             }
         };
         own_paths(&mut spec);
+        set_aside(&parsed.own_folders, events)?;
         let job = store.job(&spec.job_id);
         let is_here = target.is_on_this_machine(self.settings())?;
         let given = spec.inputs.clone();

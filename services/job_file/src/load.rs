@@ -33,6 +33,8 @@ pub struct Parsed {
     pub elsewhere: bool,
     /// Outputs that are registered once the job has completed.
     pub assets: Vec<Asset>,
+    /// Folders of outputs that only runs of this step write: the document names no others.
+    pub own_folders: Vec<PathBuf>,
     /// The file, as the user named it.
     pub(crate) file: String,
     /// One for each input.
@@ -196,7 +198,19 @@ pub fn read_step(
     }
     job.job_file = job_file.display().to_string();
     let (file, warnings, assets, listings) = (shown.clone(), Vec::new(), Vec::new(), Inputs::default());
-    Some(Parsed { spec: job, identity, warnings, compute_target, elsewhere, assets, file, inputs, listings })
+    let own_folders = Vec::new();
+    Some(Parsed {
+        spec: job,
+        identity,
+        warnings,
+        compute_target,
+        elsewhere,
+        assets,
+        own_folders,
+        file,
+        inputs,
+        listings,
+    })
 }
 
 /// Reads every key but `environment`. Returns the user's arguments and the locations of the inputs.

@@ -785,8 +785,20 @@ def test_remedies_are_those_of_the_call(home, tmp_path):
         ("isolate: off, halves or items (found", "isolate: off, halves or items (found"),
         ("inputs[0].columns: the files have no", "usecols, dtype or parse_dates: the files have no"),
         ("rerun() and run() of", "rerun() and score() of"),
+        (
+            "read from it: set `partition_format` if",
+            "read from it: use gristmill.read_csv(…, partition_format=…), or another",
+        ),
     ]:
-        assert say(engine) == python
+        assert say(engine).startswith(python)
+    folder = tmp_path / "sales" / "y=2020"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("v\n1\n")
+    for keyword, remedy in (("partition_format", "partition_format"), ("columns", "usecols"), ("encoding", "encoding")):
+        with pytest.raises(TypeError, match=rf"pass inputs=gristmill.read_csv\(…, {remedy}=…\)"):
+            run(lambda frame: frame, "sales/", **{keyword: "y={y}/a.csv"})
+    job = run(lambda frame: frame, gristmill.read_csv("sales/", partition_format="y={y}/a.csv"))
+    assert job.to_arrow().to_pydict() == {"v": [1], "y": ["2020"]}
 
 
 # ---- cards -----------------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_models_of_the_table(named, tmp_path):
         "old.csv",
     ]
     for name, said in (
-        ("'far'", "model far is at s3://bucket/net, which a script cannot reach"),
+        ("'far'", "model far is at s3://bucket/net, which only jobs reach"),
         ("'old', 2", "model old, version 2 was not found"),
     ):
         assert said in named(text.replace("NAME", name), fails=True, **tables)
@@ -278,7 +278,7 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
         ),
         ('Dataset.File.from_files("azureml:versions:3").to_path()', "data versions has no version 3 (versions: 2, 10)"),
         ('Datastore.get(ws, "none")', "below [azureml.datastores] in gristmill.toml"),
-        ('Datastore.get(ws, "far").upload("sales")', "which a script cannot reach: make it an input or the output"),
+        ('Datastore.get(ws, "far").upload("sales")', "which only jobs reach: make it an input or the output"),
         ('Datastore.get(ws, "blobs").mount()', "Datastore.mount is not supported by the stand-in"),
         ('Dataset.get_by_name(ws, "sales").to_spark_dataframe()', "RegisteredDataset.to_spark_dataframe is not"),
         (

@@ -254,11 +254,44 @@ def test_index_that_counts_rows_goes_on_over_mini_batches(home):
         for size in (2, 100) if not isinstance(inputs, str) else (None,):
             found = gristmill.run(labels, inputs, mini_batch_size=size, progress=False).to_pandas()
             assert found.to_dict("list") == {"a": [1, 2, 3, 4, 5], "label": [1, 2, 3, 4, 5]}, size
-            assert list(found.index) == list(range(5))
+            # Rows of a DataFrame in memory keep their labels; those of files and tables are counted anew.
+            assert list(found.index) == list(range(1, 6) if inputs is frame else range(5))
     series = gristmill.run(
         lambda column: column.index.tolist(), pandas.Series(range(6)), mini_batch_size=2, progress=False
     )
     assert series.to_pandas()["value"].tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_labels_of_a_frame_are_those_that_pandas_would_leave(home, form, size):
+    frame = pandas.DataFrame({"a": [4, 1, 3, 2, 5]})
+
+    def result(function):
+        return gristmill.run(function, frame, output=f"labels.{form}", mini_batch_size=size, fresh=True, progress=False)
+
+    kept = result(lambda part: part[part["a"] > 2])
+    pandas.testing.assert_frame_equal(kept.to_pandas(), frame[frame["a"] > 2], check_index_type="equiv")
+    assert kept.to_arrow().column_names == ["a", "__index_level_0__"]
+    ordered = result(lambda part: part.sort_values("a"))
+    assert ordered.to_pandas()["a"].to_dict() == frame["a"].to_dict()
+    means = result(lambda part: pandas.DataFrame({"mean": [part["a"].mean()]}))
+    assert isinstance(means.to_pandas().index, pandas.RangeIndex)
+    assert len(result(lambda part: part[part["a"] > 9]).to_pandas()) == 0
+    for function in (lambda part: part, lambda part: part.assign(b=1), lambda part: part.reset_index(drop=True)):
+        job = result(function)
+        assert "__index_level_0__" not in job.to_arrow().column_names
+        assert isinstance(job.to_pandas().index, pandas.RangeIndex) and len(job.to_pandas()) == 5
+    if form == "csv":
+        assert pathlib.Path("labels.csv").read_text().splitlines()[0] == "a"
+
+
+def test_column_with_the_name_of_a_level_of_the_index_is_named(home):
+    frame = pandas.DataFrame({"__index_level_0__": [2, 3]}, index=["z", "y"])
+    with pytest.raises(
+        gristmill.JobFailed, match="column '__index_level_0__', which is the name of a level of its index"
+    ):
+        gristmill.run(lambda part: part, frame, progress=False)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -28,15 +28,29 @@ pub fn create(scratch: &Path, snapshot: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Links `target` into `folder` under this name, in place of an earlier link.
-pub fn link(folder: &Path, name: &str, target: &Path) -> Result<()> {
+/// Makes a model available in `folder` under this name: a file as a link, a folder as a folder with links to its entries.
+/// MLflow loads no model whose own path is a link.
+pub fn link_model(folder: &Path, name: &str, model: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    let link = folder.join(name);
-    if std::fs::read_link(&link).is_ok_and(|earlier| earlier == target) {
+    let place = folder.join(name);
+    if !model.is_dir() {
+        return link(&place, model);
+    }
+    std::fs::create_dir_all(&place).with_context(|| format!("create {}", place.display()))?;
+    for entry in std::fs::read_dir(model).with_context(|| format!("read {}", model.display()))? {
+        let entry = entry.with_context(|| format!("read {}", model.display()))?;
+        link(&place.join(entry.file_name()), &entry.path())?;
+    }
+    Ok(())
+}
+
+/// Links to `target`, in place of an earlier link.
+fn link(link: &Path, target: &Path) -> Result<()> {
+    if std::fs::read_link(link).is_ok_and(|earlier| earlier == target) {
         return Ok(());
     }
-    let _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(target, &link).with_context(|| format!("link {}", link.display()))
+    let _ = std::fs::remove_file(link);
+    std::os::unix::fs::symlink(target, link).with_context(|| format!("link {}", link.display()))
 }
 
 /// Removes the folder, unless user code left files in it.
@@ -69,6 +83,15 @@ mod tests {
         assert!(scratch.join("outputs/mine.txt").exists());
         assert!(!snapshot.join("outputs/mine.txt").exists());
         assert!(snapshot.join("model.txt").exists());
+
+        let models = folder.path().join("models");
+        for _ in 0..2 {
+            link_model(&models, "iris", &snapshot).expect("possible");
+        }
+        assert!(!models.join("iris").is_symlink());
+        assert_eq!(std::fs::read_to_string(models.join("iris/model.txt")).expect("linked"), "weights");
+        link_model(&models, "weights.txt", &snapshot.join("model.txt")).expect("possible");
+        assert_eq!(std::fs::read_to_string(models.join("weights.txt")).expect("linked"), "weights");
 
         let unused = folder.path().join("unused");
         create(&unused, &snapshot).expect("possible");

@@ -122,8 +122,12 @@ pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static 
     }
     match text("type") {
         Some("pipeline") if is_deployment => {
-            let message = "this is a deployment of a pipeline component; run the pipeline itself";
-            refused("type", message.to_owned())
+            let component = match text("component") {
+                Some(component) => format!(", {component}"),
+                None => String::new(),
+            };
+            let message = "this is a deployment of a pipeline component; run the document of that component";
+            refused("type", format!("{message}{component}"))
         }
         Some("pipeline") => Some(Ok(DocumentKind::Pipeline)),
         Some("parallel") => Some(Ok(DocumentKind::Parallel)),

@@ -233,17 +233,26 @@ impl JobFile {
 
 const NAME_LENGTH_MAX: usize = 32;
 
-/// Makes the name of a step's job of the names of document and step. That of the step remains whole, if it can: the jobs
-/// of a document need different names.
+/// Makes the name of a step's job of the names of document and step. What is cut off may be what tells two jobs apart, so
+/// a digest of the whole takes its place.
 pub fn step_name(document: &str, step: &str) -> String {
     /// Less of a document says nothing.
-    const DOCUMENT_LENGTH_MIN: usize = 4;
+    const DOCUMENT_LENGTH_MIN: usize = 12;
     let (document, step) = (job_name(document), words(step));
-    let left = NAME_LENGTH_MAX.saturating_sub(step.len() + 1);
-    match left < DOCUMENT_LENGTH_MIN {
-        true => job_name(&step),
-        false => job_name(&format!("{}-{step}", &document[..document.len().min(left)])),
+    let whole = format!("{document}-{step}");
+    if whole.len() <= NAME_LENGTH_MAX {
+        return job_name(&whole);
     }
+    let digest = &blake3::hash(whole.as_bytes()).to_hex()[..4];
+    // With a `-` on both sides of the step.
+    let left = NAME_LENGTH_MAX - digest.len() - 2;
+    let document = cut(&document, left.saturating_sub(step.len()).max(DOCUMENT_LENGTH_MIN));
+    format!("{document}-{}-{digest}", cut(&step, left - document.len()))
+}
+
+/// Returns the beginning of a name.
+fn cut(name: &str, length_max: usize) -> &str {
+    name[..name.len().min(length_max)].trim_end_matches('-')
 }
 
 /// Returns the letters and digits of a text in lower case, with `-` between its words.
@@ -284,4 +293,27 @@ pub fn reference(node: &Node, group: &str) -> Result<String, Fault> {
         Err(fault) => fault,
         Ok(_) => Fault::new(node, format!("one reference: ${{{{{group}.NAME}}}}")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_of_jobs_differ_where_document_or_step_differ() {
+        let step = "batch_inferencing_with_mini_batch_size";
+        let steps = [step.to_owned(), format!("{step}_1"), format!("{step}_2"), "score".repeat(9)];
+        let documents =
+            ["2a_iris", "3a_mnist", "alpha", "beta", "a document of very many words", "a document of very many w"];
+        let mut names: Vec<String> =
+            documents.iter().flat_map(|document| steps.iter().map(|step| step_name(document, step))).collect();
+        assert!(
+            names.iter().all(|name| (3..=NAME_LENGTH_MAX).contains(&name.len()) && !name.contains("--")),
+            "{names:?}"
+        );
+        assert_eq!(names[0][..27], *"job-2a-iris-batch-inferenci");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), documents.len() * steps.len());
+    }
 }

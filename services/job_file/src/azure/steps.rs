@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use protocol::ItemPath;
+
 use super::document_keys;
 use super::kind::{self, DocumentKind};
 use super::reader::{JobFile, Reader, job_name};
@@ -122,7 +124,10 @@ impl Steps {
         let parsed = self.load_into(&step, context, &problems);
         let warnings = problems.finish()?;
         let parsed = parsed.expect("a job file without mistakes gives a job");
-        Ok(Parsed { warnings, assets: step.assets, ..parsed })
+        let folders = parsed.spec.outputs.values().filter(|folder| !folder.is_url());
+        let own = folders.map(ItemPath::as_path).filter(|folder| folder.starts_with(&self.outputs));
+        let own_folders = own.map(Path::to_owned).collect();
+        Ok(Parsed { warnings, assets: step.assets, own_folders, ..parsed })
     }
 
     fn load_into(&self, step: &Step, context: &Context, problems: &Problems) -> Option<Parsed> {

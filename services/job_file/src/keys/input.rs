@@ -80,8 +80,8 @@ const OF_INPUT: &[Key] = &[
         .only(Applies::Delimited),
     key_with_default("encoding", "text", "utf-8")
         .meaning(
-            "A name of WHATWG or Python: `latin-1`, `cp1252`, `utf-8-sig`, `utf-16`, `shift_jis`, … Latin-1 is read as \
-             windows-1252, which has more characters; bytes without a character in `ascii` or a code page such as `cp1252` are \
+            "A name of WHATWG or Python: `latin-1`, `cp1252`, `utf-8-sig`, `utf-16`, `shift_jis`, … Latin-1, `iso8859-9` and \
+             `iso8859-11` are read as windows-1252, windows-1254 and windows-874, which have more characters; bytes without a character in `ascii` or a code page such as `cp1252` are \
              not valid.",
         )
         .table(|table, node| encoding(node).map(|encoding| table.encoding = encoding))

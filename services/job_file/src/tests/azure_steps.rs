@@ -325,8 +325,8 @@ fn jobs_are_named_after_document_and_step() {
         ("doc.yml", here(PIPELINE), "doc-score"),
         ("Oj_Sales/pipeline.yml", here(PIPELINE), "oj-sales-score"),
         ("doc.yml", format!("name: nightly\n{}", here(PIPELINE)), "nightly-score"),
-        ("3b_sales_of_every_shop_there_is/pipeline.yml", here(PIPELINE), "job-3b-sales-of-every-shop-score"),
-        ("a-rather-long-name-of-a-document.yml", here(PIPELINE), "a-rather-long-name-of-a-do-score"),
+        ("3b_sales_of_every_shop_there_is/pipeline.yml", here(PIPELINE), "job-3b-sales-of-every-score-1ee6"),
+        ("a-rather-long-name-of-a-document.yml", here(PIPELINE), "a-rather-long-name-of-score-2ca0"),
     ] {
         assert_eq!(job(file, &text), expected);
     }

@@ -135,9 +135,9 @@ def load(entry):
 def _polars(table, about):
     import polars
 
-    from gristmill.stored_tables import with_common_types
+    from gristmill.stored_tables import with_plain_scales
 
-    return polars.from_arrow(with_common_types(_parsed(table, about)))
+    return polars.from_arrow(with_plain_scales(_parsed(table, about)))
 
 
 def _parsed(table, about):

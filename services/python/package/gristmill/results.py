@@ -20,6 +20,9 @@ ROWS_OF = {
 """How a table of each library becomes a list of rows, for messages."""
 PERIOD = "gristmill.period"
 """Key of what an output says for pandas about a column of texts of periods: their type."""
+POSITIONS = "gristmill.positions"
+"""Key of what a mini-batch says for pandas about an index that counts rows: ``on`` from those of the mini-batch before,
+or ``anew`` from 0, as that of a frame which the function has made."""
 TEXT_CHARACTERS_MAX = 200
 """Of a text that is shown; a script may return a whole document."""
 

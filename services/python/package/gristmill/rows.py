@@ -19,7 +19,7 @@ from gristmill.delimited import DelimitedFrames, column_names, encode
 from gristmill.errors import valid_text
 from gristmill.json_lines import Unwritable, illegal_value, json_default, json_line
 from gristmill.missing import is_missing
-from gristmill.results import PERIOD, ArrowRows
+from gristmill.results import PERIOD, POSITIONS, ArrowRows
 
 
 class RowsError(Exception):
@@ -67,6 +67,8 @@ class Tables:
         self._known = {}
         self.keeps_index = False
         """Whether an index of numbers without a name is kept, too: that of the argument of ``run`` was one."""
+        self.counted = None
+        """The index of the argument of ``run``, if that is of a DataFrame in memory whose index counts its rows."""
         self.loses_empty_rows = False
         """Whether the file lacks rows without columns if no row has any. Whether one does, the reducer sees."""
 
@@ -126,8 +128,17 @@ class Tables:
         known = None
         if index is not None or self._is_remarkable(frame):
             known = self._pandas_metadata(frame, index is not None)
+        if index is None and self.counted is not None:
+            index, known = self._numbers(frame, known)
         if index is not None:
-            names += index_names(frame.index, names)
+            levels = index_names(frame.index, names)
+            taken = [name for name in levels if name in names]
+            if taken:
+                raise RowsError(
+                    f"the DataFrame that run() returned has a column {taken[0]!r}, which is the name of a level of its "
+                    "index as well: rename the column"
+                )
+            names += levels
             columns = [*columns, *map(foreign_column, index)]
         try:
             return _native.table_of_frame(names, columns, len(frame), known), None
@@ -152,6 +163,19 @@ class Tables:
         if not says_more_than_positions(index) and (counts_rows(index) or not self.keeps_index):
             return None
         return [index.get_level_values(level).to_series() for level in range(index.nlevels)]
+
+    def _numbers(self, frame, known):
+        """Returns the numbers that label the rows of a frame, and what pandas writes about it. Whether they say more
+        than the positions of the rows, as after a filter, only the reducer sees, which knows all mini-batches."""
+        described = self._pandas_metadata(frame, True)
+        if described is None:
+            return None, known
+        begins = counts_rows(frame.index)
+        is_first = is_range(self.counted) and self.counted.start == 0
+        if begins or not len(frame) or frame.index.equals(self.counted):
+            counts = "anew" if begins and len(frame) and not is_first else "on"
+            described = f'{described[:-1]}, "{POSITIONS}": "{counts}"}}'
+        return [frame.index.to_series()], described
 
     def _is_remarkable(self, frame):
         """Returns whether a reader with pandas would make another frame of the columns alone."""
@@ -273,13 +297,25 @@ def arrow_of(table):
 def arrow_stream(table):
     import pyarrow
 
-    from gristmill.stored_tables import with_common_types
+    from gristmill.stored_tables import with_plain_scales
 
-    table = with_common_types(table)
+    table = _with_booleans(with_plain_scales(table))
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write(table)
     return sink.getvalue().to_pybytes()
+
+
+def _with_booleans(table):
+    """Returns a table with ``bool`` in place of ``bool8``, which is another layout of the same values."""
+    import pyarrow
+
+    for position, field in enumerate(table.schema):
+        if getattr(field.type, "extension_name", None) == "arrow.bool8":
+            chunks = [chunk.storage for chunk in table.column(position).chunks]
+            column = pyarrow.chunked_array(chunks, field.type.storage_type).cast(pyarrow.bool_())
+            table = table.set_column(position, field.with_type(pyarrow.bool_()), column)
+    return table
 
 
 def polars_stream(frame):

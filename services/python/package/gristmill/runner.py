@@ -398,6 +398,8 @@ class Process:
             frame, has_labels = pandas_frame(table, rows, functions.wants_pandas == "memory")
             if isinstance(self._formatter, Tables):
                 self._formatter.keeps_index = has_labels
+                is_counted = functions.wants_pandas == "memory" and not has_labels and self._checks is None
+                self._formatter.counted = frame.index if is_counted else None
             return frame
         from gristmill.tables import frame_of
 

@@ -36,22 +36,16 @@ def stored(table: Any) -> Any:
     return pyarrow.table(columns, names=table.column_names, metadata=metadata)
 
 
-def with_common_types(table: Any) -> Any:
-    """Returns a table without types that Parquet and Polars lack, with the same values: decimals with a negative scale
-    get the scale 0, and ``bool8`` becomes ``bool``."""
+def with_plain_scales(table: Any) -> Any:
+    """Returns a table with the scale 0 for columns of decimals with a negative one, which Parquet and Polars lack. The
+    values stay."""
     import pyarrow
 
     for position, field in enumerate(table.schema):
-        column = table.column(position)
         if pyarrow.types.is_decimal(field.type) and field.type.scale < 0:
             digits = field.type.precision - field.type.scale
             kind = pyarrow.decimal128(digits, 0) if digits <= 38 else pyarrow.decimal256(min(digits, 76), 0)
-        elif getattr(field.type, "extension_name", None) == "arrow.bool8":
-            column = pyarrow.chunked_array([chunk.storage for chunk in column.chunks], field.type.storage_type)
-            kind = pyarrow.bool_()
-        else:
-            continue
-        table = table.set_column(position, field.with_type(kind), column.cast(kind))
+            table = table.set_column(position, field.with_type(kind), table.column(position).cast(kind))
     return table
 
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::ipc::reader::StreamReader;
 use protocol::instant::Precision;
 use protocol::{
@@ -143,7 +143,12 @@ impl Table {
             });
             read.with_context(|| rows_of(mini_batch))
         })?;
-        let Survey { mut names, known, mut columns, shape, frames, .. } = survey;
+        let Survey { mut names, known, mut columns, shape, mut frames, .. } = survey;
+        if let Some(index) = frames.counted().map(str::to_owned)
+            && !counts_rows(rows, &index)?
+        {
+            frames.keep_labels();
+        }
         let shape = shape.unwrap_or(RowShape::Record);
         if shape == RowShape::Missing {
             names.push("value".to_owned());
@@ -167,6 +172,7 @@ impl Table {
             if conflicts.are_json && has_json_part(field.data_type()) { json_field(name) } else { field }
         };
         let mut fields: Vec<Field> = names.iter().zip(&columns).map(field).collect();
+        fields.retain(|field| !frames.left_out().contains(field.name()));
         for (position, ResultColumn { name, kind, .. }) in declared.iter().enumerate() {
             let found = fields.iter().position(|field| field.name() == name).map(|found| fields.remove(found));
             let found = found.unwrap_or_else(|| Field::new(name, DataType::Utf8, true));
@@ -241,6 +247,30 @@ fn observe(
         })
         .with_context(|| rows_of(mini_batch))
     })
+}
+
+/// Returns whether a column has the numbers 0, 1, 2, … over all mini-batches.
+fn counts_rows(rows: &mut dyn InOrder, column: &str) -> anyhow::Result<bool> {
+    let (mut next, mut counts) = (0, true);
+    rows.for_each(&mut |mini_batch, rows, joined| {
+        for_each_stream(rows, joined, |stream| {
+            for batch in stream {
+                let batch = batch?;
+                let Some(numbers) = batch.column_by_name(column) else {
+                    counts &= batch.num_rows() == 0;
+                    continue;
+                };
+                let numbers = cast(numbers, &DataType::Int64)?;
+                for number in numbers.as_primitive::<Int64Type>() {
+                    counts &= number == Some(next);
+                    next += 1;
+                }
+            }
+            Ok(())
+        })
+        .with_context(|| rows_of(mini_batch))
+    })?;
+    Ok(counts)
 }
 
 /// Returns the precision of each column of times.

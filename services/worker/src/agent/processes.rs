@@ -118,7 +118,7 @@ impl Executor {
     fn link_model(&self) -> anyhow::Result<()> {
         let spec = &self.agent.spec;
         match spec.side_inputs.get(MODEL).filter(|_| !spec.model.is_empty()) {
-            Some(model) => scratch::link(&self.model_folder(), &spec.model, model.as_path()),
+            Some(model) => scratch::link_model(&self.model_folder(), &spec.model, model.as_path()),
             None => Ok(()),
         }
     }

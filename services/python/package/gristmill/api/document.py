@@ -20,6 +20,12 @@ OTHER_WORDS = {
     **dict.fromkeys(("num_gpus",), "gpus"),
 }
 """What other libraries call keywords."""
+OF_FILES = {
+    **{name: name for name in ("sep", "names", "usecols", "dtype", "skiprows", "nrows", "encoding", "parse_dates")},
+    **{name: name for name in ("header", "dayfirst", "partition_format", "support_multi_line", "on_type_mismatch")},
+    **{"delimiter": "sep", "columns": "usecols", "types": "dtype", "dtypes": "dtype", "skip_rows": "skiprows"},
+}
+"""Keywords that belong to the functions which describe files, and what these call them."""
 TAKERS = {"records": None, "frame_rows": "pandas"}
 """Forms whose inputs ``stored_table`` writes as it does for another one."""
 LONG_SECONDS = 86_400
@@ -52,6 +58,11 @@ def document_of(
     for keyword in settings:
         if keyword in OTHER_WORDS:
             raise TypeError(f"{keyword}: gristmill calls it {OTHER_WORDS[keyword]}")
+        if keyword in OF_FILES:
+            raise TypeError(
+                f"{keyword} says how files are read: pass inputs=gristmill.read_csv(…, {OF_FILES[keyword]}=…), or "
+                "read_json or read_parquet"
+            )
     is_script = isinstance(what, (str, os.PathLike))
     if not is_script:
         functions.check(what, init, each)

@@ -163,7 +163,7 @@ def stored_table(value: Any, taker: str | None) -> Any:
     :param taker: what gets the table: a function over ``pandas``, ``polars``, ``pyarrow``, or a form of a column;
         ``None``: a script. Only the file for a function says how its columns were before.
     """
-    from gristmill.stored_tables import stored, table_of_frame, with_common_types
+    from gristmill.stored_tables import stored, table_of_frame, with_plain_scales
 
     pyarrow = _pyarrow()
     if taker == "array":
@@ -184,10 +184,10 @@ def stored_table(value: Any, taker: str | None) -> Any:
     elif taker == "pandas":
         table = table_of_frame(value)
     elif taker is None:
-        return with_common_types(_columns_of_frame(value))
+        return with_plain_scales(_columns_of_frame(value))
     else:
         table = _converted(value, keeps_index=taker == "pyarrow")
-    return with_common_types(table) if taker is None else stored(table)
+    return with_plain_scales(table) if taker is None else stored(table)
 
 
 def _columns_of_frame(frame: Any) -> Any:

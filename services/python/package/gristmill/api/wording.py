@@ -56,6 +56,9 @@ class Wording:
         text = TYPE_OF_COLUMN.sub(_type_of_column, text)
         text = SETTING.sub(_setting, text)
         text = NEW_OUTPUT.sub("", NEW_FUNCTION.sub("the function has changed", text)).replace("because , ", "because ")
+        text = text.replace(
+            "set `partition_format`", "use gristmill.read_csv(…, partition_format=…), or another read function,"
+        )
         text = text.replace("the value of inputs has changed", "the inputs have changed")
         text = RETRY.sub(lambda match: f'`gristmill.attach("{match["job"]}").retry()`', text)
         return STORED.sub(_place, text)

@@ -139,8 +139,9 @@ class Datastore:
     def _folder(self, action, relative):
         if "://" in self._root:
             raise NotImplementedError(
-                f"Datastore.{action}: {self.name} is at {self._root}, which a script cannot reach: make it an input or "
-                "the output of the job"
+                f"Datastore.{action}: {self.name} is at {self._root}, which only jobs reach: make it an input or the "
+                "output of the job, or name a folder with the same files below [azureml.datastores] in "
+                f'gristmill.toml: {self.name} = "FOLDER"'
             )
         return os.path.join(self._root, (relative or "").lstrip("/"))
 

@@ -82,7 +82,8 @@ class Model:
         named = names.model(model_name, version)
         if named is not None and "://" in named:
             raise NotImplementedError(
-                f"model {model_name} is at {named}, which a script cannot reach: make it a side input of the job"
+                f"model {model_name} is at {named}, which only jobs reach: make it a side input of the job, or name a "
+                f'copy below [azureml.models] in gristmill.toml: {model_name} = "PATH"'
             )
         elsewhere = [] if named is None else [named]
         elsewhere += [] if version is not None else _places_without_versions(model_name)
