@@ -24,7 +24,7 @@ use crate::ledger::Ledger;
 use crate::presence::Moment;
 use crate::receive::{Received, receive_all, received};
 use crate::rejects::RejectIndex;
-use crate::reports::Reports;
+use crate::reports::{Before, Reports};
 use crate::speculation::Speculation;
 use crate::starts::FailedStarts;
 use crate::{Options, Peers, Tally};
@@ -34,15 +34,6 @@ use crate::{Options, Peers, Tally};
 const MESSAGES_MAX: usize = 64;
 /// Receives that may wait while a segment is committed.
 const RECEIVES_AHEAD_MAX: usize = 2;
-
-/// What was done when a reducer opened a job.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Before {
-    /// Mini-batches that had ended.
-    pub ended: u64,
-    /// How long other reducers had served the job since it was started or reopened.
-    pub elapsed: Duration,
-}
 
 /// Commits the results of one job, and ends it.
 #[derive(Debug)]

@@ -24,7 +24,6 @@ use tokio::task::JoinHandle;
 
 use crate::batch::{Batch, Event, Unreadable};
 use crate::failures::{error_sentence, one_line};
-use crate::job::Before;
 use crate::stalls::describe;
 use crate::words::{counted, sentence};
 use crate::{Options, Tally};
@@ -40,6 +39,15 @@ const UNREADABLE_MAX: usize = 16;
 
 /// Segments that are or wait to be written.
 const SEGMENTS_BEHIND_MAX: usize = 2;
+
+/// What was done when a reducer opened a job.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Before {
+    /// Mini-batches that had ended.
+    pub ended: u64,
+    /// How long other reducers had served the job since it was started or reopened.
+    pub elapsed: Duration,
+}
 
 /// The reports of one job.
 #[derive(Debug)]

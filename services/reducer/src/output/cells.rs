@@ -11,7 +11,7 @@ use arrow::array::{
     OffsetSizeTrait, PrimitiveArray, UnionArray,
 };
 use arrow::buffer::NullBuffer;
-use arrow::compute::{cast, cast_with_options};
+use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{self as types, ArrowPrimitiveType, DataType, Field, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -22,9 +22,11 @@ use protocol::json::push_string;
 use protocol::number::{Float, Integer, PYTHON_POSITIONAL, push_float, push_integer};
 use protocol::{ABSENT, EXTENSION_NAME, JSON_EXTENSION, UUID_EXTENSION};
 
-use super::conform::EXACT;
 use super::fractions;
 use super::observed::{per_second, without_encoding};
+
+/// A value that does not fit is an error.
+pub(super) const EXACT: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
 
 /// How numbers that JSON lacks are written.
 #[derive(Clone, Copy, Debug)]

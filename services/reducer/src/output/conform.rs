@@ -8,16 +8,12 @@ use arrow::array::{
     OffsetSizeTrait, StructArray, new_empty_array, new_null_array,
 };
 use arrow::buffer::OffsetBuffer;
-use arrow::compute::{CastOptions, cast_with_options, interleave, nullif};
+use arrow::compute::{cast_with_options, interleave, nullif};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
-use arrow::util::display::FormatOptions;
 use protocol::{EXTENSION_NAME, JSON_EXTENSION};
 
-use super::cells::{Json, cells};
+use super::cells::{EXACT, Json, cells};
 use super::observed::without_encoding;
-
-/// A value that does not fit is an error.
-pub(super) const EXACT: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
 
 /// Returns the array in the type of a column of the file. Fails if a value does not fit: it must not become a missing
 /// value. `from`: the field of the array.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use protocol::{JobResult, JobState, Waiting};
 
+use super::Before;
 use crate::failures::EXAMPLES_MAX;
-use crate::job::Before;
 use crate::stalls::describe;
 use crate::words::{counted, kept, sentence};
 use crate::{Failures, Tally};
