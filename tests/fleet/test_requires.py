@@ -92,9 +92,9 @@ def test_worker_is_listed_while_it_runs(workplace, sqlite):
     offers = workplace.folder / sqlite.prefix / "store/workers"
     variable = "zone=a, gpu_model=H200"
     running = sqlite.worker("--label", "zone=b", "--node", "one", GRISTMILL_LABELS=variable)
-    offer = json.loads(wait_until(lambda: (offers / "one").exists() and (offers / "one").read_text(), "the entry"))
-    assert offer["labels"] == {"zone": "b", "gpu_model": "H200"}, "the flag takes precedence"
-    assert offer["processors"] > 0 and offer["memory"] > 0, offer
+    state = json.loads(wait_until(lambda: (offers / "one").exists() and (offers / "one").read_text(), "the entry"))
+    assert state["offer"]["labels"] == {"zone": "b", "gpu_model": "H200"}, "the flag takes precedence"
+    assert state["offer"]["processors"] > 0 and state["offer"]["memory"] > 0, state
     running.process.terminate()
     ended = running.wait()
     assert ended.exit_status == 0, str(ended)
