@@ -185,7 +185,7 @@ def test_jobs_take_turns_on_the_gpu(workplace, sqlite):
     sqlite.worker("--node", "here", "--process-count", 1)
     offered = workplace.folder / sqlite.prefix / "store/workers/here"
     wait_until(offered.exists, "the entry of the worker")
-    assert json.loads(offered.read_text())["gpus"] == gpus
+    assert json.loads(offered.read_text())["offer"]["gpus"] == gpus
     too_many = workplace.job_of_its_own("third", 1, COMPUTES, requires={"gpus": gpus + 1})
     warning = sqlite.command("enqueue", too_many.file, expect=0).stderr
     assert f"the job requires {gpus + 1}" in warning, warning
