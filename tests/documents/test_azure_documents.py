@@ -392,6 +392,13 @@ def test_default_folder_of_an_output_is_empty_when_a_job_begins_anew(workplace):
     assert sorted(path.name for path in kept.iterdir()) == ["1.csv", "2.csv", "of the first run"]
     run(workplace, "doc.yml", "--fresh")
     assert sorted(path.name for path in kept.iterdir()) == ["1.csv", "2.csv"], "one run is kept"
+    # A folder that the document names belongs to its author, wherever it is.
+    workplace.write({"doc.yml": TRAINS.replace("models: {type", "models: {path: doc-output/named, type")})
+    named = workplace.folder / "doc-output/named"
+    named.mkdir()
+    (named / "of the author").touch()
+    run(workplace, "doc.yml")
+    assert sorted(path.name for path in named.iterdir()) == ["1.csv", "2.csv", "of the author"]
 
 
 def test_examples_run(workplace):

@@ -11,14 +11,18 @@ use protocol::{ItemPath, JobSpec};
 
 use crate::{Events, Notice};
 
-/// Moves the files of an earlier run out of these folders, in place of those of the run before it.
+/// Empties these folders: moves each with the files of an earlier run beside itself, in place of those of the run before it.
+/// The caller has made sure that no open job writes them.
 pub fn set_aside(folders: &[PathBuf], events: &Events) -> Result<()> {
     for folder in folders {
         let has_files = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
         let Some(name) = folder.file_name().filter(|_| has_files) else { continue };
-        let to = folder.with_file_name(format!("{}.before", name.display()));
+        let mut before = name.to_owned();
+        before.push(".before");
+        let to = folder.with_file_name(before);
         let _ = std::fs::remove_dir_all(&to);
-        std::fs::rename(folder, &to).with_context(|| format!("move {} to {}", folder.display(), to.display()))?;
+        let moved = std::fs::rename(folder, &to).and_then(|()| std::fs::create_dir(folder));
+        moved.with_context(|| format!("move the files in {} to {}", folder.display(), to.display()))?;
         events.notice(Notice::SetAside { folder: folder.clone(), to });
     }
     Ok(())

@@ -95,7 +95,6 @@ impl Engine {
             }
         };
         own_paths(&mut spec);
-        set_aside(&parsed.own_folders, events)?;
         let job = store.job(&spec.job_id);
         let is_here = target.is_on_this_machine(self.settings())?;
         let given = spec.inputs.clone();
@@ -113,6 +112,7 @@ impl Engine {
         }
         make_output_folder(&spec)?;
         check_writers(&spec, &store, target).await?;
+        set_aside(&parsed.own_folders, events)?;
         for _ in 0..SENDS_MAX {
             send_snapshots(&mut spec, &store, self.home(), address, events).await?;
             // No later job reuses one whose script changed while it was packed.

@@ -122,10 +122,7 @@ pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static 
     }
     match text("type") {
         Some("pipeline") if is_deployment => {
-            let component = match text("component") {
-                Some(component) => format!(", {component}"),
-                None => String::new(),
-            };
+            let component = text("component").map_or_else(String::new, |component| format!(", {component}"));
             let message = "this is a deployment of a pipeline component; run the document of that component";
             refused("type", format!("{message}{component}"))
         }

@@ -205,7 +205,8 @@ impl Reader<'_> {
         let is_command = raw.kind == StepKind::Command;
         let run_paths = scope.outputs.values().map(Target::path).filter(|path| path.contains(RUN_ID));
         let run_paths = run_paths.map(|path| self.written(&path)).collect();
-        steps.push(Step { name, entries: job.0, needs, made_earlier, assets, run_paths, is_command });
+        let default_folders = scope.default_folders();
+        steps.push(Step { name, entries: job.0, needs, made_earlier, assets, default_folders, run_paths, is_command });
         Made { outputs: scope.outputs, is_partial: false }
     }
 

@@ -236,6 +236,13 @@ impl<'a> Scope<'a> {
         self.outputs.values().filter_map(Target::asset).collect()
     }
 
+    /// Returns the folders of outputs for which the document names none. The file of appended rows is not among them.
+    pub fn default_folders(&self) -> Vec<PathBuf> {
+        let others = self.outputs.iter().filter(|(name, _)| self.appended.as_ref() != Some(name));
+        let folders = others.filter(|(_, target)| !target.is_given).map(|(_, target)| &target.folder);
+        folders.map(PathBuf::from).collect()
+    }
+
     /// Returns the steps whose outputs this one reads, and the paths that they make.
     pub fn made_by_others(&self) -> Vec<(String, PathBuf)> {
         let own = self

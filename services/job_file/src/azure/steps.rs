@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use protocol::ItemPath;
+use protocol::JobSpec;
 
 use super::document_keys;
 use super::kind::{self, DocumentKind};
 use super::reader::{JobFile, Reader, job_name};
 use super::register::Asset;
-use super::scope::Around;
+use super::scope::{Around, Scope};
 use super::wishes::Wishes;
 use crate::load::{Surroundings, read_step};
 use crate::problem::shown;
@@ -30,6 +30,8 @@ pub struct Step {
     pub(super) made_earlier: Vec<PathBuf>,
     /// What is registered once it has completed.
     pub assets: Vec<Asset>,
+    /// The folders of its outputs for which the document names none.
+    pub(super) default_folders: Vec<PathBuf>,
     /// The paths with `{run-id}` that it writes, as job files write them.
     pub(super) run_paths: Vec<String>,
     /// It runs a command on this machine.
@@ -38,9 +40,11 @@ pub struct Step {
 
 impl Step {
     /// The only step of a document.
-    fn alone(name: String, job: JobFile, assets: Vec<Asset>) -> Self {
+    fn alone(name: String, job: JobFile, scope: Option<&Scope<'_>>) -> Self {
         let (needs, made_earlier, run_paths) = Default::default();
-        Self { name, entries: job.0, needs, made_earlier, assets, run_paths, is_command: false }
+        let (assets, default_folders) =
+            scope.map(|scope| (scope.assets(), scope.default_folders())).unwrap_or_default();
+        Self { name, entries: job.0, needs, made_earlier, assets, default_folders, run_paths, is_command: false }
     }
 }
 
@@ -124,10 +128,15 @@ impl Steps {
         let parsed = self.load_into(&step, context, &problems);
         let warnings = problems.finish()?;
         let parsed = parsed.expect("a job file without mistakes gives a job");
-        let folders = parsed.spec.outputs.values().filter(|folder| !folder.is_url());
-        let own = folders.map(ItemPath::as_path).filter(|folder| folder.starts_with(&self.outputs));
-        let own_folders = own.map(Path::to_owned).collect();
+        let own_folders = self.own_folders(&step, &parsed.spec);
         Ok(Parsed { warnings, assets: step.assets, own_folders, ..parsed })
+    }
+
+    /// Returns the folders that only the jobs of this step write.
+    fn own_folders(&self, step: &Step, spec: &JobSpec) -> Vec<PathBuf> {
+        let is_written = |folder: &&PathBuf| spec.outputs.values().any(|output| output.as_path() == folder.as_path());
+        let writers = |folder: &PathBuf| self.steps.iter().filter(|step| step.default_folders.contains(folder)).count();
+        step.default_folders.iter().filter(is_written).filter(|folder| writers(folder) == 1).cloned().collect()
     }
 
     fn load_into(&self, step: &Step, context: &Context, problems: &Problems) -> Option<Parsed> {
@@ -212,7 +221,7 @@ fn translate(
         DocumentKind::Pipeline => reader.pipeline(entries, stem),
         DocumentKind::Deployment => {
             let (name, job) = reader.deployment(entries, stem);
-            vec![Step::alone(name, job, Vec::new())]
+            vec![Step::alone(name, job, None)]
         }
         DocumentKind::Parallel => {
             let name = find(&entries, "name").map_or(stem, Node::written).to_owned();
@@ -229,7 +238,7 @@ fn translate(
                 takes_wishes: true,
             };
             let (job, scope) = reader.parallel(&layers, &around);
-            vec![Step::alone(name.clone(), job, scope.assets())]
+            vec![Step::alone(name.clone(), job, Some(&scope))]
         }
     };
     if let Some(sentence) = reader.without.borrow().sentence() {
