@@ -377,6 +377,9 @@ def test_labels_that_pandas_cannot_read_are_texts_with_a_warning(home):
     with pytest.warns(UserWarning, match="pandas cannot read the labels of the columns that it wrote"):
         found = job.to_pandas()
     assert found.to_dict("list") == {"2020-01-01": [1], "2020-01-02": [2]}
+    job = gristmill.run(lambda _: days.astype("int64[pyarrow]"), [1], progress=False)
+    with pytest.warns(UserWarning, match="pandas cannot read the labels of the columns that it wrote"):
+        assert job.to_pandas().to_dict("list") == {"2020-01-01": [1], "2020-01-02": [2]}
     twice = pandas.DataFrame({"v": [1]}, index=pandas.MultiIndex.from_tuples([(1, 2)], names=["k", "k"]))
     with pytest.raises(gristmill.JobFailed, match="several levels of its index with one name"):
         gristmill.run(lambda _: twice, [1], progress=False)

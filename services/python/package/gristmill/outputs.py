@@ -72,6 +72,11 @@ def _known_of(table):
     return json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
 
 
+def _with_known(table, known):
+    """Returns the table with another description by pandas."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), b"pandas": json.dumps(known).encode()})
+
+
 def _frame_of(table):
     """Returns a table as a DataFrame with the labels, the index and the types that its metadata describe."""
     import pandas
@@ -86,11 +91,9 @@ def _frame_of(table):
         for name, dtype in dtypes.items()
         if dtype.endswith("[pyarrow]") and name in table.column_names and name not in index
     }
-    if of_arrow:
-        table = _without_columns(table, known, of_arrow)
     labels = [level.get("pandas_type") for level in known.get("column_indexes", ())]
     try:
-        frame = table.to_pandas()
+        frame = _without_columns(table, known, of_arrow).to_pandas()
     except Exception as error:
         return _frame_without_labels(table, known, error)
     if labels == ["bool"]:
@@ -111,21 +114,21 @@ def _without_columns(table, known, names):
     and cannot read."""
     import pyarrow
 
+    if not names:
+        return table
     for column in known["columns"]:
         if column["field_name"] in names:
             column.update(numpy_type="object", pandas_type="empty")
     for position, name in enumerate(table.column_names):
         if name in names:
             table = table.set_column(position, name, pyarrow.nulls(table.num_rows))
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), b"pandas": json.dumps(known).encode()})
+    return _with_known(table, known)
 
 
 def _frame_without_labels(table, known, error):
     """Returns a table as a DataFrame although pandas cannot read all that it has written about labels and types."""
-    with_types = json.dumps({**known, "column_indexes": []}).encode()
-    metadata = {**(table.schema.metadata or {}), b"pandas": with_types}
     try:
-        frame, lost = table.replace_schema_metadata(metadata).to_pandas(), "labels of the columns"
+        frame, lost = _with_known(table, {**known, "column_indexes": []}).to_pandas(), "labels of the columns"
     except Exception:
         frame, lost = table.replace_schema_metadata(None).to_pandas(), "labels and types"
     warnings.warn(
@@ -158,7 +161,7 @@ def _with_periods(table, known, dtypes):
         else:
             table = table.set_column(position, field.name, numbers)
         columns[field.name].update(numpy_type=dtypes[field.name], pandas_type="object", metadata=None)
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), b"pandas": json.dumps(known).encode()})
+    return _with_known(table, known)
 
 
 def _numbers_of_periods(texts, dtype):

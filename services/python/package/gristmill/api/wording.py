@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 
-OF_DATES = re.compile(
-    r"`columns` makes it timestamp(_day_first)?: (?P<else>[^;]*?)"
-    r"set columns: \{(?P<name>\"[^\"]*\"|'[^']*'|[^:{}]+): string\}"
-)
-"""What to do about values of a column of dates that are none."""
-TYPE_OF_COLUMN = re.compile(r"columns: \{(?P<name>\"[^\"]*\"|'[^']*'|[^:{}]+): (?P<type>\w+)\}")
+NAME = r"(?P<name>\"[^\"]*\"|'[^']*'|[^:{}]+)"
+"""The name of a column as a key, perhaps in quotes."""
+OF_DATES = re.compile(rf"`columns` makes it timestamp(_day_first)?: (?P<else>[^;]*?)set columns: \{{{NAME}: string\}}")
+"""The remedy for values that do not fit a column of dates."""
+TYPE_OF_COLUMN = re.compile(rf"columns: \{{{NAME}: (?P<type>\w+)\}}")
 """The type of a column, as a job file sets it."""
 KEYS = (
     *("delimiter", "encoding", "error_threshold", "header", "infer_column_types", "isolate", "isolate_items_max"),
@@ -71,13 +70,17 @@ def _place(match: re.Match[str]) -> str:
     return f"item {int(match['line']) - 1} of inputs" if match["line"] else "inputs"
 
 
+def _quoted(name: str) -> str:
+    """Returns the name of a column in double quotes."""
+    return f'"{name.strip(chr(34) + chr(39))}"'
+
+
 def _out_of_dates(match: re.Match[str]) -> str:
-    name = match["name"].strip(chr(34) + chr(39))
-    return f'`parse_dates` makes it a time: {match["else"]}leave "{name}" out of parse_dates'
+    return f"`parse_dates` makes it a time: {match['else']}leave {_quoted(match['name'])} out of parse_dates"
 
 
 def _type_of_column(match: re.Match[str]) -> str:
-    name = f'"{match["name"].strip(chr(34) + chr(39))}"'
+    name = _quoted(match["name"])
     if match["type"] in DATES:
         return DATES[match["type"]].format(name)
     return f'dtype={{{name}: "{match["type"]}"}}'
