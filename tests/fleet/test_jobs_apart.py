@@ -104,6 +104,19 @@ SPIES = """
 
 
 @contextmanager
+def commands_through(workplace: Workplace, become: str, umask: str) -> Iterator[None]:
+    """Commands run through another command, which changes their user or rights."""
+    script = workplace.folder / "through"
+    script.write_text(f'#!/bin/sh\numask {umask}\nexec {become} {workplace.executable} "$@"\n')
+    script.chmod(0o755)
+    usual, workplace.executable = workplace.executable, script
+    try:
+        yield
+    finally:
+        workplace.executable = usual
+
+
+@contextmanager
 def without_root(workplace: Workplace, user: int = 10001) -> Iterator[None]:
     """Commands run as another user, unless the tests do. It reads the files of these tests wherever they are; it
     writes only what belongs to it, or what belongs to all."""
@@ -113,14 +126,8 @@ def without_root(workplace: Workplace, user: int = 10001) -> Iterator[None]:
     subprocess.run(["chown", "-R", str(user), workplace.folder], check=True)
     reads = "-all,+dac_read_search"
     become = f"setpriv --reuid {user} --regid {user} --clear-groups --inh-caps {reads} --ambient-caps {reads}"
-    script = workplace.folder / "without-root"
-    script.write_text(f'#!/bin/sh\numask 0\nexec {become} {workplace.executable} "$@"\n')
-    script.chmod(0o755)
-    usual, workplace.executable = workplace.executable, script
-    try:
+    with commands_through(workplace, become, "0"):
         yield
-    finally:
-        workplace.executable = usual
 
 
 def test_script_finds_no_secret_of_its_worker(workplace, sqlite):
@@ -265,14 +272,8 @@ def with_rights_of_the_unit(workplace: Workplace) -> Iterator[None]:
     assert "NoNewPrivileges=yes" in unit
     kept = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities.split())
     become = f"setpriv --bounding-set -all,{kept} --inh-caps=-all --no-new-privs"
-    script = workplace.folder / "with-rights-of-the-unit"
-    script.write_text(f'#!/bin/sh\numask {umask}\nexec {become} {workplace.executable} "$@"\n')
-    script.chmod(0o755)
-    usual, workplace.executable = workplace.executable, script
-    try:
+    with commands_through(workplace, become, umask):
         yield
-    finally:
-        workplace.executable = usual
 
 
 @pytest.mark.parametrize("rights", [nullcontext, with_rights_of_the_unit])

@@ -119,8 +119,8 @@ def test_dead_letters_are_sent_again_or_deleted(workplace, target):
 
 
 def test_role_says_that_it_has_created_the_queues(workplace, rabbitmq):
-    """A mistyped prefix makes another target, with a worker that nobody gives work."""
-    said = "the broker had no queues of this target, and has them now; if others use the target, check its prefix"
+    """A mistyped prefix names another target, whose worker never gets a job."""
+    said = "created the queues of this target, which did not exist; if other workers use the target, check its prefix"
     existing = rabbitmq.prefix
     rabbitmq.prefix = f"{existing}-mistyped"
     rabbitmq.write(queue=rabbitmq.settings["queue"].replace(existing, rabbitmq.prefix))

@@ -101,7 +101,7 @@ impl Watched {
     pub fn tell_where(&self) {
         if self.queues_are_new {
             life!(
-                "the broker had no queues of this target, and has them now; if others use the target, check its prefix"
+                "created the queues of this target, which did not exist; if other workers use the target, check its prefix"
             );
         }
         if let Some(address) = self.server {

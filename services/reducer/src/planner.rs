@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{Demand, JobSpec, NodeState, Quotas, Schedule};
+use protocol::{Demand, NodeState, Quotas, Schedule};
 use storage::{OpenJob, ScheduleFollower, TargetStore, WorkerWatch};
 use tokio::time::Instant;
 
@@ -32,7 +32,7 @@ pub struct Planner {
 /// A job, as the planner has read it.
 #[derive(Debug)]
 struct KnownJob {
-    /// When its marker was written last. Whoever changes what the job wants writes that anew.
+    /// When its marker was last written. A command that changes what the job wants writes the marker again.
     marked_at: DateTime<Utc>,
     demand: Demand,
 }
@@ -67,7 +67,7 @@ impl Planner {
         let demands: Vec<Demand> = self
             .jobs
             .values()
-            // A job whose plan nobody knows may have work.
+            // Without a known plan, the job may have work.
             .map(|job| Demand { unfinished: unfinished(&job.demand.job_id).unwrap_or(1), ..job.demand.clone() })
             .collect();
         let now = u64::try_from(self.target.now().timestamp_millis()).unwrap_or_default();
@@ -106,7 +106,7 @@ impl Planner {
         let Some((spec, at)) = described else { return Ok(None) };
         let priority = store.changed_priority().await?.unwrap_or(spec.priority);
         let enqueued_at = u64::try_from(at.timestamp_millis()).unwrap_or_default();
-        Ok(Some(Demand::of(&JobSpec { priority, ..spec }, priority, enqueued_at, 1)))
+        Ok(Some(Demand::of(&spec, priority, enqueued_at, 1)))
     }
 
     async fn read_quotas(&mut self) -> storage::Result<()> {
@@ -132,7 +132,7 @@ mod tests {
     use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
     use object_store::path::Path;
-    use protocol::{Offer, OwnerQuota, Priority, WaitsFor};
+    use protocol::{JobSpec, Offer, OwnerQuota, Priority, WaitsFor};
 
     use super::*;
 

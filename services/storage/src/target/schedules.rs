@@ -1,8 +1,8 @@
 //! The schedules of a target: which node works on which job, in `schedule/<number>`.
 //!
 //! Every reducer may compute the next schedule. Each is created if absent, so there is one of each number, and a reducer
-//! that loses a race follows the winner's. Readers ask for the number after the one they know; who has missed too many
-//! lists them.
+//! that loses a race follows the winner's. A reader asks for the number after the last one that it knows. A reader that has
+//! missed too many lists them.
 
 use std::time::Duration;
 
@@ -21,20 +21,6 @@ const KEPT: u64 = 64;
 const LIST_AFTER: Duration = Duration::from_secs(60);
 
 impl TargetStore {
-    /// Returns the last schedule. Before the first one, it has the number 0 and gives no job anything.
-    pub async fn last_schedule(&self) -> Result<Schedule> {
-        loop {
-            let last = self.last_schedule_number().await?;
-            if last == 0 {
-                return Ok(Schedule::default());
-            }
-            // It may have been removed since the listing.
-            if let Some(schedule) = self.schedule(last).await? {
-                return Ok(schedule);
-            }
-        }
-    }
-
     /// Returns a schedule by its number; `None`: it does not exist yet, or not any more.
     pub async fn schedule(&self, number: u64) -> Result<Option<Schedule>> {
         let name = schedule(number);
@@ -55,19 +41,6 @@ impl TargetStore {
             let _ = self.store.delete(&self.path(&schedule(old))).await;
         }
         Ok(commit)
-    }
-
-    /// Removes the old schedules that writers have left which were killed between two steps.
-    pub async fn remove_old_schedules(&self) -> Result<()> {
-        let numbers = self.schedule_numbers().await?;
-        let last = numbers.iter().max().copied().unwrap_or_default();
-        for number in numbers.into_iter().filter(|number| number + KEPT <= last) {
-            match self.store.delete(&self.path(&schedule(number))).await {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(Error::from_store(&self.name(&schedule(number)), error)),
-            }
-        }
-        Ok(())
     }
 
     async fn last_schedule_number(&self) -> Result<u64> {
@@ -176,12 +149,15 @@ mod tests {
     async fn one_of_two_writers_wins_and_the_other_finds_its_schedule() {
         let folder = tempfile::tempdir().expect("temporary folder");
         for target in targets(folder.path()).await {
-            assert_eq!(target.last_schedule().await.expect("readable"), Schedule::default());
+            let mut follower = ScheduleFollower::new(target.clone());
+            assert!(!follower.look().await.expect("readable"), "no schedule exists yet");
+            assert_eq!(follower.known(), &Schedule::default());
             assert_eq!(target.schedule(1).await.expect("readable"), None);
             assert_eq!(target.create_schedule(&numbered(1, "a")).await.expect("writable"), Commit::Committed);
             assert_eq!(target.create_schedule(&numbered(1, "b")).await.expect("writable"), Commit::Lost);
             assert_eq!(target.schedule(1).await.expect("readable"), Some(numbered(1, "a")));
-            assert_eq!(target.last_schedule().await.expect("readable"), numbered(1, "a"));
+            assert!(follower.look().await.expect("readable"));
+            assert_eq!(follower.known(), &numbered(1, "a"));
         }
     }
 
@@ -194,18 +170,13 @@ mod tests {
         let mut numbers = target.schedule_numbers().await.expect("readable");
         numbers.sort_unstable();
         assert_eq!(numbers, (4..=KEPT + 3).collect::<Vec<_>>());
-        // A writer was killed before it removed one.
-        target.create_schedule(&numbered(KEPT + 5, "a")).await.expect("writable");
-        target.remove_old_schedules().await.expect("removable");
-        let numbers = target.schedule_numbers().await.expect("readable");
-        assert!(numbers.iter().all(|number| *number > 5), "{numbers:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn follower_finds_each_last_schedule_and_the_last_one_if_it_was_away_for_long() {
         let target = TargetStore::new(Arc::new(InMemory::new()), ObjectPath::default());
         let mut follower = ScheduleFollower::new(target.clone());
-        assert!(!follower.look().await.expect("readable"), "there is none");
+        assert!(!follower.look().await.expect("readable"), "no schedule exists yet");
         for number in 1..=3 {
             target.create_schedule(&numbered(number, "a")).await.expect("writable");
         }
