@@ -392,6 +392,11 @@ def test_default_folder_of_an_output_is_empty_when_a_job_begins_anew(workplace):
     assert sorted(path.name for path in kept.iterdir()) == ["1.csv", "2.csv", "of the first run"]
     run(workplace, "doc.yml", "--fresh")
     assert sorted(path.name for path in kept.iterdir()) == ["1.csv", "2.csv"], "one run is kept"
+    shutil.rmtree(kept)
+    kept.write_text("a file of the author")
+    ended = workplace.command("run", "doc.yml", "--fresh")
+    assert f"cannot move the files of an earlier run from {models} to {kept}; move what is there away" in ended.stderr
+    assert sorted(path.name for path in models.iterdir()) == ["1.csv", "2.csv"] and kept.is_file()
     # A folder that the document names belongs to its author, wherever it is.
     workplace.write({"doc.yml": TRAINS.replace("models: {type", "models: {path: doc-output/named, type")})
     named = workplace.folder / "doc-output/named"

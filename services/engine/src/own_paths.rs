@@ -22,7 +22,12 @@ pub fn set_aside(folders: &[PathBuf], events: &Events) -> Result<()> {
         let to = folder.with_file_name(before);
         let _ = std::fs::remove_dir_all(&to);
         let moved = std::fs::rename(folder, &to).and_then(|()| std::fs::create_dir(folder));
-        moved.with_context(|| format!("move the files in {} to {}", folder.display(), to.display()))?;
+        moved.with_context(|| {
+            let (folder, to) = (folder.display(), to.display());
+            format!(
+                "cannot move the files of an earlier run from {folder} to {to}; move what is there away, then run again"
+            )
+        })?;
         events.notice(Notice::SetAside { folder: folder.clone(), to });
     }
     Ok(())
