@@ -27,6 +27,8 @@ use url::Url;
 
 use crate::clock::Clock;
 use crate::create::{Commit, create};
+use crate::folder::Folder;
+use crate::listing::Unnameable;
 use crate::snapshot::is_marked;
 use crate::upload::Upload;
 use crate::{Error, PlanComplete, Result, Stores};
@@ -62,7 +64,7 @@ pub struct JobStore {
 impl JobStore {
     /// Opens a job in a local folder, which must exist.
     pub fn local(folder: &Path) -> Result<Self> {
-        let store: Arc<dyn ObjectStore> = Arc::new(open_folder(folder)?);
+        let store: Arc<dyn ObjectStore> = Arc::new(Folder::new(open_folder(folder)?, Unnameable::default()));
         Ok(Self {
             commits: Arc::clone(&store),
             store,

@@ -35,6 +35,7 @@ mod clock;
 mod create;
 pub mod disk;
 mod error;
+mod folder;
 mod job_store;
 mod limit_book;
 mod listing;

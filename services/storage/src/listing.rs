@@ -1,4 +1,5 @@
-//! Leaves keys that no path can name out of the listings of S3: `jobs//x`, or one with a control character.
+//! Leaves keys that no path can name out of the listings of buckets and containers: `jobs//x`, or one with a control
+//! character. Folders are in `folder.rs`.
 //!
 //! Anybody who may write into a bucket can create such a key, and a page of a listing that holds one could not be read at
 //! all. A listing is changed before its reader sees it, and `doctor` names the keys.
@@ -15,6 +16,14 @@ use object_store::path::Path as ObjectPath;
 /// Keys that are kept for `doctor`.
 const NAMED_MAX: usize = 20;
 
+/// Tags of the entries of a listing, and of their names: of S3 and Google, and of Azure.
+const ENTRIES: [[&str; 4]; 4] = [
+    ["<Contents>", "</Contents>", "<Key>", "</Key>"],
+    ["<CommonPrefixes>", "</CommonPrefixes>", "<Prefix>", "</Prefix>"],
+    ["<Blob>", "</Blob>", "<Name>", "</Name>"],
+    ["<BlobPrefix>", "</BlobPrefix>", "<Name>", "</Name>"],
+];
+
 /// Keys that were left out, the first of them in the order of their names. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unnameable(Arc<Mutex<BTreeSet<String>>>);
@@ -24,7 +33,7 @@ impl Unnameable {
         self.0.lock().expect("no panic while it was held").iter().cloned().collect()
     }
 
-    fn add(&self, keys: impl IntoIterator<Item = String>) {
+    pub fn add(&self, keys: impl IntoIterator<Item = String>) {
         let mut known = self.0.lock().expect("no panic while it was held");
         known.extend(keys);
         while known.len() > NAMED_MAX {
@@ -33,7 +42,7 @@ impl Unnameable {
     }
 }
 
-/// A client of S3.
+/// A client of a store whose listings are XML.
 #[derive(Debug)]
 pub(crate) struct ListingClient {
     pub client: HttpClient,
@@ -43,7 +52,9 @@ pub(crate) struct ListingClient {
 #[async_trait]
 impl HttpService for ListingClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let is_listing = request.uri().query().is_some_and(|query| query.contains("list-type=2"));
+        // Of S3 and Google, and of Azure.
+        let is_listing = |query: &str| query.contains("list-type=2") || query.contains("comp=list");
+        let is_listing = request.uri().query().is_some_and(is_listing);
         let response = self.client.execute(request).await?;
         if !is_listing || !response.status().is_success() {
             return Ok(response);
@@ -59,10 +70,14 @@ impl HttpService for ListingClient {
 /// Returns the XML of a page without the keys and prefixes that no path can name, and these.
 fn nameable(body: Bytes) -> (Bytes, Vec<String>) {
     let Ok(text) = std::str::from_utf8(&body) else { return (body, Vec::new()) };
-    let (kept, mut left_out) = without_unnameable(text, ["<Contents>", "</Contents>"], ["<Key>", "</Key>"]);
-    let (kept, prefixes) =
-        without_unnameable(&kept, ["<CommonPrefixes>", "</CommonPrefixes>"], ["<Prefix>", "</Prefix>"]);
-    left_out.extend(prefixes);
+    let (mut kept, mut left_out) = (Cow::Borrowed(text), Vec::new());
+    for tags in ENTRIES {
+        let (without, names) = without_unnameable(&kept, tags);
+        left_out.extend(names);
+        if let Cow::Owned(without) = without {
+            kept = without.into();
+        }
+    }
     match left_out.is_empty() {
         true => (body, left_out),
         false => (kept.into_owned().into(), left_out),
@@ -71,11 +86,7 @@ fn nameable(body: Bytes) -> (Bytes, Vec<String>) {
 
 /// Returns the text without the entries between `open` and `close` whose name, inside `name` and `name_end`, no path can
 /// have, and these names. It copies only a text that has such an entry.
-fn without_unnameable<'a>(
-    text: &'a str,
-    [open, close]: [&str; 2],
-    [name, name_end]: [&str; 2],
-) -> (Cow<'a, str>, Vec<String>) {
+fn without_unnameable<'a>(text: &'a str, [open, close, name, name_end]: [&str; 4]) -> (Cow<'a, str>, Vec<String>) {
     let (mut kept, mut left_out) = (String::new(), Vec::new());
     let (mut copied, mut read) = (0, 0);
     while let Some(before) = text[read..].find(open) {
@@ -149,6 +160,21 @@ mod tests {
         let (kept, left_out) = nameable(page(&keys, &["jobs//", "jobs/a/"]).into());
         assert_eq!(kept, page(&["jobs/a", "jobs/z"], &["jobs/a/"]));
         assert_eq!(left_out, ["jobs//logs/x", "jobs/a\u{1}b", "jobs/../x", "jobs/\n", "jobs/\u{7f}", "jobs//"]);
+    }
+
+    #[test]
+    fn blobs_without_a_path_are_left_out() {
+        let page = |names: &[&str], prefixes: &[&str]| {
+            let blobs = names.iter().map(|name| format!("<Blob><Name>{name}</Name><Properties /></Blob>"));
+            let prefixes = prefixes.iter().map(|name| format!("<BlobPrefix><Name>{name}</Name></BlobPrefix>"));
+            format!(
+                "<EnumerationResults><Blobs>{}</Blobs></EnumerationResults>",
+                blobs.chain(prefixes).collect::<String>()
+            )
+        };
+        let (kept, left_out) = nameable(page(&["jobs//x", "jobs/a"], &["jobs//", "jobs/b/"]).into());
+        assert_eq!(kept, page(&["jobs/a"], &["jobs/b/"]));
+        assert_eq!(left_out, ["jobs//x", "jobs//"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreScheme};
 use tokio::sync::OnceCell;
@@ -14,6 +15,7 @@ use url::{Position, Url};
 use crate::aws::Aws;
 use crate::clock::{Clock, Listening};
 use crate::error::Answer;
+use crate::folder::Folder;
 use crate::listing::Unnameable;
 use crate::{Error, Result, web};
 
@@ -95,6 +97,9 @@ impl Stores {
             ObjectStoreScheme::GoogleCloudStorage => google(url, connector),
             ObjectStoreScheme::MicrosoftAzure => azure(url, connector),
             ObjectStoreScheme::Http => web::open(url),
+            ObjectStoreScheme::Local => {
+                Ok(Box::new(Folder::new(LocalFileSystem::new(), self.0.unnameable.clone())) as _)
+            }
             _ => object_store::parse_url_opts(url, variables(url)).map(|(store, _)| store),
         };
         let opened = Opened { store: Arc::from(store.map_err(unavailable)?), clock };
