@@ -23,6 +23,11 @@ pub enum Error {
         /// What is wrong, and what to do about it.
         source: Cause,
     },
+    /// The queue does not exist, or does not exist any more. Those of a job exist while it may run.
+    Absent {
+        /// Its name.
+        queue: String,
+    },
     /// A message is larger than the queue allows, and no message of its batch was sent: send a reference instead.
     TooLarge {
         /// Path or address.
@@ -39,6 +44,7 @@ impl Display for Error {
         match self {
             Self::Unavailable { queue, .. } => write!(formatter, "queue {queue} does not answer")?,
             Self::Misconfigured { queue, .. } => write!(formatter, "queue {queue} cannot be used")?,
+            Self::Absent { queue } => write!(formatter, "queue {queue} does not exist")?,
             Self::TooLarge { queue, bytes, bytes_max } => {
                 write!(formatter, "a message of {bytes} bytes exceeds the limit of queue {queue}, {bytes_max} bytes")?;
             }
@@ -56,6 +62,7 @@ impl Error {
         match self {
             Self::Unavailable { .. } => "unavailable",
             Self::Misconfigured { .. } => "misconfigured",
+            Self::Absent { .. } => "absent",
             Self::TooLarge { .. } => "too_large",
         }
     }

@@ -18,6 +18,7 @@
 //! Deliberately absent: topics, priorities, a dead-letter policy (the receiver decides which messages it cannot read),
 //! and any knowledge of the meaning of a body.
 
+mod broker;
 mod bundles;
 mod clock;
 pub mod contract;
@@ -38,11 +39,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+pub use broker::{Broker, JobQueues};
 pub use bundles::{Bundles, members};
 pub use clock::{Clock, LeaseClock, ManualClock, ManualSleep};
 pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, Unreadable, View};
 pub use error::{Cause, Error};
-pub use memory::{MemoryLanes, MemoryOptions, MemoryQueue};
+pub use memory::{MemoryBroker, MemoryLanes, MemoryOptions, MemoryQueue};
 pub use observed::Observed;
 pub use rabbitmq::{RabbitOptions, RabbitQueue};
 pub use sqlite::{Durability, SqliteOptions, SqliteQueue};

@@ -1,5 +1,6 @@
 //! A queue in memory, for tests: it keeps the contract, and produces on demand the rare behaviour of real services.
 
+mod broker;
 mod lanes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,6 +16,7 @@ use crate::clock::deadline;
 use crate::error::check_sizes;
 use crate::{Clock, Delivery, Depth, Error, Fairness, LeaseClock, Limits, Message, Queue, Receipt, Receive};
 
+pub use broker::MemoryBroker;
 pub use lanes::MemoryLanes;
 
 /// The behaviour of a [`MemoryQueue`] where services differ.
@@ -56,6 +58,8 @@ struct State {
     duplicates_left: usize,
     stalls_left: usize,
     extended: usize,
+    /// It was deleted under this name.
+    deleted: Option<String>,
 }
 
 #[derive(Debug)]
@@ -135,6 +139,12 @@ impl MemoryQueue {
         self.state().duplicates_left = deliveries;
     }
 
+    /// Removes all messages, and lets all calls fail from now on.
+    fn delete(&self, name: &str) {
+        *self.state() = State { deleted: Some(name.to_owned()), ..State::default() };
+        self.became_visible.notify_waiters();
+    }
+
     /// Returns the time at which a message may become visible without a notification.
     fn next_look(&self, now: i64) -> Instant {
         let wait = match self.options.clock {
@@ -169,9 +179,18 @@ impl MemoryQueue {
         self.state.lock().expect("no holder panics")
     }
 
+    /// Returns the state, unless the queue was deleted.
+    fn existing(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let state = self.state();
+        match &state.deleted {
+            Some(name) => Err(Error::Absent { queue: name.clone() }),
+            None => Ok(state),
+        }
+    }
+
     /// Returns the state, or the error that the test requested.
     fn call(&self) -> Result<MutexGuard<'_, State>, Error> {
-        let mut state = self.state();
+        let mut state = self.existing()?;
         match state.failures_left.checked_sub(1) {
             None => Ok(state),
             Some(left) => {
@@ -212,7 +231,7 @@ impl Queue for MemoryQueue {
             became_visible.as_mut().enable();
             let now = self.options.clock.now_milliseconds();
             let leased_until = self.options.clock.after(request.visibility);
-            let deliveries = self.state().claim(request.messages_max, now, leased_until);
+            let deliveries = self.existing()?.claim(request.messages_max, now, leased_until);
             if !deliveries.is_empty() || request.messages_max == 0 || Instant::now() >= deadline {
                 return Ok(deliveries);
             }

@@ -1,0 +1,63 @@
+//! Queues of jobs in memory.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+
+use super::{MemoryOptions, MemoryQueue};
+use crate::{Broker, Error, JobQueues};
+
+/// The queues of jobs in memory, for tests.
+#[derive(Debug, Default)]
+pub struct MemoryBroker {
+    options: MemoryOptions,
+    queues: Mutex<HashMap<String, [Arc<MemoryQueue>; 2]>>,
+}
+
+impl MemoryBroker {
+    /// Has no queues yet.
+    pub fn new(options: MemoryOptions) -> Self {
+        Self { options, queues: Mutex::default() }
+    }
+
+    /// Returns the names whose queues exist, in order.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.queues().keys().cloned().collect();
+        names.sort();
+        names
+    }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<String, [Arc<MemoryQueue>; 2]>> {
+        self.queues.lock().expect("no holder panics")
+    }
+}
+
+#[async_trait]
+impl Broker for MemoryBroker {
+    async fn create(&self, name: &str) -> Result<JobQueues, Error> {
+        let queue = || Arc::new(MemoryQueue::new(self.options.clone()));
+        self.queues().entry(name.to_owned()).or_insert_with(|| [queue(), queue()]);
+        self.open(name).await
+    }
+
+    async fn open(&self, name: &str) -> Result<JobQueues, Error> {
+        match self.queues().get(name).cloned() {
+            Some([tasks, results]) => Ok(JobQueues { tasks, results }),
+            None => Err(Error::Absent { queue: name.to_owned() }),
+        }
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), Error> {
+        for queue in self.queues().remove(name).into_iter().flatten() {
+            queue.delete(name);
+        }
+        Ok(())
+    }
+
+    fn jobs_max(&self) -> u32 {
+        u32::MAX
+    }
+
+    async fn close(&self) {}
+}
