@@ -27,6 +27,7 @@ use queue::{Message, Queue};
 use storage::{Commit, JobStore, PlanComplete};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use crate::chunk::Chunk;
@@ -41,6 +42,10 @@ const CHUNKS_AHEAD: usize = 1;
 
 /// How long a queue may not answer before publishing fails.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The pause before the first look for the next chunk of a plan that another process makes, and the longest one.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LOOKS_APART: Duration = Duration::from_secs(4);
 
 /// Chunks of a stored plan that are read while others are published: about 2 MB.
 const READS_AHEAD: usize = 16;
@@ -134,18 +139,63 @@ impl Partitioner {
                 self.plan(&pending, &progress).await?
             }
         };
+        self.announce(&complete).await?;
+        Ok(complete)
+    }
+
+    /// Publishes a plan that another process makes, each chunk as soon as it is there, until the plan is complete. Otherwise
+    /// like [`resume`](Self::resume). If the job cannot be planned, tells the reducer, and returns `None`.
+    pub async fn follow(&self, pending: impl Fn(u64) -> Option<Pending>) -> anyhow::Result<Option<PlanComplete>> {
+        let (mut number, mut pause) = (0, FIRST_LOOK);
+        let mut pace = Pace::new(&self.spec, &*self.tasks);
+        let complete = loop {
+            if let Some(complete) = self.store.plan_complete().await.context("read the plan")? {
+                break complete;
+            }
+            match self.store.plan_chunk(number).await {
+                Ok(lines) => {
+                    let chunk = Chunk::stored(number, lines);
+                    self.publish(&chunk, &pending, &mut pace).await?;
+                    (number, pause) = (number + 1, FIRST_LOOK);
+                }
+                Err(storage::Error::NotFound { .. }) => {
+                    if let Some(cause) = self.store.plan_failure().await.context("read the plan")? {
+                        self.tell(&ResultEvent::PlanFailed { cause }).await?;
+                        return Ok(None);
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LOOKS_APART);
+                }
+                Err(error) => return Err(error).context("read the plan"),
+            }
+        };
+        let from = PlanPosition::first_of(number);
+        let pending = |mini_batch| if mini_batch < from { None } else { pending(mini_batch) };
+        if !self.publish_stored(&complete, &pending, &|_| ()).await?.1 {
+            anyhow::bail!("the plan is truncated; `gristmill retry` makes it again");
+        }
+        self.announce(&complete).await?;
+        Ok(Some(complete))
+    }
+
+    /// Tells the reducer that the plan is complete.
+    async fn announce(&self, complete: &PlanComplete) -> anyhow::Result<()> {
         let planned = Planned { mini_batches: complete.mini_batches, items: complete.items };
-        let mut body = begin_message(&self.spec.job_id);
-        encode_record(&ResultEvent::Planned(planned), b"", &mut body);
-        let message = Message::new(body, &self.spec.job_id);
-        send(&*self.results, vec![message]).await.context("announce that the plan is complete")?;
+        self.tell(&ResultEvent::Planned(planned)).await?;
         info!(
             job.id = self.spec.job_id,
             mini_batch.count = complete.mini_batches,
             file.count = complete.files,
             "planned"
         );
-        Ok(complete)
+        Ok(())
+    }
+
+    async fn tell(&self, event: &ResultEvent) -> anyhow::Result<()> {
+        let mut body = begin_message(&self.spec.job_id);
+        encode_record(event, b"", &mut body);
+        let message = Message::new(body, &self.spec.job_id);
+        send(&*self.results, vec![message]).await.context("tell the reducer about the plan")
     }
 
     /// Returns the totals of a complete plan. A machine that stopped may have left a part of it empty or truncated:

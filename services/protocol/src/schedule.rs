@@ -67,6 +67,8 @@ pub struct Demand {
     pub gpus: GpuDemand,
     /// Mini-batches that have not ended.
     pub unfinished: u64,
+    /// Nodes that must not work on it, because mini-batches fail there that succeed elsewhere.
+    pub excluded: BTreeSet<String>,
 }
 
 /// How many GPUs the processes of a job have. A GPU belongs to one job at a time.
@@ -101,6 +103,7 @@ impl Demand {
             process_count_per_node: spec.process_count_per_node,
             gpus,
             unfinished,
+            excluded: BTreeSet::new(),
         }
     }
 }
@@ -154,8 +157,9 @@ pub struct Revoked {
 pub struct ScheduledJob {
     /// Job id.
     pub job_id: String,
-    /// Whether it may have processes: no limit of jobs at a time is in its way.
-    pub is_admitted: bool,
+    /// Number of the schedule that admitted it, so that it may have processes; `None`: a limit of jobs at a time is in its
+    /// way.
+    pub admitted_in: Option<u64>,
     /// Whether it has had its first slice.
     pub had_slice: bool,
     /// Whether it lost its processes before its slice was over. The slice continues.
@@ -170,6 +174,25 @@ pub struct ScheduledJob {
     pub waits_since: Option<u64>,
     /// Why it has none.
     pub waits_for: Option<WaitsFor>,
+}
+
+impl ScheduledJob {
+    /// Returns the name of its queues, which a reducer creates when the job is admitted; `None`: it has none. A job that is
+    /// admitted again gets others: some services do not create a queue again soon after they have deleted it.
+    pub fn queues(&self) -> Option<String> {
+        self.admitted_in.map(|number| queues_of(&self.job_id, number))
+    }
+}
+
+/// Returns the name of the queues of a job that the schedule with this number has admitted.
+pub fn queues_of(job_id: &str, admitted_in: u64) -> String {
+    format!("{job_id}.{admitted_in}")
+}
+
+/// Returns the job and the number of the schedule in a name of queues.
+pub fn job_of_queues(name: &str) -> Option<(&str, u64)> {
+    let (job_id, number) = name.rsplit_once('.')?;
+    Some((job_id, number.parse().ok()?))
 }
 
 /// Why a job has no process.

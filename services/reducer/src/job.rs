@@ -27,7 +27,7 @@ use crate::rejects::RejectIndex;
 use crate::reports::{Before, Reports};
 use crate::speculation::Speculation;
 use crate::starts::FailedStarts;
-use crate::{Options, Peers, Tally};
+use crate::{Backlog, Options, Peers, Tally};
 
 /// Messages of one receive. Workers put many outcomes into a message, so this limit bounds memory and costs little
 /// speed.
@@ -294,6 +294,7 @@ impl Reducer {
         let mut knows_run_times = self.knows_run_times();
         let exit = loop {
             self.note_alive();
+            self.tell_backlog();
             if let Some(end) = self.verdict(false) {
                 break Exit::Ends(end);
             }
@@ -369,6 +370,19 @@ impl Reducer {
     }
 
     /// Whether the progress says how long runs take.
+    /// Tells the planner of the target what is left.
+    fn tell_backlog(&self) {
+        let (planned, ended) = (self.tally.planned().map(|planned| planned.mini_batches), self.tally.ended());
+        self.options.backlog.send_if_modified(|known| {
+            let is_new = (known.planned, known.ended) != (planned, ended)
+                || !known.excluded.iter().eq(self.members.excluded.keys());
+            if is_new {
+                *known = Backlog { planned, ended, excluded: self.members.excluded.keys().cloned().collect() };
+            }
+            is_new
+        });
+    }
+
     fn knows_run_times(&self) -> bool {
         self.speculation.run_times.most().is_some()
     }

@@ -42,6 +42,7 @@ mod finish;
 mod fit;
 #[cfg(test)]
 mod fixtures;
+mod fleet;
 mod job;
 mod judge;
 mod ledger;
@@ -70,9 +71,10 @@ mod words;
 
 pub use committed::{committed, committed_in};
 pub use failures::{Dominant, FailureGroup, Failures, GivenUp, Repeated};
+pub use fleet::{Fleet, FleetOptions, Publisher};
 pub use job::{FailJob, Reducer};
 pub use nodes::Nodes;
-pub use options::{CrashPoint, Options};
+pub use options::{Backlog, CrashPoint, Options};
 pub use output::{job_without_rows, times_reopened};
 pub use peers::Peers;
 pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects, Replay};

@@ -1,5 +1,6 @@
 //! The options of a reducer, and the points at which tests kill it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +8,20 @@ use std::time::Duration;
 use protocol::milliseconds_since_epoch;
 use queue::Queue;
 use storage::TargetStore;
+use tokio::sync::watch;
 
 use crate::Peers;
+
+/// What is left of a job, and where it must not run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Mini-batches of the plan; `None`: it is not known to be complete.
+    pub planned: Option<u64>,
+    /// Mini-batches that have ended.
+    pub ended: u64,
+    /// Nodes that must not work on the job.
+    pub excluded: BTreeSet<String>,
+}
 
 /// The options of a reducer. The default suits a job on one machine.
 #[derive(Clone)]
@@ -45,6 +58,8 @@ pub struct Options {
     pub tasks: Option<Arc<dyn Queue>>,
     /// The target, whose list of workers tells whether one takes the job; `None`: unknown.
     pub target: Option<TargetStore>,
+    /// What is left of the job, for the schedule of the target.
+    pub backlog: watch::Sender<Backlog>,
     /// Whether to write reports for people.
     pub reports: bool,
     /// Called at every step of the write path.
@@ -71,6 +86,7 @@ impl Default for Options {
             dead_letters: None,
             tasks: None,
             target: None,
+            backlog: watch::Sender::default(),
             reports: true,
             crash: Arc::new(|_| {}),
         }

@@ -3,20 +3,26 @@
 //! Every reducer runs a planner, and none owns the schedule: of two that commit the same number, one finds the schedule of
 //! the other, and goes on from there. A schedule that says what the last one said is not committed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use protocol::{Demand, NodeState, Quotas, Schedule};
-use storage::{OpenJob, ScheduleFollower, TargetStore, WorkerWatch};
+use protocol::{Demand, NodeState, PLAN_CHUNK_MINI_BATCHES, Quotas, Schedule};
+use storage::{Commit, JobStore, OpenJob, ScheduleFollower, TargetStore, WorkerWatch};
 use tokio::time::Instant;
 
+use crate::Backlog;
 use crate::schedule::schedule;
 
 /// From one reading of the quotas to the next, while no job waits because of them.
 const QUOTAS_EVERY: Duration = Duration::from_secs(30);
 /// And while some do.
 const QUOTAS_EVERY_IN_NEED: Duration = Duration::from_secs(4);
+/// From one look for the signs of a process that publishes a job to the next.
+const SIGNS_EVERY: Duration = Duration::from_secs(4);
+/// A process that has given no sign for this long publishes nothing any more.
+const SILENCE: Duration = Duration::from_secs(20);
 
 /// Keeps the schedule of a target.
 #[derive(Debug)]
@@ -27,19 +33,47 @@ pub struct Planner {
     jobs: HashMap<String, KnownJob>,
     quotas: Quotas,
     quotas_read_at: Option<Instant>,
+    /// The most jobs that may have queues at a time.
+    jobs_max: u32,
+    /// Numbers of the schedules that this process has committed.
+    committed: HashSet<u64>,
 }
 
 /// A job, as the planner has read it.
 #[derive(Debug)]
 struct KnownJob {
-    /// When its marker was last written. A command that changes what the job wants writes the marker again.
+    /// When its marker was last written. A command that changes what the job wants, or opens it again, writes the marker
+    /// again.
     marked_at: DateTime<Utc>,
     demand: Demand,
+    /// Mini-batches of the plan; `None`: it was not complete when it was last looked at.
+    planned: Option<u64>,
+    publication: Publication,
+}
+
+/// Whether the mini-batches of a job have messages.
+#[derive(Debug)]
+enum Publication {
+    /// The planner has not looked, or not for a while.
+    Unknown,
+    /// They have, in the queues of the schedule with this number.
+    Complete(u64),
+    /// They do not. The last sign of a process that may publish them, and since when it has been the last.
+    Missing { sign: Option<Bytes>, since: Instant, looked_at: Instant },
+}
+
+/// What a planner has decided and found.
+#[derive(Clone, Debug, Default)]
+pub struct Outlook {
+    /// The last schedule.
+    pub schedule: Schedule,
+    /// Admitted jobs that this process should publish.
+    pub to_publish: Vec<String>,
 }
 
 impl Planner {
-    /// Has read nothing yet.
-    pub fn new(target: TargetStore) -> Self {
+    /// Has read nothing yet. `jobs_max`: the most jobs that may have queues at a time.
+    pub fn new(target: TargetStore, jobs_max: u32) -> Self {
         Self {
             follower: ScheduleFollower::new(target.clone()),
             workers: WorkerWatch::new(target.clone()),
@@ -47,13 +81,15 @@ impl Planner {
             jobs: HashMap::new(),
             quotas: Quotas::default(),
             quotas_read_at: None,
+            jobs_max,
+            committed: HashSet::new(),
         }
     }
 
-    /// Commits the next schedule, if it says something new. Returns the last one.
+    /// Commits the next schedule, if it says something new. Returns the last one, and which jobs to publish.
     ///
-    /// `unfinished`: how many mini-batches of a job have not ended; `None`: this process does not know it yet.
-    pub async fn look(&mut self, unfinished: impl Fn(&str) -> Option<u64>) -> storage::Result<&Schedule> {
+    /// `backlog`: what is left of a job; `None`: this process does not serve it yet.
+    pub async fn look(&mut self, backlog: impl Fn(&str) -> Option<Backlog>) -> storage::Result<Outlook> {
         if self.follower.look().await?
             && let Some(damage) = self.follower.damage()
         {
@@ -64,21 +100,27 @@ impl Planner {
         self.read_jobs().await?;
         self.read_quotas().await?;
         let nodes: Vec<NodeState> = self.workers.look().await?.into_iter().map(|worker| worker.state).collect();
-        let demands: Vec<Demand> = self
-            .jobs
-            .values()
-            // Without a known plan, the job may have work.
-            .map(|job| Demand { unfinished: unfinished(&job.demand.job_id).unwrap_or(1), ..job.demand.clone() })
-            .collect();
+        let demands: Vec<Demand> = self.jobs.values().map(|job| job.demand_now(backlog(&job.demand.job_id))).collect();
         let now = u64::try_from(self.target.now().timestamp_millis()).unwrap_or_default();
         let next = schedule(&demands, &nodes, &self.quotas, self.follower.known(), now);
         if !says_the_same(&next, self.follower.known()) {
-            self.follower.commit(next).await?;
+            let number = next.number;
+            if self.follower.commit(next).await? == Commit::Committed {
+                self.committed.insert(number);
+            }
         }
-        Ok(self.follower.known())
+        let to_publish = self.unpublished().await?;
+        Ok(Outlook { schedule: self.follower.known().clone(), to_publish })
     }
 
-    /// Reads the open jobs that are new, or whose markers are.
+    /// Takes note that the mini-batches of a job have messages.
+    pub fn published(&mut self, job_id: &str, admitted_in: u64) {
+        if let Some(job) = self.jobs.get_mut(job_id) {
+            job.publication = Publication::Complete(admitted_in);
+        }
+    }
+
+    /// Reads the open jobs that are new, or whose markers are, and the plans that were not complete.
     async fn read_jobs(&mut self) -> storage::Result<()> {
         let open = self.target.open_turns().await?;
         let marks: HashMap<&str, DateTime<Utc>> =
@@ -86,16 +128,24 @@ impl Planner {
         self.jobs.retain(|job_id, job| marks.get(job_id.as_str()) == Some(&job.marked_at));
         for job in open {
             if !self.jobs.contains_key(&job.job_id)
-                && let Some(demand) = self.demand(&job).await?
+                && let Some(known) = self.read_job(&job).await?
             {
-                self.jobs.insert(job.job_id, KnownJob { marked_at: job.changed_at, demand });
+                self.jobs.insert(job.job_id, known);
+            }
+        }
+        for (job_id, job) in self.jobs.iter_mut().filter(|(_, job)| job.planned.is_none()) {
+            let store = self.target.job(job_id);
+            job.planned = planned(&store).await?;
+            if job.planned.is_none() && job.demand.unfinished <= 1 && store.plan_chunk(0).await.is_ok() {
+                // A chunk is complete before the plan is, if there are more.
+                job.demand.unfinished = PLAN_CHUNK_MINI_BATCHES;
             }
         }
         Ok(())
     }
 
     /// Returns what a job can use; `None`: it is being described, or removed.
-    async fn demand(&self, job: &OpenJob) -> storage::Result<Option<Demand>> {
+    async fn read_job(&self, job: &OpenJob) -> storage::Result<Option<KnownJob>> {
         let store = self.target.job(&job.job_id);
         let described = match store.find_spec().await {
             Ok(Some(spec)) => store.described_at().await?.map(|at| (spec, at)),
@@ -106,17 +156,80 @@ impl Planner {
         let Some((spec, at)) = described else { return Ok(None) };
         let priority = store.changed_priority().await?.unwrap_or(spec.priority);
         let enqueued_at = u64::try_from(at.timestamp_millis()).unwrap_or_default();
-        Ok(Some(Demand::of(&spec, priority, enqueued_at, 1)))
+        let demand = Demand::of(&spec, priority, enqueued_at, 1);
+        Ok(Some(KnownJob { marked_at: job.changed_at, demand, planned: None, publication: Publication::Unknown }))
+    }
+
+    /// Returns the admitted jobs that this process should publish: those that its own schedules have admitted, and those
+    /// whose publishers are silent.
+    async fn unpublished(&mut self) -> storage::Result<Vec<String>> {
+        let mut due = Vec::new();
+        for scheduled in &self.follower.known().jobs {
+            let Some(job) = self.jobs.get_mut(&scheduled.job_id) else { continue };
+            let Some(admitted_in) = scheduled.admitted_in else { continue };
+            if job.is_missing(admitted_in, &self.target, self.committed.contains(&admitted_in)).await? {
+                due.push(scheduled.job_id.clone());
+            }
+        }
+        Ok(due)
     }
 
     async fn read_quotas(&mut self) -> storage::Result<()> {
-        let is_in_need = self.follower.known().jobs.iter().any(|job| !job.is_admitted);
+        let is_in_need = self.follower.known().jobs.iter().any(|job| job.admitted_in.is_none());
         let every = if is_in_need { QUOTAS_EVERY_IN_NEED } else { QUOTAS_EVERY };
         if self.quotas_read_at.is_none_or(|at| at.elapsed() >= every) {
-            self.quotas = self.target.quotas().await?.unwrap_or_default();
+            let quotas = self.target.quotas().await?.unwrap_or_default();
+            let max_jobs = quotas.max_jobs.map_or(self.jobs_max, |max| max.min(self.jobs_max));
+            self.quotas = Quotas { max_jobs: Some(max_jobs), ..quotas };
             self.quotas_read_at = Some(Instant::now());
         }
         Ok(())
+    }
+}
+
+impl KnownJob {
+    /// Returns what the job can use now.
+    fn demand_now(&self, backlog: Option<Backlog>) -> Demand {
+        let backlog = backlog.unwrap_or_default();
+        let unfinished = match self.planned.or(backlog.planned) {
+            Some(planned) => planned.saturating_sub(backlog.ended),
+            // Where some have ended, there are probably as many more.
+            None => self.demand.unfinished.max(backlog.ended + 1),
+        };
+        Demand { unfinished, excluded: backlog.excluded, ..self.demand.clone() }
+    }
+
+    /// Returns whether the job has to be published by this process. `is_own`: it has committed the schedule that admits it.
+    async fn is_missing(&mut self, admitted_in: u64, target: &TargetStore, is_own: bool) -> storage::Result<bool> {
+        let now = Instant::now();
+        match &self.publication {
+            Publication::Complete(number) if *number == admitted_in => return Ok(false),
+            Publication::Missing { looked_at, .. } if now - *looked_at < SIGNS_EVERY && !is_own => return Ok(false),
+            _ => {}
+        }
+        let store = target.job(&self.demand.job_id);
+        if let Some(number) = store.published_in().await?
+            && number == admitted_in
+        {
+            self.publication = Publication::Complete(number);
+            return Ok(false);
+        }
+        let last = store.publishing().await?;
+        let since = match &self.publication {
+            Publication::Missing { sign, since, .. } if *sign == last => *since,
+            _ => now,
+        };
+        self.publication = Publication::Missing { sign: last, since, looked_at: now };
+        Ok(is_own || now - since >= SILENCE)
+    }
+}
+
+/// Returns the number of mini-batches of a plan, if it is complete.
+async fn planned(store: &JobStore) -> storage::Result<Option<u64>> {
+    match store.plan_complete().await {
+        Ok(complete) => Ok(complete.map(|complete| complete.mini_batches)),
+        Err(storage::Error::Damaged { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -154,6 +267,10 @@ mod tests {
         target.put_worker(&state).await.expect("memory is always there");
     }
 
+    fn left(mini_batches: u64) -> Option<Backlog> {
+        Some(Backlog { planned: Some(mini_batches), ..Backlog::default() })
+    }
+
     fn processes(schedule: &Schedule) -> Vec<(&str, &str, u32)> {
         schedule.allocations.iter().map(|one| (&*one.node, &*one.job_id, one.processes)).collect()
     }
@@ -161,55 +278,55 @@ mod tests {
     #[tokio::test]
     async fn processes_of_the_nodes_are_divided_and_given_to_others_when_a_job_or_a_node_ends() {
         let target = target();
-        let mut planner = Planner::new(target.clone());
-        let known = |_: &str| Some(100);
-        assert_eq!(planner.look(known).await.expect("readable").number, 0, "there is nothing to say");
+        let mut planner = Planner::new(target.clone(), 100);
+        let known = |_: &str| left(100);
+        assert_eq!(planner.look(known).await.expect("readable").schedule.number, 0, "there is nothing to say");
         enqueue(&target, "one").await;
         enqueue(&target, "two").await;
-        let first = planner.look(known).await.expect("readable");
-        assert_eq!((first.number, processes(first)), (1, vec![]));
+        let first = planner.look(known).await.expect("readable").schedule;
+        assert_eq!((first.number, processes(&first)), (1, vec![]));
         assert!(first.jobs.iter().all(|job| job.waits_for == Some(WaitsFor::Worker)), "{first:?}");
         node(&target, "a", 2, 1).await;
         node(&target, "b", 2, 1).await;
-        let second = planner.look(known).await.expect("readable").clone();
+        let second = planner.look(known).await.expect("readable").schedule;
         let mut of_jobs: Vec<_> = processes(&second).into_iter().map(|(_, job, processes)| (job, processes)).collect();
         of_jobs.sort_unstable();
         assert_eq!(of_jobs, [("one", 2), ("two", 2)], "each has a node");
         node(&target, "a", 2, 2).await;
         node(&target, "b", 2, 2).await;
-        let third = planner.look(known).await.expect("readable").number;
+        let third = planner.look(known).await.expect("readable").schedule.number;
         assert!(third >= 2);
-        assert_eq!(planner.look(known).await.expect("readable").number, third, "it has nothing more to say");
+        assert_eq!(planner.look(known).await.expect("readable").schedule.number, third, "it has nothing more to say");
 
         target.mark_ended("one").await.expect("memory is always there");
-        let after = planner.look(known).await.expect("readable").clone();
+        let after = planner.look(known).await.expect("readable").schedule;
         let of_two: u32 = after.allocations.iter().filter(|one| one.job_id == "two").map(|one| one.processes).sum();
         assert_eq!((of_two, after.jobs.len()), (4, 1), "{after:?}");
         target.remove_worker("a").await.expect("memory is always there");
-        let after = planner.look(known).await.expect("readable");
-        assert_eq!(processes(after), [("b", "two", 2)]);
+        let after = planner.look(known).await.expect("readable").schedule;
+        assert_eq!(processes(&after), [("b", "two", 2)]);
     }
 
     #[tokio::test]
     async fn planners_agree_on_one_schedule_of_each_number() {
         let target = target();
-        let mut planners = [Planner::new(target.clone()), Planner::new(target.clone())];
+        let mut planners = [Planner::new(target.clone(), 100), Planner::new(target.clone(), 100)];
         let mut committed = Vec::new();
         for round in 0..10 {
             enqueue(&target, &format!("job-{round}")).await;
             node(&target, "a", 4, round).await;
             let [one, other] = &mut planners;
-            let (one, other) = tokio::join!(one.look(|_| Some(5)), other.look(|_| Some(5)));
-            committed.push(one.expect("readable").number.max(other.expect("readable").number));
+            let (one, other) = tokio::join!(one.look(|_| left(5)), other.look(|_| left(5)));
+            committed.push(one.expect("readable").schedule.number.max(other.expect("readable").schedule.number));
         }
         for planner in &mut planners {
-            let last = planner.look(|_| Some(5)).await.expect("readable").number;
+            let last = planner.look(|_| left(5)).await.expect("readable").schedule.number;
             committed.push(last);
         }
         assert!(committed.is_sorted(), "{committed:?}");
         let [one, other] = &mut planners;
-        one.look(|_| Some(5)).await.expect("readable");
-        other.look(|_| Some(5)).await.expect("readable");
+        one.look(|_| left(5)).await.expect("readable");
+        other.look(|_| left(5)).await.expect("readable");
         assert_eq!(one.follower.known(), other.follower.known());
         assert_eq!(one.follower.known().jobs.len(), 10);
     }
@@ -217,16 +334,16 @@ mod tests {
     #[tokio::test]
     async fn priority_that_was_changed_counts_once_the_marker_is_new() {
         let target = target();
-        let mut planner = Planner::new(target.clone());
+        let mut planner = Planner::new(target.clone(), 100);
         enqueue(&target, "one").await;
         enqueue(&target, "two").await;
         node(&target, "a", 8, 0).await;
-        planner.look(|_| Some(100)).await.expect("readable");
+        planner.look(|_| left(100)).await.expect("readable");
         target.job("two").put_priority(Priority::High).await.expect("memory is always there");
         tokio::time::sleep(Duration::from_millis(2)).await;
         target.mark_open("two").await.expect("memory is always there");
-        let schedule = planner.look(|_| Some(100)).await.expect("readable");
-        let of = |job: &str| processes(schedule).iter().find(|(_, name, _)| *name == job).map_or(0, |one| one.2);
+        let schedule = planner.look(|_| left(100)).await.expect("readable").schedule;
+        let of = |job: &str| processes(&schedule).iter().find(|(_, name, _)| *name == job).map_or(0, |one| one.2);
         assert!(of("two") >= 6 && of("one") >= 1, "{schedule:?}");
     }
 
@@ -235,16 +352,16 @@ mod tests {
         let target = target();
         let each_owner = OwnerQuota { max_jobs: Some(1), ..OwnerQuota::default() };
         target.put_quotas(&Quotas { each_owner, ..Quotas::default() }).await.expect("memory is always there");
-        let mut planner = Planner::new(target.clone());
+        let mut planner = Planner::new(target.clone(), 100);
         enqueue(&target, "one").await;
         enqueue(&target, "two").await;
         node(&target, "a", 2, 0).await;
-        let schedule = planner.look(|_| Some(100)).await.expect("readable");
-        let admitted = |schedule: &Schedule| schedule.jobs.iter().filter(|job| job.is_admitted).count();
-        assert_eq!(admitted(schedule), 1);
+        let schedule = planner.look(|_| left(100)).await.expect("readable").schedule;
+        let admitted = |schedule: &Schedule| schedule.jobs.iter().filter(|job| job.admitted_in.is_some()).count();
+        assert_eq!(admitted(&schedule), 1);
         target.put_quotas(&Quotas::default()).await.expect("memory is always there");
         tokio::time::sleep(QUOTAS_EVERY_IN_NEED).await;
-        assert_eq!(admitted(planner.look(|_| Some(100)).await.expect("readable")), 2);
+        assert_eq!(admitted(&planner.look(|_| left(100)).await.expect("readable").schedule), 2);
     }
 
     #[tokio::test]
@@ -253,11 +370,11 @@ mod tests {
         let target = TargetStore::new(objects.clone(), Path::default());
         enqueue(&target, "one").await;
         node(&target, "a", 2, 0).await;
-        let mut planner = Planner::new(target.clone());
-        let before = planner.look(|_| Some(100)).await.expect("readable").clone();
+        let mut planner = Planner::new(target.clone(), 100);
+        let before = planner.look(|_| left(100)).await.expect("readable").schedule;
         let path = Path::from(format!("schedule/{}", before.number + 1));
         objects.put(&path, "{".into()).await.expect("memory is always there");
-        let after = Planner::new(target.clone()).look(|_| Some(100)).await.expect("readable").clone();
+        let after = Planner::new(target.clone(), 100).look(|_| left(100)).await.expect("readable").schedule;
         assert_eq!((after.number, processes(&after)), (before.number + 2, processes(&before)));
     }
 }

@@ -32,9 +32,6 @@ use protocol::{
 
 use fill::Fill;
 
-/// The most jobs that have queues at a time, which cost a broker memory.
-pub const ADMITTED_MAX: u32 = 2000;
-
 /// Computes which node works on which job at `now` (milliseconds since the epoch), given the previous schedule.
 pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous: &Schedule, now: u64) -> Schedule {
     let before: HashMap<&str, &ScheduledJob> = previous.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
@@ -85,16 +82,17 @@ pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous:
         ahead += u64::from(matches!(reason, WaitsFor::OtherJobs { .. }));
         waits.insert(wanting[job], reason);
     }
+    let number = previous.number + 1;
     let mut states: Vec<ScheduledJob> = (0..jobs.len())
         .map(|job| {
             let before = before.get(jobs[job].job_id.as_str()).copied();
             let waits_for = full[job].clone().map(WaitsFor::Quota).or_else(|| waits.remove(&job));
-            let is_admitted = full[job].is_none();
-            slices::state(&jobs[job], nodes, before, is_admitted, has(&jobs[job]), waits_for, now)
+            let earlier = before.and_then(|before| before.admitted_in);
+            let admitted_in = full[job].is_none().then(|| earlier.unwrap_or(number));
+            slices::state(&jobs[job], nodes, before, admitted_in, has(&jobs[job]), waits_for, now)
         })
         .collect();
     states.sort_unstable_by(|one, other| one.job_id.cmp(&other.job_id));
-    let number = previous.number + 1;
     let revoked = revoked(nodes, previous, &allocations, number);
     Schedule { number, made_at: now, allocations, revoked, jobs: states }
 }
@@ -128,9 +126,7 @@ fn revoked(nodes: &[NodeState], previous: &Schedule, allocations: &[Allocation],
 
 /// Returns for each job the limit of jobs at a time that is in its way. A job that has been admitted stays so.
 fn admitted(jobs: &[Demand], quotas: &Quotas, before: &HashMap<&str, &ScheduledJob>) -> Vec<Option<Full>> {
-    let quotas =
-        Quotas { max_jobs: Some(quotas.max_jobs.map_or(ADMITTED_MAX, |max| max.min(ADMITTED_MAX))), ..quotas.clone() };
-    let was = |job: &Demand| before.get(job.job_id.as_str()).is_some_and(|state| state.is_admitted);
+    let was = |job: &Demand| before.get(job.job_id.as_str()).is_some_and(|state| state.admitted_in.is_some());
     let running: Vec<String> = jobs.iter().filter(|job| was(job)).map(|job| job.owner.clone()).collect();
     let waiting = jobs.iter().filter(|job| !was(job)).map(|job| Contender {
         job_id: job.job_id.clone(),
@@ -227,7 +223,11 @@ struct Bounds {
 impl Bounds {
     /// Returns the bounds of a job on a node; `None`: it may have no process there.
     fn of(job: &Demand, node: &NodeState) -> Option<Self> {
-        if !node.accepts_work || node.unable.contains(&job.job_id) || node.offer.lacks(&job.requires).is_some() {
+        if !node.accepts_work
+            || node.unable.contains(&job.job_id)
+            || job.excluded.contains(&node.name)
+            || node.offer.lacks(&job.requires).is_some()
+        {
             return None;
         }
         let failing = node.jobs.get(&job.job_id).map_or(0, |running| running.failing_gpus.len());

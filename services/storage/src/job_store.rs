@@ -260,6 +260,40 @@ impl JobStore {
         optional(self.get("plan/publishing").await)
     }
 
+    /// Notes that every mini-batch which needs a message has one, in the queues of the job that the schedule with this
+    /// number has admitted.
+    pub async fn put_published(&self, admitted_in: u64) -> Result<()> {
+        self.put("plan/published", admitted_in.to_string().into()).await
+    }
+
+    /// Returns the number in the last such note, unless the job has been opened again since.
+    pub async fn published_in(&self) -> Result<Option<u64>> {
+        let noted = optional(self.get("plan/published").await)?;
+        Ok(noted.and_then(|noted| std::str::from_utf8(&noted).ok()?.parse().ok()))
+    }
+
+    /// Lets reducers publish again what has not ended, and forgets why the job could not be planned.
+    pub async fn forget_published(&self) -> Result<()> {
+        for name in ["plan/published", "plan/failed"] {
+            match self.store.delete(&self.path(name)).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(Error::from_store(&self.name(name), error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes why the job cannot be planned.
+    pub async fn put_plan_failure(&self, cause: &str) -> Result<()> {
+        self.put("plan/failed", Bytes::copy_from_slice(cause.as_bytes())).await
+    }
+
+    /// Returns why the job cannot be planned, if that is so.
+    pub async fn plan_failure(&self) -> Result<Option<String>> {
+        let cause = optional(self.get("plan/failed").await)?;
+        Ok(cause.map(|cause| String::from_utf8_lossy(&cause).into_owned()))
+    }
+
     /// Asks all roles to stop working on the job.
     pub async fn request_cancel(&self, reason: &str) -> Result<()> {
         self.put("control/cancel", Bytes::copy_from_slice(reason.as_bytes())).await

@@ -14,6 +14,7 @@
 //! turns/<number>       jobs that have begun after a wait: created if absent
 //! ```
 
+mod queues;
 mod removal;
 mod schedules;
 mod snapshots;

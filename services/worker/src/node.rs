@@ -12,6 +12,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `allocations`, `driver` | the jobs that the schedule of the target gives this node: they replace the next six |
 //! | `roster` | decides which jobs are here, what they need, and when the node leaves them |
 //! | `shares` | divides processes and GPUs among the jobs that are here |
 //! | `allotment` | tells an agent its share, and the node which GPUs are in use |
@@ -28,8 +29,12 @@
 //! | `protection`, `spot` | task protection of ECS; spot notices of EC2 |
 
 #[allow(missing_docs, reason = "public for the simulation alone")]
+pub(crate) mod allocations;
+#[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod allotment;
 pub(crate) mod beat;
+#[allow(missing_docs, reason = "public for the simulation alone")]
+pub(crate) mod driver;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod errands;
 #[allow(missing_docs, reason = "public for the simulation alone")]
@@ -58,7 +63,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use protocol::Offer;
-use queue::{Fairness, Queue};
+use queue::{Broker, Fairness, Queue};
 use storage::TargetStore;
 use telemetry::Health;
 use tokio::sync::watch;
@@ -70,6 +75,7 @@ use crate::memory_groups::{MemoryGroups, plan as plan_memory_groups};
 use crate::solitude::Solitude;
 use crate::stop::Stop;
 use crate::{Crash, Variables, VisibleGpus, default_process_count, offer};
+use driver::Driver;
 use event_loop::EventLoop;
 use protection::Protection;
 pub use protection::TaskProtection;
@@ -93,6 +99,8 @@ pub struct Node {
     pub results: Arc<dyn Queue>,
     /// Where messages go that no worker can read.
     pub dead_letters: Arc<dyn Queue>,
+    /// The queues of each job; `None`: all jobs share the two above.
+    pub broker: Option<Arc<dyn Broker>>,
     /// Node id, unique among nodes: the name of the machine and random characters.
     pub name: String,
     /// GPUs of this machine.
@@ -218,6 +226,28 @@ impl Node {
         let folder = shared.folder();
         let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;
         let _tidying = shared.tidy();
+        if let Some(broker) = node.broker.clone() {
+            let driver = Driver {
+                backend: shared.clone(),
+                config: allocations::Config {
+                    node: node.name.clone(),
+                    offer: node.offer(),
+                    process_count: node.options.process_count,
+                    notice_time: node.options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),
+                    idle_exit: node.options.periods.idle_exit,
+                    entry_lasts: 3 * storage::WORKER_PERIOD,
+                },
+                target: node.target.clone(),
+                broker,
+                timing: node.options.timing,
+                tick: TICK,
+                memory_every: MEMORY_EVERY,
+                health: node.options.health.clone(),
+            };
+            let ended = driver.run(stop, spot_notice).await;
+            shared.clear_work_folder();
+            return Ok(ended);
+        }
         let event_loop = EventLoop {
             host: shared.clone(),
             config: config(node),

@@ -144,13 +144,13 @@ pub(super) fn state(
     job: &Demand,
     nodes: &[NodeState],
     before: Option<&ScheduledJob>,
-    is_admitted: bool,
+    admitted_in: Option<u64>,
     has_processes: bool,
     waits_for: Option<WaitsFor>,
     now: u64,
 ) -> ScheduledJob {
     let before = before.cloned().unwrap_or_default();
-    let had_processes = before.is_admitted && before.waits_since.is_none();
+    let had_processes = before.admitted_in.is_some() && before.waits_since.is_none();
     let lost = had_processes && !has_processes;
     let is_over = slice_is_over(job, &before, now);
     let was_interrupted = if lost { before.had_slice && !is_over } else { before.was_interrupted && !is_over };
@@ -162,11 +162,11 @@ pub(super) fn state(
     let job_id = job.job_id.clone();
     let had_slice = before.had_slice || (lost && before.has_ended_one);
     if !has_processes {
-        let began = if before.is_admitted { now } else { job.enqueued_at.min(now) };
+        let began = if before.admitted_in.is_some() { now } else { job.enqueued_at.min(now) };
         let waits_since = before.waits_since.or(Some(began));
         return ScheduledJob {
             job_id,
-            is_admitted,
+            admitted_in,
             had_slice,
             was_interrupted,
             served,
@@ -179,7 +179,7 @@ pub(super) fn state(
     let is_ready = || running().any(|running| running.is_ready);
     ScheduledJob {
         job_id,
-        is_admitted,
+        admitted_in,
         had_slice,
         was_interrupted,
         served,

@@ -36,6 +36,7 @@ fn job(number: usize) -> Demand {
         process_count_per_node: None,
         gpus: GpuDemand::WherePresent,
         unfinished: 1_000_000,
+        excluded: BTreeSet::new(),
     }
 }
 
@@ -561,12 +562,15 @@ impl Fleet {
             *in_flight.entry(&demand.owner).or_default() += all;
             let state = self.state(number);
             assert_eq!(state.waits_since.is_some(), own.is_empty());
-            assert_eq!(state.waits_for.is_some(), own.is_empty() && demand.unfinished > 0 || !state.is_admitted);
+            assert_eq!(
+                state.waits_for.is_some(),
+                own.is_empty() && demand.unfinished > 0 || state.admitted_in.is_none()
+            );
         }
         for (owner, processes) in in_flight {
             assert!(self.quotas.of(owner).max_in_flight.is_none_or(|limit| processes <= limit), "{owner}: {processes}");
         }
-        let admitted = self.schedule.jobs.iter().filter(|job| job.is_admitted).count();
+        let admitted = self.schedule.jobs.iter().filter(|job| job.admitted_in.is_some()).count();
         assert!(self.quotas.max_jobs.is_none_or(|max| admitted <= max as usize));
     }
 

@@ -133,7 +133,7 @@ impl TargetStore {
         Ok(commit)
     }
 
-    async fn write(&self, name: &str, body: Vec<u8>) -> Result<()> {
+    pub(super) async fn write(&self, name: &str, body: Vec<u8>) -> Result<()> {
         let put = self.store.put(&self.path(name), body.into()).await;
         put.map(drop).map_err(|error| Error::from_store(&self.name(name), error))
     }

@@ -1,22 +1,23 @@
 //! What connects a node with the agent of a job: the node tells the share of the job, the agent which processes it has and
 //! which GPUs they use.
 
-use tokio::sync::{mpsc, watch};
+use std::fmt;
+use std::sync::Arc;
 
-use super::roster::{Event, VisitId};
+use tokio::sync::watch;
+
 use crate::scheduler::{InUse, Share};
 
 /// The end of the agent.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Allotment {
     share: watch::Receiver<Share>,
-    visit: VisitId,
-    reports: mpsc::UnboundedSender<Event>,
+    report: Arc<dyn Fn(InUse) + Send + Sync>,
 }
 
 impl Allotment {
-    pub(super) fn new(share: watch::Receiver<Share>, visit: VisitId, reports: mpsc::UnboundedSender<Event>) -> Self {
-        Self { share, visit, reports }
+    pub(super) fn new(share: watch::Receiver<Share>, report: impl Fn(InUse) + Send + Sync + 'static) -> Self {
+        Self { share, report: Arc::new(report) }
     }
 
     /// Returns the share of the job now.
@@ -40,6 +41,12 @@ impl Allotment {
 
     /// Tells the node which processes the job has, and which GPUs they may use.
     pub fn report(&self, in_use: InUse) {
-        let _ = self.reports.send(Event::InUse { visit: self.visit, in_use });
+        (self.report)(in_use);
+    }
+}
+
+impl fmt::Debug for Allotment {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Allotment").field("share", &*self.share.borrow()).finish_non_exhaustive()
     }
 }

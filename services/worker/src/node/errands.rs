@@ -20,6 +20,14 @@ pub const STORE_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Mini-batches that an agent still held when it stopped.
 pub type Held = Vec<(Receipt, Descriptor)>;
 
+/// A job that a node works on.
+#[derive(Clone, Debug)]
+pub struct JobAccess {
+    pub job_id: String,
+    pub store: JobStore,
+    pub results: Arc<dyn Queue>,
+}
+
 /// What the errands of a visit need.
 #[derive(Clone, Debug)]
 pub struct Errands {
@@ -35,6 +43,12 @@ pub struct Errands {
 }
 
 impl Errands {
+    /// Returns the job.
+    pub fn access(&self) -> JobAccess {
+        let Self { job_id, store, results, .. } = self.clone();
+        JobAccess { job_id, store, results }
+    }
+
     /// Executes an errand, and returns the answer. Logs what prevents it.
     pub async fn run(self, errand: Errand) -> Event {
         let visit = self.visit;

@@ -338,7 +338,10 @@ impl<H: Host> Executor<H> {
         let view = self.demultiplexer.view(&resources.errands.job_id);
         let stop = StopSender::default();
         let errands = resources.errands.clone();
-        let allotment = Allotment::new(resources.share.subscribe(), visit, self.reports.0.clone());
+        let reports = self.reports.0.clone();
+        let allotment = Allotment::new(resources.share.subscribe(), move |in_use| {
+            let _ = reports.send(Event::InUse { visit, in_use });
+        });
         let working = self.host.clone().work(errands, ready, view.clone(), stop.subscribe(), allotment);
         resources.agent = Some((view, stop));
         let worked = async move {

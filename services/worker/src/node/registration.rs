@@ -6,7 +6,7 @@ use std::time::Duration;
 use protocol::NodeState;
 use storage::{TargetStore, WORKER_PERIOD};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long the end of a node waits for a store that does not answer.
@@ -18,6 +18,7 @@ const RENEWALS_APART: Duration = Duration::from_secs(2);
 pub(super) struct Registration {
     target: TargetStore,
     node: String,
+    renewed_at: watch::Receiver<Option<Instant>>,
     renewing: AbortOnDropHandle<()>,
 }
 
@@ -25,8 +26,14 @@ impl Registration {
     /// Writes the entry, and keeps it up to date.
     pub fn start(target: TargetStore, states: watch::Receiver<NodeState>) -> Self {
         let node = states.borrow().name.clone();
-        let renewing = renew(target.clone(), states);
-        Self { target, node, renewing: AbortOnDropHandle::new(tokio::spawn(renewing)) }
+        let (renewals, renewed_at) = watch::channel(None);
+        let renewing = renew(target.clone(), states, renewals);
+        Self { target, node, renewed_at, renewing: AbortOnDropHandle::new(tokio::spawn(renewing)) }
+    }
+
+    /// Returns when this node has begun to write the entry that others may read; `None`: it has not written one yet.
+    pub fn renewed_at(&self) -> Option<Instant> {
+        *self.renewed_at.borrow()
     }
 
     /// Removes the entry. If this fails, it becomes stale.
@@ -41,18 +48,19 @@ impl Registration {
     }
 }
 
-async fn renew(target: TargetStore, mut states: watch::Receiver<NodeState>) {
+async fn renew(target: TargetStore, mut states: watch::Receiver<NodeState>, renewals: watch::Sender<Option<Instant>>) {
     let mut is_told = false;
     loop {
         let state = states.borrow_and_update().clone();
-        if let Err(error) = target.put_worker(&state).await
-            && !std::mem::replace(&mut is_told, true)
-        {
-            tracing::warn!(
+        let began = Instant::now();
+        match target.put_worker(&state).await {
+            Ok(()) => drop(renewals.send_replace(Some(began))),
+            Err(_) if std::mem::replace(&mut is_told, true) => {}
+            Err(error) => tracing::warn!(
                 "cannot list this node among the workers of the target, so `enqueue` and `status` do not know what it \
                  has and does; allow it to write {}/workers/: {error:#}",
                 target.url()
-            );
+            ),
         }
         sleep(RENEWALS_APART).await;
         let _ = timeout(WORKER_PERIOD - RENEWALS_APART, changed(&mut states)).await;

@@ -92,6 +92,17 @@ impl Default for Periods {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VisitId(u64);
 
+impl VisitId {
+    pub(super) fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    #[cfg(test)]
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// What the store answers; the error: it did not.
 pub type Answer<T> = Result<T, Unanswered>;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use protocol::JobSpec;
-use queue::{Delivery, View};
+use queue::{Delivery, Queue, View};
 use storage::TargetStore;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -18,7 +18,8 @@ use tracing::Instrument;
 
 use super::allotment::Allotment;
 use super::beat::attended;
-use super::errands::{Errands, Held, STORE_WAIT_MAX};
+use super::driver::NodeBackend;
+use super::errands::{Errands, Held, JobAccess, STORE_WAIT_MAX};
 use super::executor::Host;
 use super::logs::LogUpload;
 use super::protection::{Hold, Protection};
@@ -53,6 +54,9 @@ pub(super) struct Shared {
     pub(super) buried: Mutex<FewLines>,
 }
 
+/// A job that can start.
+type Ready = (Provisioned, Hold);
+
 /// Logs and folders of a job whose agent has ended.
 pub(super) struct Remains {
     logs: Option<LogUpload>,
@@ -65,15 +69,55 @@ pub(super) struct Remains {
 }
 
 impl Host for Arc<Shared> {
-    type Ready = (Provisioned, Hold);
+    type Ready = Ready;
     type Remains = Remains;
 
     async fn provision(self, errands: Errands, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
+        NodeBackend::provision(self, errands.access(), spec).await
+    }
+
+    async fn work(
+        self,
+        errands: Errands,
+        ready: Self::Ready,
+        view: Arc<View>,
+        stop: watch::Receiver<Stop>,
+        allotment: Allotment,
+    ) -> (anyhow::Result<Held>, Remains) {
+        NodeBackend::work(self, errands.access(), view, ready, stop, allotment).await
+    }
+
+    async fn clean_up(remains: Remains) {
+        <Self as NodeBackend>::clean_up(remains).await;
+    }
+
+    /// Moves messages that cannot be read to the dead letters.
+    async fn bury(self, unreadable: Vec<(Delivery, String)>) {
+        let node = &self.node;
+        for (_, reason) in &unreadable {
+            // What is wrong with each message follows.
+            let kind = reason.split([':', '?']).next().unwrap_or_default();
+            let line = self.buried.lock().expect("no holder panics").next(kind, reason, Instant::now());
+            if let Some(line) = line {
+                tracing::warn!("a message of the task queue goes to the dead letters: {line}");
+            }
+        }
+        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, unreadable).await {
+            tracing::warn!("messages stay in the task queue for now: {error:#}");
+        }
+    }
+}
+
+impl NodeBackend for Arc<Shared> {
+    type Ready = Ready;
+    type Remains = Remains;
+
+    async fn provision(self, job: JobAccess, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
         let (node, protection) = (&self.node, self.protection.hold());
         let provisioner = Provisioner { node, cache: &self.cache, users: self.users.as_ref() };
         let provisioning = provisioner.provisioned(spec);
-        let reported = report_provisioning(&*node.results, &errands.job_id, &node.name, provisioning);
-        match attended(&errands.store, &node.name, node.options.periods.watch, reported).await {
+        let reported = report_provisioning(&*job.results, &job.job_id, &node.name, provisioning);
+        match attended(&job.store, &node.name, node.options.periods.watch, reported).await {
             Ok(provisioned) => Ok((provisioned, protection)),
             Err(error) => {
                 let obstacle = obstacle(&error);
@@ -84,16 +128,16 @@ impl Host for Arc<Shared> {
 
     async fn work(
         self,
-        Errands { job_id, store, .. }: Errands,
+        JobAccess { job_id, store, results }: JobAccess,
+        tasks: Arc<dyn Queue>,
         (Provisioned { spec, python, used, user }, protection): Self::Ready,
-        view: Arc<View>,
         stop: watch::Receiver<Stop>,
         mut allotment: Allotment,
     ) -> (anyhow::Result<Held>, Remains) {
         protection.settled().await;
         let Node { name, options, .. } = &self.node;
         let processes = allotment.share().processes;
-        let agent = self.agent(spec, python, user.clone(), view, allotment);
+        let agent = self.agent(spec, python, user.clone(), [tasks, results], allotment);
         let folder = agent.work_folder.clone();
         let claim = files::claim(&folder).inspect_err(|error| {
             tracing::warn!(job.id = job_id, "cannot lock {}: {error}", folder.display());
@@ -153,22 +197,6 @@ impl Host for Arc<Shared> {
         });
         let _ = removing.await;
     }
-
-    /// Moves messages that cannot be read to the dead letters.
-    async fn bury(self, unreadable: Vec<(Delivery, String)>) {
-        let node = &self.node;
-        for (_, reason) in &unreadable {
-            // What is wrong with each message follows.
-            let kind = reason.split([':', '?']).next().unwrap_or_default();
-            let line = self.buried.lock().expect("no holder panics").next(kind, reason, Instant::now());
-            if let Some(line) = line {
-                tracing::warn!("a message of the task queue goes to the dead letters: {line}");
-            }
-        }
-        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, unreadable).await {
-            tracing::warn!("messages stay in the task queue for now: {error:#}");
-        }
-    }
 }
 
 impl Shared {
@@ -178,7 +206,7 @@ impl Shared {
         spec: JobSpec,
         python: PathBuf,
         user: Option<Arc<JobUser>>,
-        view: Arc<View>,
+        [tasks, results]: [Arc<dyn Queue>; 2],
         allotment: Allotment,
     ) -> Agent {
         let node = &self.node;
@@ -187,8 +215,8 @@ impl Shared {
             // Scripts of another user cannot write to the store.
             store: if user.is_some() { store.without_folder() } else { store },
             user,
-            tasks: view,
-            results: node.results.clone(),
+            tasks,
+            results,
             dead_letters: Some(node.dead_letters.clone()),
             node: node.name.clone(),
             process_count: capacity(node).process_count(spec.process_count_per_node),

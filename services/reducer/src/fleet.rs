@@ -1,0 +1,525 @@
+//! Every open job of a compute target, served by one process: one [`Reducer`] a job, on the queues of the job. And the
+//! schedule of the target, which says which node works on which job.
+//!
+//! Any number of such processes may run: each reads what the others commit, and none owns a job or the schedule. The
+//! process whose schedule admits a job publishes its mini-batches; if it dies, another one does. A process reports once that it
+//! cannot serve a job, retries from time to time, and meanwhile serves the others.
+//!
+//! The queues of a job exist from the schedule that admits it until the one that does not list it any more.
+
+use std::collections::{HashMap, HashSet};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Context;
+use protocol::{JobState, Schedule, ScheduledJob, job_of_queues, queues_of};
+use queue::{Broker, JobQueues, Queue};
+use storage::{JobStore, TargetStore};
+use telemetry::metrics::STATE;
+use telemetry::{Duty, Health, metrics};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use crate::failures::one_line;
+use crate::planner::{Outlook, Planner};
+use crate::{Backlog, Options, Reducer};
+
+/// From one look at jobs and nodes to the next.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The pause after the store has not answered.
+const LOOK_AGAIN: Duration = Duration::from_secs(4);
+/// From one look for queues that a killed process has left to the next.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// How long everything may take from the request to stop to the end; containers have 120 s.
+const LEAVE_TIME: Duration = Duration::from_secs(90);
+
+/// Publishes the mini-batches of jobs.
+pub trait Publisher: Send + Sync {
+    /// Publishes what has not ended of a job, and follows its plan until that is complete.
+    fn publish(&self, job: JobStore, queues: JobQueues) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+}
+
+/// How a [`Fleet`] works.
+#[derive(Clone, Debug)]
+pub struct FleetOptions {
+    /// Of each job's reducer.
+    pub reducer: Options,
+    /// How long to wait before serving a job again that could not be served.
+    pub trouble_interval: Duration,
+    /// Return when no job has been open for this long; `None`: never.
+    pub idle_exit: Option<Duration>,
+    /// Where the process shows that it makes progress.
+    pub health: Health,
+    /// Notified when a job has ended.
+    pub ended: Arc<Notify>,
+    /// Makes the process look for new jobs at once.
+    pub news: Arc<Notify>,
+}
+
+impl Default for FleetOptions {
+    fn default() -> Self {
+        Self {
+            reducer: Options::shared(),
+            trouble_interval: Duration::from_secs(20),
+            idle_exit: None,
+            health: Health::default(),
+            ended: Arc::default(),
+            news: Arc::default(),
+        }
+    }
+}
+
+/// Serves every open job of a compute target, and keeps its schedule.
+pub struct Fleet {
+    /// The target's store.
+    pub target: TargetStore,
+    /// Its queues.
+    pub broker: Arc<dyn Broker>,
+    /// Queue for messages that no reducer can read.
+    pub dead_letters: Arc<dyn Queue>,
+    /// Publishes its jobs.
+    pub publisher: Arc<dyn Publisher>,
+    /// How to work.
+    pub options: FleetOptions,
+}
+
+impl Fleet {
+    /// Serves until `stop` is cancelled, or no job has been open for `idle_exit`. Then it commits what it has received,
+    /// and leaves its jobs to other processes.
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let health = self.options.health.clone();
+        let alive = health.coming_round("the loop of the reducer");
+        let (outlooks, planning) = plan(&self, health.answering("the store"));
+        let mut running = Running {
+            jobs: HashMap::new(),
+            publishing: HashMap::new(),
+            tasks: JoinSet::new(),
+            stop: stop.child_token(),
+            schedule: Schedule::default(),
+            quiet_since: Instant::now(),
+            planning,
+            fleet: self,
+        };
+        let worked = running.work(outlooks, &stop, &alive).await;
+        running.leave().await;
+        worked
+    }
+}
+
+/// What the planner needs from the rest of the process, and the rest tells it.
+#[derive(Clone, Default)]
+struct Told {
+    backlogs: Arc<Mutex<HashMap<String, watch::Receiver<Backlog>>>>,
+    /// Jobs that this process has published, and the schedules that have admitted them.
+    published: Arc<Mutex<Vec<(String, u64)>>>,
+}
+
+impl Told {
+    fn backlog(&self, job_id: &str) -> Option<Backlog> {
+        let backlogs = self.backlogs.lock().expect("no holder panics");
+        backlogs.get(job_id).map(|backlog| backlog.borrow().clone())
+    }
+}
+
+/// The planner at work.
+struct Planning {
+    told: Told,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Keeps the schedule of a target until the result is dropped.
+fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Planning) {
+    let (sender, outlooks) = mpsc::channel(1);
+    let told = Told::default();
+    let (target, broker, news) = (fleet.target.clone(), fleet.broker.clone(), fleet.options.news.clone());
+    let of_planner = told.clone();
+    let planning = async move {
+        let told = of_planner;
+        let mut planner = Planner::new(target.clone(), broker.jobs_max());
+        let mut swept_at = None::<Instant>;
+        // Names of queues that may exist.
+        let mut queues = HashSet::new();
+        loop {
+            store_answers.asked(Duration::ZERO);
+            for (job_id, admitted_in) in std::mem::take(&mut *told.published.lock().expect("no holder panics")) {
+                planner.published(&job_id, admitted_in);
+            }
+            let pause = match planner.look(|job_id| told.backlog(job_id)).await {
+                Ok(outlook) => {
+                    store_answers.answered();
+                    let schedule = outlook.schedule.clone();
+                    if sender.send(outlook).await.is_err() {
+                        return;
+                    }
+                    if swept_at.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
+                        match target.queues().await {
+                            Ok(names) => queues.extend(names),
+                            Err(error) => tracing::debug!("cannot look for unused queues: {error:#}"),
+                        }
+                        swept_at = Some(Instant::now());
+                    }
+                    queues.extend(schedule.jobs.iter().filter_map(ScheduledJob::queues));
+                    delete_unused(&mut queues, &schedule, &target, &*broker).await;
+                    LOOK_EVERY
+                }
+                Err(error) => {
+                    tracing::warn!("cannot look for open jobs, trying again: {error:#}");
+                    LOOK_AGAIN
+                }
+            };
+            let _ = timeout(pause, news.notified()).await;
+        }
+    };
+    (outlooks, Planning { told, _task: AbortOnDropHandle::new(tokio::spawn(planning)) })
+}
+
+/// Deletes queues of these names whose jobs the schedule does not list any more.
+async fn delete_unused(names: &mut HashSet<String>, schedule: &Schedule, target: &TargetStore, broker: &dyn Broker) {
+    let unused: Vec<String> = names.iter().filter(|name| is_used(name, schedule) == Some(false)).cloned().collect();
+    for name in unused {
+        let deleted = async {
+            broker.delete(&name).await?;
+            Ok::<_, anyhow::Error>(target.remove_queues(&name).await?)
+        };
+        match deleted.await {
+            Ok(()) => drop(names.remove(&name)),
+            Err(error) => tracing::warn!("cannot delete the queues of an ended job, trying again: {error:#}"),
+        }
+    }
+}
+
+/// Returns whether the job of these queues may still need them; `None`: they are newer than the schedule, or not those of a
+/// job.
+fn is_used(name: &str, schedule: &Schedule) -> Option<bool> {
+    let (job_id, admitted_in) = job_of_queues(name)?;
+    if admitted_in > schedule.number {
+        return None;
+    }
+    let job = schedule.jobs.iter().find(|job| job.job_id == job_id);
+    Some(job.is_some_and(|job| job.admitted_in == Some(admitted_in)))
+}
+
+/// A job, as this process knows it.
+#[derive(Debug)]
+struct Job {
+    /// The schedule that has admitted it.
+    admitted_in: u64,
+    /// Stops the task that serves it; `None`: none does.
+    serving: Option<CancellationToken>,
+    /// Why the last attempt to serve it failed, in one line.
+    trouble: Option<String>,
+    again_at: Instant,
+}
+
+/// What a task has done.
+#[derive(Debug)]
+enum Report {
+    Served { job_id: String, admitted_in: u64, outcome: anyhow::Result<Outcome> },
+    Published { job_id: String, admitted_in: u64, result: anyhow::Result<()> },
+}
+
+/// How the service of a job ends.
+#[derive(Debug)]
+enum Outcome {
+    Ended(JobState),
+    /// It had ended before, or never existed.
+    Absent(&'static str),
+    /// The process stops, or the job has other queues now.
+    Left,
+}
+
+struct Running {
+    fleet: Fleet,
+    jobs: HashMap<String, Job>,
+    /// When each job that could not be published is published again; `None`: it is being published.
+    publishing: HashMap<String, Option<Instant>>,
+    tasks: JoinSet<Report>,
+    stop: CancellationToken,
+    /// The last schedule.
+    schedule: Schedule,
+    /// Since when no job has been open.
+    quiet_since: Instant,
+    planning: Planning,
+}
+
+impl Running {
+    /// Handles what happens, until the process should stop. Asks no store and no queue itself: while one is away, the process
+    /// still stops when it is asked to, and serves its other jobs.
+    async fn work(
+        &mut self,
+        mut outlooks: mpsc::Receiver<Outlook>,
+        stop: &CancellationToken,
+        alive: &Duty,
+    ) -> anyhow::Result<()> {
+        let mut tick = tokio::time::interval(LOOK_EVERY);
+        loop {
+            alive.beat();
+            metrics().jobs_open.set(self.schedule.jobs.len() as i64);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                Some(report) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    match report.context("a task of the reducer was aborted")? {
+                        Report::Served { job_id, admitted_in, outcome } => self.ended(job_id, admitted_in, outcome),
+                        Report::Published { job_id, admitted_in, result } => self.published(job_id, admitted_in, result),
+                    }
+                }
+                outlook = outlooks.recv() => self.looked(outlook.context("the planner has ended")?),
+                _ = tick.tick() => {}
+            }
+            if !self.tasks.is_empty() || !self.schedule.jobs.is_empty() {
+                self.quiet_since = Instant::now();
+            }
+            let idle = self.quiet_since.elapsed();
+            if self.fleet.options.idle_exit.is_some_and(|longest| idle >= longest) {
+                tracing::info!("no job has been open for {} s; the reducer exits", idle.as_secs());
+                return Ok(());
+            }
+        }
+    }
+
+    /// Serves and publishes the jobs that the schedule has admitted.
+    fn looked(&mut self, Outlook { schedule, to_publish }: Outlook) {
+        let now = Instant::now();
+        let admitted: HashMap<&str, u64> =
+            schedule.jobs.iter().filter_map(|job| Some((job.job_id.as_str(), job.admitted_in?))).collect();
+        self.jobs.retain(|job_id, job| {
+            if let Some(serving) = job.serving.as_ref().filter(|_| admitted.get(&**job_id) != Some(&job.admitted_in)) {
+                // A job that has ended ends its task by itself, which may write its output until then.
+                if admitted.contains_key(&**job_id) {
+                    serving.cancel();
+                }
+                return true;
+            }
+            job.serving.is_some() || admitted.contains_key(&**job_id)
+        });
+        let serve: Vec<(String, u64)> =
+            admitted.iter().map(|(job_id, admitted_in)| ((*job_id).to_owned(), *admitted_in)).collect();
+        for (job_id, admitted_in) in serve {
+            self.serve(job_id, admitted_in);
+        }
+        self.publishing.retain(|_, again_at| again_at.is_none_or(|at| at > now));
+        for job_id in to_publish {
+            if let Some(job) = schedule.jobs.iter().find(|job| job.job_id == job_id)
+                && let Some(admitted_in) = job.admitted_in
+            {
+                self.publish(job_id, admitted_in);
+            }
+        }
+        self.schedule = schedule;
+    }
+
+    /// Starts to serve a job, unless it is served already or has just failed.
+    fn serve(&mut self, job_id: String, admitted_in: u64) {
+        let now = Instant::now();
+        let new = Job { admitted_in, serving: None, trouble: None, again_at: now };
+        let job = self.jobs.entry(job_id.clone()).or_insert(new);
+        if job.serving.is_some() || job.again_at > now {
+            return;
+        }
+        let stop = self.stop.child_token();
+        (job.admitted_in, job.serving) = (admitted_in, Some(stop.clone()));
+        let backlog = watch::Sender::default();
+        let backlogs = self.planning.told.backlogs.clone();
+        backlogs.lock().expect("no holder panics").insert(job_id.clone(), backlog.subscribe());
+        let Fleet { target, broker, dead_letters, options, .. } = &self.fleet;
+        let options = Options {
+            dead_letters: Some(dead_letters.clone()),
+            target: Some(target.clone()),
+            backlog,
+            ..options.reducer.clone()
+        };
+        let task = Task {
+            job: target.job(&job_id),
+            target: target.clone(),
+            job_id: job_id.clone(),
+            queues: queues_of(&job_id, admitted_in),
+            broker: broker.clone(),
+            options,
+            stop,
+        };
+        // A panic ends only this job's task.
+        self.tasks.spawn(async move {
+            let span = tracing::error_span!("reducer", job.id = job_id, node.id = task.options.writer);
+            let outcome = AbortOnDropHandle::new(tokio::spawn(task.run().instrument(span))).await;
+            Report::Served { job_id, admitted_in, outcome: outcome.context("the reducer panicked").flatten() }
+        });
+    }
+
+    /// Publishes a job, unless this process does so already or has just failed to.
+    fn publish(&mut self, job_id: String, admitted_in: u64) {
+        if self.publishing.contains_key(&job_id) {
+            return;
+        }
+        self.publishing.insert(job_id.clone(), None);
+        let Fleet { target, broker, publisher, .. } = &self.fleet;
+        let (target, broker, publisher) = (target.clone(), broker.clone(), publisher.clone());
+        let (job, stop) = (target.job(&job_id), self.stop.clone());
+        self.tasks.spawn(async move {
+            let publishing = async {
+                let queues = create(&target, &*broker, &queues_of(&job_id, admitted_in)).await?;
+                publisher.publish(job.clone(), queues).await?;
+                job.put_published(admitted_in).await?;
+                Ok(())
+            };
+            let result = tokio::select! {
+                result = publishing => result,
+                () = stop.cancelled() => Ok(()),
+            };
+            Report::Published { job_id, admitted_in, result }
+        });
+    }
+
+    fn published(&mut self, job_id: String, admitted_in: u64, result: anyhow::Result<()>) {
+        match result {
+            Ok(()) => {
+                self.publishing.remove(&job_id);
+                let mut published = self.planning.told.published.lock().expect("no holder panics");
+                published.push((job_id, admitted_in));
+            }
+            Err(error) => {
+                tracing::error!(job.id = job_id, "cannot publish the job, trying again: {error:#}");
+                self.publishing.insert(job_id, Some(Instant::now() + self.fleet.options.trouble_interval));
+            }
+        }
+    }
+
+    fn ended(&mut self, job_id: String, admitted_in: u64, outcome: anyhow::Result<Outcome>) {
+        self.planning.told.backlogs.lock().expect("no holder panics").remove(&job_id);
+        match outcome {
+            Ok(Outcome::Ended(state)) => {
+                tracing::info!(job.id = job_id, "the job has ended: {state:?}");
+                let state = match state {
+                    JobState::Completed => "completed",
+                    JobState::Failed => "failed",
+                    JobState::Canceled => "canceled",
+                    JobState::Running => "running",
+                };
+                metrics().jobs_ended.get_or_create(&[(STATE, state)]).inc();
+                self.left(job_id, admitted_in);
+                self.fleet.options.ended.notify_one();
+            }
+            Ok(Outcome::Absent(why)) => {
+                tracing::debug!(job.id = job_id, "nothing to do for the job: {why}");
+                self.left(job_id, admitted_in);
+            }
+            Ok(Outcome::Left) => drop(self.jobs.remove(&job_id)),
+            Err(error) => self.trouble(&job_id, admitted_in, one_line(&format!("{error:#}"))),
+        }
+    }
+
+    /// Leaves an ended job alone until the next schedule does not list it.
+    fn left(&mut self, job_id: String, admitted_in: u64) {
+        let again_at = Instant::now() + self.fleet.options.trouble_interval;
+        self.jobs.insert(job_id, Job { admitted_in, serving: None, trouble: None, again_at });
+        // The next schedule frees the processes of the job.
+        self.fleet.options.news.notify_one();
+    }
+
+    /// Reports once why a job cannot be served: in the log, and in the progress of the job.
+    fn trouble(&mut self, job_id: &str, admitted_in: u64, trouble: String) {
+        let again_at = Instant::now() + self.fleet.options.trouble_interval;
+        let now = Job { admitted_in, serving: None, trouble: Some(trouble.clone()), again_at };
+        let before = self.jobs.insert(job_id.to_owned(), now).and_then(|job| job.trouble);
+        if before.as_ref() == Some(&trouble) {
+            return;
+        }
+        tracing::error!(job.id = job_id, "the job cannot be served, trying again from time to time: {trouble}");
+        let (job, job_id) = (self.fleet.target.job(job_id), job_id.to_owned());
+        tokio::spawn(async move {
+            let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
+            progress.trouble = Some(trouble);
+            if let Err(error) = job.put_progress(&progress).await {
+                tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
+            }
+        });
+    }
+
+    /// Lets every job's reducer commit what it has, until the time is up. If store or queue do not answer, other processes
+    /// do the work: the queue redelivers the messages.
+    async fn leave(&mut self) {
+        self.stop.cancel();
+        let left = async {
+            while let Some(ended) = self.tasks.join_next().await {
+                if let Ok(Report::Served { job_id, outcome: Err(error), .. }) = ended {
+                    tracing::warn!(job.id = job_id, "{error:#}");
+                }
+            }
+        };
+        if timeout(LEAVE_TIME, left).await.is_err() {
+            tracing::warn!("store or queue do not answer; the queue will redeliver uncommitted messages");
+        }
+    }
+}
+
+/// Creates queues of this name that do not exist.
+async fn create(target: &TargetStore, broker: &dyn Broker, name: &str) -> anyhow::Result<JobQueues> {
+    target.put_queues(name).await.context("note that the job has queues")?;
+    broker.create(name).await.context("create the queues of the job")
+}
+
+/// Serves one job.
+struct Task {
+    target: TargetStore,
+    job: JobStore,
+    job_id: String,
+    /// Name of its queues.
+    queues: String,
+    broker: Arc<dyn Broker>,
+    options: Options,
+    stop: CancellationToken,
+}
+
+impl Task {
+    async fn run(self) -> anyhow::Result<Outcome> {
+        if self.job.result().await?.is_some() {
+            // The reducer that wrote the result may have died before it removed the marker.
+            self.mark_ended().await?;
+            return Ok(Outcome::Absent("it has ended"));
+        }
+        if self.job.find_spec().await?.is_none() {
+            self.target.mark_ended(&self.job_id).await?;
+            return Ok(Outcome::Absent("there is no such job in the store"));
+        }
+        let queues = create(&self.target, &*self.broker, &self.queues).await?;
+        let options = Options { tasks: Some(queues.tasks), ..self.options.clone() };
+        let served = async {
+            let reducer = Reducer::open(self.job.clone(), queues.results, options).await?;
+            tracing::info!(job.id = self.job_id, "the job is served");
+            reducer.serve(self.stop.clone()).await
+        };
+        match served.await {
+            Ok(Some(result)) => {
+                self.mark_ended().await?;
+                Ok(Outcome::Ended(result.state))
+            }
+            Ok(None) => Ok(Outcome::Left),
+            Err(error) => match self.job.result().await? {
+                // Another reducer has ended the job, and its queues are deleted.
+                Some(result) => Ok(Outcome::Ended(result.state)),
+                None => Err(error),
+            },
+        }
+    }
+
+    /// Removes the marker of an ended job, unless the job has just been reopened. A job without a result and without a marker
+    /// would be lost to every reducer.
+    async fn mark_ended(&self) -> storage::Result<()> {
+        if self.job.result().await?.is_none() {
+            return Ok(());
+        }
+        self.target.mark_ended(&self.job_id).await?;
+        if self.job.result().await?.is_none() {
+            self.target.mark_open(&self.job_id).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

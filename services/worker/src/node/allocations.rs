@@ -1,0 +1,635 @@
+//! Which jobs a node works on: those that the schedule of its target gives it. A state machine without I/O: events in,
+//! actions out.
+//!
+//! A *visit* lasts from the schedule that gives the node a job until the node has left the job; it is in one `Stage` at a
+//! time. A job has one visit at most. What the node learns of a job survives its visits (`Memory`).
+//!
+//! A node first shrinks, then grows. A job that loses processes ends them when their runs end, however long these take; a job
+//! that gains some begins at once, because waiting for runs that may take an hour would keep it from beginning at all. So a
+//! node may run more processes for a while than it has. Only GPUs never overlap: a job gets a GPU once no process of another
+//! job may use it any more.
+//!
+//! A node that cannot renew its entry in the store for a while keeps no mini-batch that it has not begun, because the
+//! schedule gives its jobs to others. Runs that have begun continue: to kill them would lose hours of work at every failure
+//! of a store, and the reducer counts each result once in any case.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use protocol::{Allocation, JobSpec, NodeState, Offer, Running, Schedule};
+use tokio::time::Instant;
+
+use super::Ended;
+use super::roster::{Answer, Found, Obstacle, Unanswered, Unprovisioned, VisitId};
+use crate::scheduler::{InUse, Share};
+use crate::stop::Stop;
+
+/// How long the node leaves a job to others after its agent has failed: the cause may be temporary.
+const FAILED_REST: Duration = Duration::from_secs(5);
+/// How long the node leaves a job to others that it could not prepare, or whose processes do not start.
+const REST: Duration = Duration::from_secs(60);
+/// Failures in a row to reach what the job needs, after which the node reports them to the job.
+const FAILURES_MAX: u32 = 3;
+/// The pause before the node asks a silent store again.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// The pause before the node looks again for queues that a reducer is about to create.
+const OPEN_AGAIN: Duration = Duration::from_millis(300);
+
+/// What the decisions depend on.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the node.
+    pub node: String,
+    /// What it offers to jobs.
+    pub offer: Offer,
+    /// Processes of any job, whatever the job asks for; `None`: as many as it asks for.
+    pub process_count: Option<u32>,
+    /// How long anything may run after a spot notice.
+    pub notice_time: Duration,
+    /// The node ends after this long without work; `None`: never.
+    pub idle_exit: Option<Duration>,
+    /// How long its entry in the store counts after a renewal.
+    pub entry_lasts: Duration,
+}
+
+/// What has happened.
+#[derive(Debug)]
+pub enum Event {
+    /// The node has read a schedule.
+    Scheduled(Schedule),
+    /// The node should stop.
+    Stop(Stop),
+    /// The machine will be taken away.
+    SpotNotice,
+    /// Whether the memory of the node is short.
+    MemoryIsShort(bool),
+    /// Time has passed. When the node last renewed its entry in the store; `None`: never.
+    Tick { renewed_at: Option<Instant> },
+    /// The answer to [`Step::LookUp`].
+    LookedUp { visit: VisitId, found: Answer<Found> },
+    /// The answer to [`Step::OpenQueues`]; `None`: they do not exist yet.
+    Opened { visit: VisitId, opened: Answer<Option<()>> },
+    /// The answer to [`Step::Provision`].
+    Provisioned { visit: VisitId, result: Result<(), Unprovisioned> },
+    /// The processes of the job, or the GPUs that they may use, have changed.
+    InUse { visit: VisitId, in_use: InUse },
+    /// The answer to [`Step::IsOver`]; `None`: the job goes on.
+    Looked { visit: VisitId, over: Option<Over> },
+    /// The answer to [`Step::Work`]: the agent has ended, and still holds this many mini-batches.
+    Worked { visit: VisitId, worked: Result<usize, AgentFailed> },
+    /// The answer to [`Step::Tell`], [`Step::LetGo`] and [`Step::CleanUp`]: it is done, or has failed.
+    Done { visit: VisitId },
+}
+
+/// Why an agent has failed. The queue redelivers what it held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentFailed {
+    /// The queues of the job are gone, so the job has ended, or has others now.
+    WithoutQueues,
+    /// Anything else.
+    Otherwise,
+}
+
+/// How a job is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// It has ended.
+    Ended,
+    /// It was canceled.
+    Canceled,
+}
+
+/// What a visit needs, one after the other. Each has an answer, which is an event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Look the job up in the store.
+    LookUp,
+    /// Open its queues.
+    OpenQueues,
+    /// Fetch and make what the job needs.
+    Provision(Box<JobSpec>),
+    /// Run its agent.
+    Work,
+    /// See whether the job has ended or was canceled.
+    IsOver,
+    /// Tell the reducer why the job cannot start here.
+    Tell(String),
+    /// Return what the agent still held to the queue.
+    LetGo,
+    /// Upload the last logs, and remove the folders of the job.
+    CleanUp,
+}
+
+/// What the node has to do.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// A visit begins.
+    Open { visit: VisitId, job_id: String, queues: String },
+    /// Do this for a visit.
+    Do { visit: VisitId, step: Step },
+    /// Tell the agent how many processes it may have. It has been told before it starts.
+    Share { visit: VisitId, share: Share },
+    /// Tell the agent to stop.
+    StopAgent { visit: VisitId, stop: Stop },
+    /// The visit has ended: cancel what still runs for it.
+    Close(VisitId),
+    /// Write to the log.
+    Log { job_id: String, is_warning: bool, message: String },
+}
+
+/// What a visit is waiting for.
+#[derive(Clone, Debug, Default, PartialEq)]
+enum Stage {
+    /// The store, for the job.
+    #[default]
+    LookingUp,
+    /// Its queues; from this moment on it looks for them again.
+    Opening { spec: Box<JobSpec>, again_at: Option<Instant> },
+    /// Folders, reference data and interpreter of the job.
+    Provisioning,
+    /// GPUs that other jobs leave.
+    Ready,
+    /// The agent.
+    Working,
+    /// The queue, which takes back what the agent still held.
+    LettingGo,
+    /// The result queue, for the reason why the job cannot start here.
+    Telling,
+    /// The store, for the last logs.
+    CleaningUp,
+}
+
+/// One stay of a job on this node.
+#[derive(Default)]
+struct Visit {
+    job_id: String,
+    /// Name of the queues.
+    queues: String,
+    stage: Stage,
+    /// What the schedule gives it; `None`: it leaves.
+    allocation: Option<Allocation>,
+    /// The store was asked whether the job is over.
+    is_asked: bool,
+    /// What the agent has been told.
+    share: Share,
+    stop: Stop,
+    /// Its processes.
+    processes: usize,
+    /// GPUs that its processes may use.
+    gpus: BTreeSet<u32>,
+    is_ready: bool,
+    has_ended_one: bool,
+    failing_gpus: BTreeSet<u32>,
+}
+
+/// What the node knows of a job between visits.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    /// Until when the node leaves the job to others.
+    rests_until: Option<Instant>,
+    /// Until when the node does not ask for the job, though others need not know.
+    asks_at: Option<Instant>,
+    /// Failures to provision the job, in a row.
+    failures: u32,
+    /// The job is over, or does not exist, by the store.
+    is_over: bool,
+}
+
+/// The jobs of a node.
+pub struct Allocations {
+    config: Config,
+    actions: VecDeque<Action>,
+    visits: BTreeMap<VisitId, Visit>,
+    next_visit: u64,
+    memories: HashMap<String, Memory>,
+    /// The last schedule: its number, and what it gives the node, by job, with the names of the queues.
+    schedule: u64,
+    given: BTreeMap<String, (Allocation, String)>,
+    stop: Stop,
+    ended: Ended,
+    /// When the machine goes.
+    machine_goes: Option<Instant>,
+    /// When the node last had work.
+    busy_at: Instant,
+    memory_is_short: bool,
+    /// Whether other processes can still see the entry of this node.
+    is_seen: bool,
+    /// When the last event happened.
+    now: Instant,
+}
+
+impl Allocations {
+    /// Starts without jobs.
+    pub fn new(config: Config, now: Instant) -> Self {
+        Self {
+            config,
+            actions: VecDeque::new(),
+            visits: BTreeMap::new(),
+            next_visit: 0,
+            memories: HashMap::new(),
+            schedule: 0,
+            given: BTreeMap::new(),
+            stop: Stop::No,
+            ended: Ended::Stopped,
+            machine_goes: None,
+            busy_at: now,
+            memory_is_short: false,
+            is_seen: true,
+            now,
+        }
+    }
+
+    /// Takes note of an event, and decides what follows.
+    pub fn handle(&mut self, event: Event, now: Instant) {
+        self.now = now;
+        match event {
+            Event::Scheduled(schedule) => self.scheduled(schedule),
+            Event::Stop(stop) => self.stop(stop),
+            Event::SpotNotice => {
+                self.ended = Ended::SpotNotice;
+                self.machine_goes.get_or_insert(now + self.config.notice_time);
+                self.stop(Stop::Drain);
+            }
+            Event::MemoryIsShort(is_short) => self.memory_is_short = is_short,
+            Event::Tick { renewed_at } => self.tick(renewed_at),
+            Event::LookedUp { visit, found } => self.looked_up(visit, found),
+            Event::Opened { visit, opened } => self.opened(visit, opened),
+            Event::Provisioned { visit, result } => self.provisioned(visit, result),
+            Event::InUse { visit, in_use } => self.used(visit, in_use),
+            Event::Looked { visit, over } => self.looked(visit, over),
+            Event::Worked { visit, worked } => self.worked(visit, worked),
+            Event::Done { visit } => self.done(visit),
+        }
+        self.follow();
+    }
+
+    /// Returns the next action to execute, oldest first.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Whether the node has stopped, and left every job.
+    pub fn is_over(&self) -> bool {
+        self.is_stopping() && self.visits.is_empty()
+    }
+
+    /// Whether the node begins nothing more.
+    pub fn is_stopping(&self) -> bool {
+        self.stop != Stop::No
+    }
+
+    /// Whether the node has no job.
+    pub fn is_idle(&self) -> bool {
+        self.visits.is_empty()
+    }
+
+    /// Returns why the node has ended.
+    pub fn ended(&self) -> Ended {
+        self.ended
+    }
+
+    /// Number of jobs that have a visit.
+    pub fn jobs(&self) -> usize {
+        self.visits.len()
+    }
+
+    /// Returns what the node has, and what it does.
+    pub fn state(&self) -> NodeState {
+        let running = |visit: &Visit| Running {
+            processes: u32::try_from(visit.processes).unwrap_or(u32::MAX),
+            is_ready: visit.is_ready,
+            has_ended_one: visit.has_ended_one,
+            failing_gpus: visit.failing_gpus.clone(),
+        };
+        let at_work = self.visits.values().filter(|visit| visit.processes > 0);
+        let rests = |memory: &Memory| memory.rests_until.is_some_and(|until| until > self.now);
+        let unable = self.memories.iter().filter(|(_, memory)| rests(memory));
+        NodeState {
+            name: self.config.node.clone(),
+            offer: self.config.offer.clone(),
+            process_count: self.config.process_count,
+            schedule: self.schedule,
+            accepts_work: !self.is_stopping(),
+            jobs: at_work.map(|visit| (visit.job_id.clone(), running(visit))).collect(),
+            unable: unable.map(|(job_id, _)| job_id.clone()).collect(),
+        }
+    }
+
+    fn scheduled(&mut self, schedule: Schedule) {
+        self.schedule = schedule.number;
+        let queues = |job_id: &str| {
+            let job = schedule.jobs.iter().find(|job| job.job_id == job_id)?;
+            job.queues()
+        };
+        let own = schedule.allocations.iter().filter(|allocation| allocation.node == self.config.node);
+        let given = own.filter_map(|own| Some((own.job_id.clone(), (own.clone(), queues(&own.job_id)?))));
+        self.given = given.collect();
+        let given = &self.given;
+        self.memories.retain(|job_id, memory| {
+            memory.is_over &= given.contains_key(job_id);
+            let waits = [memory.rests_until, memory.asks_at].into_iter().flatten().any(|until| until > self.now);
+            waits || memory.is_over || memory.failures > 0 && given.contains_key(job_id)
+        });
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        if !self.stop.raise(stop) {
+            return;
+        }
+        for id in self.ids() {
+            match self.visits[&id].stage {
+                Stage::Working => self.stop_agent(id, stop),
+                Stage::LettingGo | Stage::CleaningUp => {}
+                _ => self.close(id),
+            }
+        }
+    }
+
+    fn tick(&mut self, renewed_at: Option<Instant>) {
+        let now = self.now;
+        if self.machine_goes.is_some_and(|at| at <= now) {
+            self.stop(Stop::Kill);
+        }
+        let is_seen = renewed_at.is_none_or(|at| now - at < self.config.entry_lasts);
+        if std::mem::replace(&mut self.is_seen, is_seen) != is_seen {
+            let message = match is_seen {
+                true => "this node takes work again",
+                false => "this node begins nothing more until it can write its entry in the store of the target again",
+            };
+            self.act(Action::Log { job_id: String::new(), is_warning: !is_seen, message: message.to_owned() });
+        }
+        for id in self.ids() {
+            if let Some(Visit { stage: Stage::Opening { again_at, .. }, .. }) = self.visits.get_mut(&id)
+                && again_at.take_if(|at| *at <= now).is_some()
+            {
+                self.begin(id, Step::OpenQueues);
+            }
+        }
+        if !self.visits.is_empty() || !self.given.is_empty() {
+            self.busy_at = now;
+        }
+        if !self.is_stopping() && self.config.idle_exit.is_some_and(|idle_exit| now - self.busy_at >= idle_exit) {
+            self.ended = Ended::Idle;
+            self.stop(Stop::Finish);
+        }
+    }
+
+    /// Compares the visits with what the schedule gives: leaves jobs, tells agents their shares, and visits new jobs.
+    fn follow(&mut self) {
+        for id in self.ids() {
+            let visit = &self.visits[&id];
+            let given = self.given.get(&visit.job_id).filter(|(_, queues)| *queues == visit.queues && self.is_seen);
+            let allocation = given.map(|(allocation, _)| allocation.clone());
+            if let Some(visit) = self.visits.get_mut(&id) {
+                visit.allocation = allocation;
+            }
+        }
+        self.divide();
+        self.ids().into_iter().for_each(|id| self.begin_or_leave(id));
+        if self.is_stopping() || !self.is_seen {
+            return;
+        }
+        let new: Vec<(String, String)> = self
+            .given
+            .iter()
+            .filter(|(job_id, _)| !self.visits.values().any(|visit| visit.job_id == **job_id))
+            .map(|(job_id, (_, queues))| (job_id.clone(), queues.clone()))
+            .collect();
+        for (job_id, queues) in new {
+            let now = self.now;
+            let memory = self.memories.entry(job_id.clone()).or_default();
+            if memory.is_over || [memory.rests_until, memory.asks_at].into_iter().flatten().any(|until| until > now) {
+                continue;
+            }
+            if self.memory_is_short && !self.visits.is_empty() {
+                memory.rests_until = Some(now + REST);
+                let message = "this node leaves the job to others: its memory is short".to_owned();
+                self.act(Action::Log { job_id, is_warning: false, message });
+                continue;
+            }
+            self.open(job_id, queues);
+        }
+    }
+
+    fn open(&mut self, job_id: String, queues: String) {
+        let id = VisitId::new(self.next_visit);
+        self.next_visit += 1;
+        self.act(Action::Open { visit: id, job_id: job_id.clone(), queues: queues.clone() });
+        let allocation = self.given.get(&job_id).map(|(allocation, _)| allocation.clone());
+        self.visits.insert(id, Visit { job_id, queues, allocation, ..Visit::default() });
+        self.begin(id, Step::LookUp);
+    }
+
+    /// Tells agents how many processes, and which GPUs, they may have now.
+    fn divide(&mut self) {
+        for id in self.ids() {
+            let visit = &self.visits[&id];
+            let share = match &visit.allocation {
+                Some(allocation) => {
+                    let others = || self.visits.iter().filter(|(other, _)| **other != id).map(|(_, visit)| visit);
+                    let is_free = |gpu: &u32| !others().any(|other| other.gpus.contains(gpu));
+                    let gpus: Vec<u32> = allocation.gpus.iter().copied().filter(is_free).collect();
+                    let processes = match allocation.gpus.len() {
+                        0 => u64::from(allocation.processes),
+                        all => u64::from(allocation.processes) * gpus.len() as u64 / all as u64,
+                    };
+                    Share { processes: u32::try_from(processes).unwrap_or(u32::MAX), gpus, number: 0 }
+                }
+                None => Share::default(),
+            };
+            self.share(id, share);
+        }
+    }
+
+    fn share(&mut self, id: VisitId, share: Share) {
+        let Some(visit) = self.visits.get_mut(&id) else { return };
+        let share = Share { number: visit.share.number, ..share };
+        if share == visit.share {
+            return;
+        }
+        let share = Share { number: share.number + 1, ..share };
+        // Others must not have these GPUs until the agent says that no process uses them.
+        visit.gpus.extend(&share.gpus);
+        visit.share = share.clone();
+        self.act(Action::Share { visit: id, share });
+    }
+
+    fn begin_or_leave(&mut self, id: VisitId) {
+        let Some(visit) = self.visits.get_mut(&id) else { return };
+        match (&visit.stage, &visit.allocation) {
+            (Stage::Ready, Some(_)) if visit.share.processes > 0 => {
+                visit.stage = Stage::Working;
+                visit.processes = visit.share.processes as usize;
+                self.begin(id, Step::Work);
+            }
+            (Stage::Working, None) => {
+                let ends_by_itself = visit.processes == 0;
+                if !std::mem::replace(&mut visit.is_asked, true) {
+                    self.begin(id, Step::IsOver);
+                }
+                if ends_by_itself {
+                    self.stop_agent(id, Stop::Finish);
+                }
+            }
+            (Stage::Working, Some(_)) => visit.is_asked = false,
+            (Stage::LookingUp | Stage::Opening { .. } | Stage::Provisioning | Stage::Ready, None) => self.close(id),
+            _ => {}
+        }
+    }
+
+    fn looked_up(&mut self, id: VisitId, found: Answer<Found>) {
+        let Some(visit) = self.visit_in(id, &Stage::LookingUp) else { return };
+        match found {
+            Ok(Found::Open(spec)) => {
+                visit.stage = Stage::Opening { spec, again_at: None };
+                self.begin(id, Step::OpenQueues);
+            }
+            Ok(Found::Over(why)) => {
+                self.log(id, false, format!("nothing to do for the job: {why}"));
+                self.memory(id).is_over = true;
+                self.close(id);
+            }
+            Err(Unanswered) => self.ask_later(id),
+        }
+    }
+
+    fn opened(&mut self, id: VisitId, opened: Answer<Option<()>>) {
+        let again = self.now + OPEN_AGAIN;
+        let Some(visit) = self.visits.get_mut(&id) else { return };
+        let Stage::Opening { spec, again_at } = &mut visit.stage else { return };
+        match opened {
+            Ok(Some(())) => {
+                let spec = spec.clone();
+                visit.stage = Stage::Provisioning;
+                self.log(id, false, "provisioning".to_owned());
+                self.begin(id, Step::Provision(spec));
+            }
+            Ok(None) => *again_at = Some(again),
+            Err(Unanswered) => self.ask_later(id),
+        }
+    }
+
+    fn provisioned(&mut self, id: VisitId, result: Result<(), Unprovisioned>) {
+        let now = self.now;
+        let Some(visit) = self.visit_in(id, &Stage::Provisioning) else { return };
+        let Err(Unprovisioned { reason, obstacle }) = result else {
+            visit.stage = Stage::Ready;
+            self.memory(id).failures = 0;
+            return;
+        };
+        visit.stage = Stage::Telling;
+        self.log(id, true, format!("the job cannot start on this node: {reason}"));
+        let memory = self.memory(id);
+        memory.failures += 1;
+        memory.rests_until = Some(now + REST);
+        match obstacle == Obstacle::Lasting || memory.failures >= FAILURES_MAX {
+            true => self.begin(id, Step::Tell(reason)),
+            false => self.close(id),
+        }
+    }
+
+    fn used(&mut self, id: VisitId, in_use: InUse) {
+        let InUse { number, processes, is_ready, has_ended_one, gpus, failing } = in_use;
+        let Some(visit) = self.visit_in(id, &Stage::Working) else { return };
+        visit.failing_gpus = failing;
+        visit.has_ended_one |= has_ended_one;
+        visit.is_ready = is_ready;
+        if visit.share.number == number {
+            (visit.processes, visit.gpus) = (processes, gpus);
+        }
+    }
+
+    fn looked(&mut self, id: VisitId, over: Option<Over>) {
+        if self.visit_in(id, &Stage::Working).is_none() {
+            return;
+        }
+        match over {
+            Some(Over::Canceled) => self.stop_agent(id, Stop::Kill),
+            // Nothing that still runs is of use, but processes may call `shutdown()`.
+            Some(Over::Ended) => self.stop_agent(id, Stop::Finish),
+            None => {}
+        }
+    }
+
+    fn worked(&mut self, id: VisitId, worked: Result<usize, AgentFailed>) {
+        let now = self.now;
+        let Some(visit) = self.visit_in(id, &Stage::Working) else { return };
+        let gave_up = visit.stop == Stop::No;
+        visit.stage = Stage::LettingGo;
+        visit.gpus.clear();
+        visit.processes = 0;
+        match worked {
+            Ok(_) if gave_up => {
+                self.log(id, true, "the agent has given up: this node leaves the job to others for a while".to_owned());
+                self.memory(id).rests_until = Some(now + REST);
+            }
+            Ok(_) => {}
+            Err(AgentFailed::WithoutQueues) => self.memory(id).asks_at = Some(now + ASK_AGAIN),
+            Err(AgentFailed::Otherwise) => self.memory(id).rests_until = Some(now + FAILED_REST),
+        }
+        match worked {
+            Ok(1..) => self.begin(id, Step::LetGo),
+            _ => self.done(id),
+        }
+    }
+
+    fn done(&mut self, id: VisitId) {
+        let Some(visit) = self.visits.get_mut(&id) else { return };
+        match visit.stage {
+            Stage::LettingGo => {
+                visit.stage = Stage::CleaningUp;
+                self.begin(id, Step::CleanUp);
+            }
+            Stage::Telling | Stage::CleaningUp => self.close(id),
+            _ => {}
+        }
+    }
+
+    /// Ends the visit, and tries again in a moment.
+    fn ask_later(&mut self, id: VisitId) {
+        let at = self.now + ASK_AGAIN;
+        self.memory(id).asks_at = Some(at);
+        self.close(id);
+    }
+
+    fn stop_agent(&mut self, id: VisitId, stop: Stop) {
+        if self.visits.get_mut(&id).is_some_and(|visit| visit.stop.raise(stop)) {
+            self.act(Action::StopAgent { visit: id, stop });
+        }
+    }
+
+    fn close(&mut self, id: VisitId) {
+        if self.visits.remove(&id).is_some() {
+            self.act(Action::Close(id));
+        }
+    }
+
+    fn memory(&mut self, id: VisitId) -> &mut Memory {
+        self.memories.entry(self.visits[&id].job_id.clone()).or_default()
+    }
+
+    /// Returns the visit if it is in this stage.
+    fn visit_in(&mut self, id: VisitId, stage: &Stage) -> Option<&mut Visit> {
+        self.visits.get_mut(&id).filter(|visit| visit.stage == *stage)
+    }
+
+    fn ids(&self) -> Vec<VisitId> {
+        self.visits.keys().copied().collect()
+    }
+
+    fn begin(&mut self, visit: VisitId, step: Step) {
+        self.act(Action::Do { visit, step });
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    fn log(&mut self, visit: VisitId, is_warning: bool, message: String) {
+        let job_id = self.visits[&visit].job_id.clone();
+        self.act(Action::Log { job_id, is_warning, message });
+    }
+}
+
+#[cfg(test)]
+mod tests;

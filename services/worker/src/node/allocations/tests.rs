@@ -1,0 +1,438 @@
+//! Schedules and answers in, actions out.
+
+use proptest::prelude::*;
+use protocol::ScheduledJob;
+
+use super::*;
+
+/// Allocations, with what they have asked for.
+struct Played {
+    allocations: Allocations,
+    now: Instant,
+    schedule: Schedule,
+}
+
+impl Played {
+    fn new() -> Self {
+        let config = Config {
+            node: "node".to_owned(),
+            offer: Offer::default(),
+            process_count: None,
+            notice_time: Duration::from_secs(60),
+            idle_exit: None,
+            entry_lasts: Duration::from_secs(45),
+        };
+        let now = Instant::now();
+        Self { allocations: Allocations::new(config, now), now, schedule: Schedule::default() }
+    }
+
+    /// Returns what follows from an event, in one line.
+    fn after(&mut self, event: Event) -> String {
+        self.allocations.handle(event, self.now);
+        let mut said = Vec::new();
+        while let Some(action) = self.allocations.next_action() {
+            match action {
+                Action::Open { visit, job_id, queues } => {
+                    said.push(format!("{}: open {job_id} {queues}", visit.number()))
+                }
+                Action::Do { visit, step } => {
+                    let step = match step {
+                        Step::Provision(_) => "provision".to_owned(),
+                        Step::Tell(reason) => format!("tell {reason}"),
+                        step => format!("{step:?}"),
+                    };
+                    said.push(format!("{}: {step}", visit.number()));
+                }
+                Action::Share { visit, share } => {
+                    let Share { processes, gpus, .. } = share;
+                    let gpus = if gpus.is_empty() { String::new() } else { format!(" with {gpus:?}") };
+                    said.push(format!("{}: has {processes}{gpus}", visit.number()));
+                }
+                Action::StopAgent { visit, stop } => said.push(format!("{}: stop {stop:?}", visit.number())),
+                Action::Close(visit) => said.push(format!("{}: close", visit.number())),
+                Action::Log { .. } => {}
+            }
+        }
+        said.join(", ")
+    }
+
+    /// Gives the node these jobs, with processes and GPUs.
+    fn give(&mut self, jobs: &[(&str, u32, &[u32])]) -> String {
+        let number = self.schedule.number + 1;
+        let allocation = |(job_id, processes, gpus): &(&str, u32, &[u32])| Allocation {
+            node: "node".to_owned(),
+            job_id: (*job_id).to_owned(),
+            processes: *processes,
+            gpus: gpus.to_vec(),
+        };
+        let other = Allocation { node: "other".to_owned(), job_id: "foreign".to_owned(), processes: 1, gpus: vec![0] };
+        let mut allocations: Vec<_> = jobs.iter().map(allocation).collect();
+        allocations.push(other);
+        let job =
+            |job_id: &str| ScheduledJob { job_id: job_id.to_owned(), admitted_in: Some(1), ..ScheduledJob::default() };
+        let jobs = allocations.iter().map(|allocation| job(&allocation.job_id)).collect();
+        self.schedule = Schedule { number, allocations, jobs, ..Schedule::default() };
+        self.after(Event::Scheduled(self.schedule.clone()))
+    }
+
+    fn tick(&mut self, time: Duration) -> String {
+        self.now += time;
+        let renewed_at = Some(self.now);
+        self.after(Event::Tick { renewed_at })
+    }
+
+    fn looked_up(&mut self, visit: u64) -> String {
+        let found = Ok(Found::Open(Box::new(JobSpec::example())));
+        self.after(Event::LookedUp { visit: VisitId::new(visit), found })
+    }
+
+    /// Lets a visit come to its agent.
+    fn begin(&mut self, visit: u64) -> String {
+        self.looked_up(visit);
+        self.after(Event::Opened { visit: VisitId::new(visit), opened: Ok(Some(())) });
+        self.after(Event::Provisioned { visit: VisitId::new(visit), result: Ok(()) })
+    }
+
+    fn uses(&mut self, visit: u64, processes: usize, gpus: &[u32]) -> String {
+        let number = self.allocations.visits[&VisitId::new(visit)].share.number;
+        let gpus = gpus.iter().copied().collect();
+        let in_use = InUse { number, processes, gpus, ..InUse::default() };
+        self.after(Event::InUse { visit: VisitId::new(visit), in_use })
+    }
+
+    fn worked(&mut self, visit: u64, worked: Result<usize, AgentFailed>) -> String {
+        self.after(Event::Worked { visit: VisitId::new(visit), worked })
+    }
+
+    fn done(&mut self, visit: u64) -> String {
+        self.after(Event::Done { visit: VisitId::new(visit) })
+    }
+}
+
+#[test]
+fn job_is_worked_on_while_the_schedule_says_so() {
+    let mut played = Played::new();
+    assert_eq!(played.give(&[]), "");
+    assert_eq!(played.give(&[("job", 2, &[])]), "0: open job job.1, 0: LookUp");
+    assert_eq!(played.tick(Duration::ZERO), "0: has 2");
+    assert_eq!(played.looked_up(0), "0: OpenQueues");
+    let opened = |opened| Event::Opened { visit: VisitId::new(0), opened };
+    assert_eq!(played.after(opened(Ok(None))), "", "a reducer is about to create them");
+    assert_eq!(played.tick(OPEN_AGAIN), "0: OpenQueues");
+    assert_eq!(played.after(opened(Ok(Some(())))), "0: provision");
+    assert_eq!(played.after(Event::Provisioned { visit: VisitId::new(0), result: Ok(()) }), "0: Work");
+    assert_eq!(played.allocations.state().schedule, 2);
+    assert_eq!(played.allocations.state().jobs["job"].processes, 2);
+    assert_eq!(played.give(&[("job", 1, &[])]), "0: has 1");
+    assert_eq!(played.give(&[("job", 3, &[])]), "0: has 3");
+    assert_eq!(played.give(&[]), "0: has 0, 0: IsOver");
+    assert_eq!(played.tick(Duration::from_secs(3600)), "", "a run may take long");
+    assert_eq!(played.uses(0, 0, &[]), "0: stop Finish");
+    assert_eq!(played.worked(0, Ok(1)), "0: LetGo");
+    assert_eq!(played.done(0), "0: CleanUp");
+    assert_eq!(played.done(0), "0: close");
+    assert!(played.allocations.is_idle());
+}
+
+#[test]
+fn job_that_is_given_again_while_it_leaves_goes_on() {
+    let mut played = Played::new();
+    played.give(&[("job", 2, &[])]);
+    played.begin(0);
+    assert_eq!(played.give(&[]), "0: has 0, 0: IsOver");
+    assert_eq!(played.give(&[("job", 1, &[])]), "0: has 1");
+    assert_eq!(played.after(Event::Looked { visit: VisitId::new(0), over: None }), "");
+    played.give(&[]);
+    played.uses(0, 0, &[]);
+    assert_eq!(played.give(&[("job", 1, &[])]), "0: has 1", "its agent has been told to stop");
+    assert_eq!(played.worked(0, Ok(0)), "0: CleanUp");
+    assert_eq!(played.done(0), "0: close, 1: open job job.1, 1: LookUp");
+}
+
+#[test]
+fn ended_job_is_finished_and_canceled_job_is_killed() {
+    for (over, stop) in [(Over::Ended, "0: stop Finish"), (Over::Canceled, "0: stop Kill")] {
+        let mut played = Played::new();
+        played.give(&[("job", 2, &[])]);
+        played.begin(0);
+        played.give(&[]);
+        assert_eq!(played.after(Event::Looked { visit: VisitId::new(0), over: Some(over) }), stop);
+    }
+}
+
+#[test]
+fn job_with_other_queues_is_visited_anew() {
+    let mut played = Played::new();
+    played.give(&[("job", 2, &[])]);
+    played.begin(0);
+    let mut schedule = played.schedule.clone();
+    schedule.jobs.iter_mut().for_each(|job| job.admitted_in = Some(7));
+    assert_eq!(played.after(Event::Scheduled(schedule)), "0: has 0, 0: IsOver");
+    played.uses(0, 0, &[]);
+    played.worked(0, Err(AgentFailed::WithoutQueues));
+    played.done(0);
+    assert_eq!(played.tick(ASK_AGAIN), "1: open job job.7, 1: LookUp");
+}
+
+#[test]
+fn gpu_belongs_to_one_job_at_a_time() {
+    let mut played = Played::new();
+    played.give(&[("one", 2, &[0, 1])]);
+    assert_eq!(played.begin(0), "0: Work");
+    played.give(&[("one", 1, &[0]), ("two", 1, &[1])]);
+    assert_eq!(played.begin(1), "", "the first job may still use it");
+    assert_eq!(played.uses(0, 2, &[0, 1]), "");
+    assert_eq!(played.uses(0, 1, &[0]), "1: has 1 with [1], 1: Work");
+    // All at once.
+    assert_eq!(played.give(&[("one", 1, &[1]), ("two", 1, &[0])]), "0: has 0, 1: has 0");
+    assert_eq!(played.uses(0, 0, &[]), "1: has 1 with [0]");
+    assert_eq!(played.uses(1, 1, &[0]), "0: has 1 with [1]");
+}
+
+#[test]
+fn node_without_an_entry_begins_nothing_and_ends_no_run() {
+    let mut played = Played::new();
+    played.give(&[("job", 2, &[])]);
+    played.begin(0);
+    let renewed_at = Some(played.now);
+    played.now += Duration::from_secs(45);
+    assert_eq!(played.after(Event::Tick { renewed_at }), "0: has 0, 0: IsOver");
+    assert_eq!(played.give(&[("job", 2, &[]), ("other", 2, &[])]), "");
+    assert_eq!(played.tick(Duration::ZERO), "0: has 2, 1: open other other.1, 1: LookUp");
+}
+
+#[test]
+fn job_that_cannot_be_prepared_is_left_to_others() {
+    let mut played = Played::new();
+    let failed = |obstacle| Event::Provisioned {
+        visit: VisitId::new(0),
+        result: Err(Unprovisioned { reason: "no disk".to_owned(), obstacle }),
+    };
+    played.give(&[("job", 2, &[])]);
+    played.looked_up(0);
+    played.after(Event::Opened { visit: VisitId::new(0), opened: Ok(Some(())) });
+    assert_eq!(played.after(failed(Obstacle::Lasting)), "0: tell no disk");
+    assert_eq!(played.done(0), "0: close");
+    assert!(played.allocations.state().unable.contains("job"));
+    assert_eq!(played.tick(REST / 2), "");
+    assert_eq!(played.give(&[]), "");
+    assert!(played.allocations.state().unable.contains("job"), "the schedule must not give it again at once");
+    assert_eq!(played.tick(REST), "");
+    assert!(played.allocations.state().unable.is_empty());
+    assert_eq!(played.give(&[("job", 2, &[])]), "1: open job job.1, 1: LookUp");
+}
+
+#[test]
+fn silent_store_is_asked_again_and_reported_after_three_failures() {
+    let mut played = Played::new();
+    played.give(&[("job", 2, &[])]);
+    let unanswered = Event::LookedUp { visit: VisitId::new(0), found: Err(Unanswered) };
+    assert_eq!(played.after(unanswered), "0: close");
+    assert!(played.allocations.state().unable.is_empty(), "the store may be silent for all");
+    for visit in 1..=FAILURES_MAX {
+        let visit = u64::from(visit);
+        assert!(played.tick(REST).contains(&format!("{visit}: LookUp")));
+        played.looked_up(visit);
+        played.after(Event::Opened { visit: VisitId::new(visit), opened: Ok(Some(())) });
+        let result = Err(Unprovisioned { reason: "silent".to_owned(), obstacle: Obstacle::SilentStore });
+        let after = played.after(Event::Provisioned { visit: VisitId::new(visit), result });
+        assert_eq!(after, if visit < 3 { format!("{visit}: close") } else { format!("{visit}: tell silent") });
+    }
+}
+
+#[test]
+fn agent_that_gives_up_or_fails_is_not_started_again_at_once() {
+    for (worked, rest) in [(Ok(0), REST), (Err(AgentFailed::Otherwise), FAILED_REST)] {
+        let mut played = Played::new();
+        played.give(&[("job", 2, &[])]);
+        played.begin(0);
+        assert_eq!(played.worked(0, worked), "0: CleanUp");
+        assert_eq!(played.done(0), "0: close");
+        assert!(played.allocations.state().unable.contains("job"));
+        assert_eq!(played.tick(rest), "1: open job job.1, 1: LookUp");
+    }
+}
+
+#[test]
+fn job_that_is_over_is_not_asked_for_again() {
+    let mut played = Played::new();
+    played.give(&[("job", 2, &[])]);
+    let over = Event::LookedUp { visit: VisitId::new(0), found: Ok(Found::Over("it has ended")) };
+    assert_eq!(played.after(over), "0: close");
+    assert_eq!(played.tick(Duration::from_secs(60)), "");
+    played.give(&[]);
+    assert_eq!(played.give(&[("job", 2, &[])]), "1: open job job.1, 1: LookUp", "it was opened again");
+}
+
+#[test]
+fn node_with_short_memory_begins_no_second_job() {
+    let mut played = Played::new();
+    played.after(Event::MemoryIsShort(true));
+    assert_eq!(played.give(&[("one", 1, &[])]), "0: open one one.1, 0: LookUp");
+    assert_eq!(played.give(&[("one", 1, &[]), ("two", 1, &[])]), "0: has 1");
+    assert!(played.allocations.state().unable.contains("two"));
+    played.after(Event::MemoryIsShort(false));
+    assert!(played.tick(REST).contains("1: open two"));
+}
+
+#[test]
+fn stopping_node_leaves_everything() {
+    let mut played = Played::new();
+    played.give(&[("one", 1, &[]), ("two", 1, &[])]);
+    played.begin(0);
+    assert_eq!(played.after(Event::Stop(Stop::Drain)), "0: stop Drain, 1: close");
+    assert!(!played.allocations.state().accepts_work);
+    assert_eq!(played.worked(0, Ok(2)), "0: LetGo");
+    played.done(0);
+    assert_eq!(played.done(0), "0: close");
+    assert!(played.allocations.is_over());
+}
+
+#[test]
+fn idle_node_ends() {
+    let mut played = Played::new();
+    played.allocations.config.idle_exit = Some(Duration::from_secs(10));
+    played.give(&[("job", 1, &[])]);
+    played.tick(Duration::from_secs(60));
+    assert!(!played.allocations.is_over());
+    played.give(&[]);
+    played.tick(Duration::from_secs(10));
+    assert!(played.allocations.is_over());
+    assert_eq!(played.allocations.ended(), Ended::Idle);
+}
+
+/// What may happen to a node: a schedule, or an answer to one of the open steps.
+#[derive(Clone, Debug)]
+enum Happens {
+    Given(Vec<(usize, u32, Vec<u32>)>),
+    Answer { which: usize, well: bool },
+    Passes(u64),
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    let job = (0..4usize, 1..4u32, prop::collection::btree_set(0..4u32, 0..3));
+    prop_oneof![
+        2 => prop::collection::vec(job, 0..4).prop_map(|jobs| {
+            Happens::Given(jobs.into_iter().map(|(job, processes, gpus)| (job, processes, gpus.into_iter().collect())).collect())
+        }),
+        6 => (0..8usize, prop::bool::weighted(0.8)).prop_map(|(which, well)| Happens::Answer { which, well }),
+        1 => (0..70u64).prop_map(Happens::Passes),
+    ]
+}
+
+proptest! {
+    /// Whatever happens, a job has one visit, each visit one open step beside `IsOver`, and no GPU two jobs; and a node that
+    /// stops leaves everything once its steps are answered.
+    #[test]
+    fn visits_and_gpus_stay_apart(all in prop::collection::vec(happens(), 1..60)) {
+        let mut played = Played::new();
+        let mut open: Vec<(VisitId, Step)> = Vec::new();
+        // What each agent may use, by what it has been told: an agent leaves GPUs only when it says so.
+        let mut told: BTreeMap<VisitId, (u64, BTreeSet<u32>)> = BTreeMap::new();
+        let mut stopping = false;
+        let events = all.into_iter().map(Some).chain(std::iter::repeat_n(None, 200));
+        for happens in events {
+            let event = match happens {
+                Some(Happens::Given(jobs)) => {
+                    let mut taken = BTreeSet::new();
+                    let number = played.schedule.number + 1;
+                    let mut allocations = Vec::new();
+                    for (job, processes, gpus) in jobs {
+                        let gpus: Vec<u32> = gpus.into_iter().filter(|gpu| taken.insert(*gpu)).collect();
+                        let job_id = format!("job-{job}");
+                        if !allocations.iter().any(|known: &Allocation| known.job_id == job_id) {
+                            allocations.push(Allocation { node: "node".to_owned(), job_id, processes, gpus });
+                        }
+                    }
+                    let jobs = allocations.iter().map(|allocation| ScheduledJob {
+                        job_id: allocation.job_id.clone(),
+                        admitted_in: Some(1),
+                        ..ScheduledJob::default()
+                    });
+                    played.schedule = Schedule { number, jobs: jobs.collect(), allocations, ..Schedule::default() };
+                    Event::Scheduled(played.schedule.clone())
+                }
+                Some(Happens::Passes(seconds)) => {
+                    played.now += Duration::from_secs(seconds);
+                    Event::Tick { renewed_at: Some(played.now) }
+                }
+                answer => {
+                    let (which, well) = match answer {
+                        Some(Happens::Answer { which, well }) => (which, well),
+                        _ if !stopping => {
+                            stopping = true;
+                            played.allocations.handle(Event::Stop(Stop::Drain), played.now);
+                            (0, true)
+                        }
+                        _ => (0, true),
+                    };
+                    if open.is_empty() {
+                        continue;
+                    }
+                    let (visit, step) = open.remove(which % open.len());
+                    match step {
+                        Step::LookUp if well => {
+                            Event::LookedUp { visit, found: Ok(Found::Open(Box::new(JobSpec::example()))) }
+                        }
+                        Step::LookUp => Event::LookedUp { visit, found: Err(Unanswered) },
+                        Step::OpenQueues => Event::Opened { visit, opened: if well { Ok(Some(())) } else { Err(Unanswered) } },
+                        Step::Provision(_) => {
+                            let failed = Unprovisioned { reason: "bad".to_owned(), obstacle: Obstacle::Lasting };
+                            Event::Provisioned { visit, result: if well { Ok(()) } else { Err(failed) } }
+                        }
+                        Step::Work if !stopping && well => {
+                            // It goes on, and has done what it was told.
+                            open.push((visit, Step::Work));
+                            let (number, gpus) = told[&visit].clone();
+                            let processes = played.allocations.visits[&visit].share.processes as usize;
+                            Event::InUse { visit, in_use: InUse { number, processes, gpus, ..InUse::default() } }
+                        }
+                        Step::Work => {
+                            told.remove(&visit);
+                            Event::Worked { visit, worked: Ok(1) }
+                        }
+                        Step::IsOver => Event::Looked { visit, over: None },
+                        Step::Tell(_) | Step::LetGo | Step::CleanUp => Event::Done { visit },
+                    }
+                }
+            };
+            played.allocations.handle(event, played.now);
+            while let Some(action) = played.allocations.next_action() {
+                match action {
+                    Action::Do { visit, step } => {
+                        if step == Step::Work {
+                            let share = &played.allocations.visits[&visit].share;
+                            told.insert(visit, (share.number, share.gpus.iter().copied().collect()));
+                        }
+                        open.push((visit, step));
+                    }
+                    Action::Share { visit, share } => {
+                        if let Some((number, gpus)) = told.get_mut(&visit) {
+                            *number = share.number;
+                            *gpus = share.gpus.iter().copied().collect();
+                        }
+                    }
+                    Action::Close(visit) => {
+                        open.retain(|(other, _)| *other != visit);
+                        told.remove(&visit);
+                    }
+                    _ => {}
+                }
+            }
+            let jobs: Vec<&str> = played.allocations.visits.values().map(|visit| visit.job_id.as_str()).collect();
+            prop_assert_eq!(jobs.iter().collect::<BTreeSet<_>>().len(), jobs.len());
+            for visit in played.allocations.visits.keys() {
+                let steps = open.iter().filter(|(other, step)| other == visit && *step != Step::IsOver).count();
+                prop_assert!(steps <= 1, "{:?}", open);
+            }
+            let mut owners: BTreeMap<u32, VisitId> = BTreeMap::new();
+            for (visit, (_, gpus)) in &told {
+                for gpu in gpus {
+                    let other = owners.insert(*gpu, *visit);
+                    prop_assert!(other.is_none(), "GPU {gpu} has two jobs");
+                }
+            }
+        }
+        prop_assert!(played.allocations.is_over(), "{:?}", open);
+    }
+}

@@ -1,0 +1,481 @@
+//! Executes what [`Allocations`] decides, and reports to it what happens. What a simulated node does in another way is the
+//! business of its [`NodeBackend`].
+//!
+//! Each step of a visit is a task; it returns the event that answers it. One loop waits for whatever comes first: a
+//! schedule, an answer, time, a request to stop.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use protocol::{JobSpec, Priority, ResultEvent, Schedule};
+use queue::{Broker, JobQueues, LeaseClock, Queue};
+use storage::{ScheduleFollower, TargetStore};
+use telemetry::{Health, metrics};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Ended;
+use super::allocations::{Action, AgentFailed, Allocations, Config, Event, Over, Step};
+use super::allotment::Allotment;
+use super::errands::{Held, JobAccess, STORE_WAIT_MAX};
+use super::pause::Pauses;
+use super::registration::Registration;
+use super::roster::{Found, Obstacle, Unanswered, Unprovisioned, VisitId};
+use crate::agent::Timing;
+use crate::announce::{give_back, tell};
+use crate::pressure;
+use crate::scheduler::Share;
+use crate::stop::{Stop, StopSender};
+
+/// How often a node looks for the next schedule while it has no job.
+const LOOK_IF_IDLE: Duration = Duration::from_secs(1);
+/// And while it has some.
+const LOOK_IF_BUSY: Duration = Duration::from_secs(2);
+/// The pause after the store has not answered.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Provisions jobs and runs their agents.
+pub trait NodeBackend: Clone + Send + 'static {
+    /// A job that can start.
+    type Ready: Send + 'static;
+    /// What an agent leaves behind for the clean-up.
+    type Remains: Send + 'static;
+
+    /// Fetches and makes what a job needs.
+    fn provision(
+        self,
+        job: JobAccess,
+        spec: JobSpec,
+    ) -> impl Future<Output = Result<Self::Ready, Unprovisioned>> + Send;
+
+    /// Works on a job until its agent ends. Returns the mini-batches that it held, or why it has failed.
+    fn work(
+        self,
+        job: JobAccess,
+        tasks: Arc<dyn Queue>,
+        ready: Self::Ready,
+        stop: watch::Receiver<Stop>,
+        allotment: Allotment,
+    ) -> impl Future<Output = (anyhow::Result<Held>, Self::Remains)> + Send;
+
+    /// Uploads the last logs, and removes the folders of the job.
+    fn clean_up(remains: Self::Remains) -> impl Future<Output = ()> + Send;
+
+    /// Returns whether the memory of the node is short.
+    fn memory_is_short(&self) -> bool {
+        pressure::is_short()
+    }
+
+    /// The node has handled an event. `has_looked`: it has just looked for what is due.
+    fn handled(&self, _allocations: &Allocations, _has_looked: bool) {}
+}
+
+/// A node that is about to work.
+pub struct Driver<B: NodeBackend> {
+    pub backend: B,
+    pub config: Config,
+    pub target: TargetStore,
+    pub broker: Arc<dyn Broker>,
+    pub timing: Timing,
+    /// How often the node looks for what is due.
+    pub tick: Duration,
+    /// How often it looks whether memory is short.
+    pub memory_every: Duration,
+    /// Where the node shows that it makes progress.
+    pub health: Health,
+}
+
+impl<B: NodeBackend> Driver<B> {
+    /// Works until `stop` says so, there is no work, or a notice comes that the machine is taken away. Returns everything it
+    /// holds to the queues.
+    pub async fn run(self, mut stop: watch::Receiver<Stop>, spot_notice: impl Future<Output = String>) -> Ended {
+        let Self { backend, config, target, broker, timing, tick, memory_every, health } = self;
+        let mut spot_notice = std::pin::pin!(spot_notice);
+        let mut visits = Visits {
+            backend: backend.clone(),
+            node: config.node.clone(),
+            target: target.clone(),
+            broker,
+            patience: timing.patience,
+            tasks: JoinSet::new(),
+            reports: mpsc::unbounded_channel(),
+            visits: BTreeMap::new(),
+        };
+        let mut allocations = Allocations::new(config, Instant::now());
+        let states = watch::Sender::new(allocations.state());
+        let registration = Registration::start(target.clone(), states.subscribe());
+        let is_idle = watch::Sender::new(true);
+        let (mut schedules, _following) = follow(target, is_idle.subscribe());
+        let mut pauses = Pauses::watch(LeaseClock::System);
+        let (mut tick, mut memory) = (every(tick), every(memory_every));
+        let alive = health.coming_round("the loop of the node");
+        let first = *stop.borrow_and_update();
+        allocations.handle(Event::Stop(first), Instant::now());
+        while !allocations.is_over() {
+            alive.beat();
+            metrics().jobs_open.set(allocations.jobs() as i64);
+            let event = tokio::select! {
+                // Rare events come first, so however many others there are, the node looks for what is due.
+                biased;
+                stop = Stop::next(&mut stop) => Event::Stop(stop),
+                notice = &mut spot_notice, if !allocations.is_stopping() => {
+                    tracing::warn!("the cloud will reclaim this machine ({notice}): draining");
+                    Event::SpotNotice
+                }
+                // Its entry in the store may be old now, and the next look sees it.
+                _ = pauses.next() => Event::Tick { renewed_at: registration.renewed_at() },
+                _ = memory.tick() => Event::MemoryIsShort(backend.memory_is_short()),
+                _ = tick.tick() => Event::Tick { renewed_at: registration.renewed_at() },
+                Ok(()) = schedules.changed() => Event::Scheduled(schedules.borrow_and_update().clone()),
+                event = visits.next() => event,
+            };
+            let has_looked = matches!(event, Event::Tick { .. });
+            allocations.handle(event, Instant::now());
+            while let Some(action) = allocations.next_action() {
+                visits.perform(action);
+            }
+            backend.handled(&allocations, has_looked);
+            let state = allocations.state();
+            states.send_if_modified(|known| {
+                let is_new = *known != state;
+                *known = state;
+                is_new
+            });
+            is_idle.send_if_modified(|known| std::mem::replace(known, allocations.is_idle()) != allocations.is_idle());
+        }
+        metrics().jobs_open.set(0);
+        registration.remove().await;
+        allocations.ended()
+    }
+}
+
+fn every(period: Duration) -> tokio::time::Interval {
+    let mut interval = interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// Follows the schedules of a target until the handle is dropped.
+fn follow(
+    target: TargetStore,
+    mut is_idle: watch::Receiver<bool>,
+) -> (watch::Receiver<Schedule>, AbortOnDropHandle<()>) {
+    let (sender, schedules) = watch::channel(Schedule::default());
+    let mut follower = ScheduleFollower::new(target);
+    let following = async move {
+        let mut is_told = false;
+        loop {
+            let pause = match follower.look().await {
+                Ok(is_new) => {
+                    is_told = false;
+                    if is_new {
+                        sender.send_replace(follower.known().clone());
+                    }
+                    if *is_idle.borrow() { LOOK_IF_IDLE } else { LOOK_IF_BUSY }
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!("cannot look for the next schedule, working by the last one: {error:#}");
+                    }
+                    LOOK_AGAIN
+                }
+            };
+            // A node that has just lost its last job looks at once: another one may be for it.
+            let _ = timeout(pause, is_idle.wait_for(|is_idle| *is_idle && pause > LOOK_IF_IDLE)).await;
+        }
+    };
+    (schedules, AbortOnDropHandle::new(tokio::spawn(following)))
+}
+
+/// What a visit needs.
+struct Resources<B: NodeBackend> {
+    job_id: String,
+    /// Name of its queues.
+    name: String,
+    queues: Option<JobQueues>,
+    tasks: Vec<AbortHandle>,
+    ready: Option<B::Ready>,
+    stop: StopSender,
+    share: watch::Sender<Share>,
+    held: Held,
+    remains: Option<B::Remains>,
+}
+
+enum Report<B: NodeBackend> {
+    Event(Event),
+    Opened(VisitId, JobQueues),
+    Provisioned(VisitId, Result<B::Ready, Unprovisioned>),
+    /// `None`: the agent has panicked.
+    Worked(VisitId, anyhow::Result<Held>, Option<B::Remains>),
+}
+
+/// The visits of a node, and the tasks that run for them.
+struct Visits<B: NodeBackend> {
+    backend: B,
+    node: String,
+    target: TargetStore,
+    broker: Arc<dyn Broker>,
+    patience: Duration,
+    tasks: JoinSet<Report<B>>,
+    /// What agents say is in use.
+    reports: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
+    visits: BTreeMap<VisitId, Resources<B>>,
+}
+
+impl<B: NodeBackend> Visits<B> {
+    /// Waits for the next event. Losing this future loses nothing.
+    async fn next(&mut self) -> Event {
+        loop {
+            tokio::select! {
+                biased;
+                Some(report) = self.tasks.join_next() => match report {
+                    Ok(report) => return self.event_of(report),
+                    // Its visit has ended.
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => tracing::error!("a task of the node panicked: {error}"),
+                },
+                Some(event) = self.reports.1.recv() => return event,
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    fn event_of(&mut self, report: Report<B>) -> Event {
+        match report {
+            Report::Event(event) => event,
+            Report::Opened(visit, queues) => {
+                if let Some(resources) = self.visits.get_mut(&visit) {
+                    resources.queues = Some(queues);
+                }
+                Event::Opened { visit, opened: Ok(Some(())) }
+            }
+            Report::Provisioned(visit, provisioned) => {
+                let result = provisioned.map(|ready| {
+                    if let Some(resources) = self.visits.get_mut(&visit) {
+                        resources.ready = Some(ready);
+                    }
+                });
+                Event::Provisioned { visit, result }
+            }
+            Report::Worked(visit, worked, remains) => {
+                let (worked, held) = match worked {
+                    Ok(held) => (Ok(held.len()), held),
+                    Err(error) => (Err(failure(&error)), Held::new()),
+                };
+                if let Some(resources) = self.visits.get_mut(&visit) {
+                    (resources.held, resources.remains) = (held, remains);
+                }
+                Event::Worked { visit, worked }
+            }
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Open { visit, job_id, queues } => {
+                let resources = Resources {
+                    job_id,
+                    name: queues,
+                    queues: None,
+                    tasks: Vec::new(),
+                    ready: None,
+                    stop: StopSender::default(),
+                    share: watch::Sender::default(),
+                    held: Held::new(),
+                    remains: None,
+                };
+                self.visits.insert(visit, resources);
+            }
+            Action::Do { visit, step } => self.begin(visit, step),
+            Action::Share { visit, share } => {
+                if let Some(resources) = self.visits.get(&visit) {
+                    resources.share.send_replace(share);
+                }
+            }
+            Action::StopAgent { visit, stop } => {
+                if let Some(resources) = self.visits.get(&visit) {
+                    resources.stop.raise(stop);
+                }
+            }
+            Action::Close(visit) => {
+                let Some(resources) = self.visits.remove(&visit) else { return };
+                resources.tasks.iter().for_each(AbortHandle::abort);
+            }
+            Action::Log { job_id, is_warning: true, message } => {
+                tracing::warn!(job.id = job_id, node.id = self.node, "{message}");
+            }
+            Action::Log { job_id, is_warning: false, message } => {
+                tracing::info!(job.id = job_id, node.id = self.node, "{message}");
+            }
+        }
+    }
+
+    fn begin(&mut self, visit: VisitId, step: Step) {
+        let Some(resources) = self.visits.get_mut(&visit) else { return };
+        let (job_id, node) = (resources.job_id.clone(), self.node.clone());
+        let store = self.target.job(&job_id);
+        let done = move || Report::Event(Event::Done { visit });
+        match step {
+            Step::LookUp => {
+                let looking = async move { Report::Event(Event::LookedUp { visit, found: look_up(&store).await }) };
+                let unanswered = move |_| Report::Event(Event::LookedUp { visit, found: Err(Unanswered) });
+                self.spawn(visit, looking, unanswered);
+            }
+            Step::OpenQueues => {
+                let (broker, name) = (self.broker.clone(), resources.name.clone());
+                let opening = async move {
+                    match broker.open(&name).await {
+                        Ok(queues) => Report::Opened(visit, queues),
+                        Err(queue::Error::Absent { .. }) => Report::Event(Event::Opened { visit, opened: Ok(None) }),
+                        Err(error) => {
+                            tracing::warn!(job.id = job_id, "cannot open the queues of the job: {error:#}");
+                            Report::Event(Event::Opened { visit, opened: Err(Unanswered) })
+                        }
+                    }
+                };
+                let unanswered = move |_| Report::Event(Event::Opened { visit, opened: Err(Unanswered) });
+                self.spawn(visit, opening, unanswered);
+            }
+            Step::Provision(spec) => {
+                let Some(access) = self.access(visit) else { return };
+                let provisioning = self.backend.clone().provision(access, *spec);
+                let failed = move |panic: JoinError| {
+                    let reason = format!("the worker panicked while it prepared the job: {panic}");
+                    Report::Provisioned(visit, Err(Unprovisioned { reason, obstacle: Obstacle::Lasting }))
+                };
+                self.spawn(visit, async move { Report::Provisioned(visit, provisioning.await) }, failed);
+            }
+            Step::Work => self.work(visit),
+            Step::IsOver => {
+                let asking = async move {
+                    let over = timeout(STORE_WAIT_MAX, over(&store)).await;
+                    Report::Event(Event::Looked { visit, over: over.ok().and_then(Result::ok).flatten() })
+                };
+                self.spawn(visit, asking, move |_| Report::Event(Event::Looked { visit, over: None }));
+            }
+            Step::Tell(reason) => {
+                let (queues, patience) = (resources.queues.clone(), self.patience);
+                let telling = async move {
+                    let cause = Some(format!("node {node} cannot work on the job: {reason}"));
+                    let event = ResultEvent::NodeStopped { node, cause };
+                    if let Some(queues) = queues
+                        && let Err(error) = tell(&*queues.results, &job_id, &event, patience).await
+                    {
+                        tracing::warn!(job.id = job_id, "cannot tell the reducer why the job cannot start: {error:#}");
+                    }
+                    done()
+                };
+                self.spawn(visit, telling, move |_| done());
+            }
+            Step::LetGo => {
+                let (queues, patience) = (resources.queues.clone(), self.patience);
+                let held = std::mem::take(&mut resources.held);
+                let returning = async move {
+                    if let Some(queues) = queues
+                        && let Err(error) = give_back(&*queues.tasks, &job_id, held, patience).await
+                        && failure(&error) == AgentFailed::Otherwise
+                    {
+                        tracing::warn!(job.id = job_id, "mini-batches return only when their leases end: {error:#}");
+                    }
+                    done()
+                };
+                self.spawn(visit, returning, move |_| done());
+            }
+            Step::CleanUp => {
+                let remains = resources.remains.take();
+                let cleaning = async move {
+                    if let Some(remains) = remains {
+                        B::clean_up(remains).await;
+                    }
+                    done()
+                };
+                self.spawn(visit, cleaning, move |_| done());
+            }
+        }
+    }
+
+    fn work(&mut self, visit: VisitId) {
+        let Some(access) = self.access(visit) else { return };
+        let Some(resources) = self.visits.get_mut(&visit) else { return };
+        let (Some(queues), Some(ready)) = (resources.queues.clone(), resources.ready.take()) else { return };
+        let reports = self.reports.0.clone();
+        let allotment = Allotment::new(resources.share.subscribe(), move |in_use| {
+            let _ = reports.send(Event::InUse { visit, in_use });
+        });
+        let stop = resources.stop.subscribe();
+        let working = self.backend.clone().work(access, queues.tasks, ready, stop, allotment);
+        let worked = async move {
+            let (held, remains) = working.await;
+            Report::Worked(visit, held, Some(remains))
+        };
+        self.spawn(visit, worked, move |panic| Report::Worked(visit, Err(panic.into()), None));
+    }
+
+    /// Returns what the work on a job needs, once its queues are open.
+    fn access(&self, visit: VisitId) -> Option<JobAccess> {
+        let Resources { job_id, queues, .. } = self.visits.get(&visit)?;
+        let results = queues.as_ref()?.results.clone();
+        Some(JobAccess { store: self.target.job(job_id), job_id: job_id.clone(), results })
+    }
+
+    /// Starts a task of a visit. A panic ends only this task, and is reported as its failure: otherwise a job that makes a
+    /// node panic would end one node after the other.
+    fn spawn(
+        &mut self,
+        visit: VisitId,
+        task: impl Future<Output = Report<B>> + Send + 'static,
+        failed: impl FnOnce(JoinError) -> Report<B> + Send + 'static,
+    ) {
+        let job_id = self.visits.get(&visit).map(|resources| resources.job_id.clone());
+        let task = AbortOnDropHandle::new(tokio::spawn(task));
+        let task = self.tasks.spawn(async move {
+            task.await.unwrap_or_else(|error| {
+                tracing::error!(job.id = job_id, "a task of the job panicked on this node: {error}");
+                failed(error)
+            })
+        });
+        if let Some(resources) = self.visits.get_mut(&visit) {
+            resources.tasks.retain(|task| !task.is_finished());
+            resources.tasks.push(task);
+        }
+    }
+}
+
+/// Returns how an agent has failed.
+fn failure(error: &anyhow::Error) -> AgentFailed {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<queue::Error>());
+    match causes.any(|cause| matches!(cause, queue::Error::Absent { .. })) {
+        true => AgentFailed::WithoutQueues,
+        false => AgentFailed::Otherwise,
+    }
+}
+
+async fn look_up(store: &storage::JobStore) -> Result<Found, Unanswered> {
+    let found = async {
+        match over(store).await? {
+            Some(Over::Ended) => return Ok(Found::Over("it has ended")),
+            Some(Over::Canceled) => return Ok(Found::Over("it was canceled")),
+            None => {}
+        }
+        let Some(spec) = store.find_spec().await? else {
+            return Ok(Found::Over("there is no such job in the store"));
+        };
+        let priority: Option<Priority> = store.changed_priority().await.unwrap_or_default();
+        Ok(Found::Open(Box::new(JobSpec { priority: priority.unwrap_or(spec.priority), ..spec })))
+    };
+    found.await.map_err(|error: storage::Error| {
+        tracing::warn!("cannot look the job up: {error:#}");
+        Unanswered
+    })
+}
+
+async fn over(store: &storage::JobStore) -> storage::Result<Option<Over>> {
+    if store.result().await?.is_some() {
+        return Ok(Some(Over::Ended));
+    }
+    Ok(store.cancel_requested().await?.map(|_| Over::Canceled))
+}
