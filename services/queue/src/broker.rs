@@ -29,8 +29,9 @@ pub trait Broker: Send + Sync + Debug {
     /// Returns how many jobs may have queues at a time.
     fn jobs_max(&self) -> u32;
 
-    /// Ends all leases of this process, and lets every acknowledgement reach the service. Queues that it has opened are not
-    /// used after that.
+    /// Lets every acknowledgement reach the service, and ends the leases of this process where leases end with their
+    /// connection ([`Limits::timed_lease`](crate::Limits::timed_lease) is false). Queues that it has opened are not used
+    /// after that.
     async fn close(&self);
 }
 
@@ -41,4 +42,75 @@ pub struct JobQueues {
     pub tasks: Arc<dyn Queue>,
     /// Results.
     pub results: Arc<dyn Queue>,
+}
+
+/// What a queue of a job is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Tasks,
+    Results,
+}
+
+impl Part {
+    pub(crate) const BOTH: [Self; 2] = [Self::Tasks, Self::Results];
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Tasks => "tasks",
+            Self::Results => "results",
+        }
+    }
+}
+
+/// Which names a service allows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Naming {
+    /// The largest number of characters.
+    pub characters_max: usize,
+    /// Allowed besides letters and digits.
+    pub marks: &'static str,
+}
+
+impl Naming {
+    /// Returns `NAME-tasks` or `NAME-results`. A name that is too long or has other characters is replaced by its
+    /// beginning and a digest, in both alike.
+    pub(crate) fn name(self, name: &str, part: Part) -> String {
+        let is_allowed = |character: char| character.is_ascii_alphanumeric() || self.marks.contains(character);
+        let room = self.characters_max - "-results".len();
+        let suffix = part.suffix();
+        if name.len() <= room && name.chars().all(is_allowed) {
+            return format!("{name}-{suffix}");
+        }
+        let digest = &blake3::hash(name.as_bytes()).to_hex()[..DIGEST_DIGITS];
+        let allowed = name.chars().map(|character| if is_allowed(character) { character } else { '-' });
+        let beginning: String = allowed.take(room - DIGEST_DIGITS - 1).collect();
+        format!("{beginning}-{digest}-{suffix}")
+    }
+}
+
+/// Enough that no two of a million names agree.
+const DIGEST_DIGITS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMING: Naming = Naming { characters_max: 80, marks: "-_" };
+
+    #[test]
+    fn allowed_name_is_kept() {
+        assert_eq!(NAMING.name("demo-job_1", Part::Tasks), "demo-job_1-tasks");
+        let longest = "x".repeat(72);
+        assert_eq!(NAMING.name(&longest, Part::Results), format!("{longest}-results"));
+    }
+
+    #[test]
+    fn other_names_keep_their_beginning_and_differ() {
+        let dotted = NAMING.name("demo-a.b", Part::Tasks);
+        assert_eq!(dotted, format!("demo-a-b-{}-tasks", &blake3::hash(b"demo-a.b").to_hex()[..16]));
+        assert_ne!(dotted, NAMING.name("demo-a-b", Part::Tasks));
+        let long = |last: &str| NAMING.name(&format!("{}{last}", "ü".repeat(200)), Part::Results);
+        assert_eq!((long("1").len(), long("1")), (80, long("1")));
+        assert_ne!(long("1"), long("2"));
+    }
 }

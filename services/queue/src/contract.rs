@@ -8,7 +8,10 @@
 //!     queue::queue_contract!(MyHarness::new());
 //! }
 //! ```
+//!
+//! [`brokers`] is the contract of [`Broker`](crate::Broker) in the same form.
 
+pub mod brokers;
 mod leases;
 mod messages;
 

@@ -47,7 +47,7 @@ pub use error::{Cause, Error};
 pub use memory::{MemoryBroker, MemoryLanes, MemoryOptions, MemoryQueue};
 pub use observed::Observed;
 pub use rabbitmq::{RabbitOptions, RabbitQueue};
-pub use sqlite::{Durability, SqliteOptions, SqliteQueue};
+pub use sqlite::{Durability, SqliteBroker, SqliteOptions, SqliteQueue};
 pub use sqs::{Redrive, SqsAttributes, SqsOptions, SqsQueue, SqsTarget};
 
 /// A queue of messages, delivered at least once.

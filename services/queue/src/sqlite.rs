@@ -1,8 +1,9 @@
 //! The embedded queue: one SQLite file, nothing to install, shared by any number of processes on one machine.
 //!
-//! [`store`] contains the statements, [`thread`] shares commits between callers, and [`failure`] explains
-//! errors.
+//! [`store`] contains the statements, [`thread`] shares commits between callers, [`failure`] explains errors, and
+//! [`broker`] has the queues of jobs, in files of their own.
 
+mod broker;
 mod failure;
 mod store;
 mod thread;
@@ -17,7 +18,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use self::failure::{misconfigured, unavailable};
+use self::broker::FileIdentity;
+pub use self::broker::SqliteBroker;
+use self::failure::{absent, misconfigured, unavailable};
 use self::store::Store;
 use self::thread::{Call, Mailbox, QueueThread, Receiver};
 use crate::clock::deadline;
@@ -69,6 +72,7 @@ pub struct SqliteQueue {
     path: PathBuf,
     mailbox: Arc<Mailbox>,
     thread: Option<JoinHandle<()>>,
+    file: Option<FileIdentity>,
 }
 
 /// The largest body. SQLite's own limit is near 1 GB, and a body is in memory more than once.
@@ -77,15 +81,38 @@ const MESSAGE_BYTES_MAX: usize = 256 << 20;
 impl SqliteQueue {
     /// Opens the queue in the file `path`; creates the file if it is absent, but not its folder.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, Error> {
-        let path = path.as_ref().to_owned();
-        let store = Store::open(&path, options)?;
-        let mailbox = Arc::new(Mailbox::default());
-        let thread = QueueThread { store, path: path.clone(), mailbox: mailbox.clone(), waiting: Vec::new() };
+        let path = path.as_ref();
+        Self::start(path, Store::open(path, options, true)?, None)
+    }
+
+    /// Opens the queue of a job. Without `create`, its file must exist.
+    fn open_of_job(path: &Path, options: SqliteOptions, create: bool) -> Result<Self, Error> {
+        if !create && !path.exists() {
+            return Err(absent(path));
+        }
+        // Another process may delete it meanwhile.
+        let store = Store::open(path, options, create);
+        match (FileIdentity::of(path), store) {
+            (Some(file), Ok(store)) => Self::start(path, store, Some(file)),
+            (None, Err(error)) if create => Err(error),
+            (None, _) => Err(absent(path)),
+            (Some(_), Err(error)) => Err(error),
+        }
+    }
+
+    fn start(path: &Path, store: Store, file: Option<FileIdentity>) -> Result<Self, Error> {
+        let (path, mailbox) = (path.to_owned(), Arc::new(Mailbox::default()));
+        let thread = QueueThread { store, path: path.clone(), mailbox: mailbox.clone(), waiting: Vec::new(), file };
         let thread = std::thread::Builder::new().name("queue".to_owned()).spawn(move || thread.run());
         let thread = thread.map_err(|error| {
             misconfigured(&path, Cause::new(format!("the system cannot start its thread ({error})"), error))
         })?;
-        Ok(Self { path, mailbox, thread: Some(thread) })
+        Ok(Self { path, mailbox, thread: Some(thread), file })
+    }
+
+    /// Whether its file is the one that was opened.
+    fn exists(&self) -> bool {
+        self.file.is_none_or(|file| file.is_at(&self.path))
     }
 
     /// Returns the deliveries that are leased now, with their receive counts: what the nodes of a stopped run

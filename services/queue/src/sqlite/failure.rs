@@ -15,6 +15,10 @@ pub(super) fn unavailable(path: &Path, source: Cause) -> Error {
     Error::Unavailable { queue: path.display().to_string(), source }
 }
 
+pub(super) fn absent(path: &Path) -> Error {
+    Error::Absent { queue: path.display().to_string() }
+}
+
 /// Translates an error of SQLite.
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
     let words = match error.sqlite_error_code() {

@@ -112,8 +112,10 @@ const PURGE: &str = "DELETE FROM message";
 const PURGE_LARGE_BODIES: &str = "DELETE FROM large_body";
 
 impl Store {
-    pub(super) fn open(path: &Path, options: SqliteOptions) -> Result<Self, Error> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    /// Opens the queue in the file. With `create`, creates the file if it is absent.
+    pub(super) fn open(path: &Path, options: SqliteOptions, create: bool) -> Result<Self, Error> {
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
         let store = Self { connection, clock: options.clock.clone() };
         match store.prepare_file(&options).map_err(|error| explain(path, error))? {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::failure::explain;
+use super::broker::FileIdentity;
+use super::failure::{absent, explain};
 use super::store::Store;
 use crate::{Delivery, Error, Receipt, Receive};
 
@@ -148,6 +149,8 @@ pub(super) struct QueueThread {
     pub(super) path: PathBuf,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) waiting: Vec<Receiver>,
+    /// The file of a queue that is deleted while others have it open.
+    pub(super) file: Option<FileIdentity>,
 }
 
 impl QueueThread {
@@ -169,6 +172,9 @@ impl QueueThread {
 
     /// Runs the jobs, then claims visible messages for the waiting receivers.
     fn serve(&mut self, mut jobs: Vec<Box<dyn Job>>) {
+        if self.file.is_some_and(|file| !file.is_at(&self.path)) {
+            return self.fail_with(jobs, &absent(&self.path));
+        }
         let worthwhile = if jobs.is_empty() { self.has_awaited_message() } else { Ok(true) };
         match worthwhile {
             Ok(true) => {}
@@ -215,7 +221,10 @@ impl QueueThread {
     }
 
     fn fail(&mut self, jobs: Vec<Box<dyn Job>>, error: rusqlite::Error) {
-        let error = explain(&self.path, error);
+        self.fail_with(jobs, &explain(&self.path, error));
+    }
+
+    fn fail_with(&mut self, jobs: Vec<Box<dyn Job>>, error: &Error) {
         jobs.into_iter().for_each(|job| job.answer(Err(error.clone())));
         for receiver in self.waiting.drain(..) {
             let _ = receiver.answer.send(Err(error.clone()));

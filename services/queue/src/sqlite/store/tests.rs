@@ -5,7 +5,7 @@ use crate::ManualClock;
 
 fn open(folder: &tempfile::TempDir) -> Store {
     let options = SqliteOptions { clock: Clock::Manual(ManualClock::new()), ..SqliteOptions::default() };
-    Store::open(&folder.path().join("queue.db"), options).expect("opens")
+    Store::open(&folder.path().join("queue.db"), options, true).expect("opens")
 }
 
 fn plan(store: &Store, statement: &str) -> String {
@@ -46,7 +46,7 @@ fn full_durability_syncs_every_commit() {
     let folder = tempfile::tempdir().expect("a folder");
     for (durability, expected) in [(Durability::Normal, 1), (Durability::Full, 2)] {
         let options = SqliteOptions { durability, ..SqliteOptions::default() };
-        let store = Store::open(&folder.path().join("queue.db"), options).expect("opens");
+        let store = Store::open(&folder.path().join("queue.db"), options, true).expect("opens");
         let synchronous = store.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i32>(0));
         assert_eq!(synchronous.expect("is known"), expected);
     }
