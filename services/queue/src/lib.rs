@@ -48,7 +48,7 @@ pub use memory::{MemoryBroker, MemoryLanes, MemoryOptions, MemoryQueue};
 pub use observed::Observed;
 pub use rabbitmq::{RabbitOptions, RabbitQueue};
 pub use sqlite::{Durability, SqliteBroker, SqliteOptions, SqliteQueue};
-pub use sqs::{Redrive, SqsAttributes, SqsOptions, SqsQueue, SqsTarget};
+pub use sqs::{Redrive, SqsAttributes, SqsBroker, SqsOptions, SqsQueue, SqsTarget};
 
 /// A queue of messages, delivered at least once.
 ///

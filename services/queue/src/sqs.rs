@@ -1,7 +1,8 @@
 //! Amazon SQS: standard queues, up to ten messages per request, and concurrent requests.
 //!
 //! [`service`] sends and retries requests, [`failure`] explains errors, [`leases`] tracks
-//! the leases of this process, [`body`] encodes bytes as text, and [`attributes`] creates and describes queues.
+//! the leases of this process, [`body`] encodes bytes as text, [`attributes`] creates and describes queues, and [`broker`]
+//! has the queues of jobs.
 //!
 //! Every request costs money, so the queue sends none for an answer that it knows. A lease cannot last longer than
 //! 12 hours after the receive: an extension is shortened to the remaining time, and without remaining time the lease
@@ -9,6 +10,7 @@
 
 mod attributes;
 mod body;
+mod broker;
 mod failure;
 mod leases;
 mod service;
@@ -30,6 +32,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 pub use self::attributes::{Redrive, SqsAttributes, SqsTarget};
+pub use self::broker::SqsBroker;
 use self::failure::{DELETE, EXTEND, Failure, SEND};
 use self::leases::{LEASE_MAX, Leases, Waiting, seconds};
 use self::service::{BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches};
@@ -50,14 +53,14 @@ const BATCH_BYTES_MIN: usize = 256 << 10;
 /// The address of a queue.
 #[derive(Clone, Debug, Default)]
 pub struct SqsOptions {
-    /// The name of the queue in the account of the AWS settings, or its URL; for [`SqsTarget`] the prefix of three
-    /// names.
+    /// The name of the queue in the account of the AWS settings, or its URL; for [`SqsTarget`] and [`SqsBroker`] the
+    /// prefix of the names.
     pub queue: String,
     /// Endpoint of SQS, which overrides that of the AWS settings.
     pub endpoint: Option<String>,
     /// Region, which overrides that of the AWS settings.
     pub region: Option<String>,
-    /// Create the queue if it does not exist.
+    /// Create the queue if it does not exist; for [`SqsBroker`] the queue of dead letters.
     pub create: bool,
 }
 
@@ -71,6 +74,8 @@ struct Inner {
     client: Client,
     name: String,
     url: String,
+    /// It belongs to a job, and may be deleted at any time.
+    of_job: bool,
     message_bytes_max: usize,
     leases: Mutex<Leases>,
 }
@@ -128,7 +133,10 @@ impl SqsQueue {
 
 impl Inner {
     fn error(&self, failure: Failure) -> Error {
-        failure.explain(&self.name, region(&self.client))
+        match self.of_job {
+            true => failure.explain_of_job(&self.name, region(&self.client)),
+            false => failure.explain(&self.name, region(&self.client)),
+        }
     }
 
     fn leases(&self) -> MutexGuard<'_, Leases> {

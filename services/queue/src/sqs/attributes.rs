@@ -20,7 +20,7 @@ const VISIBILITY: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(20);
 /// Receives after which SQS itself moves a message to the dead letters. The engine limits lost deliveries much
 /// earlier and by its own count, so this limit only concerns messages that it never gets to read.
-const RECEIVES_MAX: u32 = 100;
+pub(super) const RECEIVES_MAX: u32 = 100;
 /// Assumed limit of messages if the service reports none.
 const MESSAGE_BYTES_DEFAULT: usize = 256 << 10;
 
@@ -89,11 +89,7 @@ impl SqsQueue {
     pub(super) async fn open_with(client: Client, queue: &str, create: Option<Option<Redrive>>) -> Result<Self, Error> {
         let name = queue.rsplit('/').next().unwrap_or(queue).to_owned();
         let explained = |failure: Failure| failure.explain(&name, region(&client));
-        if client.config().region().is_none() {
-            let source =
-                "there is no AWS region; set AWS_REGION, `region` of the target, or a region in the AWS profile".into();
-            return Err(Error::Misconfigured { queue: name, source });
-        }
+        check_region(&client, &name)?;
         if name.ends_with(".fifo") {
             let source = "it is a FIFO queue, which holds back the messages of a job; use a standard queue".into();
             return Err(Error::Misconfigured { queue: name, source });
@@ -109,29 +105,55 @@ impl SqsQueue {
             }
             (found, _) => (found.map_err(&explained)?, false),
         };
+        Self::at(client, name, url, created, false).await
+    }
+
+    /// Opens the queue of a job. With `create`, creates it with that redrive policy if it does not exist.
+    pub(super) async fn open_of_job(client: Client, name: String, create: Option<&Redrive>) -> Result<Self, Error> {
+        let url = match create {
+            Some(redrive) => self::create(&client, &name, Some(redrive)).await,
+            None => find(&client, &name).await,
+        };
+        let url = url.map_err(|failure| failure.explain_of_job(&name, region(&client)))?;
+        Self::at(client, name, url, create.is_some(), true).await
+    }
+
+    /// Opens the queue with this URL, which may be new.
+    async fn at(client: Client, name: String, url: String, created: bool, of_job: bool) -> Result<Self, Error> {
+        let mut inner =
+            Inner { client, name, url, of_job, message_bytes_max: 0, leases: Mutex::new(Leases::default()) };
         let mut retries = Retries::new();
         let attributes = loop {
-            match look(&client, &url).await {
+            match look(&inner.client, &inner.url).await {
                 Ok((attributes, _)) => break attributes,
                 // A new queue takes a moment to become known everywhere.
                 Err(Failure::NoQueue) if created => {
                     let unknown = Failure::Passing("it was created, but does not exist yet".into());
-                    retries.pause(unknown).await.map_err(&explained)?;
+                    retries.pause(unknown).await.map_err(|failure| inner.error(failure))?;
                 }
-                Err(failure) => return Err(explained(failure)),
+                Err(failure) => return Err(inner.error(failure)),
             }
         };
-        let message_bytes_max = attributes.message_bytes_max;
-        let leases = Mutex::new(Leases::default());
-        Ok(Self { inner: Arc::new(Inner { client, name, url, message_bytes_max, leases }) })
+        inner.message_bytes_max = attributes.message_bytes_max;
+        Ok(Self { inner: Arc::new(inner) })
     }
+}
+
+/// Fails if the AWS settings name no region.
+pub(super) fn check_region(client: &Client, queue: &str) -> Result<(), Error> {
+    if client.config().region().is_some() {
+        return Ok(());
+    }
+    let source =
+        "there is no AWS region; set AWS_REGION, `region` of the target, or a region in the AWS profile".into();
+    Err(Error::Misconfigured { queue: queue.to_owned(), source })
 }
 
 fn is_url(queue: &str) -> bool {
     queue.starts_with("https://") || queue.starts_with("http://")
 }
 
-async fn find(client: &Client, name: &str) -> Result<String, Failure> {
+pub(super) async fn find(client: &Client, name: &str) -> Result<String, Failure> {
     let request = || answer("GetQueueUrl", REQUEST_TIME, client.get_queue_url().queue_name(name).send());
     let found = persist(request).await?;
     found.queue_url.ok_or_else(|| Failure::Lasting("GetQueueUrl returned no URL".into()))

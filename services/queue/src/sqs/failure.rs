@@ -36,6 +36,14 @@ impl Failure {
             }
         }
     }
+
+    /// Returns the failure as an error of the queue of a job, which may be deleted at any time.
+    pub fn explain_of_job(self, queue: &str, region: &str) -> Error {
+        match self {
+            Self::NoQueue => Error::Absent { queue: queue.to_owned() },
+            failure => failure.explain(queue, region),
+        }
+    }
 }
 
 /// The result of one failed entry of a batch.

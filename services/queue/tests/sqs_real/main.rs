@@ -1,6 +1,7 @@
 //! The SQS queue with two emulators of the service: LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`, and moto's server at
 //! `GRISTMILL_TEST_MOTO_ENDPOINT`.
 
+mod brokers;
 mod contract;
 mod faults;
 mod limits;

@@ -1,0 +1,110 @@
+//! Queues of jobs on SQS: `PREFIX-NAME-tasks` and `PREFIX-NAME-results`, with the attributes of the queues of a target.
+
+use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use aws_sdk_sqs::Client;
+use futures::future::try_join_all;
+use tokio::sync::OnceCell;
+use tokio::try_join;
+
+use super::attributes::{RECEIVES_MAX, check_region, find};
+use super::failure::Failure;
+use super::service::{REQUEST_TIME, answer, connect, persist};
+use super::{Redrive, SqsOptions, SqsQueue, region};
+use crate::broker::{Naming, Part};
+use crate::{Broker, Error, JobQueues};
+
+/// How many jobs may have queues at a time. The service allows any number, but each waiting receiver of each costs a request
+/// every 20 seconds.
+const JOBS_MAX: u32 = 2000;
+/// The names that SQS allows.
+const NAMING: Naming = Naming { characters_max: 80, marks: "-_" };
+
+/// The queues of jobs on SQS, with one client. Messages that are received too often move to `PREFIX-dead-letters`.
+///
+/// For a minute after a deletion, AWS refuses to create a queue of the same name, which is [`Error::Unavailable`]; so jobs
+/// have names that are not used again. A new queue takes a moment to become known everywhere, in which another process may
+/// not find it.
+#[derive(Clone)]
+pub struct SqsBroker {
+    client: Client,
+    options: SqsOptions,
+    redrive: OnceCell<Redrive>,
+}
+
+impl SqsBroker {
+    /// Uses the AWS settings of the environment. [`SqsOptions::queue`] is the prefix of all names. Sends no request yet.
+    pub async fn connect(options: SqsOptions) -> Result<Self, Error> {
+        let client = connect(&options).await?;
+        check_region(&client, &options.queue)?;
+        Ok(Self { client, options, redrive: OnceCell::new() })
+    }
+
+    fn queue_name(&self, name: &str, part: Part) -> String {
+        NAMING.name(&format!("{}-{name}", self.options.queue), part)
+    }
+
+    /// Returns where messages go that are received too often.
+    async fn redrive(&self) -> Result<&Redrive, Error> {
+        let find = async || {
+            let name = format!("{}-dead-letters", self.options.queue);
+            let create = self.options.create.then_some(None);
+            let dead_letters = SqsQueue::open_with(self.client.clone(), &name, create).await?;
+            let dead_letters_arn = dead_letters.attributes().await?.arn;
+            Ok(Redrive { dead_letters_arn, receive_count_max: RECEIVES_MAX })
+        };
+        self.redrive.get_or_try_init(find).await
+    }
+
+    async fn open_with(&self, name: &str, create: Option<&Redrive>) -> Result<JobQueues, Error> {
+        let [tasks, results] =
+            Part::BOTH.map(|part| SqsQueue::open_of_job(self.client.clone(), self.queue_name(name, part), create));
+        let (tasks, results) = try_join!(tasks, results)?;
+        Ok(JobQueues { tasks: Arc::new(tasks), results: Arc::new(results) })
+    }
+
+    async fn delete_queue(&self, name: String) -> Result<(), Error> {
+        let delete = async {
+            let url = find(&self.client, &name).await?;
+            let request = || {
+                let request = self.client.delete_queue().queue_url(&url);
+                answer("DeleteQueue", REQUEST_TIME, request.send())
+            };
+            persist(request).await.map(drop)
+        };
+        match delete.await {
+            Ok(()) | Err(Failure::NoQueue) => Ok(()),
+            Err(failure) => Err(failure.explain(&name, region(&self.client))),
+        }
+    }
+}
+
+#[async_trait]
+impl Broker for SqsBroker {
+    async fn create(&self, name: &str) -> Result<JobQueues, Error> {
+        self.open_with(name, Some(self.redrive().await?)).await
+    }
+
+    async fn open(&self, name: &str) -> Result<JobQueues, Error> {
+        self.open_with(name, None).await
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), Error> {
+        let deletions = Part::BOTH.map(|part| self.delete_queue(self.queue_name(name, part)));
+        try_join_all(deletions).await.map(drop)
+    }
+
+    fn jobs_max(&self) -> u32 {
+        JOBS_MAX
+    }
+
+    async fn close(&self) {}
+}
+
+impl Debug for SqsBroker {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("SqsBroker").field("prefix", &self.options.queue).finish_non_exhaustive()
+    }
+}
