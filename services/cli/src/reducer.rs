@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use engine::new_node_name;
+use engine::{ReducingOptions, new_node_name};
 use telemetry::Role;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -33,13 +33,14 @@ pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result
     let _signals = AbortOnDropHandle::new(tokio::spawn(watch_signals(stop.clone(), kill.clone())));
     life!("reducer {name} is ready for the jobs of target {} ({})", target.name, store.url());
     watched.tell_where();
-    let _turns = settings.engine.turns(store.clone(), &queues);
-    let mut service = settings.engine.service(&name, store, &queues);
-    service.options.idle_exit = arguments.idle_exit.map(Duration::from_secs);
-    service.options.health = watched.health.clone();
+    let options = ReducingOptions {
+        idle_exit: arguments.idle_exit.map(Duration::from_secs),
+        health: watched.health.clone(),
+        ..ReducingOptions::default()
+    };
     let _ending = watched.until_ending(stop.clone());
     let served = tokio::select! {
-        served = service.run(stop.clone()) => served,
+        served = settings.engine.reduce(&name, store, &queues, options, stop.clone()) => served,
         () = kill.cancelled() => {
             life!("reducer {name} ends: stopped by a second signal; the queue redelivers its messages");
             return Ok(Exit::Canceled);

@@ -127,7 +127,16 @@ impl Engine {
         let reopened = result.is_some() || is_ending || job.cancel_requested().await?.is_some();
         let incomplete = if reopened { reducer.reopen().await? } else { 0 };
         let mut unfinished = Unfinished::new(reducer.tally(), Default::default());
-        if !reopened && republish == Republish::Missing && !plan_is_damaged(&job).await? {
+        if queues.broker.is_some() {
+            let is_planned = job.plan_complete().await?.is_some() && !plan_is_damaged(&job).await?;
+            if !reopened && republish == Republish::Missing && is_planned && lost.is_empty() {
+                let state = InFlight::Published { is_counted: true };
+                let (unended, failed) = (unfinished.count(), mini_batches.failed);
+                events.notice(Notice::InFlight { job_id, state, unended, failed });
+                return Ok(Retry::InFlight(submission(Admission::Runs, Unfinished::none(), job, spec, queues, store)));
+            }
+            job.forget_published().await?;
+        } else if !reopened && republish == Republish::Missing && !plan_is_damaged(&job).await? {
             let plan = job.plan_complete().await?;
             plan.iter().for_each(|plan| unfinished.expect(plan.mini_batches));
             // The reducer learns the number of mini-batches from the last message of the publisher.
@@ -160,7 +169,13 @@ impl Engine {
         let committed = mini_batches.succeeded.saturating_sub(incomplete);
         let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
         events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
-        let admission = enter(&spec, &store, &target, turns::enter_again(&store, &spec)).await?;
+        let opening = async {
+            match queues.broker.is_some() {
+                true => Ok(store.mark_open(&job_id).await.map(|()| Admission::Runs)?),
+                false => turns::enter_again(&store, &spec).await,
+            }
+        };
+        let admission = enter(&spec, &store, &target, opening).await?;
         if store.is_being_removed(&job_id).await? {
             store.mark_ended(&job_id).await?;
             return Err(Error::BeingRemoved { job_id });

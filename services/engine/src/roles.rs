@@ -8,13 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use job_file::Parsed;
 use protocol::JobState;
-use reducer::{Service, ServiceOptions};
+use reducer::{Fleet, FleetOptions, Service, ServiceOptions};
 use storage::TargetStore;
+use telemetry::Health;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use worker::{CacheLimits, Node, NodeOptions, Stop, StopSender, Variables};
 
+use crate::publisher::Planned;
 use crate::{Engine, Event, Events, Fixable, Followed, Lock, Queues, StopRequest, Target, follow};
 
 /// The longest name of a node. Names become names of folders, with additions.
@@ -60,10 +63,10 @@ impl Engine {
 
         let name = new_node_name();
         let stop_reducer = CancellationToken::new();
-        let service = self.service(&name, submission.store.clone(), &queues);
-        let ended = service.options.ended.clone();
-        let mut reducing = AbortOnDropHandle::new(tokio::spawn(service.run(stop_reducer.clone())));
-        let _turns = self.turns(submission.store.clone(), &queues);
+        let options = ReducingOptions::default();
+        let ended = options.ended.clone();
+        let reducing = self.reduce(&name, submission.store.clone(), &queues, options, stop_reducer.clone());
+        let mut reducing = AbortOnDropHandle::new(tokio::spawn(reducing));
         let stop = StopSender::default();
         let mut nodes = JoinSet::new();
         let folders = self.node_folders(&name)?;
@@ -117,21 +120,34 @@ impl Engine {
         followed.map_err(|error| Fixable::caused(format!("job {job_id} is interrupted"), remedy, error))
     }
 
-    /// Returns a reducer for every open job of a target, with default options.
-    pub fn service(&self, name: &str, store: TargetStore, queues: &Queues) -> Service {
-        Service {
-            target: store,
-            results: queues.results.clone(),
-            dead_letters: queues.dead_letters.clone(),
-            options: ServiceOptions {
-                reducer: reducer::Options {
-                    writer: name.to_owned(),
-                    tasks: Some(queues.tasks.clone()),
-                    crash: Arc::new(crate::crash::at),
-                    ..reducer::Options::shared()
-                },
-                ..ServiceOptions::default()
-            },
+    /// Reduces every open job of a target, until `stop` is cancelled or no job has been open for `idle_exit`.
+    pub fn reduce(
+        &self,
+        name: &str,
+        target: TargetStore,
+        queues: &Queues,
+        options: ReducingOptions,
+        stop: CancellationToken,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let ReducingOptions { idle_exit, health, ended } = options;
+        let reducer = reducer::Options {
+            writer: name.to_owned(),
+            tasks: Some(queues.tasks.clone()),
+            crash: Arc::new(crate::crash::at),
+            ..reducer::Options::shared()
+        };
+        let (results, dead_letters) = (queues.results.clone(), queues.dead_letters.clone());
+        let (broker, turns) = (queues.broker.clone(), self.clone());
+        let queues = queues.clone();
+        async move {
+            if let Some(broker) = broker {
+                let options = FleetOptions { reducer, idle_exit, health, ended, ..FleetOptions::default() };
+                let publisher = Arc::new(Planned { results });
+                return Fleet { target, broker, dead_letters, publisher, options }.run(stop).await;
+            }
+            let _turns = turns.turns(target.clone(), &queues);
+            let options = ServiceOptions { reducer, idle_exit, health, ended, ..ServiceOptions::default() };
+            Service { target, results, dead_letters, options }.run(stop).await
         }
     }
 
@@ -154,6 +170,7 @@ impl Engine {
             tasks: queues.tasks.clone(),
             results: queues.results.clone(),
             dead_letters: queues.dead_letters.clone(),
+            broker: queues.broker.clone(),
             name,
             gpus: settings.gpus(),
             python: python.unwrap_or_else(|| "python3".into()),
@@ -176,6 +193,17 @@ impl Engine {
         let shared = self.home().cache("fleet");
         Ok(NodeFolders { private: shared.join("processes").join(name), shared, _use: self.home().use_fleet()? })
     }
+}
+
+/// How a process reduces the jobs of a target.
+#[derive(Clone, Debug, Default)]
+pub struct ReducingOptions {
+    /// End when no job has been open for this long; `None`: never.
+    pub idle_exit: Option<Duration>,
+    /// Where the process shows that it makes progress.
+    pub health: Health,
+    /// Notified when a job has ended.
+    pub ended: Arc<Notify>,
 }
 
 /// The folders of a process with workers: caches that the processes of this machine share, and a private folder that is

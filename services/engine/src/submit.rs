@@ -84,7 +84,9 @@ impl Engine {
         let address = target.queue()?;
         let store = target.open_store().await?;
         store.create().context("create the store of the target")?;
-        if let Some(full) = turns::refused(&store, &spec, refuses_when_full).await? {
+        if !target.has_schedule
+            && let Some(full) = turns::refused(&store, &spec, refuses_when_full).await?
+        {
             return Err(Busy::Full { target: target.reference(), full }.into());
         }
         spec.job_id = loop {
@@ -122,7 +124,13 @@ impl Engine {
             job.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
-                let admission = enter(&spec, &store, target, turns::enter(&store, &spec)).await?;
+                let opening = async {
+                    match target.has_schedule {
+                        true => Ok(store.mark_open(&spec.job_id).await.map(|()| Admission::Runs)?),
+                        false => turns::enter(&store, &spec).await,
+                    }
+                };
+                let admission = enter(&spec, &store, target, opening).await?;
                 return Ok(Submission {
                     admission,
                     store,
@@ -162,6 +170,20 @@ impl Submission {
         let (tasks, results) = (queues.tasks.clone(), queues.results.clone());
         let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
         let partitioner = partitioner.with_inputs(self.listings.clone());
+        if queues.broker.is_some() {
+            return match partitioner.plan_only().await {
+                Ok(complete) => Ok(Published::All(complete)),
+                Err(error) => {
+                    let Some(cause) = error.downcast_ref::<partitioner::Error>().map(|error| format!("{error:#}"))
+                    else {
+                        let problem = format!("job {} is not planned", spec.job_id);
+                        return Err(Fixable::caused(problem, self.remedy(), error).into());
+                    };
+                    job.put_plan_failure(&cause).await.context("tell the reducers that the job cannot be planned")?;
+                    Ok(Published::Never(cause))
+                }
+            };
+        }
         let pending = |mini_batch| match self.admission {
             Admission::Runs => self.unfinished.pending(mini_batch),
             Admission::Waits(_) => None,
@@ -334,7 +356,7 @@ async fn send_from(
 }
 
 /// Shows other processes that this one publishes a job, and where.
-async fn show_life(job: JobStore, queue: String) {
+pub(crate) async fn show_life(job: JobStore, queue: String) {
     loop {
         let sign = format!("{} {queue}", storage::random_name());
         if let Err(error) = job.put_publishing(sign).await {

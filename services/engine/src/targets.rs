@@ -31,6 +31,9 @@ pub const LOCAL: &str = "local";
 /// The name of a target that consists of addresses only.
 const NO_NAME: &str = "(no name)";
 
+/// The variable of all roles and commands of a target whose jobs have queues of their own, until all targets are such.
+const SCHEDULE: &str = "GRISTMILL_SCHEDULE";
+
 /// How a caller chooses a target; by default, this machine.
 #[derive(Clone, Debug, Default)]
 pub struct TargetChoice {
@@ -68,6 +71,8 @@ pub struct Target {
     pub pass_environment: Vec<String>,
     /// Environment variables from which the address of the broker is made, which scripts never get.
     pub secret_variables: Vec<String>,
+    /// Whether each job has queues of its own, and a schedule says which node works on it.
+    pub has_schedule: bool,
 }
 
 impl fmt::Debug for Target {
@@ -115,7 +120,7 @@ impl TargetChoice {
         }
         let folder = &settings.working_directory;
         let mut target = match name {
-            Some(name) => from_file(name, &self.read_file(settings, variable)?)?,
+            Some(name) => from_file(name, &self.read_file(settings, &variable)?)?,
             None => Target { name: NO_NAME.to_owned(), ..Target::default() },
         };
         if let Some(queue) = queue {
@@ -126,6 +131,7 @@ impl TargetChoice {
         if let Some(store) = store {
             target.store = Some(store_url(store, folder));
         }
+        target.has_schedule = variable(SCHEDULE).is_some();
         if let Some(what) = target.store.as_deref().and_then(not_kept) {
             return Err(Error::UnsuitableTarget(format!(
                 "target {}: its store is {what}, which every message about the store would show; put credentials where \
@@ -204,6 +210,7 @@ fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
         lease: entry.lease_seconds.map(Duration::from_secs),
         pass_environment: entry.pass_environment.clone(),
         secret_variables: entry.secret_variables.clone(),
+        has_schedule: false,
     })
 }
 

@@ -127,20 +127,33 @@ impl Partitioner {
         pending: impl Fn(u64) -> Option<Pending>,
         progress: impl Fn(PlanProgress),
     ) -> anyhow::Result<PlanComplete> {
+        let complete = self.plan_and_send(pending, progress).await?;
+        self.announce(&complete).await?;
+        Ok(complete)
+    }
+
+    /// Makes the plan as far as it is missing, and publishes nothing: another process [follows](Self::follow) it.
+    pub async fn plan_only(&self) -> anyhow::Result<PlanComplete> {
+        self.plan_and_send(|_| None, |_| ()).await
+    }
+
+    async fn plan_and_send(
+        &self,
+        pending: impl Fn(u64) -> Option<Pending>,
+        progress: impl Fn(PlanProgress),
+    ) -> anyhow::Result<PlanComplete> {
         let stored = self.stored_plan().await.context("read the plan")?;
         let (published_to, whole) = match &stored {
             Some(complete) => self.publish_stored(complete, &pending, &progress).await?,
             None => (0, false),
         };
-        let complete = match stored {
-            Some(complete) if whole => complete,
+        match stored {
+            Some(complete) if whole => Ok(complete),
             _ => {
                 let pending = |mini_batch| if mini_batch < published_to { None } else { pending(mini_batch) };
-                self.plan(&pending, &progress).await?
+                self.plan(&pending, &progress).await
             }
-        };
-        self.announce(&complete).await?;
-        Ok(complete)
+        }
     }
 
     /// Publishes a plan that another process makes, each chunk as soon as it is there, until the plan is complete. Otherwise

@@ -4,7 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use queue::{Bundles, Queue, RabbitOptions, RabbitQueue, SqliteOptions, SqliteQueue, SqsOptions, SqsQueue, SqsTarget};
+use async_trait::async_trait;
+use queue::{
+    Broker, Bundles, JobQueues, Queue, RabbitOptions, RabbitQueue, SqliteBroker, SqliteOptions, SqliteQueue, SqsBroker,
+    SqsOptions, SqsQueue, SqsTarget,
+};
 use storage::{StoreOptions, TargetStore};
 use url::Url;
 
@@ -23,6 +27,8 @@ pub struct Queues {
     pub results: Arc<dyn Queue>,
     /// Messages that no role can read.
     pub dead_letters: Arc<dyn Queue>,
+    /// The queues of each job; `None`: all jobs share those above.
+    pub broker: Option<Arc<dyn Broker>>,
 }
 
 impl Queues {
@@ -33,7 +39,41 @@ impl Queues {
                 tracing::debug!("cannot close a connection: {error:#}");
             }
         }
+        if let Some(broker) = &self.broker {
+            broker.close().await;
+        }
     }
+}
+
+/// A broker whose task queues put quick mini-batches together, as each message is paid for.
+#[derive(Debug)]
+struct Bundling(SqsBroker);
+
+#[async_trait]
+impl Broker for Bundling {
+    async fn create(&self, name: &str) -> Result<JobQueues, queue::Error> {
+        self.0.create(name).await.map(bundling)
+    }
+
+    async fn open(&self, name: &str) -> Result<JobQueues, queue::Error> {
+        self.0.open(name).await.map(bundling)
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), queue::Error> {
+        self.0.delete(name).await
+    }
+
+    fn jobs_max(&self) -> u32 {
+        self.0.jobs_max()
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+fn bundling(queues: JobQueues) -> JobQueues {
+    JobQueues { tasks: Arc::new(Bundles::new(queues.tasks, worker::unspent)), ..queues }
 }
 
 /// A queue, and its connection if it has one.
@@ -86,9 +126,23 @@ impl Target {
                 opened.iter().filter_map(|(_, connection)| connection.clone()).collect();
             let are_new = connections.first().is_some_and(|tasks| tasks.is_new());
             let [tasks, results, dead_letters] = opened.map(|(queue, _)| queue);
-            Ok(Queues { connections, are_new, tasks, results, dead_letters })
+            let broker = if self.has_schedule { Some(self.broker().await?) } else { None };
+            Ok(Queues { connections, are_new, tasks, results, dead_letters, broker })
         };
         open.await.map_err(|error| self.explain(error))
+    }
+
+    async fn broker(&self) -> Result<Arc<dyn Broker>> {
+        Ok(match self.queue()? {
+            QueueAddress::Sqlite { folder } => {
+                std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+                Arc::new(SqliteBroker::new(folder.clone(), SqliteOptions::default()))
+            }
+            QueueAddress::Rabbit { .. } => anyhow::bail!("not yet"),
+            QueueAddress::Sqs { prefix } => {
+                Arc::new(Bundling(SqsBroker::connect(self.sqs_options(prefix, false)).await?))
+            }
+        })
     }
 
     /// Opens one of its queues.

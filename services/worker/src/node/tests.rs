@@ -90,6 +90,7 @@ impl Target {
             tasks: self.tasks.clone(),
             results: self.results.clone(),
             dead_letters: self.dead_letters.clone(),
+            broker: None,
             name: name.into(),
             gpus: crate::VisibleGpus::default(),
             python: std::env::var_os("GRISTMILL_PYTHON").unwrap_or_else(|| "python3".into()).into(),
