@@ -46,7 +46,7 @@ pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, R
 pub use error::{Cause, Error};
 pub use memory::{MemoryBroker, MemoryLanes, MemoryOptions, MemoryQueue};
 pub use observed::Observed;
-pub use rabbitmq::{RabbitOptions, RabbitQueue};
+pub use rabbitmq::{RabbitBroker, RabbitOptions, RabbitQueue};
 pub use sqlite::{Durability, SqliteBroker, SqliteOptions, SqliteQueue};
 pub use sqs::{Redrive, SqsAttributes, SqsBroker, SqsOptions, SqsQueue, SqsTarget};
 

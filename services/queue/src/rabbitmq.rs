@@ -1,14 +1,17 @@
 //! RabbitMQ: quorum queues whose leases last as long as their connection.
 //!
-//! [`session`] is one connection, [`leases`] tracks the messages that it holds, [`subscription`] makes the broker send
-//! as many messages as receivers request, [`lanes`] divides them between groups, and [`failure`] explains errors.
+//! [`connections`] are shared by the sessions of queues, [`session`] is two channels on one of them, [`leases`] tracks the
+//! messages that it holds, [`subscription`] makes the broker send as many messages as receivers request, [`lanes`] divides
+//! them between groups, [`failure`] explains errors, and [`broker`] has the queues of jobs.
 //!
 //! RabbitMQ has no lease that ends by time. A delivery belongs to a channel until it is settled, and returns to the
 //! queue when the channel closes: because its node died, the network failed, the broker restarted, or the broker's
-//! `consumer_timeout` (30 minutes by default) expired. In each case *all* leases of the connection are lost, the next
-//! call connects again, and the queue reports receipts of the old connection as lost.
+//! `consumer_timeout` (30 minutes by default) expired. In each case *all* leases of the session are lost, the next
+//! call opens another one, and the queue reports receipts of the old session as lost.
 
 mod address;
+mod broker;
+mod connections;
 mod failure;
 pub(crate) mod lanes;
 mod leases;
@@ -25,6 +28,8 @@ use backon::Retryable;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use self::address::Address;
+pub use self::broker::RabbitBroker;
+use self::connections::Connections;
 use self::failure::{During, explain, no_permission};
 use self::lanes::{Lanes, whole_lanes};
 use self::session::{Outgoing, Session, Unsent};
@@ -132,7 +137,8 @@ impl Debug for RabbitOptions {
     }
 }
 
-/// A queue of RabbitMQ, in one quorum queue or several lanes, on one connection with a channel for each direction.
+/// A queue of RabbitMQ, in one quorum queue or several lanes, with a channel for each direction. Its connection is its own,
+/// or that of a [`RabbitBroker`].
 ///
 /// - With several lanes, each group of messages is in one of them, and callers get messages of all lanes in turns.
 ///   Groups wait for each other only in the same lane, first in, first out; where that has messages already, their first
@@ -158,18 +164,24 @@ impl Debug for RabbitOptions {
 /// the delivery limit of 20 that 4.0 gives queues declared without one, `x-consumer-timeout` of queues (3.12) and of
 /// consumers (4.3), and that 4.3 cancels a consumer at the timeout instead of closing the channel.
 pub struct RabbitQueue {
-    options: RabbitOptions,
-    address: Address,
-    lanes: Arc<Lanes>,
+    access: Access,
     is_new: bool,
     current: Mutex<Arc<Session>>,
     /// Held while connecting.
     connecting: tokio::sync::Mutex<Connecting>,
 }
 
+/// How to open a session of a queue.
+struct Access {
+    connections: Arc<Connections>,
+    address: Address,
+    options: RabbitOptions,
+    lanes: Arc<Lanes>,
+}
+
 #[derive(Default)]
 struct Connecting {
-    /// Number of connections that broke.
+    /// Number of sessions that broke.
     breaks: u32,
     /// The last failure to connect, and its time.
     failed: Option<(Instant, Error)>,
@@ -181,13 +193,25 @@ impl RabbitQueue {
     /// [`Error::Misconfigured`] means a rejected user, a missing virtual host, an untrusted certificate, or a queue of
     /// that name with other properties; [`Error::Unavailable`] means anything that may pass.
     pub async fn open(options: RabbitOptions) -> Result<Self, Error> {
-        let address = Address::new(&options)?;
-        let until = Instant::now() + options.connect_wait_max;
-        let lanes = Arc::new(Lanes::new(&options.name, options.lanes));
-        let session = connect(&address, &options, &lanes, 0, true, until).await?;
+        let connections = Connections::separate(format!("gristmill {}", options.name));
+        let access = Access::new(Arc::new(connections), Address::new(&options)?, options);
+        let until = access.until();
+        let session = access.connect(0, true, until, false).await?;
+        Ok(Self::with(access, session))
+    }
+
+    /// Opens the queue of a job on a shared connection. With `declare`, creates it and its dead-letter queue if they are
+    /// absent.
+    async fn open_of_job(connections: Arc<Connections>, options: RabbitOptions, declare: bool) -> Result<Self, Error> {
+        let access = Access::new(connections, Address::of_job(&options)?, options);
+        let session = access.connect_patiently(0, declare).await?;
+        Ok(Self::with(access, session))
+    }
+
+    fn with(access: Access, session: Session) -> Self {
         let is_new = session.is_new;
         let (current, connecting) = (Mutex::new(Arc::new(session)), tokio::sync::Mutex::default());
-        Ok(Self { options, address, lanes, is_new, current, connecting })
+        Self { access, is_new, current, connecting }
     }
 
     /// Whether the queue did not exist when this process opened it.
@@ -233,32 +257,29 @@ impl RabbitQueue {
         if let Some((_, error)) = connecting.failed.as_ref().filter(|(when, _)| *when > called) {
             return Err(error.clone());
         }
-        let (generation, until) = (connecting.breaks + 1, Instant::now() + self.options.connect_wait_max);
-        let session = (|| connect(&self.address, &self.options, &self.lanes, generation, false, until))
-            .retry(while_others_wait(None))
-            .when(|error| matches!(error, Error::Unavailable { .. }) && Instant::now() < until)
-            .await
-            .inspect_err(|error| connecting.failed = Some((Instant::now(), error.clone())))?;
+        let generation = connecting.breaks + 1;
+        let session = self.access.connect_patiently(generation, false).await;
+        let session = session.inspect_err(|error| connecting.failed = Some((Instant::now(), error.clone())))?;
         let session = Arc::new(session);
         let old = std::mem::replace(&mut *self.current(), session.clone());
         connecting.breaks = generation;
         let reason = old.leases.ended().map(|ended| ended.reason).unwrap_or_default();
-        tracing::warn!(queue.name = %self.address, error = %reason, "connected again; all earlier leases are lost");
+        tracing::warn!(queue.name = %self.access.address, error = %reason, "connected again; all earlier leases are lost");
         Ok(session)
     }
 
     /// Waits for an answer of the broker, up to the limit.
     async fn answer<T>(&self, answer: impl Future<Output = lapin::Result<T>>) -> Result<T, Error> {
-        match timeout(self.options.answer_wait_max, answer).await {
-            Ok(result) => result.map_err(|error| explain(&self.address, During::Working, error)),
+        match timeout(self.access.options.answer_wait_max, answer).await {
+            Ok(result) => result.map_err(|error| explain(&self.access.address, During::Working, error)),
             Err(_) => Err(self.no_answer()),
         }
     }
 
     fn no_answer(&self) -> Error {
         let blocked = self.current().is_blocked();
-        let seconds = self.options.answer_wait_max.as_secs();
-        self.address.unavailable(if blocked {
+        let seconds = self.access.options.answer_wait_max.as_secs();
+        self.access.address.unavailable(if blocked {
             format!("the broker has been short of memory or disk for {seconds} s and accepts nothing; see its alarms")
         } else {
             format!("no answer for {seconds} s")
@@ -274,7 +295,7 @@ impl RabbitQueue {
     ) -> Result<Option<Vec<Delivery>>, Error> {
         let leases = &session.leases;
         let _wish = leases.want(messages_max);
-        let patience = until.max(Instant::now()) + self.options.answer_wait_max;
+        let patience = until.max(Instant::now()) + self.access.options.answer_wait_max;
         let mut arrival_by = None;
         loop {
             let mut changed = std::pin::pin!(leases.changed.notified());
@@ -312,7 +333,7 @@ impl RabbitQueue {
 #[async_trait]
 impl Queue for RabbitQueue {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
-        check_sizes(&messages, self.options.message_bytes_max, &self.address.to_string())?;
+        check_sizes(&messages, self.access.options.message_bytes_max, &self.access.address.to_string())?;
         let outgoing = |Message { body, group, .. }: Message| Outgoing { body, group, lane: 0 };
         let mut messages: Vec<Outgoing> = messages.into_iter().map(outgoing).collect();
         for tries in 1.. {
@@ -320,20 +341,26 @@ impl Queue for RabbitQueue {
                 break;
             }
             let session = self.session().await?;
-            match timeout(self.options.answer_wait_max, session.place(&mut messages)).await {
+            match timeout(self.access.options.answer_wait_max, session.place(&mut messages)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) if tries < TRIES_MAX => continue,
-                Ok(Err(error)) => return Err(explain(&self.address, During::Looking, error)),
+                Ok(Err(error)) => return Err(explain(&self.access.address, During::Looking, error)),
                 Err(_) => return Err(self.no_answer()),
             }
             let sending = session.send(messages);
-            match timeout(self.options.answer_wait_max, sending).await {
+            match timeout(self.access.options.answer_wait_max, sending).await {
                 Ok(Ok(())) => break,
                 Ok(Err(Unsent::Broken(unconfirmed, _))) if tries < TRIES_MAX => messages = unconfirmed,
-                Ok(Err(Unsent::Broken(_, error))) => return Err(explain(&self.address, During::Working, error)),
-                Ok(Err(Unsent::Refused(reason))) => return Err(self.address.misconfigured(reason)),
+                Ok(Err(Unsent::Broken(_, error))) => return Err(explain(&self.access.address, During::Working, error)),
+                Ok(Err(Unsent::Refused(reason))) => return Err(self.access.address.misconfigured(reason)),
+                Ok(Err(Unsent::Absent)) => {
+                    return Err(self.access.address.absent("it does not exist; restart this command to create it"));
+                }
                 Ok(Err(Unsent::NotNow)) => {
-                    return Err(self.address.unavailable("it rejected a message; is most of its cluster running?"));
+                    return Err(self
+                        .access
+                        .address
+                        .unavailable("it rejected a message; is most of its cluster running?"));
                 }
                 Err(_) => return Err(self.no_answer()),
             }
@@ -345,7 +372,7 @@ impl Queue for RabbitQueue {
         if request.messages_max == 0 {
             let session = self.current().clone();
             session.leases.want_no_more();
-            let _ = timeout(self.options.answer_wait_max, session.subscription.stopped()).await;
+            let _ = timeout(self.access.options.answer_wait_max, session.subscription.stopped()).await;
             return Ok(Vec::new());
         }
         let until = deadline(request.wait);
@@ -357,11 +384,11 @@ impl Queue for RabbitQueue {
             }
             ended = session.leases.ended();
             if let Some(ended) = ended.as_ref().filter(|ended| ended.refused) {
-                return Err(self.address.misconfigured(no_permission(&self.address, &ended.reason)));
+                return Err(self.access.address.misconfigured(no_permission(&self.access.address, &ended.reason)));
             }
         }
         let reason = ended.map_or_else(|| "the connection breaks each time".to_owned(), |ended| ended.reason);
-        Err(self.address.unavailable(reason))
+        Err(self.access.address.unavailable(reason))
     }
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
@@ -374,7 +401,7 @@ impl Queue for RabbitQueue {
 
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
         let Some(session) = self.living() else { return Ok(receipts.to_vec()) };
-        match timeout(self.options.answer_wait_max, session.subscription.acknowledge(receipts)).await {
+        match timeout(self.access.options.answer_wait_max, session.subscription.acknowledge(receipts)).await {
             Ok(Ok(lost)) => Ok(lost),
             // The connection broke, which ended all leases.
             Ok(Err(_)) => Ok(receipts.to_vec()),
@@ -384,7 +411,7 @@ impl Queue for RabbitQueue {
 
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
         let Some(session) = self.living() else { return Ok(()) };
-        match timeout(self.options.answer_wait_max, session.subscription.release(receipts)).await {
+        match timeout(self.access.options.answer_wait_max, session.subscription.release(receipts)).await {
             // A broken connection releases everything.
             Ok(_) => Ok(()),
             Err(_) => Err(self.no_answer()),
@@ -399,26 +426,48 @@ impl Queue for RabbitQueue {
     }
 
     fn limits(&self) -> Limits {
-        self.options.limits()
+        self.access.options.limits()
     }
 }
 
 impl Debug for RabbitQueue {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("RabbitQueue").field("address", &self.address).finish_non_exhaustive()
+        formatter.debug_struct("RabbitQueue").field("address", &self.access.address).finish_non_exhaustive()
     }
 }
 
-/// Connects, and fails after `until`.
-async fn connect(
-    address: &Address,
-    options: &RabbitOptions,
-    lanes: &Arc<Lanes>,
-    generation: u32,
-    declare: bool,
-    until: Instant,
-) -> Result<Session, Error> {
-    let session = Session::connect(address, options, lanes, generation, declare);
-    let silent = || address.unavailable("it does not answer on a new connection; is it the right port?");
-    timeout_at(until, session).await.unwrap_or_else(|_| Err(silent()))
+impl Access {
+    fn new(connections: Arc<Connections>, address: Address, options: RabbitOptions) -> Self {
+        let lanes = Arc::new(Lanes::new(&options.name, options.lanes));
+        Self { connections, address, options, lanes }
+    }
+
+    /// Returns until when to try to connect.
+    fn until(&self) -> Instant {
+        Instant::now() + self.options.connect_wait_max
+    }
+
+    /// Tries to connect until it succeeds, or the wait is over.
+    async fn connect_patiently(&self, generation: u32, declare: bool) -> Result<Session, Error> {
+        let until = self.until();
+        let is_over = || Instant::now() >= until || self.connections.has_ended();
+        (|| self.connect(generation, declare, until, true))
+            .retry(while_others_wait(None))
+            .when(|error| matches!(error, Error::Unavailable { .. }) && !is_over())
+            .await
+    }
+
+    /// Connects, and fails after `until`.
+    async fn connect(
+        &self,
+        generation: u32,
+        declare: bool,
+        until: Instant,
+        is_patient: bool,
+    ) -> Result<Session, Error> {
+        let seat = self.connections.seat(&self.address, until, is_patient).await?;
+        let session = Session::open(seat, &self.address, &self.options, &self.lanes, generation, declare);
+        let silent = || self.address.unavailable("it accepted the connection, but does not answer");
+        timeout_at(until, session).await.unwrap_or_else(|_| Err(silent()))
+    }
 }

@@ -21,6 +21,8 @@ const HEARTBEAT_SECONDS: u16 = 20;
 pub(super) struct Address {
     pub uri: AMQPUri,
     pub ca_file: Option<PathBuf>,
+    /// The queue belongs to a job, and may be deleted at any time.
+    pub of_job: bool,
     label: String,
 }
 
@@ -74,7 +76,12 @@ impl Address {
             vhost,
             query: AMQPQueryString { heartbeat: Some(heartbeat), ..AMQPQueryString::default() },
         };
-        Ok(Self { uri, ca_file, label })
+        Ok(Self { uri, ca_file, of_job: false, label })
+    }
+
+    /// Returns the address of a queue of a job.
+    pub fn of_job(options: &RabbitOptions) -> Result<Self, Error> {
+        Ok(Self { of_job: true, ..Self::new(options)? })
     }
 
     pub fn user(&self) -> &str {
@@ -97,6 +104,23 @@ impl Address {
 
     pub fn misconfigured(&self, cause: impl Into<Cause>) -> Error {
         Error::Misconfigured { queue: self.label.clone(), source: cause.into() }
+    }
+
+    /// The queue does not exist: a person should know, unless it is that of a job.
+    pub fn absent(&self, cause: impl Into<Cause>) -> Error {
+        match self.of_job {
+            true => Error::Absent { queue: self.label.clone() },
+            false => self.misconfigured(cause),
+        }
+    }
+
+    /// Returns an error of the connection as one of this queue, which uses it, too.
+    pub fn sharing(&self, error: Error) -> Error {
+        match error {
+            Error::Unavailable { source, .. } => self.unavailable(source),
+            Error::Misconfigured { source, .. } => self.misconfigured(source),
+            error => error,
+        }
     }
 
     pub fn unavailable(&self, cause: impl Into<Cause>) -> Error {

@@ -46,9 +46,17 @@ pub(super) fn is_absence(error: &lapin::Error) -> bool {
     matches!(reply(error), Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)))
 }
 
+/// Returns whether a queue was deleted or never created. The broker has the same code for one that is down for a while.
+pub(super) fn is_gone(error: &lapin::Error) -> bool {
+    is_absence(error) && said(error).contains("no queue '")
+}
+
 /// Translates an error of the broker or the connection.
 pub(super) fn explain(address: &Address, during: During, error: lapin::Error) -> Error {
     let said = said(&error);
+    if address.of_job && is_gone(&error) && during != During::Declaring {
+        return address.absent(Cause::new(said, error));
+    }
     let (user, vhost) = (address.user(), &address.uri.vhost);
     let (is_misconfigured, words) = match (reply(&error), during) {
         _ if is_refusal(&error) && during == During::Connecting => {
@@ -67,7 +75,7 @@ pub(super) fn explain(address: &Address, during: During, error: lapin::Error) ->
                 "a different kind of queue has this name; delete that when it is empty, or choose another prefix ({said})"
             ),
         ),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) => (
+        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) if !address.of_job => (
             true,
             format!(
                 "it was deleted with its messages; restart this command to create it, then retry the jobs ({said})"

@@ -138,8 +138,8 @@ pub(super) enum Fit {
     Divide,
     /// The same, not before this moment.
     DivideAt(Instant),
-    /// No receive requests any message, and messages that have arrived should return to the queue if that lasts; or the
-    /// broker might send some.
+    /// No receive requests any message, and messages that have arrived should return to the queue if that lasts, and
+    /// consumers end, to which the broker would send some.
     Idle(Duration),
     /// A caller has stopped receiving: messages that have arrived should return to the queue now.
     Stop,
@@ -150,7 +150,7 @@ pub(super) enum Fit {
 /// The most messages that one connection holds.
 const HELD_MAX: usize = 1_000_000;
 
-/// Messages without a request return to the queue after this time.
+/// Messages without a request return to the queue after this time, and consumers end.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 /// The same for consumers that may get more messages than were requested.
 const LISTEN_MAX: Duration = Duration::from_millis(100);
@@ -329,6 +329,8 @@ impl Leases {
             Fit::Idle(IDLE_MAX)
         } else if is_stopped && state.listening {
             Fit::Idle(LISTEN_MAX)
+        } else if is_stopped {
+            Fit::Idle(IDLE_MAX)
         } else {
             Fit::Right
         }
@@ -402,7 +404,7 @@ impl Drop for Wish {
     fn drop(&mut self) {
         let mut state = self.leases.state();
         state.wanted = state.wanted.saturating_sub(self.messages);
-        let unwanted = state.wanted == 0 && (!state.arrived.is_empty() || state.listening);
+        let unwanted = state.wanted == 0 && (!state.arrived.is_empty() || !state.consumers.is_empty());
         drop(state);
         if unwanted {
             self.leases.misfit.notify_one();

@@ -1,4 +1,4 @@
-//! One connection to the broker: a channel that sends, and a channel that receives and holds the leases.
+//! The session of a queue on a connection: a channel that sends, and a channel that receives and holds the leases.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,11 +7,12 @@ use futures::future::join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionBuilder, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Confirmation};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::RabbitOptions;
 use super::address::Address;
+use super::connections::{OwnChannel, Seat};
 use super::failure::{During, explain, is_absence, reply};
 use super::lanes::Lanes;
 use super::leases::Leases;
@@ -24,15 +25,15 @@ const PERSISTENT: u8 = 2;
 const BURST_MESSAGES_MAX: usize = 1024;
 const BURST_BYTES_MAX: usize = 16 << 20;
 
-/// One connection. Dropping it closes it, which ends its leases.
+/// One session. Dropping it closes its channels, which ends its leases, and a connection that it has for itself.
 #[derive(Debug)]
 pub(super) struct Session {
     pub leases: Arc<Leases>,
     pub subscription: Arc<Subscription>,
-    publishing: tokio::sync::Mutex<Channel>,
+    publishing: tokio::sync::Mutex<OwnChannel>,
     /// Held while frames of messages are queued, because the broker must get them in the order of their numbers.
     order: Mutex<()>,
-    connection: Connection,
+    seat: Seat,
     /// Whether the queue did not exist before.
     pub is_new: bool,
     _keeper: AbortOnDropHandle<()>,
@@ -52,42 +53,39 @@ pub(super) enum Unsent {
     Broken(Vec<Outgoing>, lapin::Error),
     /// The broker rejects them.
     Refused(String),
+    /// There is no such queue.
+    Absent,
     /// The broker cannot accept them now.
     NotNow,
 }
 
 impl Session {
-    /// Connects. With `declare`, creates the lanes of the queue and its dead-letter queue; otherwise they must exist.
-    pub async fn connect(
+    /// Opens a session on a connection. With `declare`, creates the lanes of the queue and its dead-letter queue; otherwise
+    /// they must exist.
+    pub async fn open(
+        seat: Seat,
         address: &Address,
         options: &RabbitOptions,
         lanes: &Arc<Lanes>,
         generation: u32,
         declare: bool,
     ) -> Result<Self, Error> {
-        let runtime = lapin::runtime::default_runtime().map_err(|error| explain(address, During::Connecting, error))?;
-        let name = format!("gristmill {}", options.name);
-        let connection = ConnectionBuilder::new_with_runtime(runtime)
-            .with_uri(address.uri.clone())
-            .with_tls_config(address.tls()?)
-            .with_properties(ConnectionProperties::default().with_connection_name(name.into()))
-            .connect()
-            .await
-            .map_err(|error| explain(address, During::Connecting, error))?;
         let during = if declare { During::Declaring } else { During::Looking };
-        let session = Self::open(connection, options, lanes, generation, declare).await;
+        let asks = declare && !address.of_job;
+        let session = Self::open_channels(seat, options, lanes, generation, declare, asks).await;
         session.map_err(|error| explain(address, during, error))
     }
 
-    async fn open(
-        connection: Connection,
+    async fn open_channels(
+        seat: Seat,
         options: &RabbitOptions,
         lanes: &Arc<Lanes>,
         generation: u32,
         declare: bool,
+        asks_whether_new: bool,
     ) -> lapin::Result<Self> {
-        let is_new = declare && is_absent(&connection, &lanes.names()[0]).await?;
-        let publishing = publishing_channel(&connection).await?;
+        let is_new = asks_whether_new && is_absent(&seat, &lanes.names()[0]).await?;
+        let publishing = publishing_channel(&seat).await?;
         if let Some(dead_letters) = options.dead_letters.as_deref().filter(|_| declare) {
             declare_queue(&publishing, dead_letters, declare, arguments(options, None)).await?;
         }
@@ -96,11 +94,12 @@ impl Session {
             declare_queue(&publishing, lane, declare, arguments.clone()).await?;
         }
         let leases = Arc::new(Leases::new(generation, lanes.clone()));
-        let receiving = connection.create_channel().await?;
+        seat.hold(&leases);
+        let receiving = seat.create_channel().await?;
         let subscription = Arc::new(Subscription::new(receiving, leases.clone(), options.consumer_timeout));
         let keeper = AbortOnDropHandle::new(tokio::spawn(subscription.clone().keep()));
         let publishing = tokio::sync::Mutex::new(publishing);
-        Ok(Self { leases, subscription, publishing, order: Mutex::default(), connection, is_new, _keeper: keeper })
+        Ok(Self { leases, subscription, publishing, order: Mutex::default(), seat, is_new, _keeper: keeper })
     }
 
     /// Returns whether the leases are still valid. Lost leases never become valid again.
@@ -108,7 +107,7 @@ impl Session {
         if self.leases.ended().is_some() {
             return false;
         }
-        let alive = self.connection.status().connected() && self.subscription.channel.status().connected();
+        let alive = self.seat.is_alive() && self.subscription.channel.status().connected();
         if !alive {
             self.leases.end("the connection is closed", false);
         }
@@ -117,16 +116,16 @@ impl Session {
 
     /// Returns whether the broker accepts nothing because it is short of memory or disk.
     pub fn is_blocked(&self) -> bool {
-        self.connection.status().blocked()
+        self.seat.is_blocked()
     }
 
     /// Returns the channel for everything except received messages: it may break without ending a lease.
     async fn channel(&self) -> lapin::Result<Channel> {
         let mut channel = self.publishing.lock().await;
         if !channel.status().connected() {
-            *channel = publishing_channel(&self.connection).await?;
+            *channel = publishing_channel(&self.seat).await?;
         }
-        Ok(channel.clone())
+        Ok((**channel).clone())
     }
 
     /// Gives each message the lane of its group.
@@ -161,7 +160,7 @@ impl Session {
                 Some(confirm) => match confirm.await {
                     Ok(Confirmation::Ack(None) | Confirmation::NotRequested) => {}
                     Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) => {
-                        return Err(Unsent::Refused("it does not exist; restart this command to create it".to_owned()));
+                        return Err(Unsent::Absent);
                     }
                     Ok(Confirmation::Nack(None)) => return Err(Unsent::NotNow),
                     Err(error) => {
@@ -220,7 +219,7 @@ impl Session {
     /// Closes the connection after all frames written before.
     pub async fn close(&self) -> lapin::Result<()> {
         self.leases.end("the queue was closed", false);
-        self.connection.close(200, "done".into()).await
+        self.seat.close_connection().await
     }
 }
 
@@ -235,16 +234,16 @@ fn refused_size(error: &lapin::Error) -> Result<Option<lapin::PublisherConfirm>,
     }
 }
 
-async fn publishing_channel(connection: &Connection) -> lapin::Result<Channel> {
-    let channel = connection.create_channel().await?;
+async fn publishing_channel(seat: &Seat) -> lapin::Result<OwnChannel> {
+    let channel = seat.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     Ok(channel)
 }
 
 /// Returns whether a queue does not exist.
-async fn is_absent(connection: &Connection, name: &str) -> lapin::Result<bool> {
+async fn is_absent(seat: &Seat, name: &str) -> lapin::Result<bool> {
     // The broker closes the channel if it does not.
-    let channel = connection.create_channel().await?;
+    let channel = seat.create_channel().await?;
     match declare_queue(&channel, name, false, FieldTable::default()).await {
         Ok(()) => channel.close(200, "looked".into()).await.map(|()| false),
         Err(error) if is_absence(&error) => Ok(true),
@@ -271,14 +270,6 @@ fn arguments(options: &RabbitOptions, dead_letters: Option<&str>) -> FieldTable 
         arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
     }
     arguments
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        // Consumers keep their channel open, and the channel keeps the connection open. This queues the request to
-        // close.
-        drop(queued(Box::pin(self.connection.close(200, "dropped".into()))));
-    }
 }
 
 /// Splits messages into bursts, so that at most one burst is in memory twice.

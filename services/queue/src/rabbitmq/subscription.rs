@@ -28,6 +28,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Consumer, ConsumerDelegate};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::connections::OwnChannel;
 use super::failure::{is_refusal, said};
 use super::leases::{Fit, Incoming, Leases, Settlement, Source};
 use crate::Receipt;
@@ -49,7 +50,7 @@ const PERSISTENT: u8 = 2;
 /// The channel on which messages arrive and are settled.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    pub channel: Channel,
+    pub channel: OwnChannel,
     pub leases: Arc<Leases>,
     arguments: FieldTable,
     /// Held while frames that settle are queued: the broker must get them in the planned order,
@@ -74,7 +75,7 @@ enum Settle {
 }
 
 impl Subscription {
-    pub fn new(channel: Channel, leases: Arc<Leases>, consumer_timeout: Option<Duration>) -> Self {
+    pub fn new(channel: OwnChannel, leases: Arc<Leases>, consumer_timeout: Option<Duration>) -> Self {
         let mut arguments = FieldTable::default();
         if let Some(timeout) = consumer_timeout {
             arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));

@@ -1,6 +1,7 @@
 //! The RabbitMQ queue with real brokers: the one at `GRISTMILL_TEST_AMQP_URL`, and others that a test may harm.
 
 mod broker;
+mod brokers;
 mod contract;
 mod faults;
 mod lanes;

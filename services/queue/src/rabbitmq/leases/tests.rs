@@ -70,7 +70,7 @@ fn subscription_fits_held_and_requested_messages() {
     (1..=8).for_each(|tag| arrive(&leases, tag, 0, 1));
     assert_eq!(leases.take(8).len(), 8);
     drop(wish);
-    assert_eq!(leases.fit(), Fit::Right);
+    assert_eq!(leases.fit(), Fit::Idle(IDLE_MAX), "a consumer without a receiver ends");
     let wish = leases.want(2);
     assert_eq!(leases.fit(), Fit::Divide);
     assert_eq!(subscribe(&leases, &mut consumers, &ready), [2]);
