@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use queue::{
-    Broker, Bundles, JobQueues, Queue, RabbitOptions, RabbitQueue, SqliteBroker, SqliteOptions, SqliteQueue, SqsBroker,
-    SqsOptions, SqsQueue, SqsTarget,
+    Broker, Bundles, JobQueues, Queue, RabbitBroker, RabbitOptions, RabbitQueue, SqliteBroker, SqliteOptions,
+    SqliteQueue, SqsBroker, SqsOptions, SqsQueue, SqsTarget,
 };
 use storage::{StoreOptions, TargetStore};
 use url::Url;
@@ -138,7 +138,9 @@ impl Target {
                 std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
                 Arc::new(SqliteBroker::new(folder.clone(), SqliteOptions::default()))
             }
-            QueueAddress::Rabbit { .. } => anyhow::bail!("not yet"),
+            QueueAddress::Rabbit { url, prefix } => {
+                Arc::new(RabbitBroker::connect(url.as_str(), prefix, self.lease).await?)
+            }
             QueueAddress::Sqs { prefix } => {
                 Arc::new(Bundling(SqsBroker::connect(self.sqs_options(prefix, false)).await?))
             }
