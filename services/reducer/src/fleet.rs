@@ -29,8 +29,6 @@ use crate::failures::one_line;
 use crate::planner::{Outlook, Planner};
 use crate::{Backlog, Options, Reducer};
 
-/// From one look at jobs and nodes to the next.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The pause after the store has not answered.
 const LOOK_AGAIN: Duration = Duration::from_secs(4);
 /// From one look for queues that a killed process has left to the next.
@@ -49,6 +47,8 @@ pub trait Publisher: Send + Sync {
 pub struct FleetOptions {
     /// Of each job's reducer.
     pub reducer: Options,
+    /// From one look at jobs and nodes to the next.
+    pub look_interval: Duration,
     /// How long to wait before serving a job again that could not be served.
     pub trouble_interval: Duration,
     /// Return when no job has been open for this long; `None`: never.
@@ -65,6 +65,7 @@ impl Default for FleetOptions {
     fn default() -> Self {
         Self {
             reducer: Options::shared(),
+            look_interval: Duration::from_secs(1),
             trouble_interval: Duration::from_secs(20),
             idle_exit: None,
             health: Health::default(),
@@ -137,6 +138,7 @@ fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Plannin
     let (sender, outlooks) = mpsc::channel(1);
     let told = Told::default();
     let (target, broker, news) = (fleet.target.clone(), fleet.broker.clone(), fleet.options.news.clone());
+    let look_interval = fleet.options.look_interval;
     let of_planner = told.clone();
     let planning = async move {
         let told = of_planner;
@@ -165,7 +167,7 @@ fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Plannin
                     }
                     queues.extend(schedule.jobs.iter().filter_map(ScheduledJob::queues));
                     delete_unused(&mut queues, &schedule, &target, &*broker).await;
-                    LOOK_EVERY
+                    look_interval
                 }
                 Err(error) => {
                     tracing::warn!("cannot look for open jobs, trying again: {error:#}");
@@ -256,7 +258,7 @@ impl Running {
         stop: &CancellationToken,
         alive: &Duty,
     ) -> anyhow::Result<()> {
-        let mut tick = tokio::time::interval(LOOK_EVERY);
+        let mut tick = tokio::time::interval(self.fleet.options.look_interval);
         loop {
             alive.beat();
             metrics().jobs_open.set(self.schedule.jobs.len() as i64);
