@@ -15,6 +15,9 @@
 //! | [`SqsQueue`] | several machines, on AWS | nothing | by the clock of the service, after at most 12 hours |
 //! | [`MemoryQueue`] | tests | everything | by a clock that the test may control |
 //!
+//! A [`Broker`] creates and deletes the queues of jobs on one of these: [`SqliteBroker`], [`RabbitBroker`], [`SqsBroker`],
+//! and [`MemoryBroker`] for tests. Its contract is [`contract::brokers`].
+//!
 //! Deliberately absent: topics, priorities, a dead-letter policy (the receiver decides which messages it cannot read),
 //! and any knowledge of the meaning of a body.
 

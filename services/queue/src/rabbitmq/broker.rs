@@ -27,6 +27,9 @@ const NAMING: Naming = Naming { characters_max: 255, marks: "-_." };
 /// All queues that it opens share its connections, each with two channels, of which an idle one costs nothing but memory: it
 /// has no consumer. If a connection breaks, all queues on it lose their leases, and use the same new connection. Messages
 /// that are returned too often move to `PREFIX-dead-letters`.
+///
+/// RabbitMQ 3.10 closes the connection of whoever begins to receive from a queue, or sends to it, within the milliseconds in
+/// which the queue is deleted; so others should have stopped before that.
 pub struct RabbitBroker {
     options: RabbitOptions,
     connections: Arc<Connections>,

@@ -2,7 +2,8 @@
 //!
 //! A session has a [`Seat`] on a connection, and asks for another one when its connection broke. The first to ask connects,
 //! and the others wait for the same connection, or for the same error. A connection takes as many sessions as the broker
-//! allows channels, up to a limit that keeps the loss of one connection bearable; beyond that there is another one.
+//! allows channels, up to a limit that keeps the loss of one connection bearable; beyond that there is another one, and
+//! also when its numbers for channels have all been used.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -47,12 +48,30 @@ struct Link {
     connection: Connection,
     sessions: AtomicUsize,
     sessions_max: usize,
+    /// Channels so far, and how many numbers there are for them. No number is used twice: the client remembers the error
+    /// with which the broker closed a channel, and answers with it on the next one that has its number.
+    channels: AtomicUsize,
+    channels_max: usize,
     leases: Mutex<Vec<Weak<Leases>>>,
 }
 
 impl Link {
     fn is_alive(&self) -> bool {
         self.connection.status().connected()
+    }
+
+    /// Whether there are numbers left for the channels of another session.
+    fn has_numbers(&self) -> bool {
+        self.is_separate() || self.channels.load(Ordering::Relaxed) + CHANNELS_SPARE <= self.channels_max
+    }
+
+    fn has_room(&self) -> bool {
+        self.sessions.load(Ordering::Relaxed) < self.sessions_max && self.has_numbers()
+    }
+
+    /// Whether no other session may use it.
+    fn is_separate(&self) -> bool {
+        self.sessions_max == 1
     }
 
     /// Ends the leases of all sessions: the client does not tell their consumers when it closes the connection itself.
@@ -99,12 +118,8 @@ impl Seat {
         self.0.connection.status().blocked()
     }
 
-    /// Returns whether no other session may use the connection.
-    fn is_only(&self) -> bool {
-        self.0.sessions_max == 1
-    }
-
     pub async fn create_channel(&self) -> lapin::Result<OwnChannel> {
+        self.0.channels.fetch_add(1, Ordering::Relaxed);
         let channel = self.0.connection.create_channel().await?;
         Ok(OwnChannel { channel, runtime: Handle::current() })
     }
@@ -118,7 +133,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.0.sessions.fetch_sub(1, Ordering::Relaxed);
-        if self.is_only() {
+        if self.0.is_separate() {
             // Consumers keep their channel open, and the channel keeps the connection open.
             self.0.close();
         }
@@ -226,12 +241,12 @@ impl Connections {
         let mut is_first = true;
         // An empty connection stays only if it is the only one.
         links.retain(|link| {
-            let stays = link.is_alive() && (is_first || link.sessions.load(Ordering::Relaxed) > 0);
+            let is_useful = link.sessions.load(Ordering::Relaxed) > 0 || is_first && link.has_numbers();
+            let stays = link.is_alive() && is_useful;
             is_first &= !stays;
             stays
         });
-        let free = links.iter().find(|link| link.sessions.load(Ordering::Relaxed) < link.sessions_max);
-        Ok(free.map(Seat::on))
+        Ok(links.iter().find(|link| link.has_room()).map(Seat::on))
     }
 
     async fn connect(&self, address: &Address, until: Instant) -> Result<Link, Error> {
@@ -248,7 +263,8 @@ impl Connections {
             channels => channels.into(),
         };
         let sessions_max = self.sessions_max.min(channels_max.saturating_sub(CHANNELS_SPARE) / 2).max(1);
-        Ok(Link { connection, sessions: AtomicUsize::new(0), sessions_max, leases: Mutex::default() })
+        let (sessions, channels) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Ok(Link { connection, sessions, sessions_max, channels, channels_max, leases: Mutex::default() })
     }
 
     /// Returns whether this process has closed all connections for good.

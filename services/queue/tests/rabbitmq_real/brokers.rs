@@ -270,7 +270,8 @@ async fn idle_queue_has_no_consumer() {
     assert_eq!(take(&other.tasks).await, "second");
 }
 
-/// The queues of others go on while those of a job are deleted and dropped, again and again.
+/// The queues of others go on while those of a job are deleted and dropped, again and again. (The broker itself closes the
+/// connection if a queue is deleted just as a consumer begins.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletions_end_no_lease_of_other_queues() {
     let rabbit = Rabbit::new().await;
@@ -280,6 +281,7 @@ async fn deletions_end_no_lease_of_other_queues() {
     for round in 0..30 {
         let other = rabbit.broker.create("other").await.expect("creates");
         send(&other.tasks, "task".to_owned()).await;
+        take(&other.tasks).await;
         let tasks = other.tasks.clone();
         let receiving = tokio::spawn(async move {
             let request = Receive { messages_max: 1, visibility: Duration::from_secs(60), wait: PATIENCE };
@@ -291,16 +293,31 @@ async fn deletions_end_no_lease_of_other_queues() {
         }
         let (deleted, ()) = tokio::join!(rabbit.broker.delete("other"), async { drop(other) });
         deleted.expect("deletes");
+        // It fails as soon as the queue is gone, or was stopped.
+        let _ = tokio::time::timeout(PATIENCE, receiving).await.expect("it ends");
         // One of its two queues is missed first, and nobody waits for the answer about the other, or about both.
         let absent = rabbit.broker.open("other").await;
         assert!(matches!(absent, Err(Error::Absent { .. })), "{absent:?}");
         let _ = tokio::time::timeout(Duration::from_micros(500 * round), rabbit.broker.open("other")).await;
-        // It fails as soon as the queue is gone, or was stopped.
-        let _ = tokio::time::timeout(PATIENCE, receiving).await.expect("it ends");
     }
     let lost = kept.tasks.acknowledge(&[held[0].receipt.clone()]).await.expect("acknowledges");
     assert!(lost.is_empty(), "the connection broke");
     assert_eq!(rabbit.broker.connections(), 1);
+}
+
+/// The client would answer with the error of an earlier channel that had the same number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn absent_queues_leave_no_error_behind() {
+    let rabbit = Broker::start("channel_max = 36");
+    let broker = broker(rabbit.url(), "demo").await;
+    let kept = broker.create("kept").await.expect("creates");
+    for round in 0..60 {
+        let absent = broker.open("absent").await;
+        assert!(matches!(absent, Err(Error::Absent { .. })), "{absent:?}");
+        drop(broker.open("kept").await.unwrap_or_else(|error| panic!("round {round}: {error:#}")));
+    }
+    assert_all_work(&[kept]).await;
+    assert!(broker.connections() <= 3, "{}", broker.connections());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
