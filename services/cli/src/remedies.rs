@@ -121,6 +121,7 @@ pub fn hint(hint: &Hint) -> String {
         Lack::Turn(reason) => {
             format!("it waits for its turn: {reason}; `gristmill jobs{flags}` shows all jobs")
         }
+        Lack::Schedule(reason) => format!("{reason} (`gristmill jobs{flags}` shows all jobs)"),
         Lack::FittingWorker(unfit) => {
             let labels = unfit.requires.labels.iter();
             let labels: String = labels.map(|(name, value)| format!(" --label {name}={value}")).collect();

@@ -10,9 +10,18 @@ use storage::{JobStore, SeenWorker, TargetStore};
 
 use crate::{Error, Home, Matches, State, TargetRef, is_named, newest_first, started};
 
-/// The jobs that have not ended, by their ids: whether each runs, or waits for its turn.
+/// The jobs that have not ended, by their ids.
 #[derive(Clone, Debug, Default)]
-pub struct OpenJobs(Arc<HashMap<String, bool>>);
+pub struct OpenJobs(Arc<HashMap<String, OpenState>>);
+
+/// What the store says of an open job.
+#[derive(Clone, Debug, Default)]
+struct OpenState {
+    /// Whether it runs, or waits for its turn.
+    runs: bool,
+    /// Why the schedule of its target gives it no process, in a sentence.
+    waits_for: Option<String>,
+}
 
 impl OpenJobs {
     /// Whether a job is open.
@@ -22,7 +31,12 @@ impl OpenJobs {
 
     /// Whether a job does not run yet, or not any more.
     pub(crate) fn waits(&self, job_id: &str) -> bool {
-        self.0.get(job_id) == Some(&false)
+        self.0.get(job_id).is_some_and(|open| !open.runs)
+    }
+
+    /// Returns why the schedule of its target gives a job no process, if it does not.
+    pub(crate) fn waits_for(&self, job_id: &str) -> Option<&str> {
+        self.0.get(job_id)?.waits_for.as_deref()
     }
 }
 
@@ -269,7 +283,15 @@ impl Jobs {
             // The locks of the jobs are more exact.
             Self::Here(_) => OpenJobs::default(),
             Self::There { store, .. } => {
-                let open = store.open_turns().await?.into_iter().map(|job| (job.job_id, job.runs));
+                let schedule = store.last_schedule().await?.unwrap_or_default();
+                let waits_for = |job_id: &str| {
+                    let job = schedule.jobs.iter().find(|job| job.job_id == job_id)?;
+                    job.waits_for.as_ref().map(ToString::to_string)
+                };
+                let open = store.open_turns().await?.into_iter().map(|job| {
+                    let state = OpenState { runs: job.runs, waits_for: waits_for(&job.job_id) };
+                    (job.job_id, state)
+                });
                 OpenJobs(Arc::new(open.collect()))
             }
         })

@@ -112,7 +112,7 @@ impl Activity {
         let is_known = began_at.is_some() || progress.is_none_or(|progress| progress.nodes == 0);
         Self {
             turn: hint.and_then(|hint| match hint.lack {
-                Lack::Turn(reason) | Lack::Node { detail: reason, .. } => Some(reason),
+                Lack::Turn(reason) | Lack::Schedule(reason) | Lack::Node { detail: reason, .. } => Some(reason),
                 _ => None,
             }),
             waited_seconds: waited.filter(|_| is_known),

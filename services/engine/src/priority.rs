@@ -35,12 +35,14 @@ impl Jobs {
         if let Some(result) = &job.result {
             return Err(Error::Ended { job_id, state: State::from(result.state) });
         }
-        if let Self::Here(_) = self {
-            return Err(Error::NoPriority { job_id });
-        }
+        let Self::There { store, .. } = self else { return Err(Error::NoPriority { job_id }) };
         let before = job.priority().await?;
         if before != priority {
             job.store.put_priority(priority).await?;
+            // Reducers read the priority again once the marker of the job is new.
+            if let Some(state) = store.turn_state(&job_id).await? {
+                store.put_turn_state(&job_id, state).await?;
+            }
         }
         Ok(Reprioritised { job_id, before })
     }

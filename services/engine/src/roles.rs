@@ -142,8 +142,8 @@ impl Engine {
         async move {
             if let Some(broker) = broker {
                 let options = FleetOptions { reducer, idle_exit, health, ended, ..FleetOptions::default() };
-                let publisher = Arc::new(Planned { results });
-                return Fleet { target, broker, dead_letters, publisher, options }.run(stop).await;
+                let publisher = Arc::new(Planned { results: results.clone() });
+                return Fleet { target, broker, control: results, dead_letters, publisher, options }.run(stop).await;
             }
             let _turns = turns.turns(target.clone(), &queues);
             let options = ServiceOptions { reducer, idle_exit, health, ended, ..ServiceOptions::default() };

@@ -62,6 +62,8 @@ pub enum Lack {
     },
     /// The quotas of the target do not let it run yet, for this reason.
     Turn(String),
+    /// The schedule of the target gives it no process, for this reason.
+    Schedule(String),
     /// No worker works on it, and those that run do not have what it requires.
     FittingWorker(Unfit),
     /// The process that runs the local job has been silent: it is stopped, or its disk does not answer.
@@ -154,6 +156,13 @@ impl Jobs {
                     return Ok(Standing { state: State::Canceling, hint: self.lacks_reducer(id, progress, pulse) });
                 }
                 let standing = self.waits(id, progress, pulse);
+                if let Some(reason) = open.waits_for(id).filter(|_| !lacks_someone_to_ask(&standing, progress)) {
+                    let state = match progress {
+                        Some(progress) if progress.nodes > 0 => State::Waiting,
+                        _ => State::Queued,
+                    };
+                    return Ok(Standing { state, hint: Some(self.hint(id, Lack::Schedule(reason.to_owned()))) });
+                }
                 if open.waits(id) { self.turn(id, standing).await } else { Ok(standing) }
             }
         }
@@ -210,6 +219,13 @@ impl Jobs {
     fn hint(&self, job_id: &str, lack: Lack) -> Hint {
         Hint { job_id: job_id.to_owned(), target: self.target().clone(), lack }
     }
+}
+
+/// Whether no reducer is there that would give the job processes. One that has not begun with the job, which waits, is no sign
+/// of that.
+fn lacks_someone_to_ask(standing: &Standing, progress: Option<&Progress>) -> bool {
+    let lack = standing.hint.as_ref().map(|hint| &hint.lack);
+    progress.is_some() && matches!(lack, Some(Lack::Reducer(_)))
 }
 
 /// Progress, and its age.

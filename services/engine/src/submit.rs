@@ -171,7 +171,10 @@ impl Submission {
         let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
         let partitioner = partitioner.with_inputs(self.listings.clone());
         if queues.broker.is_some() {
-            return match partitioner.plan_only().await {
+            self.tell_news(&*results).await;
+            let planned = partitioner.plan_only().await;
+            self.tell_news(&*results).await;
+            return match planned {
                 Ok(complete) => Ok(Published::All(complete)),
                 Err(error) => {
                     let Some(cause) = error.downcast_ref::<partitioner::Error>().map(|error| format!("{error:#}"))
@@ -201,6 +204,14 @@ impl Submission {
         let told = results.send(vec![Message::new(body, &spec.job_id)]).await;
         told.context("tell the reducers that the job cannot be planned")?;
         Ok(Published::Never(cause))
+    }
+
+    /// Makes a reducer look at the job at once. Reducers that do not hear of it find it within a second.
+    async fn tell_news(&self, control: &dyn Queue) {
+        let news = Message::new(self.spec.job_id.clone().into_bytes(), &self.spec.job_id);
+        if let Err(error) = control.send(vec![news]).await {
+            tracing::debug!("cannot tell the reducers about the job: {error:#}");
+        }
     }
 
     /// Says so if the job waits for its turn, or if none of the workers that run now takes it.

@@ -7,20 +7,20 @@
 //!
 //! The queues of a job exist from the schedule that admits it until the one that does not list it any more.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
 use protocol::{JobState, Schedule, ScheduledJob, job_of_queues, queues_of};
-use queue::{Broker, JobQueues, Queue};
+use queue::{Broker, JobQueues, Queue, Receive};
 use storage::{JobStore, TargetStore};
 use telemetry::metrics::STATE;
 use telemetry::{Duty, Health, metrics};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
@@ -29,6 +29,8 @@ use crate::failures::one_line;
 use crate::planner::{Outlook, Planner};
 use crate::{Backlog, Options, Reducer};
 
+/// The longest wait of one call to the control queue: the limit of SQS.
+const CONTROL_WAIT: Duration = Duration::from_secs(20);
 /// The pause after the store has not answered.
 const LOOK_AGAIN: Duration = Duration::from_secs(4);
 /// From one look for queues that a killed process has left to the next.
@@ -51,6 +53,9 @@ pub struct FleetOptions {
     pub look_interval: Duration,
     /// How long to wait before serving a job again that could not be served.
     pub trouble_interval: Duration,
+    /// From the first schedule that does not list a job until its queues are deleted. Until then nodes stop to receive from
+    /// them; some brokers close a whole connection on which a consumer starts while its queue is deleted.
+    pub delete_after: Duration,
     /// Return when no job has been open for this long; `None`: never.
     pub idle_exit: Option<Duration>,
     /// Where the process shows that it makes progress.
@@ -67,6 +72,7 @@ impl Default for FleetOptions {
             reducer: Options::shared(),
             look_interval: Duration::from_secs(1),
             trouble_interval: Duration::from_secs(20),
+            delete_after: Duration::from_secs(15),
             idle_exit: None,
             health: Health::default(),
             ended: Arc::default(),
@@ -81,6 +87,8 @@ pub struct Fleet {
     pub target: TargetStore,
     /// Its queues.
     pub broker: Arc<dyn Broker>,
+    /// Commands send a message of any content to it when they have changed what jobs want, so that a reducer looks at once.
+    pub control: Arc<dyn Queue>,
     /// Queue for messages that no reducer can read.
     pub dead_letters: Arc<dyn Queue>,
     /// Publishes its jobs.
@@ -96,6 +104,7 @@ impl Fleet {
         let health = self.options.health.clone();
         let alive = health.coming_round("the loop of the reducer");
         let (outlooks, planning) = plan(&self, health.answering("the store"));
+        let _hearing = AbortOnDropHandle::new(tokio::spawn(hear(self.control.clone(), self.options.news.clone())));
         let mut running = Running {
             jobs: HashMap::new(),
             publishing: HashMap::new(),
@@ -109,6 +118,26 @@ impl Fleet {
         let worked = running.work(outlooks, &stop, &alive).await;
         running.leave().await;
         worked
+    }
+}
+
+/// Receives messages that tell of news, until it is dropped. Their loss costs a second.
+async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
+    let request = Receive { messages_max: 10, visibility: Duration::from_secs(30), wait: CONTROL_WAIT };
+    loop {
+        let heard = async {
+            let deliveries = control.receive(request).await?;
+            if !deliveries.is_empty() {
+                news.notify_one();
+                let receipts: Vec<_> = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
+                control.acknowledge(&receipts).await?;
+            }
+            Ok::<_, queue::Error>(())
+        };
+        if let Err(error) = heard.await {
+            tracing::debug!("cannot hear of new jobs, looking for them instead: {error:#}");
+            sleep(LOOK_AGAIN).await;
+        }
     }
 }
 
@@ -138,14 +167,13 @@ fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Plannin
     let (sender, outlooks) = mpsc::channel(1);
     let told = Told::default();
     let (target, broker, news) = (fleet.target.clone(), fleet.broker.clone(), fleet.options.news.clone());
-    let look_interval = fleet.options.look_interval;
+    let FleetOptions { look_interval, delete_after, .. } = fleet.options;
     let of_planner = told.clone();
     let planning = async move {
         let told = of_planner;
         let mut planner = Planner::new(target.clone(), broker.jobs_max());
         let mut swept_at = None::<Instant>;
-        // Names of queues that may exist.
-        let mut queues = HashSet::new();
+        let mut queues = KnownQueues::default();
         loop {
             store_answers.asked(Duration::ZERO);
             for (job_id, admitted_in) in std::mem::take(&mut *told.published.lock().expect("no holder panics")) {
@@ -160,13 +188,13 @@ fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Plannin
                     }
                     if swept_at.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
                         match target.queues().await {
-                            Ok(names) => queues.extend(names),
+                            Ok(names) => queues.add(names),
                             Err(error) => tracing::debug!("cannot look for unused queues: {error:#}"),
                         }
                         swept_at = Some(Instant::now());
                     }
-                    queues.extend(schedule.jobs.iter().filter_map(ScheduledJob::queues));
-                    delete_unused(&mut queues, &schedule, &target, &*broker).await;
+                    queues.add(schedule.jobs.iter().filter_map(ScheduledJob::queues));
+                    queues.delete_unused(&schedule, delete_after, &target, &*broker).await;
                     look_interval
                 }
                 Err(error) => {
@@ -180,17 +208,37 @@ fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Plannin
     (outlooks, Planning { told, _task: AbortOnDropHandle::new(tokio::spawn(planning)) })
 }
 
-/// Deletes queues of these names whose jobs the schedule does not list any more.
-async fn delete_unused(names: &mut HashSet<String>, schedule: &Schedule, target: &TargetStore, broker: &dyn Broker) {
-    let unused: Vec<String> = names.iter().filter(|name| is_used(name, schedule) == Some(false)).cloned().collect();
-    for name in unused {
-        let deleted = async {
-            broker.delete(&name).await?;
-            Ok::<_, anyhow::Error>(target.remove_queues(&name).await?)
-        };
-        match deleted.await {
-            Ok(()) => drop(names.remove(&name)),
-            Err(error) => tracing::warn!("cannot delete the queues of an ended job, trying again: {error:#}"),
+/// Queues that may exist, and since when no schedule has listed their jobs.
+#[derive(Default)]
+struct KnownQueues(HashMap<String, Option<Instant>>);
+
+impl KnownQueues {
+    fn add(&mut self, names: impl IntoIterator<Item = String>) {
+        for name in names {
+            self.0.entry(name).or_default();
+        }
+    }
+
+    /// Deletes those that have not been in use for this long.
+    async fn delete_unused(&mut self, schedule: &Schedule, after: Duration, target: &TargetStore, broker: &dyn Broker) {
+        let now = Instant::now();
+        for (name, unused_since) in &mut self.0 {
+            *unused_since = match is_used(name, schedule) {
+                Some(false) => unused_since.or(Some(now)),
+                _ => None,
+            };
+        }
+        let is_due = |since: &Option<Instant>| since.is_some_and(|since| now - since >= after);
+        let due: Vec<String> = self.0.iter().filter(|(_, since)| is_due(since)).map(|(name, _)| name.clone()).collect();
+        for name in due {
+            let deleted = async {
+                broker.delete(&name).await?;
+                Ok::<_, anyhow::Error>(target.remove_queues(&name).await?)
+            };
+            match deleted.await {
+                Ok(()) => drop(self.0.remove(&name)),
+                Err(error) => tracing::warn!("cannot delete the queues of an ended job, trying again: {error:#}"),
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ struct Target {
     folder: tempfile::TempDir,
     store: TargetStore,
     broker: Arc<MemoryBroker>,
+    control: Arc<MemoryQueue>,
     publisher: Arc<Rows3>,
     options: FleetOptions,
 }
@@ -63,11 +64,13 @@ impl Target {
         let mut options = FleetOptions {
             look_interval: Duration::from_millis(20),
             trouble_interval: Duration::from_millis(50),
+            delete_after: Duration::ZERO,
             ..FleetOptions::default()
         };
         options.reducer.progress_interval = Duration::from_millis(20);
         options.reducer.commit_interval = PAUSE;
-        Self { folder, store, broker: Arc::default(), publisher: Arc::default(), options }
+        let control = Arc::new(MemoryQueue::new(MemoryOptions::default()));
+        Self { folder, store, broker: Arc::default(), control, publisher: Arc::default(), options }
     }
 
     async fn enqueue(&self, job_id: &str) -> JobSpec {
@@ -84,6 +87,7 @@ impl Target {
         let fleet = Fleet {
             target: self.store.clone(),
             broker: self.broker.clone(),
+            control: self.control.clone(),
             dead_letters: Arc::new(MemoryQueue::new(MemoryOptions::default())),
             publisher: self.publisher.clone(),
             options: self.options.clone(),
@@ -287,4 +291,22 @@ async fn idle_process_exits_and_stopped_one_leaves_its_jobs_open() {
     let (_, serving) = target.serve();
     assert_eq!(target.result("job").await.state, JobState::Completed, "another process continues");
     serving.await.expect("no panic").expect("it exits");
+}
+
+#[tokio::test]
+async fn message_about_a_new_job_makes_a_process_look_at_once() {
+    let mut target = Target::new().await;
+    target.options.look_interval = Duration::from_secs(3600);
+    let serving = target.serve();
+    // The first look is over.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    target.enqueue("job").await;
+    target.control.send(vec![Message::new("job", "job")]).await.expect("sent");
+    while target.broker.names().is_empty() {
+        tokio::time::sleep(PAUSE).await;
+    }
+    while target.control.depth().await.expect("there").total() > 0 {
+        tokio::time::sleep(PAUSE).await;
+    }
+    end(serving).await;
 }

@@ -43,6 +43,17 @@ impl TargetStore {
         Ok(commit)
     }
 
+    /// Returns the last schedule; `None`: there is none, or it is damaged.
+    pub async fn last_schedule(&self) -> Result<Option<Schedule>> {
+        match self.last_schedule_number().await? {
+            0 => Ok(None),
+            last => match self.schedule(last).await {
+                Err(Error::Damaged { .. }) => Ok(None),
+                schedule => schedule,
+            },
+        }
+    }
+
     async fn last_schedule_number(&self) -> Result<u64> {
         Ok(self.schedule_numbers().await?.into_iter().max().unwrap_or_default())
     }
