@@ -278,11 +278,6 @@ impl Allocations {
         self.stop != Stop::No
     }
 
-    /// Whether the node has no job.
-    pub fn is_idle(&self) -> bool {
-        self.visits.is_empty()
-    }
-
     /// Returns why the node has ended.
     pub fn ended(&self) -> Ended {
         self.ended

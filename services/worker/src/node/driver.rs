@@ -15,7 +15,7 @@ use storage::{ScheduleFollower, TargetStore};
 use telemetry::{Health, metrics};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Ended;
@@ -31,10 +31,8 @@ use crate::pressure;
 use crate::scheduler::Share;
 use crate::stop::{Stop, StopSender};
 
-/// How often a node looks for the next schedule while it has no job.
-const LOOK_IF_IDLE: Duration = Duration::from_secs(1);
-/// And while it has some.
-const LOOK_IF_BUSY: Duration = Duration::from_secs(2);
+/// How often a node looks for the next schedule: one request, which costs a dollar a month.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The pause after the store has not answered.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -108,8 +106,7 @@ impl<B: NodeBackend> Driver<B> {
         let mut allocations = Allocations::new(config, Instant::now());
         let states = watch::Sender::new(allocations.state());
         let registration = Registration::start(target.clone(), states.subscribe());
-        let is_idle = watch::Sender::new(true);
-        let (mut schedules, _following) = follow(target, is_idle.subscribe());
+        let (mut schedules, _following) = follow(target);
         let mut pauses = Pauses::watch(LeaseClock::System);
         let (mut tick, mut memory) = (every(tick), every(memory_every));
         let alive = health.coming_round("the loop of the node");
@@ -145,7 +142,6 @@ impl<B: NodeBackend> Driver<B> {
                 *known = state;
                 is_new
             });
-            is_idle.send_if_modified(|known| std::mem::replace(known, allocations.is_idle()) != allocations.is_idle());
         }
         metrics().jobs_open.set(0);
         registration.remove().await;
@@ -160,10 +156,7 @@ fn every(period: Duration) -> tokio::time::Interval {
 }
 
 /// Follows the schedules of a target until the handle is dropped.
-fn follow(
-    target: TargetStore,
-    mut is_idle: watch::Receiver<bool>,
-) -> (watch::Receiver<Schedule>, AbortOnDropHandle<()>) {
+fn follow(target: TargetStore) -> (watch::Receiver<Schedule>, AbortOnDropHandle<()>) {
     let (sender, schedules) = watch::channel(Schedule::default());
     let mut follower = ScheduleFollower::new(target);
     let following = async move {
@@ -175,7 +168,7 @@ fn follow(
                     if is_new {
                         sender.send_replace(follower.known().clone());
                     }
-                    if *is_idle.borrow() { LOOK_IF_IDLE } else { LOOK_IF_BUSY }
+                    LOOK_EVERY
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut is_told, true) {
@@ -184,8 +177,7 @@ fn follow(
                     LOOK_AGAIN
                 }
             };
-            // A node that has just lost its last job looks at once: another one may be for it.
-            let _ = timeout(pause, is_idle.wait_for(|is_idle| *is_idle && pause > LOOK_IF_IDLE)).await;
+            sleep(pause).await;
         }
     };
     (schedules, AbortOnDropHandle::new(tokio::spawn(following)))
