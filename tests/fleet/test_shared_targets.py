@@ -1,6 +1,7 @@
 """Several people on one target: jobs with one output, keys that others wrote, messages that no process can read."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -89,6 +90,26 @@ def test_keys_that_no_path_can_name_are_left_out(workplace, sqs, components):
     assert reducer.process.poll() is None
     for key in keys:
         s3.delete_object(Bucket=sqs.prefix, Key=key)
+
+
+def test_files_that_no_path_can_name_are_left_out(workplace, sqlite):
+    workplace.data(2)
+    reducer = sqlite.reducer()
+    sqlite.worker()
+    store = sqlite.folder / "store"
+    for folder in ("open", "jobs", "workers"):
+        (store / folder).mkdir(parents=True, exist_ok=True)
+        (store / folder / "a\x01b").write_bytes(b"x")
+    (store / "jobs/c\x7f").mkdir()
+    (store / "open" / os.fsdecode(b"d\xff")).touch()
+    job_id = sqlite.enqueue(workplace.job(ROWS))
+    assert len(sqlite.lines(job_id)) == 2
+    assert job_id in sqlite.command("jobs", expect=0).stdout
+    doctor = sqlite.command("doctor")
+    assert "it has a key that Gristmill did not write" in doctor.stdout + doctor.stderr, str(doctor)
+    sqlite.command("clean", "--all", expect=0)
+    assert job_id not in sqlite.command("jobs", expect=0).stdout
+    assert reducer.process.poll() is None
 
 
 @pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)

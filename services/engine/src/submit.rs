@@ -84,9 +84,7 @@ impl Engine {
         let address = target.queue()?;
         let store = target.open_store().await?;
         store.create().context("create the store of the target")?;
-        if !target.has_schedule
-            && let Some(full) = turns::refused(&store, &spec, refuses_when_full).await?
-        {
+        if let Some(full) = turns::refused(&store, &spec, refuses_when_full).await? {
             return Err(Busy::Full { target: target.reference(), full }.into());
         }
         spec.job_id = loop {
