@@ -174,9 +174,16 @@ impl Planner {
         Ok(due)
     }
 
+    /// Reads the quotas now and then, more often while jobs wait, and whenever there is a new job.
     async fn read_quotas(&mut self) -> storage::Result<()> {
-        let is_in_need = self.follower.known().jobs.iter().any(|job| job.admitted_in.is_none());
-        let every = if is_in_need { QUOTAS_EVERY_IN_NEED } else { QUOTAS_EVERY };
+        let known: HashMap<&str, Option<u64>> =
+            self.follower.known().jobs.iter().map(|job| (job.job_id.as_str(), job.admitted_in)).collect();
+        let some_wait = known.values().any(Option::is_none);
+        let every = match self.jobs.keys().all(|job_id| known.contains_key(job_id.as_str())) {
+            false => Duration::ZERO,
+            true if some_wait => QUOTAS_EVERY_IN_NEED,
+            true => QUOTAS_EVERY,
+        };
         if self.quotas_read_at.is_none_or(|at| at.elapsed() >= every) {
             let quotas = self.target.quotas().await?.unwrap_or_default();
             let max_jobs = quotas.max_jobs.map_or(self.jobs_max, |max| max.min(self.jobs_max));
