@@ -230,7 +230,7 @@ pub enum WaitsFor {
 impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Quota(full) => write!(f, "{full}"),
+            Self::Quota(full) => write!(f, "{full} (quota of the target)"),
             Self::InFlight { owner, limit } => {
                 write!(f, "owner {owner} has {limit} of {limit} mini-batches in flight (quota of the target)")
             }
