@@ -71,6 +71,8 @@ impl TargetStore {
 pub struct ScheduleFollower {
     target: TargetStore,
     known: Schedule,
+    /// Number of the last schedule that the caller knows of.
+    told: u64,
     damage: Option<Error>,
     /// When it last found one, or listed them; `None`: it has not begun.
     certain_at: Option<Instant>,
@@ -79,7 +81,7 @@ pub struct ScheduleFollower {
 impl ScheduleFollower {
     /// Knows no schedule yet.
     pub fn new(target: TargetStore) -> Self {
-        Self { target, known: Schedule::default(), damage: None, certain_at: None }
+        Self { target, known: Schedule::default(), told: 0, damage: None, certain_at: None }
     }
 
     /// Returns the last schedule that it has found.
@@ -97,23 +99,26 @@ impl ScheduleFollower {
     pub async fn commit(&mut self, next: Schedule) -> Result<Commit> {
         let commit = self.target.create_schedule(&next).await?;
         match commit {
-            Commit::Committed => self.found(next),
+            Commit::Committed => {
+                self.told = next.number;
+                self.found(next);
+            }
             Commit::Lost => drop(self.look().await?),
         }
         Ok(commit)
     }
 
-    /// Looks for later schedules. Returns whether there is one.
+    /// Looks for later schedules. Returns whether it has found one since it last returned an answer.
     pub async fn look(&mut self) -> Result<bool> {
-        let before = self.known.number;
         if self.certain_at.is_none_or(|at| at.elapsed() >= LIST_AFTER) {
             let last = self.target.last_schedule_number().await?;
-            if last > before {
+            if last > self.known.number {
                 self.read(last).await?;
             }
             self.certain_at = Some(Instant::now());
         }
         while self.read(self.known.number + 1).await? {}
+        let before = std::mem::replace(&mut self.told, self.known.number);
         Ok(self.known.number > before)
     }
 
@@ -201,5 +206,21 @@ mod tests {
         tokio::time::sleep(LIST_AFTER).await;
         assert!(follower.look().await.expect("readable"));
         assert_eq!(follower.known(), &numbered(4 + 2 * KEPT, "b"));
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn schedule_before_one_that_cannot_be_read_is_not_lost() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let [target, _] = targets(folder.path()).await;
+        let mut follower = ScheduleFollower::new(target.clone());
+        assert!(!follower.look().await.expect("readable"), "no schedule exists yet");
+        target.create_schedule(&numbered(1, "a")).await.expect("writable");
+        let next = folder.path().join("schedule/2");
+        std::os::unix::fs::symlink(&next, &next).expect("writable");
+        follower.look().await.expect_err("a link to itself");
+        std::fs::remove_file(&next).expect("writable");
+        assert!(follower.look().await.expect("readable"), "the first one is new to the caller");
+        assert_eq!(follower.known(), &numbered(1, "a"));
     }
 }
