@@ -296,7 +296,8 @@ impl Allocations {
             has_ended_one: visit.has_ended_one,
             failing_gpus: visit.failing_gpus.clone(),
         };
-        let at_work = self.visits.values().filter(|visit| visit.processes > 0);
+        // A job may have no process because each of its GPUs keeps failing, and then needs others.
+        let at_work = self.visits.values().filter(|visit| visit.processes > 0 || !visit.failing_gpus.is_empty());
         let rests = |memory: &Memory| memory.rests_until.is_some_and(|until| until > self.now);
         let unable = self.memories.iter().filter(|(_, memory)| rests(memory));
         NodeState {

@@ -190,6 +190,18 @@ fn gpu_belongs_to_one_job_at_a_time() {
 }
 
 #[test]
+fn job_without_a_working_gpu_says_which_of_them_fail() {
+    let mut played = Played::new();
+    played.give(&[("job", 1, &[0])]);
+    played.begin(0);
+    let number = played.allocations.visits[&VisitId::new(0)].share.number;
+    let in_use = InUse { number, failing: [0].into(), ..InUse::default() };
+    assert_eq!(played.after(Event::InUse { visit: VisitId::new(0), in_use }), "");
+    let expected = Running { failing_gpus: [0].into(), ..Running::default() };
+    assert_eq!(played.allocations.state().jobs["job"], expected);
+}
+
+#[test]
 fn node_without_an_entry_begins_nothing_and_ends_no_run() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
