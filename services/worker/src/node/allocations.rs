@@ -7,7 +7,7 @@
 //! A node first shrinks, then grows. A job that loses processes ends them when their runs end, however long these take; a job
 //! that gains some begins at once, because waiting for runs that may take an hour would keep it from beginning at all. So a
 //! node may run more processes for a while than it has. Only GPUs never overlap: a job gets a GPU once no process of another
-//! job may use it any more.
+//! job may use it any more, and instead of a GPU that it loses once no process of its own uses that any more.
 //!
 //! A node that cannot renew its entry in the store for a while keeps no mini-batch that it has not begun, because the
 //! schedule gives its jobs to others. Runs that have begun continue: to kill them would lose hours of work at every failure
@@ -424,7 +424,15 @@ impl Allocations {
                 Some(allocation) => {
                     let others = || self.visits.iter().filter(|(other, _)| **other != id).map(|(_, visit)| visit);
                     let is_free = |gpu: &u32| !others().any(|other| other.gpus.contains(gpu));
-                    let gpus: Vec<u32> = allocation.gpus.iter().copied().filter(is_free).collect();
+                    // A process whose GPU goes to another job still ends its run, and no other one runs beside it.
+                    let room = match visit.stage {
+                        Stage::Working => allocation.gpus.len().saturating_sub(visit.gpus.len()),
+                        _ => usize::MAX,
+                    };
+                    let free = allocation.gpus.iter().copied().filter(is_free);
+                    let (mut gpus, new): (Vec<u32>, Vec<u32>) = free.partition(|gpu| visit.gpus.contains(gpu));
+                    gpus.extend(new.into_iter().take(room));
+                    gpus.sort_unstable();
                     let processes = match allocation.gpus.len() {
                         0 => u64::from(allocation.processes),
                         all => u64::from(allocation.processes) * gpus.len() as u64 / all as u64,
@@ -444,8 +452,12 @@ impl Allocations {
             return;
         }
         let share = Share { number: share.number + 1, ..share };
-        // Others must not have these GPUs until the agent says that no process uses them.
-        visit.gpus.extend(&share.gpus);
+        if visit.stage == Stage::Working {
+            // Others must not have these GPUs until the agent says that no process uses them.
+            visit.gpus.extend(&share.gpus);
+        } else {
+            visit.gpus = share.gpus.iter().copied().collect();
+        }
         visit.share = share.clone();
         self.act(Action::Share { visit: id, share });
     }

@@ -185,8 +185,28 @@ fn gpu_belongs_to_one_job_at_a_time() {
     assert_eq!(played.uses(0, 1, &[0]), "1: has 1 with [1], 1: Work");
     // All at once.
     assert_eq!(played.give(&[("one", 1, &[1]), ("two", 1, &[0])]), "0: has 0, 1: has 0");
-    assert_eq!(played.uses(0, 0, &[]), "1: has 1 with [0]");
-    assert_eq!(played.uses(1, 1, &[0]), "0: has 1 with [1]");
+    assert_eq!(played.uses(0, 0, &[]), "", "the second job still runs on the other one");
+    assert_eq!(played.uses(1, 0, &[]), "0: has 1 with [1], 1: has 1 with [0]");
+}
+
+#[test]
+fn job_that_gets_another_gpu_runs_no_more_processes_meanwhile() {
+    let mut played = Played::new();
+    played.give(&[("one", 2, &[0, 1])]);
+    played.begin(0);
+    played.uses(0, 2, &[0, 1]);
+    assert_eq!(played.give(&[("one", 2, &[1, 2])]), "0: has 1 with [1]", "a run on GPU 0 goes on");
+    assert_eq!(played.uses(0, 2, &[0, 1]), "");
+    assert_eq!(played.uses(0, 1, &[1]), "0: has 2 with [1, 2]");
+}
+
+#[test]
+fn job_that_has_not_begun_leaves_a_gpu_at_once() {
+    let mut played = Played::new();
+    played.give(&[("one", 2, &[0, 1])]);
+    played.looked_up(0);
+    assert_eq!(played.give(&[("one", 1, &[0]), ("two", 1, &[1])]), "0: has 1 with [0], 1: open two two.1, 1: LookUp");
+    assert_eq!(played.tick(Duration::ZERO), "1: has 1 with [1]");
 }
 
 #[test]
