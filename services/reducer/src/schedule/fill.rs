@@ -366,11 +366,14 @@ impl<'a> Fill<'a> {
         if job.nodes.get(&node).is_some_and(|held| held.slots >= bounds.slots_max) {
             return None;
         }
-        let is_new = !job.nodes.contains_key(&node) && !job.occupied.contains(&node);
-        if is_new && job.node_count != usize::MAX {
-            let is_left = |at: &usize| Some(*at) == left && job.nodes[at].slots == 1 && !job.occupied.contains(at);
+        if job.node_count != usize::MAX && !job.nodes.contains_key(&node) {
+            let is_left = |at: &usize| Some(*at) == left && job.nodes[at].slots == 1;
+            // It may occupy more nodes than it may have: one comes back that was not seen for a while.
+            if job.nodes.keys().filter(|at| !is_left(at)).count() >= job.node_count {
+                return None;
+            }
             let others = job.nodes.keys().filter(|at| !job.occupied.contains(at) && !is_left(at)).count();
-            if job.occupied.len() + others >= job.node_count {
+            if !job.occupied.contains(&node) && job.occupied.len() + others >= job.node_count {
                 return None;
             }
         }

@@ -208,6 +208,20 @@ fn shares_and_process_counts_are_exact() {
 }
 
 #[test]
+fn job_on_a_node_that_comes_back_gets_no_more_nodes_than_node_count() {
+    let mut fleet = Fleet::new(nodes(2, 2), vec![Demand { node_count: Some(1), ..job(0) }]);
+    fleet.step();
+    let [first] = fleet.of(0)[..] else { panic!("one node") };
+    let first = fleet.nodes.iter().position(|node| node.name == first.node).expect("it is one of the two");
+    let unseen = fleet.nodes.remove(first);
+    fleet.step();
+    // It still runs what it began.
+    fleet.nodes.push(NodeState { schedule: 0, ..unseen });
+    fleet.decide();
+    assert_eq!(fleet.of(0).len(), 1, "{:?}", fleet.schedule);
+}
+
+#[test]
 fn node_count_is_exact_while_nodes_are_late() {
     let mut fleet = Fleet::new(nodes(3, 4), vec![Demand { node_count: Some(1), ..job(0) }]);
     fleet.step();
