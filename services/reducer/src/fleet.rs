@@ -7,7 +7,7 @@
 //!
 //! The queues of a job exist from the schedule that admits it until the one that does not list it any more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -210,7 +210,7 @@ fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Plannin
 
 /// Queues that may exist, and since when no schedule has listed their jobs.
 #[derive(Default)]
-struct KnownQueues(HashMap<String, Option<Instant>>);
+struct KnownQueues(BTreeMap<String, Option<Instant>>);
 
 impl KnownQueues {
     fn add(&mut self, names: impl IntoIterator<Item = String>) {
@@ -233,7 +233,10 @@ impl KnownQueues {
         for name in due {
             let deleted = async {
                 broker.delete(&name).await?;
-                Ok::<_, anyhow::Error>(target.remove_queues(&name).await?)
+                target.remove_queues(&name).await?;
+                // A slow reducer may have created them again, and noted so, before the note was removed.
+                broker.delete(&name).await?;
+                anyhow::Ok(())
             };
             match deleted.await {
                 Ok(()) => drop(self.0.remove(&name)),
@@ -348,10 +351,10 @@ impl Running {
             }
             job.serving.is_some() || admitted.contains_key(&**job_id)
         });
-        let serve: Vec<(String, u64)> =
-            admitted.iter().map(|(job_id, admitted_in)| ((*job_id).to_owned(), *admitted_in)).collect();
-        for (job_id, admitted_in) in serve {
-            self.serve(job_id, admitted_in);
+        for job in &schedule.jobs {
+            if let Some(admitted_in) = job.admitted_in {
+                self.serve(job.job_id.clone(), admitted_in);
+            }
         }
         self.publishing.retain(|_, again_at| again_at.is_none_or(|at| at > now));
         for job_id in to_publish {
@@ -418,6 +421,7 @@ impl Running {
                 Ok(())
             };
             let result = tokio::select! {
+                biased;
                 result = publishing => result,
                 () = stop.cancelled() => Ok(()),
             };
@@ -510,7 +514,10 @@ impl Running {
 /// Creates queues of this name that do not exist.
 async fn create(target: &TargetStore, broker: &dyn Broker, name: &str) -> anyhow::Result<JobQueues> {
     target.put_queues(name).await.context("note that the job has queues")?;
-    broker.create(name).await.context("create the queues of the job")
+    let queues = broker.create(name).await.context("create the queues of the job")?;
+    // If the job has just ended, another reducer may have removed the note before the queues were created.
+    target.put_queues(name).await.context("note that the job has queues")?;
+    Ok(queues)
 }
 
 /// Serves one job.

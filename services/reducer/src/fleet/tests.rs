@@ -1,5 +1,7 @@
 //! Reducers of which the tests play the target: its jobs, its nodes, and the process that plans.
 
+mod queues;
+
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
