@@ -3,7 +3,7 @@
 //! Every reducer runs a planner, and none owns the schedule: of two that commit the same number, one finds the schedule of
 //! the other, and goes on from there. A schedule that says what the last one said is not committed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,7 +30,7 @@ pub struct Planner {
     target: TargetStore,
     follower: ScheduleFollower,
     workers: WorkerWatch,
-    jobs: HashMap<String, KnownJob>,
+    jobs: BTreeMap<String, KnownJob>,
     quotas: Quotas,
     quotas_read_at: Option<Instant>,
     /// The most jobs that may have queues at a time.
@@ -78,7 +78,7 @@ impl Planner {
             follower: ScheduleFollower::new(target.clone()),
             workers: WorkerWatch::new(target.clone()),
             target,
-            jobs: HashMap::new(),
+            jobs: BTreeMap::new(),
             quotas: Quotas::default(),
             quotas_read_at: None,
             jobs_max,
