@@ -100,6 +100,12 @@ impl TargetStore {
         Self { url, store, prefix, folder: None, stores, clock }
     }
 
+    /// Takes note of the time by the clock of the store, for a store that does not tell it.
+    pub fn with_time(self, now: DateTime<Utc>) -> Self {
+        self.clock.tell(now);
+        self
+    }
+
     /// Explains a failed listing, which does not say why: asks S3 for the bucket itself.
     async fn explained(&self, url: &Url, error: object_store::Error) -> Error {
         let no_bucket = || {

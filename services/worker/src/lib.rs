@@ -96,11 +96,12 @@ pub mod parts {
     pub use crate::announce::{Announcements, Announcer};
     pub use crate::checkpoints::Checkpoints;
     pub use crate::lease::{LEASE_STEP, LeaseId, Leases};
+    pub use crate::node::allocations::{Allocations, Config as NodeConfig};
     pub use crate::node::allotment::Allotment;
     pub use crate::node::beat::attended;
-    pub use crate::node::errands::{Errands, Held};
-    pub use crate::node::event_loop::EventLoop;
-    pub use crate::node::executor::Host;
+    pub use crate::node::driver::{Driver, NodeBackend};
+    pub use crate::node::errands::{Held, JobAccess};
+    pub use crate::node::roster::{Obstacle, Unprovisioned};
     pub use crate::prepare::{Preparation, Prepared};
 }
 

@@ -1,6 +1,7 @@
 //! Queues of jobs in memory.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -13,12 +14,14 @@ use crate::{Broker, Error, JobQueues};
 pub struct MemoryBroker {
     options: MemoryOptions,
     queues: Mutex<HashMap<String, [Arc<MemoryQueue>; 2]>>,
+    /// Queues that it has created. No two of them have equal receipts.
+    created: AtomicU32,
 }
 
 impl MemoryBroker {
     /// Has no queues yet.
     pub fn new(options: MemoryOptions) -> Self {
-        Self { options, queues: Mutex::default() }
+        Self { options, ..Self::default() }
     }
 
     /// Returns the names whose queues exist, in order.
@@ -26,6 +29,11 @@ impl MemoryBroker {
         let mut names: Vec<String> = self.queues().keys().cloned().collect();
         names.sort();
         names
+    }
+
+    /// Returns the queues of tasks and of results, if they exist.
+    pub fn pair(&self, name: &str) -> Option<[Arc<MemoryQueue>; 2]> {
+        self.queues().get(name).cloned()
     }
 
     fn queues(&self) -> MutexGuard<'_, HashMap<String, [Arc<MemoryQueue>; 2]>> {
@@ -36,13 +44,16 @@ impl MemoryBroker {
 #[async_trait]
 impl Broker for MemoryBroker {
     async fn create(&self, name: &str) -> Result<JobQueues, Error> {
-        let queue = || Arc::new(MemoryQueue::new(self.options.clone()));
+        let queue = || {
+            let number = self.created.fetch_add(1, Ordering::SeqCst);
+            Arc::new(MemoryQueue::lane(self.options.clone(), number))
+        };
         self.queues().entry(name.to_owned()).or_insert_with(|| [queue(), queue()]);
         self.open(name).await
     }
 
     async fn open(&self, name: &str) -> Result<JobQueues, Error> {
-        match self.queues().get(name).cloned() {
+        match self.pair(name) {
             Some([tasks, results]) => Ok(JobQueues { tasks, results }),
             None => Err(Error::Absent { queue: name.to_owned() }),
         }

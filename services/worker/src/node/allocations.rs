@@ -278,6 +278,11 @@ impl Allocations {
         self.stop != Stop::No
     }
 
+    /// Whether the node has a job, or the schedule gives it one.
+    pub fn has_work(&self) -> bool {
+        !self.visits.is_empty() || !self.given.is_empty()
+    }
+
     /// Returns why the node has ended.
     pub fn ended(&self) -> Ended {
         self.ended
@@ -361,7 +366,7 @@ impl Allocations {
                 self.begin(id, Step::OpenQueues);
             }
         }
-        if !self.visits.is_empty() || !self.given.is_empty() {
+        if self.has_work() {
             self.busy_at = now;
         }
         if !self.is_stopping() && self.config.idle_exit.is_some_and(|idle_exit| now - self.busy_at >= idle_exit) {

@@ -68,6 +68,11 @@ pub trait NodeBackend: Clone + Send + 'static {
         pressure::is_short()
     }
 
+    /// The node is about to handle an event.
+    fn handles(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
     /// The node has handled an event. `has_looked`: it has just looked for what is due.
     fn handled(&self, _allocations: &Allocations, _has_looked: bool) {}
 }
@@ -130,6 +135,7 @@ impl<B: NodeBackend> Driver<B> {
                 Ok(()) = schedules.changed() => Event::Scheduled(schedules.borrow_and_update().clone()),
                 event = visits.next() => event,
             };
+            backend.handles().await;
             let has_looked = matches!(event, Event::Tick { .. });
             allocations.handle(event, Instant::now());
             while let Some(action) = allocations.next_action() {
