@@ -11,10 +11,10 @@ use bytes::Bytes;
 use protocol::{
     AttemptStatus, Chance, Descriptor, ErrorReport, JobSpec, Payload, ProcessEvent, ResultEvent, SlotPhase, Work,
 };
-use queue::{Delivery, Queue, Receipt, View};
+use queue::{Delivery, Queue, Receipt};
 use storage::JobStore;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use worker::Tenant;
@@ -30,7 +30,7 @@ use crate::gpus::Gpus;
 use crate::process::{Life, Order, Process};
 use crate::shares::{GpusInUse, OwnShare};
 use crate::weather::Bug;
-use crate::witness::{InFlight, JobWitness, descriptor};
+use crate::witness::{JobWitness, Runs, descriptor};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const GRACE: Duration = Duration::from_secs(30);
@@ -47,9 +47,10 @@ const HOLD_UP_MAX: Duration = Duration::from_secs(13);
 pub(crate) struct Agent {
     pub actor: Actor,
     pub witness: Arc<JobWitness>,
-    pub in_flight: Arc<InFlight>,
+    pub runs: Arc<Runs>,
     pub store: JobStore,
-    pub tasks: Arc<View>,
+    /// The queues of the job.
+    pub tasks: Arc<dyn Queue>,
     pub results: Arc<dyn Queue>,
     pub spec: Arc<JobSpec>,
     pub bug: Option<Bug>,
@@ -62,7 +63,7 @@ pub(crate) enum Message {
     Told,
     Shared,
     Tick,
-    Received(Vec<Delivery>),
+    Received(anyhow::Result<Vec<Delivery>>),
     Prepared(LeaseId, Box<Descriptor>),
     LeaseLost(LeaseId),
     Settled(Vec<u64>),
@@ -94,8 +95,8 @@ struct Executor {
 }
 
 impl Agent {
-    /// Works until the stop is requested, and returns what it holds; `None`: it has failed.
-    pub async fn work(self, mut stop: watch::Receiver<Stop>, allotment: Allotment) -> Option<Held> {
+    /// Works until the stop is requested, and returns what it holds.
+    pub async fn work(self, mut stop: watch::Receiver<Stop>, allotment: Allotment) -> anyhow::Result<Held> {
         // A node that ignores lost leases does not watch the clock either.
         let step = if self.has(Bug::LeasesForLong) { 4 * LEASE_STEP } else { LEASE_STEP };
         let leases = Leases::new(step, !self.has(Bug::IgnoresLostLeases));
@@ -162,7 +163,7 @@ impl Agent {
             let tick = if executor.stacks.is_empty() { TICK } else { STACKS_TICK };
             let message = tokio::select! {
                 biased;
-                _ = &mut announcer => return None,
+                ended = &mut announcer => return Err(failure(ended)),
                 Ok(()) = stop.changed() => Message::Told,
                 () = executor.share.wait() => Message::Shared,
                 Some(message) = inbox.recv() => message,
@@ -171,7 +172,7 @@ impl Agent {
             actor.alive().await;
             let how = *stop.borrow_and_update();
             executor.handle(Event::Stop(how)).await;
-            executor.receive(message).await;
+            executor.receive(message).await?;
             executor.look_for_members();
             executor.schedule().await;
             executor.report_in_use();
@@ -205,7 +206,7 @@ impl Executor {
 
     fn report_in_use(&mut self) {
         let Some(mut in_use) = self.scheduler.in_use() else { return };
-        if self.agent.has(Bug::SharesGpus) {
+        if self.agent.has(Bug::GrowsBeforeItShrinks) {
             let own = self.share.last().gpus;
             in_use.gpus.retain(|gpu| own.contains(gpu));
         }
@@ -220,16 +221,19 @@ impl Executor {
         }
     }
 
-    async fn receive(&mut self, message: Message) {
+    async fn receive(&mut self, message: Message) -> anyhow::Result<()> {
         let event = match message {
-            Message::Told => return,
+            Message::Told => return Ok(()),
             Message::Shared => match self.share.changed() {
                 Some(share) if !self.agent.has(Bug::IgnoresShares) => Event::Share(share),
-                _ => return,
+                _ => return Ok(()),
             },
-            Message::Tick => return self.tick().await,
+            Message::Tick => {
+                self.tick().await;
+                return Ok(());
+            }
             Message::Received(deliveries) => {
-                Event::Received(deliveries.into_iter().map(|delivery| self.hold(delivery)).collect())
+                Event::Received(deliveries?.into_iter().map(|delivery| self.hold(delivery)).collect())
             }
             Message::Prepared(lease, descriptor) => {
                 let items = self.agent.witness.job.items_of_argument(descriptor.mini_batch);
@@ -252,13 +256,14 @@ impl Executor {
                 Event::Frame { process, frame: *frame, rows }
             }
             Message::Exited(process, code) => {
-                let Some(ended) = self.processes.get(&process) else { return };
+                let Some(ended) = self.processes.get(&process) else { return Ok(()) };
                 let Sighting { phase, sequence, .. } = ended.sighting(process);
                 let phase = if self.agent.has(Bug::BlamesNobodyForDeaths) { SlotPhase::Idle } else { phase };
                 Event::Exited { process, code, phase, sequence, ran: None }
             }
         };
         self.handle(event).await;
+        Ok(())
     }
 
     fn hold(&mut self, delivery: Delivery) -> Delivered {
@@ -414,7 +419,7 @@ impl Executor {
         let (leases, tasks, messages) = (self.leases.clone(), self.agent.tasks.clone(), self.messages.clone());
         self.receiving = Some(AbortOnDropHandle::new(tokio::spawn(async move {
             let received = leases.receive(&*tasks, messages_max).await;
-            let _ = messages.send(Message::Received(received.expect("the queue is only unavailable")));
+            let _ = messages.send(Message::Received(received));
         })));
     }
 
@@ -438,8 +443,8 @@ impl Executor {
         self.agent.witness.works_on(self.agent.actor.name());
         let may_fail = self.accidents < ACCIDENTS_MAX;
         self.accidents += u32::from(may_fail);
-        let Agent { actor, witness, in_flight, .. } = &self.agent;
-        let (actor, witness, in_flight) = (actor.clone(), witness.clone(), in_flight.clone());
+        let Agent { actor, witness, runs, .. } = &self.agent;
+        let (actor, witness, runs) = (actor.clone(), witness.clone(), runs.clone());
         if may_fail && actor.happens(|weather| weather.accident) {
             return Some(Event::NotStarted { process: id, message: "bad weather".into(), chance: Chance::Likely });
         }
@@ -449,7 +454,7 @@ impl Executor {
             self.agent.witness.report("no GPU is in processes of two jobs of a node at a time", name);
         }
         self.gpus.started(id, gpu);
-        self.processes.insert(id, Process::start(Life { id, actor, witness, in_flight, bug, messages, gpu, may_fail }));
+        self.processes.insert(id, Process::start(Life { id, actor, witness, runs, bug, messages, gpu, may_fail }));
         None
     }
 
@@ -509,7 +514,7 @@ impl Executor {
     }
 
     /// Ends the agent, and returns what it holds.
-    async fn close(mut self, announcer: AbortOnDropHandle<anyhow::Result<()>>) -> Option<Held> {
+    async fn close(mut self, announcer: AbortOnDropHandle<anyhow::Result<()>>) -> anyhow::Result<Held> {
         let held = self.scheduler.close();
         self.execute().await;
         let Self { agent, leases, announcements, .. } = self;
@@ -518,13 +523,22 @@ impl Executor {
         let held = leases.release(held);
         drop(leases.lapsed());
         if !matches!(announced, Ok(Ok(()))) {
-            return None;
+            return Err(failure(announced));
         }
         if leases.count() > 0 {
             let detail = format!("{} keeps {} mini-batches", agent.actor.name(), leases.count());
             agent.witness.report("a node that leaves returns what it holds", detail);
         }
-        Some(held)
+        Ok(held)
+    }
+}
+
+/// Returns why the announcer has ended.
+fn failure(ended: Result<anyhow::Result<()>, JoinError>) -> anyhow::Error {
+    match ended {
+        Ok(Ok(())) => anyhow::anyhow!("the announcer has ended"),
+        Ok(Err(error)) => error,
+        Err(error) => error.into(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use queue::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive, Visit};
+use queue::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 use tokio::time::Instant;
 
 /// Messages and bytes of one request to SQS, requests at a time, and the bytes that it bills as one request.
@@ -230,10 +230,6 @@ impl Queue for CountedQueue {
 
     async fn depth(&self) -> Result<Depth, Error> {
         self.inner.depth().await
-    }
-
-    async fn look(&self, visit: Visit) -> Result<bool, Error> {
-        self.inner.look(visit).await
     }
 
     fn limits(&self) -> Limits {

@@ -1,10 +1,10 @@
 //! One seed, from the first job to the end of the last.
 
-mod lanes;
 mod nodes;
 mod publish;
 mod replay;
 mod size;
+mod small;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,30 +12,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use object_store::memory::InMemory;
 use protocol::{JobResult, JobSpec, Offer};
-use queue::{Bundles, Depth, MemoryLanes, MemoryOptions, MemoryQueue, Queue};
-use reducer::{CrashPoint, Options, Reducer, Service, ServiceOptions};
+use queue::{Broker, Depth, MemoryBroker, MemoryOptions, MemoryQueue, Queue};
+use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer};
 use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use worker::{Solitude, unspent};
+use worker::Solitude;
 
 use crate::actor::{Actor, Told};
-use crate::counts::{CountedQueue, Counts};
-use crate::job::{Job, LABEL, ZONES};
-use crate::node::{Entry, Node};
-use crate::queue_layer::{QueueLayer, Side};
+use crate::broker_layer::BrokerLayer;
+use crate::counts::Counts;
+use crate::dated::Dated;
+use crate::job::{Job, LABEL, SLOTS, ZONES};
+use crate::node::Node;
+use crate::queue_layer::{Nowhere, Side};
 use crate::rules;
-use crate::shares::Shares;
+use crate::shares::GpusInUse;
 use crate::store_layer::StoreLayer;
 use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
 
-pub use lanes::{Queued, run_lanes, run_places};
 pub use nodes::{Broken, Ended, run_broken, run_poison};
+use publish::Publishing;
 pub use size::{LATENCY, Meter, Needed, Size, Sized, run_size};
+pub use small::{Waited, run_small};
 
 /// No job goes on for longer without an attempt that begins.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
@@ -102,32 +104,22 @@ fn folder() -> tempfile::TempDir {
     made.expect("a temporary folder can be made")
 }
 
-fn queue(weather: &Weather, lane: u32) -> Arc<MemoryQueue> {
-    let options = MemoryOptions {
-        old_receipt_deletes: weather.old_receipt_deletes,
-        message_bytes_max: weather.message_bytes_max,
-        ..MemoryOptions::default()
-    };
-    Arc::new(MemoryQueue::lane(options, lane))
-}
-
 #[derive(Clone)]
 struct World {
-    memory: Arc<InMemory>,
-    /// The lanes of the task queue.
-    tasks: Vec<Arc<MemoryQueue>>,
-    results: Arc<MemoryQueue>,
+    memory: Arc<Dated>,
+    broker: Arc<MemoryBroker>,
     dead_letters: Arc<MemoryQueue>,
     witness: Arc<Witness>,
     counts: Counts,
     folder: PathBuf,
     calm_from: Instant,
-    began: Instant,
     thread: ThreadId,
     scenario: Scenario,
     weather: Weather,
     /// How often jobs were retried.
     play: u64,
+    /// Whether the jobs run the rejects of others again.
+    is_replay: bool,
     /// Of nodes, reducers and partitioners.
     lives: Arc<AtomicU64>,
 }
@@ -147,20 +139,24 @@ impl World {
             let output = spec.output.folder.as_path().join(&spec.output.file_name);
             JobWitness::new(job, spec, output)
         });
+        let options = MemoryOptions {
+            old_receipt_deletes: weather.old_receipt_deletes,
+            message_bytes_max: weather.message_bytes_max,
+            ..MemoryOptions::default()
+        };
         Self {
-            memory: Arc::new(InMemory::new()),
-            tasks: (0..weather.lanes.max(1)).map(|lane| queue(&weather, lane)).collect(),
-            results: queue(&weather, 0),
-            dead_letters: queue(&weather, 0),
-            witness: Arc::new(Witness::new(witnesses, weather.quotas.clone())),
+            memory: Arc::new(Dated::new()),
+            broker: Arc::new(MemoryBroker::new(options.clone())),
+            dead_letters: Arc::new(MemoryQueue::new(options)),
+            witness: Arc::new(Witness::new(witnesses, &weather)),
             counts: Counts::default(),
             folder: folder.to_owned(),
             calm_from: Instant::now() + weather.ends,
-            began: Instant::now(),
             thread: std::thread::current().id(),
             scenario,
             weather,
             play: 0,
+            is_replay: false,
             lives: Arc::default(),
         }
     }
@@ -192,7 +188,9 @@ impl World {
             let user = self.user();
             for job in &jobs {
                 self.reducer(&job.spec, &user).await.expect("it is calm").reopen().await.expect("it is calm");
-                self.mark_open(&job.spec.job_id).await;
+                let target = self.target(&user);
+                target.job(&job.spec.job_id).forget_published().await.expect("it is calm");
+                target.mark_open(&job.spec.job_id).await.expect("it is calm");
             }
         }
         played.attempts = self.witness.jobs().map(|job| job.attempts()).sum();
@@ -232,9 +230,7 @@ impl World {
         }
         let results: Vec<_> = jobs.iter().map(|job| job.result()).collect();
         for (job, result) in jobs.iter().zip(&results) {
-            // Without nodes that work on it, a job waits. Nodes find it again by its messages, unless those vanish.
-            let may_wait = self.weather.vanish > 0.0 && !job.is_attended(PATIENCE / 2);
-            if result.is_none() && !may_wait {
+            if result.is_none() {
                 let detail = format!("{} still runs", job.spec.job_id);
                 return Err(Violation { rule: "every job ends", detail });
             }
@@ -259,17 +255,22 @@ impl World {
     }
 
     async fn leftovers(&self) -> Option<String> {
-        let tasks = self.tasks.iter().map(|lane| ("tasks", lane));
-        for (name, queue) in tasks.chain([("results", &self.results), ("dead letters", &self.dead_letters)]) {
-            let depth = queue.depth().await.expect("memory answers");
-            if depth != Depth::default() {
-                return Some(format!("the queue of {name} has {depth:?}"));
-            }
+        let depth = self.dead_letters.depth().await.expect("memory answers");
+        if depth != Depth::default() {
+            return Some(format!("the queue of dead letters has {depth:?}"));
         }
-        let user = self.user();
-        let open = self.target(&user).open_jobs().await.expect("memory answers");
+        let target = self.target(&self.user());
+        let open = target.open_jobs().await.expect("memory answers");
         if !open.is_empty() {
             return Some(format!("these jobs are open: {open:?}"));
+        }
+        let (queues, noted) = (self.broker.names(), target.queues().await.expect("memory answers"));
+        if !queues.is_empty() || !noted.is_empty() {
+            return Some(format!("these queues exist: {queues:?}, and these are noted: {noted:?}"));
+        }
+        let scheduled = self.witness.scheduled();
+        if !scheduled.is_empty() {
+            return Some(format!("the schedule has {scheduled:?}"));
         }
         self.witness.node_with_jobs()
     }
@@ -279,15 +280,16 @@ impl World {
         Actor::new("User".to_owned(), self.scenario.seed, Weather::default(), self.calm_from)
     }
 
-    /// A user submits a job, and may cancel it. A retry only publishes it again.
+    /// A user submits a job, and may cancel it. A retry only makes the rest of its plan.
     async fn submit(self, job: Arc<JobWitness>, number: u64) {
         let user = self.user();
-        let store = self.target(&user).job(&job.spec.job_id);
+        let target = self.target(&user);
+        let store = target.job(&job.spec.job_id);
         let canceled_after = job.job.canceled_after.filter(|_| self.play == 0);
         if self.play == 0 {
             sleep(job.job.begins).await;
             store.put_spec(&job.spec).await.expect("memory takes it");
-            self.mark_open(&job.spec.job_id).await;
+            target.mark_open(&job.spec.job_id).await.expect("memory takes it");
         }
         let canceled = async {
             let Some(after) = canceled_after else { return };
@@ -308,7 +310,8 @@ impl World {
         };
         for life in 0u64.. {
             self.lives.fetch_add(1, Ordering::SeqCst);
-            let name = format!("{name}-{number}-{}-{life}", self.play);
+            let kind = if self.is_replay { "replay-" } else { "" };
+            let name = format!("{name}-{number}-{kind}{}-{life}", self.play);
             let mut weather = self.weather.clone();
             weather.drives_time &= matches!(role, Role::Partitioner(_));
             let actor = Actor::new(name, self.scenario.seed, weather, self.calm_from);
@@ -316,7 +319,7 @@ impl World {
             let mut living = JoinSet::new();
             living.spawn(async move {
                 match own_role {
-                    Role::Partitioner(job) => world.partition(&job.spec, &own).await,
+                    Role::Partitioner(job) => world.plan(&job.spec, &own).await,
                     Role::Node => world.work(&own, number).await,
                     Role::Reducer => world.reduce(&own).await,
                 }
@@ -376,36 +379,17 @@ impl World {
         tokio::select! { biased; () = actor.dead() => {} () = crashes => {} }
     }
 
-    /// Returns the queues of the service that a side uses.
-    fn service(&self, side: Side) -> Vec<Arc<MemoryQueue>> {
-        if side.is_of_tasks() { self.tasks.clone() } else { vec![self.results.clone()] }
-    }
-
-    fn layer(&self, actor: &Actor, side: Side, tasks: Option<Arc<QueueLayer>>) -> Arc<QueueLayer> {
-        let inner: Arc<dyn Queue> = match &self.service(side)[..] {
-            [only] => only.clone(),
-            [first, ..] if side == Side::PartitionerTasks && self.scenario.bug == Some(Bug::FillsOneLane) => {
-                first.clone()
-            }
-            // Each role has a connection of its own.
-            lanes => Arc::new(MemoryLanes::new(lanes.to_vec())),
-        };
-        self.layer_before(actor, side, inner, tasks)
-    }
-
-    fn layer_before(
-        &self,
-        actor: &Actor,
-        side: Side,
-        inner: Arc<dyn Queue>,
-        tasks: Option<Arc<QueueLayer>>,
-    ) -> Arc<QueueLayer> {
-        let service = self.service(side);
-        let counted = Arc::new(CountedQueue { inner, counts: self.counts.clone() });
-        let inner: Arc<dyn Queue> = if side.is_of_tasks() { Arc::new(Bundles::new(counted, unspent)) } else { counted };
-        let (actor, witness, bug) = (actor.clone(), self.witness.clone(), self.scenario.bug);
-        let counts = self.counts.clone();
-        Arc::new(QueueLayer { inner, service, counts, actor, witness, side, bug, tasks, held: Default::default() })
+    fn broker(&self, actor: &Actor, sides: [Side; 2]) -> Arc<dyn Broker> {
+        let is_unlimited = self.weather.jobs_max == 0 || self.scenario.bug == Some(Bug::IgnoresQuotas);
+        Arc::new(BrokerLayer {
+            inner: self.broker.clone(),
+            actor: actor.clone(),
+            witness: self.witness.clone(),
+            counts: self.counts.clone(),
+            bug: self.scenario.bug,
+            sides,
+            jobs_max: if is_unlimited { u32::MAX } else { self.weather.jobs_max },
+        })
     }
 
     fn target(&self, actor: &Actor) -> TargetStore {
@@ -415,29 +399,27 @@ impl World {
             witness: self.witness.clone(),
             counts: self.counts.clone(),
             bug: self.scenario.bug,
-            began: self.began,
+            believed: Arc::default(),
+            open: Arc::default(),
             thread: self.thread,
         };
-        TargetStore::new(Arc::new(layer), object_store::path::Path::default())
+        let now = self.memory.now();
+        TargetStore::new(Arc::new(layer), object_store::path::Path::default()).with_time(now)
     }
 
     async fn work(&self, actor: &Actor, number: u64) {
-        let tasks = self.layer(actor, Side::NodeTasks, None);
-        let results = self.layer(actor, Side::Results, Some(tasks.clone()));
         let node = Node {
             actor: actor.clone(),
             witness: self.witness.clone(),
             target: self.target(actor),
-            tasks,
-            results,
+            broker: self.broker(actor, [Side::NodeTasks, Side::NodeResults]),
             bug: self.scenario.bug,
             accidents: Arc::default(),
             offer: self.offer(number),
-            shares: Shares::default(),
+            gpus: GpusInUse::default(),
             solitude: Solitude::new(self.folder.join(format!("machine-{number}"))),
             idle_since: Arc::default(),
         };
-        let _entry = Entry { memory: self.memory.clone(), name: actor.name().to_owned() };
         node.live().await;
     }
 
@@ -445,12 +427,14 @@ impl World {
         let zone = ZONES[number as usize % ZONES.len()];
         // Where nodes have no labels to choose from, all have the one that jobs may require.
         let zone = if self.weather.has_labels { zone } else { ZONES[0] };
-        Offer { labels: [(LABEL.to_owned(), zone.to_owned())].into(), ..Offer::default() }
+        let labels = [(LABEL.to_owned(), zone.to_owned())].into();
+        let gpus = self.witness.jobs().map(|job| job.job.gpus).max().unwrap_or(0);
+        Offer { labels, gpus, processors: SLOTS, ..Offer::default() }
     }
 
     async fn reducer(&self, spec: &JobSpec, actor: &Actor) -> anyhow::Result<Reducer> {
-        let results = self.layer(actor, Side::ReducerResults, None);
-        Reducer::open(self.target(actor).job(&spec.job_id), results, self.reducer_options(actor)).await
+        let (job, options) = (self.target(actor).job(&spec.job_id), self.reducer_options(actor));
+        Reducer::open(job, Arc::new(Nowhere), options).await
     }
 
     fn reducer_options(&self, actor: &Actor) -> Options {
@@ -461,7 +445,6 @@ impl World {
             reports: false,
             progress_interval: self.weather.pace.progress,
             silence: self.weather.pace.silence,
-            tasks: Some(self.layer(actor, Side::ReducerTasks, None)),
             crash: Arc::new(move |at| {
                 for job in witness.jobs() {
                     if bug == Some(Bug::WritesInPlace) && at == CrashPoint::DuringOutput {
@@ -474,21 +457,18 @@ impl World {
         }
     }
 
-    /// Serves every open job of the target; sometimes the service is asked to stop, and restarts.
+    /// Serves every open job of the target; sometimes the process is asked to stop, and restarts.
     async fn reduce(&self, actor: &Actor) {
         loop {
-            let service = Service {
+            let fleet = Fleet {
                 target: self.target(actor),
-                results: self.layer(actor, Side::ReducerResults, None),
+                broker: self.broker(actor, [Side::ReducerTasks, Side::ReducerResults]),
                 dead_letters: self.dead_letters.clone(),
-                options: ServiceOptions {
-                    reducer: self.reducer_options(actor),
-                    look_interval: self.weather.pace.look,
-                    ..ServiceOptions::default()
-                },
+                publisher: Arc::new(Publishing { world: self.clone(), actor: actor.clone() }),
+                options: FleetOptions { reducer: self.reducer_options(actor), ..FleetOptions::default() },
             };
             let stop = CancellationToken::new();
-            let served = service.run(stop.clone());
+            let served = fleet.run(stop.clone());
             let is_stopped = actor.happens(|weather| weather.stop);
             let asked = async {
                 if is_stopped {
@@ -497,7 +477,7 @@ impl World {
                 }
                 std::future::pending::<()>().await;
             };
-            tokio::select! { biased; _ = served => {} () = asked => {} () = self.keep_turns(actor) => {} }
+            tokio::select! { biased; _ = served => {} () = asked => {} }
             // A supervisor restarts it.
             sleep(Duration::from_secs(1)).await;
         }

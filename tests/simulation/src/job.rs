@@ -15,8 +15,10 @@ const JOBS: u64 = 32;
 const TRIES_MAX: u32 = 3;
 /// Items of a mini-batch that is isolated when its tries are spent.
 pub(crate) const ITEMS: u64 = 6;
-/// Processes of each node.
+/// Processes of each job on a node.
 pub(crate) const PROCESSES: u32 = 2;
+/// What a node has: one more than a job wants, so that two jobs cannot both have what they want.
+pub(crate) const SLOTS: u32 = 3;
 /// The label of nodes, and its values. The first node has the first one.
 pub(crate) const LABEL: &str = "zone";
 pub(crate) const ZONES: [&str; 2] = ["a", "b"];
@@ -242,6 +244,11 @@ impl Job {
             replays: Some(Box::new(Replays { first: self.clone(), places })),
             ..self.clone()
         }
+    }
+
+    /// Returns the processes that it may have on a node.
+    pub fn processes_max(&self) -> u32 {
+        (SLOTS * self.max_share.unwrap_or(100) / 100).clamp(1, PROCESSES)
     }
 
     /// Whether some of its runs do not end.

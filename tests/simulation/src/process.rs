@@ -18,7 +18,7 @@ use crate::actor::Actor;
 use crate::agent::Message;
 use crate::job::PROCESSES;
 use crate::weather::Bug;
-use crate::witness::{InFlight, JobWitness};
+use crate::witness::{JobWitness, Runs};
 
 /// What a failure on a broken GPU says.
 pub(crate) const GPU_GONE: &str = "CUDA error: no CUDA-capable device is detected";
@@ -61,7 +61,7 @@ pub(crate) struct Life {
     pub id: ProcessId,
     pub actor: Actor,
     pub witness: Arc<JobWitness>,
-    pub in_flight: Arc<InFlight>,
+    pub runs: Arc<Runs>,
     pub bug: Option<Bug>,
     pub messages: mpsc::UnboundedSender<Message>,
     /// The GPU that it has for itself.
@@ -178,11 +178,11 @@ impl Life {
                     Some(Bug::ForgetsLostDeliveries) => true,
                     _ => frame.resumes,
                 };
-                self.witness.began(receipt, frame.items, resumes, self.has_broken_gpu(), &self.actor);
+                self.witness.began(receipt, frame.items, resumes, self.has_broken_gpu());
             }
-            let (_running, too_many) = self.in_flight.began(&job.owner, &self.actor);
-            if let Some(detail) = too_many {
-                self.witness.report("no more of an owner is in flight than its quota", detail);
+            let (_running, too_many) = self.runs.began(job, self.actor.name());
+            if let Some((rule, detail)) = too_many {
+                self.witness.report(rule, detail);
             }
             runs += 1;
             if job.process_max_runs > 0 && runs > job.process_max_runs {

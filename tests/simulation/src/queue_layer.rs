@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::{AttemptStatus, Descriptor, ResultEvent, decode_records, encode_record};
-use queue::{Delivery, Depth, Error, Limits, MemoryQueue, Message, Queue, Receipt, Receive};
+use queue::{Delivery, Depth, Error, Limits, MemoryOptions, MemoryQueue, Message, Queue, Receipt, Receive};
 
 use crate::actor::Actor;
 use crate::counts::{Counts, rounds};
@@ -15,38 +15,38 @@ use crate::witness::{JobWitness, Witness, descriptor, events};
 
 /// From the death of a node until its mini-batches are redelivered.
 const REDELIVERED_MAX: Duration = Duration::from_secs(10);
+/// The largest message of SQS.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 256 << 10;
 
 /// The role, and its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    PartitionerTasks,
     NodeTasks,
-    Results,
-    ReducerResults,
-    /// For second starts.
+    NodeResults,
+    /// For what it publishes, second starts included.
     ReducerTasks,
+    ReducerResults,
 }
 
 impl Side {
-    /// Whether it uses the task queue.
-    pub fn is_of_tasks(self) -> bool {
-        !matches!(self, Self::Results | Self::ReducerResults)
+    fn is_of_tasks(self) -> bool {
+        matches!(self, Self::NodeTasks | Self::ReducerTasks)
     }
 }
 
-/// One role's view of a queue.
+/// One role's view of a queue of a job.
 #[derive(Debug)]
 pub(crate) struct QueueLayer {
     /// The queue of the role: for tasks, bundles of the service's messages.
     pub inner: Arc<dyn Queue>,
-    /// The queue of the service, or its lanes.
-    pub service: Vec<Arc<MemoryQueue>>,
+    /// The queue of the service.
+    pub service: Arc<MemoryQueue>,
     pub counts: Counts,
     pub actor: Actor,
     pub witness: Arc<Witness>,
     pub side: Side,
     pub bug: Option<Bug>,
-    /// The node's task queue, for bugs about the order of the two.
+    /// The queue of tasks beside one of results, for bugs about the order of the two.
     pub tasks: Option<Arc<QueueLayer>>,
     /// Deliveries that the node has received, for bugs that end them.
     pub held: std::sync::Mutex<Vec<Receipt>>,
@@ -88,28 +88,32 @@ impl Queue for QueueLayer {
             messages.iter_mut().for_each(forget_tries);
         }
         if self.has(Bug::AcknowledgesBeforeAnnouncing)
+            && self.side == Side::NodeResults
             && let Some(tasks) = &self.tasks
         {
             let held = std::mem::take(&mut *tasks.held.lock().expect("no holder panics"));
             let _ = tasks.acknowledge_as_is(&held).await;
         }
         if self.has(Bug::CopiesTwice) && self.side == Side::ReducerTasks {
-            messages.extend_from_within(..);
+            let copies = messages.iter().filter(|message| descriptor(&message.body).copy);
+            messages.extend(copies.cloned().collect::<Vec<_>>());
+        }
+        if self.has(Bug::TellsNoReason) && self.side == Side::NodeResults {
+            messages.retain(|message| !events(&message.body).iter().any(is_reason));
         }
         self.call(async || {
             match self.side {
-                Side::PartitionerTasks => {
-                    self.witness.published(&messages, JobWitness::published_by_partitioner);
+                Side::NodeTasks => self.witness.published(&messages, JobWitness::published_by_node),
+                Side::NodeResults => self.witness.announced(&messages),
+                Side::ReducerTasks => {
+                    self.witness.published(&messages, JobWitness::published_by_reducer);
                     self.witness.begun(&messages);
                 }
-                Side::NodeTasks => self.witness.published(&messages, JobWitness::published_by_node),
-                Side::Results => self.witness.announced(&messages),
-                Side::ReducerTasks => self.witness.published(&messages, JobWitness::published_by_reducer),
                 Side::ReducerResults => {}
             }
             for message in &mut messages {
                 let bundle_max = self.actor.weather().bundle_max;
-                if self.side == Side::PartitionerTasks && bundle_max > 0 {
+                if self.side == Side::ReducerTasks && bundle_max > 0 {
                     message.bundle_max = bundle_max;
                 }
                 if self.actor.happens(|weather| weather.reorder) {
@@ -117,7 +121,7 @@ impl Queue for QueueLayer {
                 }
             }
             // A reducer expects progress only after it has heard of processes.
-            let may_vanish = |message: &Message| self.side != Side::Results || has_attempts(&message.body);
+            let may_vanish = |message: &Message| self.side.is_of_tasks() || has_attempts(&message.body);
             messages.retain(|message| !may_vanish(message) || !self.actor.happens(|weather| weather.vanish));
             if self.actor.weather().drives_time {
                 for _ in 1..rounds(messages.iter().map(|message| message.body.len())) {
@@ -140,7 +144,7 @@ impl Queue for QueueLayer {
         }
         let receive = async || {
             if self.actor.happens(|weather| weather.duplicate) {
-                self.service.iter().for_each(|lane| lane.duplicate_next(1));
+                self.service.duplicate_next(1);
             }
             let mut deliveries = self.inner.receive(request).await?;
             self.counts.received(deliveries.len());
@@ -181,7 +185,7 @@ impl Queue for QueueLayer {
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
         leases.iter().for_each(|(_, lease)| self.check_lease(*lease));
-        // The demultiplexer asks for deliveries that no agent has. An agent that has them when the answer comes is not told.
+        // An agent that has them only when the answer comes is not told.
         let of_agents = self.witness.handed_of(leases.iter().map(|(receipt, _)| receipt));
         let lost = self.call(async || self.inner.extend(leases).await).await?;
         if self.side == Side::NodeTasks {
@@ -212,6 +216,47 @@ impl Queue for QueueLayer {
         let has_delays = self.side != Side::NodeTasks || self.actor.weather().has_delays;
         Limits { delay_max: if has_delays { limits.delay_max } else { Duration::ZERO }, ..limits }
     }
+}
+
+/// A queue for roles that neither send nor receive. It keeps no message, so that it needs no memory.
+#[derive(Debug)]
+pub(crate) struct Nowhere;
+
+#[async_trait]
+impl Queue for Nowhere {
+    async fn send(&self, _: Vec<Message>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn receive(&self, _: Receive) -> Result<Vec<Delivery>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn extend(&self, _: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn acknowledge(&self, _: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn release(&self, _: &[Receipt]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn depth(&self) -> Result<Depth, Error> {
+        Ok(Depth::default())
+    }
+
+    fn limits(&self) -> Limits {
+        let options = MemoryOptions { message_bytes_max: MESSAGE_BYTES_MAX, ..MemoryOptions::default() };
+        MemoryQueue::new(options).limits()
+    }
+}
+
+/// Whether a node tells why it cannot work on a job.
+fn is_reason(event: &ResultEvent) -> bool {
+    matches!(event, ResultEvent::NodeStopped { cause: Some(_), .. })
 }
 
 fn has_attempts(body: &[u8]) -> bool {

@@ -20,8 +20,6 @@ pub enum Bug {
     EndsBundlesEarly,
     /// Publishes the next try with no try spent.
     ForgetsTries,
-    /// Publishes every job into the first lane.
-    FillsOneLane,
     ForgetsLostDeliveries,
     /// Keeps mini-batches that it has not begun when it drains.
     KeepsWhatItShouldGiveBack,
@@ -36,20 +34,10 @@ pub enum Bug {
     IgnoresMemory,
     /// Keeps all processes of a job while other jobs have work.
     IgnoresShares,
-    /// Begins every job that it hears of.
-    IgnoresPlaces,
-    /// Has no places for jobs that it has not worked on.
-    IgnoresNewcomers,
-    /// Takes itself for the only worker, so that it may run all that an owner may have in flight.
-    IgnoresOtherWorkers,
-    /// Takes every job for one of normal priority.
-    IgnoresPriorities,
-    /// Takes every job for one that may have a whole node.
-    IgnoresMaxShare,
-    /// Takes every job for one that requires nothing of a node.
-    IgnoresRequires,
-    /// Says that processes have left the GPUs of other jobs before they have.
-    SharesGpus,
+    /// Gives GPUs to another job before the processes of the last one have left them.
+    GrowsBeforeItShrinks,
+    /// Follows the first schedule that gives it a job, and reads no later one.
+    BelievesAStaleSchedule,
     /// Drops what a failure tells about its GPU.
     HidesGpuTroubles,
     /// Does not announce a mini-batch whose preparation took too long.
@@ -60,14 +48,8 @@ pub enum Bug {
     CountsCopies,
     /// Drops the slower start of a mini-batch before a success is committed.
     DropsTheSlowerTooEarly,
-    /// Takes a store that does not answer for the absence of a job, and drops the job's messages.
+    /// Takes a store that does not answer for the absence of a job, and leaves the job.
     NodeDropsOpenJobs,
-    /// Keeps the messages of a job that it may not work on.
-    KeepsWhatItTurnsAway,
-    /// Never looks whether a job has ended.
-    StaysOnEndedJobs,
-    TakesSeatsOfOthers,
-    NeverRenewsSeats,
     /// Does not tell a job why it cannot work on it.
     TellsNoReason,
     /// Does not end without work.
@@ -84,13 +66,6 @@ pub enum Bug {
     ReplaysTheFirstItems,
     /// Does not look for what earlier attempts have handed back.
     IgnoresCheckpoints,
-    // Of a partitioner:
-    PublishesBeforePlanning,
-    /// Publishes a job although it has to wait for its turn.
-    IgnoresQuotas,
-    // Of a process that lets jobs begin:
-    /// Overwrites the turn that another process has created.
-    TurnsTwice,
     // Of a reducer:
     AcknowledgesBeforeCommitting,
     /// Overwrites segments.
@@ -107,8 +82,31 @@ pub enum Bug {
     WaitsForEver,
     /// Starts a mini-batch a second time, and then a third.
     CopiesTwice,
-    /// Does what `NodeDropsOpenJobs` does.
+    /// Takes a store that does not answer for the absence of a job, and marks it as ended.
     ServiceDropsOpenJobs,
+    /// Deletes the queues of a job that runs.
+    DeletesQueuesEarly,
+    /// Deletes no queues.
+    LeaksQueues,
+    // Of the planner in a reducer:
+    /// Looks for open jobs once a minute.
+    LooksSeldom,
+    /// Overwrites the schedule that another one has committed.
+    SchedulesUnconditionally,
+    /// Gives the GPUs of one job to another one as well.
+    GivesGpusTwice,
+    /// Takes every job for one of normal priority.
+    IgnoresPriorities,
+    /// Takes every job for one that may have a whole node.
+    IgnoresMaxShare,
+    /// Takes every job for one that requires nothing of a node.
+    IgnoresRequires,
+    /// Takes every job for one that may have all nodes.
+    IgnoresNodeCount,
+    /// Admits any number of jobs.
+    IgnoresQuotas,
+    /// Gives an owner any number of processes.
+    IgnoresInFlight,
 }
 
 /// What is played.
@@ -159,18 +157,14 @@ impl Dice {
     }
 }
 
-/// As many as a task queue of RabbitMQ has.
-pub(crate) const LANES: u32 = 8;
-
 /// How often roles look around.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Between two looks of a node at a job of it, and between two signs of life.
-    pub watch: Duration,
+    /// Between two looks of a node for what is due, and between two signs of life.
+    pub tick: Duration,
     pub beat: Duration,
-    /// Between two looks of a reducer at a job, and at the open jobs.
+    /// Between two looks of a reducer at a job.
     pub progress: Duration,
-    pub look: Duration,
     /// After which nodes count as absent.
     pub silence: Duration,
 }
@@ -178,10 +172,9 @@ pub(crate) struct Pace {
 impl Pace {
     /// The pace of the real roles.
     pub const PRODUCTION: Self = Self {
-        watch: Duration::from_secs(4),
+        tick: Duration::from_millis(250),
         beat: Duration::from_secs(4),
         progress: Duration::from_secs(4),
-        look: Duration::from_secs(5),
         silence: Duration::from_secs(6),
     };
 }
@@ -190,10 +183,9 @@ impl Default for Pace {
     /// Slower than in production: looking around is most of the work of the simulation.
     fn default() -> Self {
         Self {
-            watch: Duration::from_secs(10),
+            tick: Duration::from_secs(4),
             beat: Duration::from_secs(30),
             progress: Duration::from_secs(30),
-            look: Duration::from_secs(30),
             silence: Duration::from_secs(300),
         }
     }
@@ -224,7 +216,7 @@ pub(crate) struct Weather {
     pub spot: f64,
     /// From the notice to the end of the machine.
     pub spot_time: Duration,
-    /// A Python process does not start, or dies between two mini-batches; provisioning fails.
+    /// A Python process does not start, or dies between two mini-batches; provisioning fails, or memory is short.
     pub accident: f64,
     /// A reducer is asked to stop, and restarts.
     pub stop: f64,
@@ -232,23 +224,19 @@ pub(crate) struct Weather {
     pub reducers: u64,
     /// An old receipt deletes a message that was delivered again.
     pub old_receipt_deletes: bool,
-    /// The task queue can delay messages.
+    /// The task queues can delay messages.
     pub has_delays: bool,
-    /// A node leaves a job after this long without a message of it.
-    pub job_idle: Duration,
     /// A node ends after this long without work.
     pub idle_exit: Option<Duration>,
     /// The longest time that provisioning takes.
     pub provision_max: Duration,
-    /// Jobs that a node works on at a time; 0: as many as in production.
-    pub places: usize,
-    /// Lanes of the task queue; 1: it is one queue.
-    pub lanes: u32,
-    /// Mini-batches that a partitioner sends in one message; 0: as many as it decides.
+    /// Jobs that may have queues at a time; 0: any number.
+    pub jobs_max: u32,
+    /// Mini-batches that a publisher sends in one message; 0: as many as it decides.
     pub bundle_max: usize,
     /// The largest message of a queue.
     pub message_bytes_max: usize,
-    /// A partitioner moves time on while it waits for an answer. Time stands still while its listing waits for room for
+    /// A process that plans moves time on while it waits for an answer. Time stands still while its listing waits for room for
     /// another chunk of the plan, so a wait for time to pass would never end.
     pub drives_time: bool,
     /// Milliseconds that each request to the store takes longer.
@@ -281,7 +269,7 @@ impl Weather {
         };
         let seconds = Duration::from_secs;
         let quotas = quotas_of(seed);
-        let places = [0, 1, 2][Dice::new(seed, "places").below(3) as usize];
+        let jobs_max = [0, 0, 1, 2][Dice::new(seed, "queues").below(4) as usize];
         let weather = Self {
             fail: maybe(0.6, 0.3),
             delay: maybe(0.7, 0.5),
@@ -303,11 +291,9 @@ impl Weather {
             accident: maybe(0.5, 0.5),
             stop: maybe(0.4, 1.0),
             has_delays: dice.happens(0.7),
-            job_idle: if dice.happens(0.6) { seconds(30) } else { seconds(24 * 3600) },
             provision_max: seconds([1, 10, 60][dice.below(3) as usize]),
             idle_exit: dice.happens(0.4).then(|| seconds(15 + dice.below(185))),
-            places,
-            lanes: if Dice::new(seed, "lanes").happens(0.5) { LANES } else { 1 },
+            jobs_max,
             bundle_max: if dice.happens(0.5) { 2 + dice.below(7) as usize } else { 1 },
             message_bytes_max: 32 * 1024,
             drives_time: false,
@@ -316,13 +302,26 @@ impl Weather {
             quotas,
             has_labels: Dice::new(seed, "labels").happens(0.3),
         };
-        // A job that waits for a place would lose all of its messages, and its time without progress counts only while a
-        // node works on it.
-        let places = if weather.vanish > 0.0 { 0 } else { places };
-        Self { places, ..weather }
+        // A job that stands still would keep its queues for longer than others have patience.
+        let jobs_max = if weather.vanish > 0.0 { 0 } else { jobs_max };
+        Self { jobs_max, ..weather }
     }
 
-    /// Whether jobs may have to wait for their turns.
+    /// Returns the limits of jobs at a time, those of the broker included.
+    pub fn limits(&self) -> Quotas {
+        let of_broker = (self.jobs_max > 0).then_some(self.jobs_max);
+        let max_jobs = [self.quotas.max_jobs, of_broker].into_iter().flatten().min();
+        Quotas { max_jobs, ..self.quotas.clone() }
+    }
+
+    /// Returns how old what a role knows may be.
+    pub fn lag(&self) -> Duration {
+        let delays = if self.delay > 0.0 { 6 * self.delay_max } else { Duration::ZERO };
+        let freeze = if self.freeze > 0.0 { self.freeze_max } else { Duration::ZERO };
+        delays + freeze + Duration::from_secs(10)
+    }
+
+    /// Whether the target has quotas.
     pub fn has_quotas(&self) -> bool {
         self.quotas != Quotas::default()
     }

@@ -1,19 +1,22 @@
 //! Sees every call as it takes effect, and reports a broken rule at once. Each job has a witness of its own.
 
-mod in_flight;
 mod items;
 mod job;
+mod runs;
+mod schedules;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use protocol::{Descriptor, Quotas, ResultEvent, decode_records, job_of_message};
+use protocol::{Descriptor, Quotas, ResultEvent, decode_records, job_of_message, job_of_queues};
 use queue::{Delivery, Message, Receipt};
-use tokio::time::Instant;
 
-pub(crate) use in_flight::InFlight;
 pub(crate) use job::JobWitness;
+pub(crate) use runs::Runs;
+use schedules::Schedules;
+
+use crate::weather::Weather;
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,25 +40,27 @@ pub(crate) struct Witness {
     violation: Mutex<Option<Violation>>,
     /// Jobs that each living node has.
     visits: Mutex<BTreeMap<String, usize>>,
-    quotas: Quotas,
-    crowd: Mutex<Crowd>,
-    pub in_flight: Arc<InFlight>,
-}
-
-/// The open jobs of the target.
-#[derive(Debug, Default)]
-struct Crowd {
-    /// When their markers were written last.
-    marked: BTreeMap<String, Instant>,
-    /// Those with messages.
-    begun: BTreeSet<String>,
+    /// The limits of jobs at a time, and of each owner.
+    limits: Quotas,
+    /// The open jobs with messages.
+    begun: Mutex<BTreeSet<String>>,
+    schedules: Schedules,
+    pub runs: Arc<Runs>,
 }
 
 impl Witness {
-    pub fn new(jobs: impl IntoIterator<Item = JobWitness>, quotas: Quotas) -> Self {
-        let jobs = jobs.into_iter().map(|job| (job.job.id(), Arc::new(job))).collect();
-        let (in_flight, crowd) = (InFlight::new(quotas.clone()), Mutex::default());
-        Self { jobs, violation: Mutex::default(), visits: Mutex::default(), quotas, crowd, in_flight }
+    /// Sees nothing yet.
+    pub fn new(jobs: impl IntoIterator<Item = JobWitness>, weather: &Weather) -> Self {
+        let limits = weather.limits();
+        Self {
+            jobs: jobs.into_iter().map(|job| (job.job.id(), Arc::new(job))).collect(),
+            violation: Mutex::default(),
+            visits: Mutex::default(),
+            begun: Mutex::default(),
+            schedules: Schedules::new(limits.limit_in_flight(), weather.lag()),
+            runs: Runs::new(limits.clone(), weather.lag()),
+            limits,
+        }
     }
 
     /// Returns the witness of a job.
@@ -86,7 +91,6 @@ impl Witness {
 
     /// A role is dead.
     pub fn died(&self, name: &str) {
-        self.in_flight.node_ended(name);
         self.visits.lock().expect("no holder panics").remove(name);
     }
 
@@ -109,17 +113,26 @@ impl Witness {
     pub fn begun(&self, messages: &[Message]) {
         for message in messages {
             let job = self.of(&message.group);
-            let mut crowd = self.crowd.lock().expect("no holder panics");
+            let mut begun = self.begun.lock().expect("no holder panics");
             // A job may end before all its messages are published.
-            if job.result().is_some() || crowd.begun.contains(&message.group) {
+            if job.result().is_some() || begun.contains(&message.group) {
                 continue;
             }
-            let owners: Vec<&str> = crowd.begun.iter().map(|job_id| self.of(job_id).job.owner.as_str()).collect();
-            if let Some(full) = self.quotas.full(&job.job.owner, &owners) {
-                let detail = format!("{} begins, and {full}: {:?}", message.group, crowd.begun);
+            let owners: Vec<&str> = begun.iter().map(|job_id| self.of(job_id).job.owner.as_str()).collect();
+            if let Some(full) = self.limits.full(&job.job.owner, &owners) {
+                let detail = format!("{} begins, and {full}: {begun:?}", message.group);
                 self.report("no more jobs run than quotas allow", detail);
             }
-            crowd.begun.insert(message.group.clone());
+            begun.insert(message.group.clone());
+        }
+    }
+
+    /// Queues of this name are about to be deleted.
+    pub fn deletes_queues(&self, name: &str) {
+        let is_listed = self.schedules.last().jobs.iter().any(|job| job.queues().as_deref() == Some(name));
+        let has_ended = job_of_queues(name).is_none_or(|(job_id, _)| self.of(job_id).result().is_some());
+        if is_listed && !has_ended {
+            self.report("queues last as long as their job", name.to_owned());
         }
     }
 
@@ -153,25 +166,45 @@ impl Witness {
     // ---- store -------------------------------------------------------------------------------------------------
 
     /// `path` is that of the object in the store.
-    pub fn written(&self, path: &str, bytes: &[u8]) {
-        if let Some(job_id) = path.strip_prefix("open/") {
-            self.crowd.lock().expect("no holder panics").marked.insert(job_id.to_owned(), Instant::now());
+    pub fn written(&self, path: &str, bytes: &[u8], by: &str) {
+        if let Some(node) = path.strip_prefix("workers/") {
+            self.runs.entered(node);
+        }
+        if path.starts_with("schedule/")
+            && let Some((rule, detail)) = self.schedules.committed(bytes, by, &self.jobs)
+        {
+            self.report(rule, detail);
         }
         let in_job = path.strip_prefix("jobs/").and_then(|path| path.split_once('/'));
         if let Some((job_id, name)) = in_job {
             self.of(job_id).written(name, bytes);
-        }
-    }
-    /// `path` is that of an object that is deleted.
-    pub fn deleted(&self, path: &str) {
-        if let Some(job_id) = path.strip_prefix("open/") {
-            self.crowd.lock().expect("no holder panics").begun.remove(job_id);
+            if name == "result.json" {
+                self.runs.ended(&self.of(job_id).job);
+            }
         }
     }
 
-    /// Returns when the marker of an open job was written, by virtual time.
-    pub fn marked(&self, path: &str) -> Option<Instant> {
-        self.crowd.lock().expect("no holder panics").marked.get(path.strip_prefix("open/")?).copied()
+    /// A role has read an object.
+    pub fn read(&self, path: &str, by: &str) {
+        let in_job = path.strip_prefix("jobs/").and_then(|path| path.split_once('/'));
+        if let Some((job_id, "plan/complete.json")) = in_job {
+            self.schedules.has_read_plan(by, job_id);
+        }
+    }
+
+    /// `path` is that of an object that is deleted.
+    pub fn deleted(&self, path: &str) {
+        if let Some(job_id) = path.strip_prefix("open/") {
+            self.begun.lock().expect("no holder panics").remove(job_id);
+        }
+        if let Some(node) = path.strip_prefix("workers/") {
+            self.runs.left(node);
+        }
+    }
+
+    /// Returns the jobs that the last schedule lists.
+    pub fn scheduled(&self) -> Vec<String> {
+        self.schedules.last().jobs.into_iter().map(|job| job.job_id).collect()
     }
 }
 

@@ -1,72 +1,76 @@
-//! Publishers, and the turns of jobs where a target has quotas.
+//! Who plans and publishes a job: the process that submits it makes its plan, and a reducer publishes that.
 
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use engine::turns::{Admission, Turns, enter_again};
+use anyhow::Context;
 use partitioner::{Partitioner, Pending};
 use protocol::JobSpec;
-use reducer::{MiniBatchState, Tally};
+use queue::JobQueues;
+use reducer::{MiniBatchState, Publisher, Reducer, Tally};
+use storage::{JobStore, random_name};
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::World;
 use crate::actor::Actor;
-use crate::queue_layer::Side;
-use crate::weather::Bug;
+use crate::queue_layer::Nowhere;
+
+/// From one sign of life of a process that plans or publishes to the next.
+const PUBLISHING_EVERY: Duration = Duration::from_secs(4);
+
+/// The publisher in a reducer, as in the engine.
+pub(super) struct Publishing {
+    pub world: World,
+    pub actor: Actor,
+}
+
+impl Publisher for Publishing {
+    fn publish(&self, job: JobStore, queues: JobQueues) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>> {
+        let options = self.world.reducer_options(&self.actor);
+        Box::pin(async move {
+            let _publishing = AbortOnDropHandle::new(tokio::spawn(show_life(job.clone())));
+            let reducer = Reducer::open(job.clone(), Arc::new(Nowhere), options).await?;
+            let tally = reducer.tally().clone();
+            let partitioner = Partitioner::new(reducer.spec().clone(), job, queues.tasks, queues.results);
+            partitioner.follow(|mini_batch| pending(&tally, mini_batch)).await.context("publish the plan")?;
+            Ok(())
+        })
+    }
+}
 
 impl World {
-    /// Marks a job as open, unless quotas decide that.
-    pub(super) async fn mark_open(&self, job_id: &str) {
-        if !self.weather.has_quotas() {
-            self.target(&self.user()).mark_open(job_id).await.expect("memory takes it");
-        }
-    }
-
-    /// Publishes a job, or only plans it if it has to wait for its turn.
-    pub(super) async fn partition(&self, spec: &JobSpec, actor: &Actor) {
-        let tasks = self.layer(actor, Side::PartitionerTasks, None);
-        let results = self.layer(actor, Side::Results, None);
-        let partitioner = Partitioner::new(spec.clone(), self.target(actor).job(&spec.job_id), tasks, results);
-        loop {
-            if let Ok(waits) = self.waits(spec, actor).await {
-                // Publishing twice does no harm; a retry leaves out what has ended.
-                let pending = self.pending(spec, actor).await;
-                let pending = |mini_batch| if waits { None } else { pending(mini_batch) };
-                if partitioner.resume(pending, |_| ()).await.is_ok() {
-                    return;
-                }
-            }
+    /// Plans a job, however often that fails.
+    pub(super) async fn plan(&self, spec: &JobSpec, actor: &Actor) {
+        let store = self.target(actor).job(&spec.job_id);
+        let partitioner = Partitioner::new(spec.clone(), store, Arc::new(Nowhere), Arc::new(Nowhere));
+        // The plan is made by another thread, so it is not determined which of its calls and these come first.
+        let name = format!("{}, signs of life", actor.name());
+        let signs = Actor::new(name, self.scenario.seed, actor.weather().clone(), self.calm_from);
+        let shown = show_life(self.target(&signs).job(&spec.job_id));
+        let _planning = AbortOnDropHandle::new(tokio::spawn(shown));
+        while partitioner.plan_only().await.is_err() {
             sleep(Duration::from_secs(1)).await;
         }
     }
+}
 
-    /// Returns whether a job has to wait for its turn.
-    async fn waits(&self, spec: &JobSpec, actor: &Actor) -> anyhow::Result<bool> {
-        if !self.weather.has_quotas() {
-            return Ok(false);
-        }
-        let entry = enter_again(&self.target(actor), spec).await?;
-        Ok(entry != Admission::Runs && self.scenario.bug != Some(Bug::IgnoresQuotas))
+/// Returns what a mini-batch has spent; `None`: it has ended.
+fn pending(tally: &Tally, mini_batch: u64) -> Option<Pending> {
+    match tally.state(mini_batch) {
+        MiniBatchState::Succeeded | MiniBatchState::Failed => None,
+        MiniBatchState::Pending | MiniBatchState::Retrying => Some(Pending {
+            tries_spent: tally.tries_spent(mini_batch),
+            deliveries_lost: tally.deliveries_lost(mini_batch),
+        }),
     }
+}
 
-    async fn pending(&self, spec: &JobSpec, actor: &Actor) -> impl Fn(u64) -> Option<Pending> + use<> {
-        let tally: Option<Tally> = self.reducer(spec, actor).await.ok().map(|reducer| reducer.tally().clone());
-        move |mini_batch| {
-            let Some(tally) = &tally else { return Some(Pending::default()) };
-            let tries_spent = tally.tries_spent(mini_batch);
-            match tally.state(mini_batch) {
-                MiniBatchState::Succeeded | MiniBatchState::Failed => None,
-                _ => Some(Pending { tries_spent, deliveries_lost: tally.deliveries_lost(mini_batch) }),
-            }
-        }
-    }
-
-    /// Lets jobs begin whose turn has come, as every reducer does.
-    pub(super) async fn keep_turns(&self, actor: &Actor) {
-        if !self.weather.has_quotas() {
-            return std::future::pending().await;
-        }
-        let tasks = self.layer(actor, Side::PartitionerTasks, None);
-        let results = self.layer(actor, Side::Results, None);
-        Turns::new(self.target(actor), tasks, results).keep().await;
+/// Shows other processes that this one plans or publishes a job.
+async fn show_life(job: JobStore) {
+    loop {
+        let _ = job.put_publishing(random_name()).await;
+        sleep(PUBLISHING_EVERY).await;
     }
 }

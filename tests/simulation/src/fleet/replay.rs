@@ -33,9 +33,10 @@ impl World {
         }
         let specs: Vec<_> = witnesses.iter().map(|witness| witness.spec.job_id.clone()).collect();
         let world = Self {
-            witness: Arc::new(Witness::new(witnesses, self.weather.quotas.clone())),
+            witness: Arc::new(Witness::new(witnesses, &self.weather)),
             calm_from: Instant::now() + self.weather.ends,
             play: 0,
+            is_replay: true,
             lives: Arc::default(),
             ..self.clone()
         };

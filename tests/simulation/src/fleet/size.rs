@@ -3,24 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
 use partitioner::{Partitioner, Pending};
 use protocol::JobState;
-use queue::{Delivery, Depth, Error, Limits, MemoryOptions, MemoryQueue, Message, Queue, Receipt, Receive};
+use queue::{MemoryOptions, MemoryQueue, Queue};
 use tokio::time::{Instant, sleep};
 
-use super::{Side, World, folder};
+use super::{World, folder};
 use crate::actor::Actor;
-use crate::counts::Requests;
+use crate::counts::{CountedQueue, Requests};
 use crate::job::Job;
+use crate::queue_layer::{MESSAGE_BYTES_MAX, Nowhere, QueueLayer, Side};
 use crate::weather::{Pace, Scenario, Weather};
 use crate::witness::Violation;
 
-/// The largest message of SQS.
-const MESSAGE_BYTES_MAX: usize = 256 << 10;
 const LOOK: Duration = Duration::from_secs(1);
 /// Milliseconds that a request of a restart, of `status` or of a retry to the store takes: Amazon names 100 to 200 for
 /// small objects.
@@ -50,7 +48,7 @@ pub struct Sized {
     pub restart: Needed,
     /// What `status` needs while the job runs.
     pub status: Needed,
-    /// What a partitioner needs to publish every mini-batch of the stored plan again.
+    /// What a publisher needs to publish every mini-batch of the stored plan again.
     pub retry: Needed,
     /// Segments of the ledger.
     pub segments: u64,
@@ -90,7 +88,6 @@ pub fn run_size(size: Size) -> Result<Sized, Violation> {
         nodes: size.nodes,
         reducers: 1,
         has_delays: true,
-        job_idle: Duration::from_secs(24 * 3600),
         provision_max: Duration::from_secs(1),
         message_bytes_max: MESSAGE_BYTES_MAX,
         drives_time: true,
@@ -111,8 +108,9 @@ impl World {
         let in_flight = async {
             let mut most = 0;
             while self.counts.stopped_at().is_none() && self.witness.violation().is_none() {
-                let [tasks] = &self.tasks[..] else { unreachable!("SQS has no lanes") };
-                most = most.max(tasks.depth().await.expect("memory answers").in_flight);
+                for [tasks, _] in self.broker.names().iter().filter_map(|name| self.broker.pair(name)) {
+                    most = most.max(tasks.depth().await.expect("memory answers").in_flight);
+                }
                 // A look counts every message.
                 sleep(LOOK.max(began.elapsed() / 100)).await;
             }
@@ -148,10 +146,20 @@ impl World {
             .await;
         let retry = self
             .needed(meter, async || {
-                let published = self.layer_before(&publisher, Side::PartitionerTasks, Arc::new(Nowhere), None);
-                let results = self.layer(&publisher, Side::Results, None);
-                let partitioner = Partitioner::new(job.spec.clone(), store_of(&publisher), published, results);
-                partitioner.resume(|_| Some(Pending::default()), |_| ()).await.expect("it is calm");
+                let published = Arc::new(QueueLayer {
+                    inner: Arc::new(CountedQueue { inner: Arc::new(Nowhere), counts: self.counts.clone() }),
+                    service: Arc::new(MemoryQueue::new(MemoryOptions::default())),
+                    counts: self.counts.clone(),
+                    actor: publisher.clone(),
+                    witness: self.witness.clone(),
+                    side: Side::ReducerTasks,
+                    bug: None,
+                    tasks: None,
+                    held: Default::default(),
+                });
+                let (spec, results) = (job.spec.clone(), Arc::new(Nowhere));
+                let partitioner = Partitioner::new(spec, store_of(&publisher), published, results);
+                partitioner.follow(|_| Some(Pending::default())).await.expect("it is calm");
             })
             .await;
         let (segments, ledger_bytes) = self.objects(&format!("jobs/{}/ledger", job.spec.job_id)).await;
@@ -172,41 +180,5 @@ impl World {
     async fn objects(&self, folder: &str) -> (u64, u64) {
         let found: Vec<_> = self.memory.list(Some(&Path::from(folder))).try_collect().await.expect("memory answers");
         (found.len() as u64, found.iter().map(|meta| meta.size).sum())
-    }
-}
-
-/// A queue that keeps no message, so that it needs no memory.
-#[derive(Debug)]
-struct Nowhere;
-
-#[async_trait]
-impl Queue for Nowhere {
-    async fn send(&self, _: Vec<Message>) -> Result<(), Error> {
-        Ok(())
-    }
-
-    async fn receive(&self, _: Receive) -> Result<Vec<Delivery>, Error> {
-        Ok(Vec::new())
-    }
-
-    async fn extend(&self, _: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
-        Ok(Vec::new())
-    }
-
-    async fn acknowledge(&self, _: &[Receipt]) -> Result<Vec<Receipt>, Error> {
-        Ok(Vec::new())
-    }
-
-    async fn release(&self, _: &[Receipt]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    async fn depth(&self) -> Result<Depth, Error> {
-        Ok(Depth::default())
-    }
-
-    fn limits(&self) -> Limits {
-        let options = MemoryOptions { message_bytes_max: MESSAGE_BYTES_MAX, ..MemoryOptions::default() };
-        MemoryQueue::lane(options, 0).limits()
     }
 }

@@ -1,9 +1,8 @@
 //! What the witness knows of one job, and its rules.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
@@ -14,13 +13,8 @@ use tokio::time::Instant;
 
 use super::items::{has_all_items, hash_of, parts_of};
 use super::{Violation, events};
-use crate::actor::Actor;
 use crate::job::Job;
 use crate::process::Starts;
-
-/// How long a node may not know that another node has its seat: from one look of its roster to the next, and the end of
-/// its agent.
-const SEAT_SLACK: Duration = Duration::from_secs(10);
 
 /// One delivery of a descriptor.
 #[derive(Debug)]
@@ -51,14 +45,6 @@ enum End {
     Dropped,
 }
 
-/// The node that has a seat, or had it.
-#[derive(Debug)]
-struct Holder {
-    node: String,
-    /// When it lost the seat.
-    until: Option<Instant>,
-}
-
 #[derive(Debug, Default)]
 struct State {
     held: HashMap<Receipt, Held>,
@@ -80,11 +66,6 @@ struct State {
     returned: HashSet<(u64, u32)>,
     /// Mini-batch and tries spent, of the descriptors that nodes have published, and when.
     published: HashMap<(u64, u32), Instant>,
-    /// Epochs of seats.
-    claims: HashMap<String, Vec<u8>>,
-    seats: BTreeMap<u32, Vec<Holder>>,
-    /// When a node last gave a sign of life.
-    beat_at: Option<Instant>,
     is_canceled: bool,
     plan_chunks: HashSet<String>,
     /// The parts, with their content where it is a list of rejected items.
@@ -146,19 +127,24 @@ impl JobWitness {
         self.state().nodes.insert(node.to_owned());
     }
 
-    // ---- task queue --------------------------------------------------------------------------------------------
-
-    pub fn published_by_partitioner(&self, descriptor: &Descriptor) {
-        let chunk = format!("{:010}", PlanPosition::of(descriptor.mini_batch).chunk);
-        if !self.state().plan_chunks.contains(&chunk) {
-            self.report("published mini-batches are in the plan", format!("mini-batch {}", descriptor.mini_batch));
-        }
+    /// Whether a node has started a process.
+    pub fn has_begun(&self) -> bool {
+        !self.state().nodes.is_empty()
     }
 
+    // ---- task queue --------------------------------------------------------------------------------------------
+
     pub fn published_by_reducer(&self, descriptor: &Descriptor) {
-        let is_first = self.state().copied.insert(descriptor.mini_batch);
-        if !descriptor.copy || !is_first {
-            self.report("a slow mini-batch is started once more", format!("mini-batch {}", descriptor.mini_batch));
+        let (mini_batch, mut state) = (descriptor.mini_batch, self.state());
+        if descriptor.copy {
+            if !state.copied.insert(mini_batch) {
+                self.report("a slow mini-batch is started once more", format!("mini-batch {mini_batch}"));
+            }
+            return;
+        }
+        let chunk = format!("{:010}", PlanPosition::of(mini_batch).chunk);
+        if !state.plan_chunks.contains(&chunk) {
+            self.report("published mini-batches are in the plan", format!("mini-batch {mini_batch}"));
         }
     }
 
@@ -166,11 +152,8 @@ impl JobWitness {
         let (mini_batch, spent) = (descriptor.mini_batch, spent_of(descriptor));
         let mut state = self.state();
         state.published.insert((mini_batch, spent), Instant::now());
-        // The node itself returns what no agent has.
-        let is_unused = |held: &Held| !held.is_handed && (held.mini_batch, held.tries_spent) == (mini_batch, spent);
-        let is_known = state.failed_tries.contains(&(mini_batch, spent))
-            || state.returned.contains(&(mini_batch, spent))
-            || state.held.values().any(is_unused);
+        let is_known =
+            state.failed_tries.contains(&(mini_batch, spent)) || state.returned.contains(&(mini_batch, spent));
         if !is_known {
             self.report("every try counts", format!("mini-batch {mini_batch} continues with {spent} tries spent"));
         }
@@ -219,8 +202,7 @@ impl JobWitness {
 
     /// User code begins on a node, with all items or with a range of them. `resumes`: it looks for what earlier attempts
     /// have handed back. `in_vain`: whatever it does will fail, and not because of the items.
-    pub fn began(&self, receipt: &Receipt, items: Option<(u64, u64)>, resumes: bool, in_vain: bool, node: &Actor) {
-        self.check_seat(node);
+    pub fn began(&self, receipt: &Receipt, items: Option<(u64, u64)>, resumes: bool, in_vain: bool) {
         let limit = self.job.lost_delivery_max;
         let mut state = self.state();
         state.attempts += 1;
@@ -237,21 +219,6 @@ impl JobWitness {
         }
         if !in_vain && !held.begun.insert(items) {
             self.report("a delivery is run once", format!("mini-batch {}", held.mini_batch));
-        }
-    }
-
-    fn check_seat(&self, node: &Actor) {
-        if self.job.node_count.is_none() {
-            return;
-        }
-        let state = self.state();
-        // A frozen node cannot know.
-        let knows_since = |until: Instant| until.max(node.thawed_at().unwrap_or(until));
-        let has_seat = |holder: &Holder| {
-            holder.node == node.name() && holder.until.is_none_or(|until| knows_since(until).elapsed() <= SEAT_SLACK)
-        };
-        if !state.seats.values().flatten().any(has_seat) {
-            self.report("a node works under its seat", node.name().to_owned());
         }
     }
 
@@ -407,8 +374,6 @@ impl JobWitness {
                 self.report("every end has a named cause", format!("{result:?}"));
             }
             self.state().result.get_or_insert(result);
-        } else if let Some(seat) = path.strip_prefix("nodes/") {
-            self.signed(seat, bytes);
         } else if path == "control/cancel" {
             self.state().is_canceled = true;
         } else if path == "progress.json" {
@@ -418,40 +383,6 @@ impl JobWitness {
                 self.report("no role panics", trouble);
             }
         }
-    }
-
-    /// A node has written a sign of life, or claimed a seat.
-    fn signed(&self, path: &str, bytes: &[u8]) {
-        let mut state = self.state();
-        let Some((seat, _)) = path.split_once('/') else {
-            state.beat_at = Some(Instant::now());
-            return;
-        };
-        let former = state.claims.insert(path.to_owned(), bytes.to_vec());
-        let claim: serde_json::Value = serde_json::from_slice(bytes).expect("a claim");
-        let node = claim["node"].as_str().expect("a claim names its node").to_owned();
-        let holders = state.seats.entry(seat.parse().expect("seats have numbers")).or_default();
-        if holders.last().is_none_or(|last| last.node != node) {
-            if let Some(last) = holders.last_mut() {
-                last.until = Some(Instant::now());
-            }
-            holders.push(Holder { node, until: None });
-        }
-        if former.is_some_and(|former| former != bytes) {
-            self.report("one node takes a seat", format!("{path} was overwritten"));
-        }
-    }
-
-    /// Returns the node that has a seat.
-    pub fn seat_holder(&self, path: &str) -> Option<String> {
-        let number = path.strip_prefix("nodes/")?.split_once('/')?.0.parse().ok()?;
-        let state = self.state();
-        state.seats.get(&number)?.last().map(|holder| holder.node.clone())
-    }
-
-    /// Whether a node has given a sign of life within this time.
-    pub fn is_attended(&self, within: Duration) -> bool {
-        self.state().beat_at.is_some_and(|at| at.elapsed() <= within)
     }
 
     fn committed(&self, segment: &str, bytes: &[u8]) {
@@ -487,6 +418,11 @@ impl JobWitness {
     /// Returns how the job ended, since it was last opened.
     pub fn result(&self) -> Option<JobResult> {
         self.state().result.clone()
+    }
+
+    /// Returns how many mini-batches have no try in the ledger.
+    pub fn untried(&self) -> u64 {
+        self.job.mini_batches.saturating_sub(self.state().tried.len() as u64)
     }
 
     /// Whether the ledger has a failed try of the mini-batch, and no success.
