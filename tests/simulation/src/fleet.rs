@@ -13,7 +13,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use protocol::{JobResult, JobSpec, Offer};
-use queue::{Broker, Depth, MemoryBroker, MemoryOptions, MemoryQueue, Queue};
+use queue::{Broker, Depth, MemoryBroker, MemoryOptions, MemoryQueue, Message, Queue};
 use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer};
 use storage::TargetStore;
 use tokio::task::JoinSet;
@@ -109,6 +109,8 @@ struct World {
     memory: Arc<Dated>,
     broker: Arc<MemoryBroker>,
     dead_letters: Arc<MemoryQueue>,
+    /// Tells reducers of new jobs.
+    control: Arc<MemoryQueue>,
     witness: Arc<Witness>,
     counts: Counts,
     folder: PathBuf,
@@ -147,7 +149,8 @@ impl World {
         Self {
             memory: Arc::new(Dated::new()),
             broker: Arc::new(MemoryBroker::new(options.clone())),
-            dead_letters: Arc::new(MemoryQueue::new(options)),
+            dead_letters: Arc::new(MemoryQueue::new(options.clone())),
+            control: Arc::new(MemoryQueue::new(options)),
             witness: Arc::new(Witness::new(witnesses, &weather)),
             counts: Counts::default(),
             folder: folder.to_owned(),
@@ -290,6 +293,7 @@ impl World {
             sleep(job.job.begins).await;
             store.put_spec(&job.spec).await.expect("memory takes it");
             target.mark_open(&job.spec.job_id).await.expect("memory takes it");
+            self.control.send(vec![Message::new("a job", "control")]).await.expect("memory takes it");
         }
         let canceled = async {
             let Some(after) = canceled_after else { return };
@@ -463,6 +467,7 @@ impl World {
             let fleet = Fleet {
                 target: self.target(actor),
                 broker: self.broker(actor, [Side::ReducerTasks, Side::ReducerResults]),
+                control: self.control.clone(),
                 dead_letters: self.dead_letters.clone(),
                 publisher: Arc::new(Publishing { world: self.clone(), actor: actor.clone() }),
                 options: FleetOptions { reducer: self.reducer_options(actor), ..FleetOptions::default() },
