@@ -25,7 +25,7 @@
 //! | the progress of a killed reducer | `committed.rs` |
 //! | what the model of the protocol calls | `parts.rs` |
 //! | how one process serves all jobs of a target | `service.rs` |
-//! | which node works on which job (nodes still decide this alone: `worker/src/node/roster.rs`) | `schedule.rs`, `planner.rs` |
+//! | which node works on which job, and the queues of jobs | `schedule.rs`, `planner.rs`, `fleet.rs` |
 //!
 //! Deliberately absent: any knowledge of queue backends, of how rows are made, and of how mini-batches reach workers.
 //! The only descriptors that it publishes are second starts, which a job can lose.

@@ -8,6 +8,8 @@
 //! plan/<chunk>         descriptors, one JSON line each                      created if absent, by the partitioner
 //! plan/schemas.json    column names and types, one entry per input          written before the first chunk
 //! plan/complete.json   number of chunks, mini-batches and items             written last
+//! plan/failed          why the job cannot be planned                        by the command that plans it
+//! plan/published       which schedule's queues have all messages            overwritten, by reducers
 //! parts/<name>         rows of one successful attempt, if large             by a worker, before it announces them
 //! ledger/<sequence>    records that a reducer has committed                 created if absent: this is the commit
 //! control/cancel       the user has canceled the job                        created if absent

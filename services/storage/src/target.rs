@@ -1,6 +1,6 @@
 //! The store of a compute target: all jobs and the list of open jobs. [`removal`] removes jobs, [`snapshots`] keeps the
-//! folders that travel with them, [`workers`] lists the workers, [`schedules`] says what they work on, [`writers`] lists
-//! those who write an output, and [`turns`] keeps quotas and what they decide.
+//! folders that travel with them, [`workers`] lists the workers, [`schedules`] says what they work on, [`queues`] which
+//! queues exist, [`writers`] lists those who write an output, and [`turns`] keeps quotas and what they decide.
 //!
 //! ```text
 //! jobs/<job_id>/…      the objects of one job: `JobStore`
@@ -9,6 +9,7 @@
 //! snapshots/removing   a removal of snapshots is in progress
 //! workers/<name>       what a worker has, and what it does
 //! schedule/<number>    which worker works on which job: created if absent
+//! queues/<name>        queues of this name may exist, for one job
 //! writers/<digest>/<job_id>  the job writes the output with this digest
 //! quotas.json          limits of jobs at a time, by owner
 //! turns/<number>       jobs that have begun after a wait: created if absent
