@@ -185,7 +185,7 @@ impl Partitioner {
         let from = PlanPosition::first_of(number);
         let pending = |mini_batch| if mini_batch < from { None } else { pending(mini_batch) };
         if !self.publish_stored(&complete, &pending, &|_| ()).await?.1 {
-            anyhow::bail!("the plan is truncated; `gristmill retry` makes it again");
+            anyhow::bail!("the plan is truncated; a retry of the job makes it again");
         }
         self.announce(&complete).await?;
         Ok(Some(complete))

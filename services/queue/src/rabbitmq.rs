@@ -13,6 +13,7 @@ mod address;
 mod broker;
 mod connections;
 mod failure;
+mod frames;
 pub(crate) mod lanes;
 mod leases;
 mod session;

@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::Address;
 use super::failure::{During, explain};
+use super::frames::queued;
 use super::leases::Leases;
-use super::subscription::queued;
 use crate::Error;
 use crate::pauses::while_others_wait;
 

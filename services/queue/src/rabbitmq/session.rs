@@ -14,9 +14,10 @@ use super::RabbitOptions;
 use super::address::Address;
 use super::connections::{OwnChannel, Seat};
 use super::failure::{During, explain, is_absence, reply};
+use super::frames::{Frame, queued};
 use super::lanes::Lanes;
 use super::leases::Leases;
-use super::subscription::{self, Frame, Subscription, group_header, milliseconds, queued};
+use super::subscription::{self, Subscription, group_header, milliseconds};
 use crate::Error;
 
 /// Written to disk before it is confirmed.

@@ -13,7 +13,6 @@
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,6 +29,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::connections::OwnChannel;
 use super::failure::{is_refusal, said};
+use super::frames::{Frame, queued};
 use super::leases::{Fit, Incoming, Leases, Settlement, Source};
 use crate::Receipt;
 
@@ -321,17 +321,6 @@ pub(super) fn group_header(group: &str) -> FieldTable {
 /// Returns whole milliseconds, the unit of the broker.
 pub(super) fn milliseconds(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// A queued frame, which completes once it is written.
-pub(super) type Frame<'a, T = ()> = Pin<Box<dyn Future<Output = lapin::Result<T>> + Send + 'a>>;
-
-/// Polls a call once, which queues its frame.
-pub(super) fn queued<T: Send + 'static>(mut frame: Frame<'_, T>) -> Frame<'_, T> {
-    match frame.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => Box::pin(std::future::ready(result)),
-        Poll::Pending => frame,
-    }
 }
 
 async fn written(frames: Vec<Frame<'_>>) -> lapin::Result<()> {
