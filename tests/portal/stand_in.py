@@ -244,7 +244,7 @@ class Handler(BaseHTTPRequestHandler):
                 if self.server.trouble != trouble:
                     trouble = self.server.trouble
                     self.event("trouble", {"error": trouble})
-                if job and job_id not in self.server.jobs:
+                if job_id is not None and job_id not in self.server.jobs:
                     return self.event("removed", {"job_id": job_id})
         except OSError:
             pass
