@@ -7,7 +7,7 @@
 //!
 //! The queues of a job exist from the schedule that admits it until the one that does not list it any more.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -103,7 +103,11 @@ impl Fleet {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let health = self.options.health.clone();
         let alive = health.coming_round("the loop of the reducer");
-        let (outlooks, planning) = plan(&self, health.answering("the store"));
+        let told = Told::default();
+        let (outlooks, schedules, planning) = plan(&self, told.clone(), health.answering("the store"));
+        let tidying =
+            delete_unused_queues(self.target.clone(), self.broker.clone(), schedules, self.options.delete_after);
+        let _keeping = [planning, AbortOnDropHandle::new(tokio::spawn(tidying))];
         let _hearing = AbortOnDropHandle::new(tokio::spawn(hear(self.control.clone(), self.options.news.clone())));
         let mut running = Running {
             jobs: HashMap::new(),
@@ -112,7 +116,7 @@ impl Fleet {
             stop: stop.child_token(),
             schedule: Schedule::default(),
             quiet_since: Instant::now(),
-            planning,
+            told,
             fleet: self,
         };
         let worked = running.work(outlooks, &stop, &alive).await;
@@ -156,24 +160,17 @@ impl Told {
     }
 }
 
-/// The planner at work.
-struct Planning {
+/// Keeps the schedule of a target until the handle is dropped. Returns what each look finds, and the schedules alone.
+fn plan(
+    fleet: &Fleet,
     told: Told,
-    _task: AbortOnDropHandle<()>,
-}
-
-/// Keeps the schedule of a target until the result is dropped.
-fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Planning) {
+    store_answers: Duty,
+) -> (mpsc::Receiver<Outlook>, watch::Receiver<Schedule>, AbortOnDropHandle<()>) {
     let (sender, outlooks) = mpsc::channel(1);
-    let told = Told::default();
-    let (target, broker, news) = (fleet.target.clone(), fleet.broker.clone(), fleet.options.news.clone());
-    let FleetOptions { look_interval, delete_after, .. } = fleet.options;
-    let of_planner = told.clone();
+    let (schedules, last) = watch::channel(Schedule::default());
+    let mut planner = Planner::new(fleet.target.clone(), fleet.broker.jobs_max());
+    let FleetOptions { look_interval, news, .. } = fleet.options.clone();
     let planning = async move {
-        let told = of_planner;
-        let mut planner = Planner::new(target.clone(), broker.jobs_max());
-        let mut swept_at = None::<Instant>;
-        let mut queues = KnownQueues::default();
         loop {
             store_answers.asked(Duration::ZERO);
             for (job_id, admitted_in) in std::mem::take(&mut *told.published.lock().expect("no holder panics")) {
@@ -182,19 +179,10 @@ fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Plannin
             let pause = match planner.look(|job_id| told.backlog(job_id)).await {
                 Ok(outlook) => {
                     store_answers.answered();
-                    let schedule = outlook.schedule.clone();
+                    schedules.send_replace(outlook.schedule.clone());
                     if sender.send(outlook).await.is_err() {
                         return;
                     }
-                    if swept_at.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
-                        match target.queues().await {
-                            Ok(names) => queues.add(names),
-                            Err(error) => tracing::debug!("cannot look for unused queues: {error:#}"),
-                        }
-                        swept_at = Some(Instant::now());
-                    }
-                    queues.add(schedule.jobs.iter().filter_map(ScheduledJob::queues));
-                    queues.delete_unused(&schedule, delete_after, &target, &*broker).await;
                     look_interval
                 }
                 Err(error) => {
@@ -205,7 +193,31 @@ fn plan(fleet: &Fleet, store_answers: Duty) -> (mpsc::Receiver<Outlook>, Plannin
             let _ = timeout(pause, news.notified()).await;
         }
     };
-    (outlooks, Planning { told, _task: AbortOnDropHandle::new(tokio::spawn(planning)) })
+    (outlooks, last, AbortOnDropHandle::new(tokio::spawn(planning)))
+}
+
+/// Deletes the queues of ended jobs, also those that a killed process has left. Beside the planner, so that no schedule waits
+/// for a broker that is away.
+async fn delete_unused_queues(
+    target: TargetStore,
+    broker: Arc<dyn Broker>,
+    mut schedules: watch::Receiver<Schedule>,
+    after: Duration,
+) {
+    let mut swept_at = None::<Instant>;
+    let mut queues = KnownQueues::default();
+    while schedules.changed().await.is_ok() {
+        let schedule = schedules.borrow_and_update().clone();
+        if swept_at.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
+            match target.queues().await {
+                Ok(names) => queues.add(names),
+                Err(error) => tracing::debug!("cannot look for unused queues: {error:#}"),
+            }
+            swept_at = Some(Instant::now());
+        }
+        queues.add(schedule.jobs.iter().filter_map(ScheduledJob::queues));
+        queues.delete_unused(&schedule, after, &target, &*broker).await;
+    }
 }
 
 /// Queues that may exist, and since when no schedule has listed their jobs.
@@ -222,10 +234,13 @@ impl KnownQueues {
     /// Deletes those that have not been in use for this long.
     async fn delete_unused(&mut self, schedule: &Schedule, after: Duration, target: &TargetStore, broker: &dyn Broker) {
         let now = Instant::now();
+        let used: HashSet<String> = schedule.jobs.iter().filter_map(ScheduledJob::queues).collect();
         for (name, unused_since) in &mut self.0 {
-            *unused_since = match is_used(name, schedule) {
-                Some(false) => unused_since.or(Some(now)),
-                _ => None,
+            // A name that is not of this form, or newer than the schedule, says nothing about a job that has ended.
+            let is_known = job_of_queues(name).is_some_and(|(_, admitted_in)| admitted_in <= schedule.number);
+            *unused_since = match is_known && !used.contains(name) {
+                true => unused_since.or(Some(now)),
+                false => None,
             };
         }
         let is_due = |since: &Option<Instant>| since.is_some_and(|since| now - since >= after);
@@ -244,17 +259,6 @@ impl KnownQueues {
             }
         }
     }
-}
-
-/// Returns whether the job of these queues may still need them; `None`: they are newer than the schedule, or not those of a
-/// job.
-fn is_used(name: &str, schedule: &Schedule) -> Option<bool> {
-    let (job_id, admitted_in) = job_of_queues(name)?;
-    if admitted_in > schedule.number {
-        return None;
-    }
-    let job = schedule.jobs.iter().find(|job| job.job_id == job_id);
-    Some(job.is_some_and(|job| job.admitted_in == Some(admitted_in)))
 }
 
 /// A job, as this process knows it.
@@ -297,7 +301,7 @@ struct Running {
     schedule: Schedule,
     /// Since when no job has been open.
     quiet_since: Instant,
-    planning: Planning,
+    told: Told,
 }
 
 impl Running {
@@ -341,15 +345,13 @@ impl Running {
         let now = Instant::now();
         let admitted: HashMap<&str, u64> =
             schedule.jobs.iter().filter_map(|job| Some((job.job_id.as_str(), job.admitted_in?))).collect();
-        self.jobs.retain(|job_id, job| {
-            if let Some(serving) = job.serving.as_ref().filter(|_| admitted.get(&**job_id) != Some(&job.admitted_in)) {
-                // A job that has ended ends its task by itself, which may write its output until then.
-                if admitted.contains_key(&**job_id) {
-                    serving.cancel();
-                }
-                return true;
+        self.jobs.retain(|job_id, job| match (&job.serving, admitted.get(&**job_id)) {
+            (Some(serving), Some(admitted_in)) if *admitted_in != job.admitted_in => {
+                serving.cancel();
+                true
             }
-            job.serving.is_some() || admitted.contains_key(&**job_id)
+            // A job that has ended ends its task by itself, which may write its output until then.
+            (serving, admitted_in) => serving.is_some() || admitted_in.is_some(),
         });
         for job in &schedule.jobs {
             if let Some(admitted_in) = job.admitted_in {
@@ -357,12 +359,8 @@ impl Running {
             }
         }
         self.publishing.retain(|_, again_at| again_at.is_none_or(|at| at > now));
-        for job_id in to_publish {
-            if let Some(job) = schedule.jobs.iter().find(|job| job.job_id == job_id)
-                && let Some(admitted_in) = job.admitted_in
-            {
-                self.publish(job_id, admitted_in);
-            }
+        for (job_id, admitted_in) in to_publish {
+            self.publish(job_id, admitted_in);
         }
         self.schedule = schedule;
     }
@@ -378,7 +376,7 @@ impl Running {
         let stop = self.stop.child_token();
         (job.admitted_in, job.serving) = (admitted_in, Some(stop.clone()));
         let backlog = watch::Sender::default();
-        let backlogs = self.planning.told.backlogs.clone();
+        let backlogs = self.told.backlogs.clone();
         backlogs.lock().expect("no holder panics").insert(job_id.clone(), backlog.subscribe());
         let Fleet { target, broker, dead_letters, options, .. } = &self.fleet;
         let options = Options {
@@ -433,7 +431,7 @@ impl Running {
         match result {
             Ok(()) => {
                 self.publishing.remove(&job_id);
-                let mut published = self.planning.told.published.lock().expect("no holder panics");
+                let mut published = self.told.published.lock().expect("no holder panics");
                 published.push((job_id, admitted_in));
             }
             Err(error) => {
@@ -444,17 +442,11 @@ impl Running {
     }
 
     fn ended(&mut self, job_id: String, admitted_in: u64, outcome: anyhow::Result<Outcome>) {
-        self.planning.told.backlogs.lock().expect("no holder panics").remove(&job_id);
+        self.told.backlogs.lock().expect("no holder panics").remove(&job_id);
         match outcome {
             Ok(Outcome::Ended(state)) => {
                 tracing::info!(job.id = job_id, "the job has ended: {state:?}");
-                let state = match state {
-                    JobState::Completed => "completed",
-                    JobState::Failed => "failed",
-                    JobState::Canceled => "canceled",
-                    JobState::Running => "running",
-                };
-                metrics().jobs_ended.get_or_create(&[(STATE, state)]).inc();
+                count_ended(state);
                 self.left(job_id, admitted_in);
                 self.fleet.options.ended.notify_one();
             }
@@ -484,14 +476,7 @@ impl Running {
             return;
         }
         tracing::error!(job.id = job_id, "the job cannot be served, trying again from time to time: {trouble}");
-        let (job, job_id) = (self.fleet.target.job(job_id), job_id.to_owned());
-        tokio::spawn(async move {
-            let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
-            progress.trouble = Some(trouble);
-            if let Err(error) = job.put_progress(&progress).await {
-                tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
-            }
-        });
+        show_trouble(self.fleet.target.job(job_id), job_id.to_owned(), trouble);
     }
 
     /// Lets every job's reducer commit what it has, until the time is up. If store or queue do not answer, other processes
@@ -509,6 +494,28 @@ impl Running {
             tracing::warn!("store or queue do not answer; the queue will redeliver uncommitted messages");
         }
     }
+}
+
+/// Counts a job that has ended.
+pub(crate) fn count_ended(state: JobState) {
+    let state = match state {
+        JobState::Completed => "completed",
+        JobState::Failed => "failed",
+        JobState::Canceled => "canceled",
+        JobState::Running => "running",
+    };
+    metrics().jobs_ended.get_or_create(&[(STATE, state)]).inc();
+}
+
+/// Writes into the progress of a job why it cannot be served.
+pub(crate) fn show_trouble(job: JobStore, job_id: String, trouble: String) {
+    tokio::spawn(async move {
+        let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
+        progress.trouble = Some(trouble);
+        if let Err(error) = job.put_progress(&progress).await {
+            tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
+        }
+    });
 }
 
 /// Creates queues of this name that do not exist.

@@ -35,7 +35,7 @@ pub struct Planner {
     quotas_read_at: Option<Instant>,
     /// The most jobs that may have queues at a time.
     jobs_max: u32,
-    /// Numbers of the schedules that this process has committed.
+    /// Numbers of the schedules that this process has committed, and that have admitted a job of the last one.
     committed: HashSet<u64>,
 }
 
@@ -67,8 +67,8 @@ enum Publication {
 pub struct Outlook {
     /// The last schedule.
     pub schedule: Schedule,
-    /// Admitted jobs that this process should publish.
-    pub to_publish: Vec<String>,
+    /// Jobs that this process should publish, and the schedules that have admitted them.
+    pub to_publish: Vec<(String, u64)>,
 }
 
 impl Planner {
@@ -108,6 +108,8 @@ impl Planner {
             if self.follower.commit(next).await? == Commit::Committed {
                 self.committed.insert(number);
             }
+            let admitted: HashSet<u64> = self.follower.known().jobs.iter().filter_map(|job| job.admitted_in).collect();
+            self.committed.retain(|number| admitted.contains(number));
         }
         let to_publish = self.unpublished().await?;
         Ok(Outlook { schedule: self.follower.known().clone(), to_publish })
@@ -162,13 +164,13 @@ impl Planner {
 
     /// Returns the admitted jobs that this process should publish: those that its own schedules have admitted, and those
     /// whose publishers are silent.
-    async fn unpublished(&mut self) -> storage::Result<Vec<String>> {
+    async fn unpublished(&mut self) -> storage::Result<Vec<(String, u64)>> {
         let mut due = Vec::new();
         for scheduled in &self.follower.known().jobs {
             let Some(job) = self.jobs.get_mut(&scheduled.job_id) else { continue };
             let Some(admitted_in) = scheduled.admitted_in else { continue };
             if job.is_missing(admitted_in, &self.target, self.committed.contains(&admitted_in)).await? {
-                due.push(scheduled.job_id.clone());
+                due.push((scheduled.job_id.clone(), admitted_in));
             }
         }
         Ok(due)
@@ -211,7 +213,7 @@ impl KnownJob {
         let now = Instant::now();
         match &self.publication {
             Publication::Complete(number) if *number == admitted_in => return Ok(false),
-            Publication::Missing { looked_at, .. } if now - *looked_at < SIGNS_EVERY && !is_own => return Ok(false),
+            Publication::Missing { looked_at, .. } if now - *looked_at < SIGNS_EVERY => return Ok(is_own),
             _ => {}
         }
         let store = target.job(&self.demand.job_id);

@@ -13,7 +13,6 @@ use anyhow::Context;
 use protocol::{DeadLetter, JobState, job_of_message};
 use queue::{Arrival, Delivery, Demultiplexer, DemultiplexerOptions, Message, Queue, Refusal, ReturnBy, Unreadable};
 use storage::{JobStore, TargetStore, TurnState};
-use telemetry::metrics::STATE;
 use telemetry::{Duty, Health, metrics};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -23,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::failures::one_line;
+use crate::fleet::{count_ended, show_trouble};
 use crate::{Options, Reducer};
 
 /// The longest wait of one call to the result queue: the limit of SQS.
@@ -278,13 +278,7 @@ impl Running {
         match outcome {
             Ok(Outcome::Ended(state)) => {
                 tracing::info!(job.id = job_id, "the job has ended: {state:?}");
-                let state = match state {
-                    JobState::Completed => "completed",
-                    JobState::Failed => "failed",
-                    JobState::Canceled => "canceled",
-                    JobState::Running => "running",
-                };
-                metrics().jobs_ended.get_or_create(&[(STATE, state)]).inc();
+                count_ended(state);
                 self.jobs.remove(&job_id);
                 self.refused.remove(&job_id);
                 self.demultiplexer.close(&job_id);
@@ -327,14 +321,7 @@ impl Running {
             return;
         }
         tracing::error!(job.id = job_id, "the job cannot be served, trying again from time to time: {trouble}");
-        let (job, job_id) = (self.service.target.job(job_id), job_id.to_owned());
-        tokio::spawn(async move {
-            let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
-            progress.trouble = Some(trouble);
-            if let Err(error) = job.put_progress(&progress).await {
-                tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
-            }
-        });
+        show_trouble(self.service.target.job(job_id), job_id.to_owned(), trouble);
     }
 
     /// Returns messages of a job that cannot be served, for other services or a later attempt.
