@@ -1,6 +1,7 @@
-//! Folders as a store: `object_store`'s own, whose listings also hold when a file has a name that no path can have.
+//! Folders as a store: `LocalFileSystem`, with listings that skip files whose names no path can have.
 //!
-//! The listing of `LocalFileSystem` ends at the first such file, and anybody who may write into the folder can create one.
+//! A listing of `LocalFileSystem` alone fails at the first such file, and any process that may write into the folder can
+//! create one.
 
 use std::fmt;
 use std::ops::Range;
@@ -44,7 +45,7 @@ impl Folder {
                 continue;
             };
             let location = folder.clone().join(part);
-            // A link counts as what it leads to, and one that leads nowhere does not count.
+            // Follow links, and skip broken ones.
             match tokio::fs::metadata(entry.path()).await {
                 Ok(metadata) if metadata.is_dir() => listed.common_prefixes.push(location),
                 Ok(_) => match self.files.head(&location).await {
@@ -86,7 +87,7 @@ impl fmt::Display for Folder {
 impl ObjectStore for Folder {
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
         let (store, folder) = (self.clone(), prefix.cloned().unwrap_or_default());
-        // All at once, as its beginning may not be used if a later name ends it.
+        // Read the whole listing first: a later name may make it fail.
         let list = async move {
             match store.files.list(Some(&folder)).try_collect::<Vec<_>>().await {
                 Ok(all) => stream::iter(all.into_iter().map(Ok)).boxed(),

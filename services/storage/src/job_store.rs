@@ -274,13 +274,8 @@ impl JobStore {
 
     /// Lets reducers publish again what has not ended, and forgets why the job could not be planned.
     pub async fn forget_published(&self) -> Result<()> {
-        for name in ["plan/published", "plan/failed"] {
-            match self.store.delete(&self.path(name)).await {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(Error::from_store(&self.name(name), error)),
-            }
-        }
-        Ok(())
+        self.delete("plan/published").await?;
+        self.delete("plan/failed").await
     }
 
     /// Notes why the job cannot be planned.

@@ -193,10 +193,14 @@ impl TargetStore {
 
     /// Marks a job as ended. The caller does this after writing `result.json`.
     pub async fn mark_ended(&self, job_id: &str) -> Result<()> {
-        let name = format!("open/{job_id}");
-        match self.store.delete(&self.path(&name)).await {
+        self.delete(&format!("open/{job_id}")).await
+    }
+
+    /// Deletes an object, if it exists.
+    async fn delete(&self, name: &str) -> Result<()> {
+        match self.store.delete(&self.path(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::from_store(&self.name(&name), error)),
+            Err(error) => Err(Error::from_store(&self.name(name), error)),
         }
     }
 

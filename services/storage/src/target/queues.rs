@@ -4,7 +4,7 @@
 //! reducer has left are found.
 
 use futures::TryStreamExt;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore};
 
 use super::TargetStore;
 use crate::{Error, Result};
@@ -17,10 +17,7 @@ impl TargetStore {
 
     /// Notes that the queues of this name do not exist any more.
     pub async fn remove_queues(&self, name: &str) -> Result<()> {
-        match self.store.delete(&self.path(&entry(name))).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::from_store(&self.name(&entry(name)), error)),
-        }
+        self.delete(&entry(name)).await
     }
 
     /// Returns the names of queues that may exist, sorted.

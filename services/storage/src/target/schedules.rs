@@ -43,7 +43,7 @@ impl TargetStore {
         Ok(commit)
     }
 
-    /// Returns the last schedule; `None`: there is none, or it is damaged.
+    /// Returns the last schedule, or `None` if it is damaged or the target has no schedule.
     pub async fn last_schedule(&self) -> Result<Option<Schedule>> {
         match self.last_schedule_number().await? {
             0 => Ok(None),

@@ -37,11 +37,7 @@ impl TargetStore {
     /// Removes the record of a job that is being removed.
     pub(super) async fn delete_writer(&self, spec: &JobSpec) -> Result<()> {
         let Some(folder) = folder_of(spec) else { return Ok(()) };
-        let name = format!("{folder}/{}", spec.job_id);
-        match self.store.delete(&self.path(&name)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::from_store(&self.name(&name), error)),
-        }
+        self.delete(&format!("{folder}/{}", spec.job_id)).await
     }
 }
 

@@ -4,14 +4,14 @@
 //! A *visit* lasts from the schedule that gives the node a job until the node has left the job; it is in one `Stage` at a
 //! time. A job has one visit at most. What the node learns of a job survives its visits (`Memory`).
 //!
-//! A node first shrinks, then grows. A job that loses processes ends them when their runs end, however long these take; a job
-//! that gains some begins at once, because waiting for runs that may take an hour would keep it from beginning at all. So a
-//! node may run more processes for a while than it has. Only GPUs never overlap: a job gets a GPU once no process of another
-//! job may use it any more, and instead of a GPU that it loses once no process of its own uses that any more.
+//! A node first shrinks, then grows. A job that loses processes lets their runs end, however long they take. A job that gains
+//! processes starts them at once: a run may take an hour, and a new job must not wait for it. For a while a node may therefore
+//! run more processes than the schedule gives it. Only GPUs never overlap: a job gets a GPU once no process of another job can
+//! use it, and in exchange for a GPU that it loses only once none of its own processes uses that one.
 //!
-//! A node that cannot renew its entry in the store for a while keeps no mini-batch that it has not begun, because the
-//! schedule gives its jobs to others. Runs that have begun continue: to kill them would lose hours of work at every failure
-//! of a store, and the reducer counts each result once in any case.
+//! A node that cannot renew its entry in the store for a while returns the mini-batches that it has not begun, because the
+//! schedule gives its jobs to other nodes. It lets its runs end: killing them would lose hours of work at every failure of a
+//! store, and the reducer counts each result once in any case.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;

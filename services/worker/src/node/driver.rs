@@ -9,22 +9,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use protocol::{JobSpec, Priority, ResultEvent, Schedule};
+use protocol::{JobSpec, ResultEvent, Schedule};
 use queue::{Broker, JobQueues, LeaseClock, Queue};
 use storage::{ScheduleFollower, TargetStore};
 use telemetry::{Health, metrics};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Ended;
-use super::allocations::{Action, AgentFailed, Allocations, Config, Event, Over, Step};
+use super::allocations::{Action, AgentFailed, Allocations, Config, Event, Step};
 use super::allotment::Allotment;
-use super::errands::{Held, JobAccess, STORE_WAIT_MAX};
+use super::errands::{Held, JobAccess, STORE_WAIT_MAX, look_up, over};
 use super::pause::Pauses;
 use super::registration::Registration;
-use super::roster::{Found, Obstacle, Unanswered, Unprovisioned, VisitId};
+use super::roster::{Obstacle, Unanswered, Unprovisioned, VisitId};
 use crate::agent::Timing;
 use crate::announce::{give_back, tell};
 use crate::pressure;
@@ -155,7 +155,8 @@ impl<B: NodeBackend> Driver<B> {
     }
 }
 
-fn every(period: Duration) -> tokio::time::Interval {
+/// Ticks at this period, or later.
+pub(super) fn every(period: Duration) -> Interval {
     let mut interval = interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
@@ -319,7 +320,13 @@ impl<B: NodeBackend> Visits<B> {
         let done = move || Report::Event(Event::Done { visit });
         match step {
             Step::LookUp => {
-                let looking = async move { Report::Event(Event::LookedUp { visit, found: look_up(&store).await }) };
+                let looking = async move {
+                    let found = look_up(&store, &job_id).await.map_err(|error| {
+                        tracing::warn!(job.id = job_id, "cannot look the job up: {error:#}");
+                        Unanswered
+                    });
+                    Report::Event(Event::LookedUp { visit, found })
+                };
                 let unanswered = move |_| Report::Event(Event::LookedUp { visit, found: Err(Unanswered) });
                 self.spawn(visit, looking, unanswered);
             }
@@ -420,8 +427,7 @@ impl<B: NodeBackend> Visits<B> {
         Some(JobAccess { store: self.target.job(job_id), job_id: job_id.clone(), results })
     }
 
-    /// Starts a task of a visit. A panic ends only this task, and is reported as its failure: otherwise a job that makes a
-    /// node panic would end one node after the other.
+    /// Starts a task of a visit.
     fn spawn(
         &mut self,
         visit: VisitId,
@@ -429,18 +435,25 @@ impl<B: NodeBackend> Visits<B> {
         failed: impl FnOnce(JoinError) -> Report<B> + Send + 'static,
     ) {
         let job_id = self.visits.get(&visit).map(|resources| resources.job_id.clone());
-        let task = AbortOnDropHandle::new(tokio::spawn(task));
-        let task = self.tasks.spawn(async move {
-            task.await.unwrap_or_else(|error| {
-                tracing::error!(job.id = job_id, "a task of the job panicked on this node: {error}");
-                failed(error)
-            })
-        });
+        let task = self.tasks.spawn(unless_it_panics(job_id, task, failed));
         if let Some(resources) = self.visits.get_mut(&visit) {
             resources.tasks.retain(|task| !task.is_finished());
             resources.tasks.push(task);
         }
     }
+}
+
+/// Runs a task of a visit. A panic ends only this task, and is reported as its failure: otherwise a job that makes a node
+/// panic would end one node after the other.
+pub(super) async fn unless_it_panics<T: Send + 'static>(
+    job_id: Option<String>,
+    task: impl Future<Output = T> + Send + 'static,
+    failed: impl FnOnce(JoinError) -> T,
+) -> T {
+    AbortOnDropHandle::new(tokio::spawn(task)).await.unwrap_or_else(|error| {
+        tracing::error!(job.id = job_id, "a task of the job panicked on this node: {error}");
+        failed(error)
+    })
 }
 
 /// Returns how an agent has failed.
@@ -450,30 +463,4 @@ fn failure(error: &anyhow::Error) -> AgentFailed {
         true => AgentFailed::WithoutQueues,
         false => AgentFailed::Otherwise,
     }
-}
-
-async fn look_up(store: &storage::JobStore) -> Result<Found, Unanswered> {
-    let found = async {
-        match over(store).await? {
-            Some(Over::Ended) => return Ok(Found::Over("it has ended")),
-            Some(Over::Canceled) => return Ok(Found::Over("it was canceled")),
-            None => {}
-        }
-        let Some(spec) = store.find_spec().await? else {
-            return Ok(Found::Over("there is no such job in the store"));
-        };
-        let priority: Option<Priority> = store.changed_priority().await.unwrap_or_default();
-        Ok(Found::Open(Box::new(JobSpec { priority: priority.unwrap_or(spec.priority), ..spec })))
-    };
-    found.await.map_err(|error: storage::Error| {
-        tracing::warn!("cannot look the job up: {error:#}");
-        Unanswered
-    })
-}
-
-async fn over(store: &storage::JobStore) -> storage::Result<Option<Over>> {
-    if store.result().await?.is_some() {
-        return Ok(Some(Over::Ended));
-    }
-    Ok(store.cancel_requested().await?.map(|_| Over::Canceled))
 }

@@ -10,6 +10,7 @@ use queue::{Demultiplexer, Queue, Receipt, Refusal, View};
 use storage::JobStore;
 use tokio::time::{Instant, timeout};
 
+use super::allocations::Over;
 use super::roster::{Answer, Errand, Event, Found, Standing, Step, Unanswered, VisitId};
 use crate::announce::{give_back, tell};
 use crate::scheduler::wait_of_node;
@@ -78,7 +79,7 @@ impl Errands {
                 Event::Watched { visit, standing, priority }
             }
             Errand::CheckHeld => {
-                let is_over = matches!(timeout(STORE_WAIT_MAX, self.is_over()).await, Ok(Ok(Some(_))));
+                let is_over = matches!(timeout(STORE_WAIT_MAX, over(&self.store)).await, Ok(Ok(Some(_))));
                 Event::HeldChecked { visit, is_over }
             }
             Errand::GiveBack { delay } => {
@@ -128,21 +129,7 @@ impl Errands {
     }
 
     async fn look_up(&self) -> storage::Result<Found> {
-        if let Some(why) = self.is_over().await? {
-            return Ok(Found::Over(why));
-        }
-        let Some(spec) = self.store.find_spec().await? else {
-            return Ok(Found::Over("there is no such job in the store"));
-        };
-        let priority = self.priority().await.unwrap_or(spec.priority);
-        Ok(Found::Open(Box::new(JobSpec { priority, ..spec })))
-    }
-
-    async fn is_over(&self) -> storage::Result<Option<&'static str>> {
-        if self.store.result().await?.is_some() {
-            return Ok(Some("it has ended"));
-        }
-        Ok(self.store.cancel_requested().await?.map(|_| "it was canceled"))
+        look_up(&self.store, &self.job_id).await
     }
 
     async fn watch(&self, with_result: bool) -> Standing {
@@ -155,10 +142,8 @@ impl Errands {
         if is_ended { Standing::Ended } else { Standing::Open }
     }
 
-    /// Returns the priority of the job if it was changed. A worker that may not read it works with the old one.
     async fn priority(&self) -> Option<Priority> {
-        let read = self.store.changed_priority().await;
-        read.inspect_err(|error| tracing::debug!(job.id = self.job_id, "cannot read the priority: {error:#}")).ok()?
+        changed_priority(&self.store, &self.job_id).await
     }
 
     async fn refuse(&self, refusal: Refusal) {
@@ -166,6 +151,34 @@ impl Errands {
             tracing::warn!(job.id = self.job_id, "cannot return or drop messages: {error:#}");
         }
     }
+}
+
+/// Returns what the store says of a job.
+pub(super) async fn look_up(store: &JobStore, job_id: &str) -> storage::Result<Found> {
+    match over(store).await? {
+        Some(Over::Ended) => return Ok(Found::Over("it has ended")),
+        Some(Over::Canceled) => return Ok(Found::Over("it was canceled")),
+        None => {}
+    }
+    let Some(spec) = store.find_spec().await? else {
+        return Ok(Found::Over("there is no such job in the store"));
+    };
+    let priority = changed_priority(store, job_id).await.unwrap_or(spec.priority);
+    Ok(Found::Open(Box::new(JobSpec { priority, ..spec })))
+}
+
+/// Returns how a job is over, if it is.
+pub(super) async fn over(store: &JobStore) -> storage::Result<Option<Over>> {
+    if store.result().await?.is_some() {
+        return Ok(Some(Over::Ended));
+    }
+    Ok(store.cancel_requested().await?.map(|_| Over::Canceled))
+}
+
+/// Returns the priority of a job if it was changed. A worker that may not read it works with the old one.
+async fn changed_priority(store: &JobStore, job_id: &str) -> Option<Priority> {
+    let read = store.changed_priority().await;
+    read.inspect_err(|error| tracing::debug!(job.id = job_id, "cannot read the priority: {error:#}")).ok()?
 }
 
 impl Errand {

@@ -9,9 +9,9 @@ use queue::{LeaseClock, Queue};
 use storage::TargetStore;
 use telemetry::{Health, metrics};
 use tokio::sync::watch;
-use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::Ended;
+use super::driver::every;
 use super::executor::{Executor, Host, Trouble};
 use super::pause::Pauses;
 use super::quotas::watch_parts;
@@ -105,10 +105,4 @@ impl<H: Host> EventLoop<H> {
         registration.remove().await;
         failure.map(|()| executor.roster.ended())
     }
-}
-
-fn every(period: Duration) -> Interval {
-    let mut interval = interval(period);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
 }

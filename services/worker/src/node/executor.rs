@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::allotment::Allotment;
+use super::driver::unless_it_panics;
 use super::errands::{Errands, Held, let_go};
 use super::roster::{Action, Config, Errand, Event, Obstacle, Roster, Share, Step, Unprovisioned, VisitId};
 use crate::agent::Timing;
@@ -366,8 +367,7 @@ impl<H: Host> Executor<H> {
         self.spawn(visit, letting_go, move |_| done());
     }
 
-    /// Starts a task of a visit. A panic ends only this task, and is reported as its failure: otherwise a job that makes a
-    /// node panic would end one node after the other.
+    /// Starts a task of a visit.
     fn spawn(
         &mut self,
         visit: VisitId,
@@ -375,13 +375,7 @@ impl<H: Host> Executor<H> {
         failed: impl FnOnce(JoinError) -> Report<H> + Send + 'static,
     ) {
         let job_id = self.visits.get(&visit).map(|resources| resources.errands.job_id.clone());
-        let task = AbortOnDropHandle::new(tokio::spawn(task));
-        let task = self.tasks.spawn(async move {
-            task.await.unwrap_or_else(|error| {
-                tracing::error!(job.id = job_id, "a task of the job panicked on this node: {error}");
-                failed(error)
-            })
-        });
+        let task = self.tasks.spawn(unless_it_panics(job_id, task, failed));
         if let Some(resources) = self.visits.get_mut(&visit) {
             resources.tasks.retain(|task| !task.is_finished());
             resources.tasks.push(task);

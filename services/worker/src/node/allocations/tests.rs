@@ -413,7 +413,7 @@ proptest! {
                             Event::Provisioned { visit, result: if well { Ok(()) } else { Err(failed) } }
                         }
                         Step::Work if !stopping && well => {
-                            // It goes on, and has done what it was told.
+                            // The agent continues, and has applied its share.
                             open.push((visit, Step::Work));
                             let (number, gpus) = told[&visit].clone();
                             let processes = played.allocations.visits[&visit].share.processes as usize;
