@@ -284,12 +284,13 @@ impl Jobs {
             Self::Here(_) => OpenJobs::default(),
             Self::There { store, .. } => {
                 let schedule = store.last_schedule().await?.unwrap_or_default();
-                let waits_for = |job_id: &str| {
-                    let job = schedule.jobs.iter().find(|job| job.job_id == job_id)?;
-                    job.waits_for.as_ref().map(ToString::to_string)
-                };
+                let mut waits_for: HashMap<String, String> = schedule
+                    .jobs
+                    .into_iter()
+                    .filter_map(|job| Some((job.job_id, job.waits_for?.to_string())))
+                    .collect();
                 let open = store.open_turns().await?.into_iter().map(|job| {
-                    let state = OpenState { runs: job.runs, waits_for: waits_for(&job.job_id) };
+                    let state = OpenState { runs: job.runs, waits_for: waits_for.remove(&job.job_id) };
                     (job.job_id, state)
                 });
                 OpenJobs(Arc::new(open.collect()))

@@ -169,13 +169,7 @@ impl Engine {
         let committed = mini_batches.succeeded.saturating_sub(incomplete);
         let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
         events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
-        let opening = async {
-            match queues.broker.is_some() {
-                true => Ok(store.mark_open(&job_id).await.map(|()| Admission::Runs)?),
-                false => turns::enter_again(&store, &spec).await,
-            }
-        };
-        let admission = enter(&spec, &store, &target, opening).await?;
+        let admission = enter(&spec, &store, &target, turns::enter_again(&store, &spec)).await?;
         if store.is_being_removed(&job_id).await? {
             store.mark_ended(&job_id).await?;
             return Err(Error::BeingRemoved { job_id });

@@ -122,13 +122,7 @@ impl Engine {
             job.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
-                let opening = async {
-                    match target.has_schedule {
-                        true => Ok(store.mark_open(&spec.job_id).await.map(|()| Admission::Runs)?),
-                        false => turns::enter(&store, &spec).await,
-                    }
-                };
-                let admission = enter(&spec, &store, target, opening).await?;
+                let admission = enter(&spec, &store, target, turns::enter(&store, &spec)).await?;
                 return Ok(Submission {
                     admission,
                     store,
@@ -168,28 +162,21 @@ impl Submission {
         let (tasks, results) = (queues.tasks.clone(), queues.results.clone());
         let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
         let partitioner = partitioner.with_inputs(self.listings.clone());
-        if queues.broker.is_some() {
-            self.tell_news(&*results).await;
-            let planned = partitioner.plan_only().await;
-            self.tell_news(&*results).await;
-            return match planned {
-                Ok(complete) => Ok(Published::All(complete)),
-                Err(error) => {
-                    let Some(cause) = error.downcast_ref::<partitioner::Error>().map(|error| format!("{error:#}"))
-                    else {
-                        let problem = format!("job {} is not planned", spec.job_id);
-                        return Err(Fixable::caused(problem, self.remedy(), error).into());
-                    };
-                    job.put_plan_failure(&cause).await.context("tell the reducers that the job cannot be planned")?;
-                    Ok(Published::Never(cause))
-                }
-            };
-        }
+        let are_shared = queues.broker.is_none();
         let pending = |mini_batch| match self.admission {
             Admission::Runs => self.unfinished.pending(mini_batch),
             Admission::Waits(_) => None,
         };
-        let error = match partitioner.resume(pending, |_| ()).await {
+        let planned = match are_shared {
+            true => partitioner.resume(pending, |_| ()).await,
+            false => {
+                self.tell_news(&*results).await;
+                let planned = partitioner.plan_only().await;
+                self.tell_news(&*results).await;
+                planned
+            }
+        };
+        let error = match planned {
             Ok(complete) => return Ok(Published::All(complete)),
             Err(error) => error,
         };
@@ -197,10 +184,17 @@ impl Submission {
             let problem = format!("job {} is not published", spec.job_id);
             return Err(Fixable::caused(problem, self.remedy(), error).into());
         };
-        let mut body = begin_message(&spec.job_id);
-        encode_record(&ResultEvent::PlanFailed { cause: cause.clone() }, b"", &mut body);
-        let told = results.send(vec![Message::new(body, &spec.job_id)]).await;
-        told.context("tell the reducers that the job cannot be planned")?;
+        let telling = async {
+            match are_shared {
+                true => {
+                    let mut body = begin_message(&spec.job_id);
+                    encode_record(&ResultEvent::PlanFailed { cause: cause.clone() }, b"", &mut body);
+                    anyhow::Ok(results.send(vec![Message::new(body, &spec.job_id)]).await?)
+                }
+                false => Ok(job.put_plan_failure(&cause).await?),
+            }
+        };
+        telling.await.context("tell the reducers that the job cannot be planned")?;
         Ok(Published::Never(cause))
     }
 
@@ -234,8 +228,8 @@ pub(crate) async fn check_writers(spec: &JobSpec, store: &TargetStore, target: &
     Err(Busy::SameOutput { job_id: Some(other), output, target }.into())
 }
 
-/// Opens a job with `opening`, as one that writes its output. If another job opens at the same time and writes the same
-/// output, this job is canceled.
+/// Opens a job with `opening`, as one that writes its output; on a target with a schedule, which admits it, without. If
+/// another job opens at the same time and writes the same output, this job is canceled.
 pub(crate) async fn enter(
     spec: &JobSpec,
     store: &TargetStore,
@@ -243,7 +237,10 @@ pub(crate) async fn enter(
     opening: impl Future<Output = Result<Admission>>,
 ) -> crate::Result<Admission> {
     store.put_writer(spec).await?;
-    let admission = opening.await?;
+    let admission = match target.has_schedule {
+        true => store.mark_open(&spec.job_id).await.map(|()| Admission::Runs)?,
+        false => opening.await?,
+    };
     let checked = check_writers(spec, store, target).await;
     if let Err(error) = &checked {
         store.job(&spec.job_id).request_cancel(&error.to_string()).await?;
