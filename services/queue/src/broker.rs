@@ -1,7 +1,7 @@
 //! The queues of jobs: each job of a compute target has two of its own while it may run.
 //!
-//! A job that has its own queues needs nobody to divide a queue between jobs: a worker receives from the queues of the jobs
-//! that it works on, and no message is in the way of another job.
+//! With queues of their own, jobs need not share one: a worker receives only from the queues of the jobs that it works on,
+//! and no job waits behind the messages of another one.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub trait Broker: Send + Sync + Debug {
     /// Opens the queues. [`Error::Absent`]: one of them does not exist.
     async fn open(&self, name: &str) -> Result<JobQueues, Error>;
 
-    /// Deletes the queues with their messages. It is no error if they do not exist. Calls of those who have opened them fail
-    /// from then on, mostly with [`Error::Absent`], or find nothing.
+    /// Deletes the queues with their messages, and does nothing if they do not exist. Later calls on an open queue fail,
+    /// mostly with [`Error::Absent`], or find no messages.
     async fn delete(&self, name: &str) -> Result<(), Error>;
 
     /// Returns how many jobs may have queues at a time.

@@ -158,6 +158,64 @@ async fn plan_continues_after_a_crash_at_any_write() {
     assert_eq!(writes, 2 * 7, "the number of writes changed: update the list");
 }
 
+#[tokio::test(start_paused = true)]
+async fn plan_of_another_process_is_published_while_it_grows() {
+    let (_root, job) = large_job();
+    let undisturbed = Site::powered(&job);
+    let complete = undisturbed.publish().await.expect("planned");
+    let expected = undisturbed.published().await;
+    let site = Site::powered(&job);
+    let pending = |mini_batch| (mini_batch != 7).then(Pending::default);
+    let following = site.partitioner.follow(pending);
+    let planning = async {
+        // The first looks find nothing.
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+        let stored = &undisturbed.store;
+        site.store.put_schemas(&stored.schemas().await.expect("there")).await.expect("writable");
+        for chunk in 0..complete.chunks() {
+            let lines = stored.plan_chunk(chunk).await.expect("there");
+            site.store.create_plan_chunk(chunk, lines).await.expect("writable");
+            tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+            let last = PLAN_CHUNK_MINI_BATCHES * (chunk + 1);
+            let published = site.tasks.bodies().await.len() as u64;
+            assert_eq!(
+                published,
+                last.min(complete.mini_batches) - chunk * PLAN_CHUNK_MINI_BATCHES - u64::from(chunk == 0)
+            );
+        }
+        site.store.put_plan_complete(&complete).await.expect("writable");
+    };
+    let (followed, ()) = tokio::join!(following, planning);
+    assert_eq!(followed.expect("published"), Some(complete.clone()));
+    assert_eq!(site.announced().await, [Planned { mini_batches: complete.mini_batches, items: None }]);
+
+    // Of a complete plan, everything at once.
+    let all = site.partitioner.follow(|_| Some(Pending::default())).await.expect("published");
+    assert_eq!((all, site.published().await), (Some(complete), expected));
+}
+
+#[tokio::test]
+async fn plan_alone_publishes_nothing() {
+    let (_root, job) = large_job();
+    let site = Site::powered(&job);
+    let complete = site.partitioner.plan_only().await.expect("planned");
+    assert_eq!(site.store.plan_complete().await.expect("readable"), Some(complete));
+    assert!(site.published().await.is_empty() && site.announced().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn plan_that_cannot_be_made_is_told_to_the_reducer() {
+    let (_root, job) = large_job();
+    let site = Site::powered(&job);
+    site.store.put_plan_failure("no column id").await.expect("writable");
+    assert_eq!(site.partitioner.follow(|_| Some(Pending::default())).await.expect("told"), None);
+    let bodies = site.results.bodies().await;
+    let events: Vec<ResultEvent> =
+        bodies.iter().flat_map(decode_records).map(|record| record.expect("a record").event).collect();
+    assert!(events.iter().any(|event| matches!(event, ResultEvent::PlanFailed { cause } if cause == "no column id")));
+    assert!(site.published().await.is_empty());
+}
+
 #[tokio::test]
 async fn local_job_is_planned_and_continued() {
     let root = folder();

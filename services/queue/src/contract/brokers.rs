@@ -45,7 +45,7 @@ macro_rules! broker_contract {
             absent_queues_cannot_be_opened
             creating_again_keeps_messages
             queues_of_a_job_and_of_two_jobs_are_separate
-            all_who_open_a_queue_share_its_messages
+            handles_to_one_queue_share_its_messages
             deletion_removes_messages
             deleted_queue_ends_a_waiting_receive
             calls_of_a_deleted_queue_fail_or_find_nothing
@@ -131,7 +131,7 @@ pub async fn absent_queues_cannot_be_opened(harness: &dyn Harness) {
     assert_absent(&*another, "job").await;
 }
 
-/// Whoever creates queues that exist opens them.
+/// Creating queues that exist opens them.
 pub async fn creating_again_keeps_messages(harness: &dyn Harness) {
     let (broker, another) = (harness.broker(), harness.another().await);
     let first = create(&*broker, "job").await;
@@ -154,8 +154,8 @@ pub async fn queues_of_a_job_and_of_two_jobs_are_separate(harness: &dyn Harness)
     assert_holds(&job.tasks, "task").await;
 }
 
-/// All who open a queue send to the same and receive from the same, and share the messages between them.
-pub async fn all_who_open_a_queue_share_its_messages(harness: &dyn Harness) {
+/// Several handles to one queue share its messages.
+pub async fn handles_to_one_queue_share_its_messages(harness: &dyn Harness) {
     let (broker, another) = (harness.broker(), harness.another().await);
     create(&*broker, "job").await;
     let opened = [open(&*broker, "job").await, open(&*broker, "job").await, open(&*another, "job").await];
@@ -191,7 +191,7 @@ pub async fn deletion_removes_messages(harness: &dyn Harness) {
     assert_holds(&next.tasks, "new").await;
 }
 
-/// A receive that waits for a message of a deleted queue ends, whoever deletes it.
+/// A waiting receive ends when this process or another one deletes the queue.
 pub async fn deleted_queue_ends_a_waiting_receive(harness: &dyn Harness) {
     let (broker, another) = (harness.broker(), harness.another().await);
     for (name, deleter) in [("job", &broker), ("other", &another)] {

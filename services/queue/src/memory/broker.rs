@@ -1,6 +1,6 @@
 //! Queues of jobs in memory.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,7 +13,7 @@ use crate::{Broker, Error, JobQueues};
 #[derive(Debug, Default)]
 pub struct MemoryBroker {
     options: MemoryOptions,
-    queues: Mutex<HashMap<String, [Arc<MemoryQueue>; 2]>>,
+    queues: Mutex<BTreeMap<String, [Arc<MemoryQueue>; 2]>>,
     /// Queues that it has created. No two of them have equal receipts.
     created: AtomicU32,
 }
@@ -26,9 +26,7 @@ impl MemoryBroker {
 
     /// Returns the names whose queues exist, in order.
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.queues().keys().cloned().collect();
-        names.sort();
-        names
+        self.queues().keys().cloned().collect()
     }
 
     /// Returns the queues of tasks and of results, if they exist.
@@ -36,7 +34,7 @@ impl MemoryBroker {
         self.queues().get(name).cloned()
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<String, [Arc<MemoryQueue>; 2]>> {
+    fn queues(&self) -> MutexGuard<'_, BTreeMap<String, [Arc<MemoryQueue>; 2]>> {
         self.queues.lock().expect("no holder panics")
     }
 }

@@ -28,8 +28,8 @@ const NAMING: Naming = Naming { characters_max: 255, marks: "-_." };
 /// has no consumer. If a connection breaks, all queues on it lose their leases, and use the same new connection. Messages
 /// that are returned too often move to `PREFIX-dead-letters`.
 ///
-/// RabbitMQ 3.10 closes the connection of whoever begins to receive from a queue, or sends to it, within the milliseconds in
-/// which the queue is deleted; so others should have stopped before that.
+/// RabbitMQ 3.10 closes a whole connection if a client starts a consumer, or sends a message, in the milliseconds in which
+/// the broker deletes the queue. Stop the workers of a job before you delete its queues.
 pub struct RabbitBroker {
     options: RabbitOptions,
     connections: Arc<Connections>,

@@ -142,9 +142,9 @@ impl Drop for Seat {
 
 /// A channel. Dropping it closes it, and leaves the connection to others.
 ///
-/// The client closes a dropped channel at once. If the broker closes it at the same time, because a question has failed to
-/// which nobody waits for the answer any more, the client takes that for an error of the whole connection. So another
-/// question comes first, which shows whether the broker has a reason.
+/// The client closes a dropped channel at once. If the broker closes the channel at the same time, because an abandoned
+/// request has failed, the client treats that as an error of the whole connection. Dropping therefore sends another request
+/// first, and closes the channel only if that succeeds.
 #[derive(Debug)]
 pub(super) struct OwnChannel {
     channel: Channel,
@@ -198,7 +198,7 @@ impl Connections {
         self.links().iter().filter(|link| link.is_alive()).count()
     }
 
-    /// Returns a seat on a living connection. Connects if there is none, and with `is_patient` tries again until then.
+    /// Returns a seat on a living connection, and connects if there is none. With `is_patient`, retries until `until`.
     pub async fn seat(&self, address: &Address, until: Instant, is_patient: bool) -> Result<Seat, Error> {
         if let Some(seat) = self.free_seat(address)? {
             return Ok(seat);

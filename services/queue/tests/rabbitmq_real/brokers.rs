@@ -7,10 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::{join_all, try_join_all};
 use queue::contract::brokers::{self, names};
-use queue::contract::{Capabilities, Harness, OldReceipt};
+use queue::contract::{Capabilities, Harness};
 use queue::{Broker as _, Error, Fairness, JobQueues, Message, Queue, RabbitBroker, RabbitOptions, Receive};
 
 use crate::broker::Broker;
+use crate::contract::capabilities;
 use crate::proxy::Proxy;
 use crate::{Deleted, PATIENCE, options, shared_url, unused_name};
 
@@ -102,18 +103,7 @@ impl Harness for Beside {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            time_unit: Duration::from_millis(20),
-            wait_max: PATIENCE,
-            timed_lease: false,
-            old_receipt: OldReceipt::Lost,
-            delay: false,
-            exact_counts: false,
-            first_in_first_out: true,
-            fairness: Fairness::None,
-            dropped_receive_returns: true,
-            message_bytes_max: Some(16 << 20),
-        }
+        capabilities(Fairness::None)
     }
 
     async fn pass(&self, time: Duration) {

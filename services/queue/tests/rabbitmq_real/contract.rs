@@ -24,6 +24,21 @@ impl Rabbit {
     }
 }
 
+pub fn capabilities(fairness: Fairness) -> Capabilities {
+    Capabilities {
+        time_unit: Duration::from_millis(20),
+        wait_max: PATIENCE,
+        timed_lease: false,
+        old_receipt: OldReceipt::Lost,
+        delay: false,
+        exact_counts: false,
+        first_in_first_out: true,
+        fairness,
+        dropped_receive_returns: true,
+        message_bytes_max: Some(16 << 20),
+    }
+}
+
 #[async_trait]
 impl Harness for Rabbit {
     fn queue(&self) -> Arc<dyn Queue> {
@@ -31,21 +46,10 @@ impl Harness for Rabbit {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            time_unit: Duration::from_millis(20),
-            wait_max: PATIENCE,
-            timed_lease: false,
-            old_receipt: OldReceipt::Lost,
-            delay: false,
-            exact_counts: false,
-            first_in_first_out: true,
-            fairness: match self.lanes {
-                1 => Fairness::None,
-                lanes => Fairness::Lanes(lanes - 2),
-            },
-            dropped_receive_returns: true,
-            message_bytes_max: Some(16 << 20),
-        }
+        capabilities(match self.lanes {
+            1 => Fairness::None,
+            lanes => Fairness::Lanes(lanes - 2),
+        })
     }
 
     async fn pass(&self, time: Duration) {
