@@ -7,24 +7,9 @@ import os
 import pwd
 import re
 
+from harness import HOLDS_UNTIL_RELEASE as HOLDS
+from harness import RECORDS_ITS_RUNS as RUNS
 from harness import file_names, wait_until
-
-HOLDS = """
-    import os
-    from recorder import record, wait_for
-    def run(files):
-        record(os.environ["JOB"] + " began")
-        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
-        return [os.path.basename(files[0])]
-"""
-
-RUNS = """
-    import os
-    from recorder import record
-    def run(files):
-        record(os.environ["JOB"] + " began")
-        return [os.path.basename(files[0])]
-"""
 
 
 def job(workplace, name: str, script: str = RUNS, **settings):

@@ -9,24 +9,9 @@ import time
 
 import pytest
 
-from harness import wait_until
-
-HOLDS = """
-    import os
-    from recorder import record, wait_for
-    def run(files):
-        record(os.environ["JOB"] + " began", gpus=os.environ.get("CUDA_VISIBLE_DEVICES"))
-        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
-        return [os.path.basename(files[0])]
-"""
-
-RUNS = """
-    import os
-    from recorder import record
-    def run(files):
-        record(os.environ["JOB"] + " began")
-        return [os.path.basename(files[0])]
-"""
+from harness import HOLDS_UNTIL_RELEASE as HOLDS
+from harness import RECORDS_ITS_RUNS as RUNS
+from harness import file_names, wait_until
 
 SLOW = """
     import os, time
@@ -44,10 +29,6 @@ def schedule(workplace):
 def job(workplace, name: str, count: int, script: str = RUNS, **settings):
     variables = {"JOB": name, "RELEASE": str(workplace.folder / "release")}
     return workplace.job_of_its_own(name, count, script, environment_variables=variables, **settings)
-
-
-def names(count: int) -> list[str]:
-    return [f"{position:03}.txt" for position in range(count)]
 
 
 def queues(target) -> list[str]:
@@ -84,7 +65,7 @@ def test_jobs_complete_and_leave_no_queue(workplace, target):
     target.worker("--process-count", 2)
     ids = [target.enqueue(job(workplace, f"job{number}", 5)) for number in range(3)]
     for job_id in ids:
-        assert target.lines(job_id) == names(5)
+        assert target.lines(job_id) == file_names(5)
     wait_until(lambda: not queues(target) and not target.objects("queues/"), "the end of all queues")
     assert target.objects("open/") == {}
 
@@ -100,18 +81,18 @@ def test_killed_workers_and_reducers_change_nothing(workplace, target):
         if round_ < 2:
             reducers[round_].process.send_signal(signal.SIGKILL)
             reducers.append(target.reducer())
-    assert target.lines(job_id) == names(150)
+    assert target.lines(job_id) == file_names(150)
     assert target.status(job_id)["result"]["mini_batches"] == {"total": 150, "succeeded": 150, "failed": 0}
 
 
-def test_reducer_that_dies_before_it_has_published_is_replaced(workplace, sqlite):
+def test_job_that_a_stopped_reducer_never_saw_is_served_by_the_next_one(workplace, sqlite):
     sqlite.worker("--process-count", 1)
     reducer = sqlite.reducer()
     reducer.process.send_signal(signal.SIGSTOP)
     job_id = sqlite.enqueue(job(workplace, "job", 3))
     reducer.process.send_signal(signal.SIGKILL)
     sqlite.reducer()
-    assert sqlite.lines(job_id) == names(3)
+    assert sqlite.lines(job_id) == file_names(3)
 
 
 def test_small_and_urgent_jobs_begin_beside_large_ones(workplace, sqlite):
@@ -121,8 +102,8 @@ def test_small_and_urgent_jobs_begin_beside_large_ones(workplace, sqlite):
     large = [sqlite.enqueue(job(workplace, f"large{number}", 400, SLOW)) for number in range(3)]
     wait_until(lambda: all(sqlite.committed(job_id) > 5 for job_id in large), "work on all large jobs")
     small = sqlite.enqueue(job(workplace, "small", 2))
-    assert sqlite.lines(small) == names(2)
-    assert all(sqlite.status(job_id)["result"] is None for job_id in large), "it did not wait for any"
+    assert sqlite.lines(small) == file_names(2)
+    assert all(sqlite.status(job_id)["result"] is None for job_id in large), "the small job waited for no large one"
     sqlite.command("priority", large[2], "high", expect=0)
 
     def has_most():
@@ -173,7 +154,7 @@ def test_limits_of_a_job_hold_over_the_fleet(workplace, sqlite):
     nodes = [one["node"] for one in last_schedule(sqlite)["allocations"] if one["job_id"] == narrow]
     assert len(nodes) == 1 and len(workplace.recorded("narrow began")) == 2
     (workplace.folder / "release").touch()
-    assert sqlite.lines(narrow) == sqlite.lines(wide) == names(8)
+    assert sqlite.lines(narrow) == sqlite.lines(wide) == file_names(8)
 
 
 def test_gpu_has_one_job_at_a_time(workplace, sqlite):
@@ -187,7 +168,7 @@ def test_gpu_has_one_job_at_a_time(workplace, sqlite):
     assert workplace.recorded("two began") == [], "both GPUs have a run"
     assert sorted(fact["gpus"] for fact in workplace.recorded("one began")) == ["0", "1"]
     (workplace.folder / "release").touch()
-    assert sqlite.lines(one) == sqlite.lines(two) == names(2)
+    assert sqlite.lines(one) == sqlite.lines(two) == file_names(2)
 
 
 def test_ended_job_is_retried_in_other_queues(workplace, target):
@@ -206,16 +187,19 @@ def test_ended_job_is_retried_in_other_queues(workplace, target):
     target.wait_for_end(job_id, "Failed")
     os.remove(workplace.folder / "fails")
     target.command("retry", job_id, expect=0)
-    assert target.lines(job_id) == names(3)
+    assert target.lines(job_id) == file_names(3)
 
 
-def test_job_without_a_plan_fails_with_the_cause(workplace, sqlite):
+def test_job_that_cannot_be_planned_fails_with_the_cause(workplace, sqlite):
+    """Only planning compares columns of the files with those of the path."""
+    workplace.write({"tables/7.csv": "id\n1\n"})
+    table = {"name": "data", "type": "tabular", "path": "tables", "partition_format": "{id}.csv"}
+    broken = workplace.job("def run(frame): return frame", inputs=[table])
+    told = sqlite.command("enqueue", broken.file)
+    assert told.exit_status != 0 and "the column 'id'" in told.stderr, str(told)
     sqlite.reducer()
-    broken = job(workplace, "broken", 1)
-    (workplace.folder / "broken/000.txt").unlink()
-    ended = sqlite.command("enqueue", broken.file)
-    assert ended.exit_status != 0, str(ended)
-    assert "broken" in ended.stderr, str(ended)
+    result = sqlite.wait_for_end(told.stdout.strip(), "Failed")
+    assert "the column 'id'" in result["cause"]
 
 
 def test_stopped_worker_returns_what_it_holds(workplace, target):
@@ -227,4 +211,4 @@ def test_stopped_worker_returns_what_it_holds(workplace, target):
     assert worker.wait().exit_status == 0
     (workplace.folder / "release").touch()
     target.worker("--process-count", 1)
-    assert target.lines(job_id) == names(6)
+    assert target.lines(job_id) == file_names(6)

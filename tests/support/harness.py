@@ -26,6 +26,25 @@ DEADLINE_SECONDS = 180
 COMPLETED, ERROR, INVALID, FAILED, BUSY, NOT_ENDED, CANCELED = 0, 1, 2, 42, 75, 124, 130
 """The exit statuses of COMMANDS.md."""
 
+# Says in the record that it has begun, and on which GPUs, and waits for the file that RELEASE names.
+HOLDS_UNTIL_RELEASE = """
+    import os
+    from recorder import record, wait_for
+    def run(files):
+        record(os.environ["JOB"] + " began", gpus=os.environ.get("CUDA_VISIBLE_DEVICES"))
+        wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
+        return [os.path.basename(files[0])]
+"""
+
+# Says in the record that it has begun.
+RECORDS_ITS_RUNS = """
+    import os
+    from recorder import record
+    def run(files):
+        record(os.environ["JOB"] + " began")
+        return [os.path.basename(files[0])]
+"""
+
 RECORDER = '''
 """Records facts from the entry script for the test."""
 import json, os, time
