@@ -18,6 +18,7 @@ from components import Components
 from harness import Workplace, wait_until
 from iam_gate import ACCOUNT, REGION, Gate, is_allowed, queue_arn
 from portal_client import Portal
+from role_needs import DANGEROUS, NOT_ALLOWED, OF_EVERYBODY, QUEUES, RARE
 from terraform_files import call, evaluate, policies
 
 # Another test may be creating moto's environment at the same time.
@@ -36,8 +37,8 @@ class Names:
         self.key = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/one"
 
     def arn(self, resource: str) -> str:
-        if resource in access.QUEUES:
-            return queue_arn(f"{self.prefix}-{resource}")
+        if resource in QUEUES:
+            return self.queue(resource)
         elsewhere = {
             "bucket": f"arn:aws:s3:::{self.bucket}",
             "inputs": f"arn:aws:s3:::{self.data}",
@@ -50,15 +51,17 @@ class Names:
         }
         return elsewhere.get(resource, f"arn:aws:s3:::{self.bucket}/team/{resource}")
 
+    def queue(self, name: str) -> str:
+        return queue_arn(f"{self.prefix}-{name}")
+
 
 def render(folder: Path, names: Names, **arguments: Any) -> dict[str, dict[str, Any]]:
     """Returns the policy of every role, as Terraform creates it."""
-    queues = {"tasks": "tasks", "results": "results", "dead_letters": "dead-letters"}
     settings = {
         "name": names.prefix,
         "bucket": names.bucket,
         "prefix": "team",
-        "queue_arns": {key: names.arn(queue) for key, queue in queues.items()},
+        "queue_arns": {"control": names.queue("control"), "dead_letters": names.queue("dead-letters")},
         "inputs": [f"{names.data}/in"],
         "outputs": [f"{names.bucket}/outputs"],
         "cluster_name": "fleet",
@@ -103,7 +106,7 @@ def test_every_request_in_the_sources_is_listed_or_denied() -> None:
     for service, names in requests.items():
         for name in names:
             action = access.ACTIONS_OF_REQUESTS.get(name, f"{service}:{name}")
-            assert (action in allowed) != (name in access.NOT_ALLOWED), name
+            assert (action in allowed) != (name in NOT_ALLOWED), name
 
 
 def test_policies_name_existing_actions() -> None:
@@ -126,14 +129,14 @@ FILES = 24
 
 @pytest.fixture
 def names(components: Components) -> Names:
-    """Creates a target like the modules: two buckets, three queues."""
+    """Creates a target like the modules: two buckets, two queues."""
     names = Names(f"access-{uuid.uuid4().hex[:12]}")
     s3, sqs = components.client("s3"), components.client("sqs")
     for bucket in (names.bucket, names.data):
         s3.create_bucket(Bucket=bucket)
     for number in range(FILES):
         s3.put_object(Bucket=names.data, Key=f"in/{number:03}.txt", Body=f"{number:03}".encode())
-    for queue in access.QUEUES:
+    for queue in ("control", "dead-letters"):
         sqs.create_queue(QueueName=f"{names.prefix}-{queue}", Attributes={"MessageRetentionPeriod": "1209600"})
     return names
 
@@ -159,7 +162,7 @@ def as_role(role: str, names: Names, gate: Gate) -> dict[str, str]:
     }
 
 
-def run_job(workplace: Workplace, names: Names, gate: Gate) -> bytes:
+def run_job(workplace: Workplace, names: Names, gate: Gate, components: Components) -> bytes:
     """Runs a job with all user commands and returns its output."""
     started = []
     for role in ("worker", "reducer"):
@@ -167,7 +170,6 @@ def run_job(workplace: Workplace, names: Names, gate: Gate) -> bytes:
         line = running.process.stdout.readline().decode()
         assert "ready" in line, f"{line}{running.wait()}"
         started.append(running)
-    # Seats too, and all user commands.
     # As Python keeps a table that was in memory.
     workplace.write({"home/functions/inputs/one.parquet": "table"})
     job = workplace.job(
@@ -200,17 +202,25 @@ def run_job(workplace: Workplace, names: Names, gate: Gate) -> bytes:
     assert portal.get(f"/jobs/{job_id}/output")["available"]
     assert portal.get("/jobs")["jobs"][0]["job_id"] == job_id
     shown = portal.get("/target")
-    assert [queue["problem"] for queue in shown["queues"]] == [None] * 3 and not shown["dead_letters_problem"], shown
+    assert shown["queues"] and not [queue for queue in shown["queues"] if queue["problem"]], shown
+    assert not shown["dead_letters_problem"], shown
+    wait_until(lambda: queues_of(names, components) == ["control", "dead-letters"], "the end of the queues of the job")
     for running in started:
         running.process.terminate()
         assert running.wait().exit_status == 0
     return ended["output"].encode()
 
 
+def queues_of(names: Names, components: Components) -> list[str]:
+    """Returns the ends of the names of the target's queues, those of its jobs too."""
+    urls = components.client("sqs").list_queues(QueueNamePrefix=f"{names.prefix}-").get("QueueUrls", [])
+    return sorted(url.rpartition("/")[2].removeprefix(f"{names.prefix}-") for url in urls)
+
+
 def test_job_runs_with_exactly_these_policies(
     workplace: Workplace, names: Names, gate: Gate, components: Components
 ) -> None:
-    output = run_job(workplace, names, gate).decode()
+    output = run_job(workplace, names, gate, components).decode()
     key = output.removeprefix(f"s3://{names.bucket}/")
     rows = components.client("s3").get_object(Bucket=names.bucket, Key=key)["Body"].read().decode().splitlines()
     assert len(rows) == FILES - 1 + 1000 + 1 and rows[0] == "000" and rows[-1] == "table"
@@ -230,43 +240,13 @@ def test_job_runs_with_exactly_these_policies(
         return any(is_allowed(policy_of([need], names), *asked) for asked in gate.asked[role])
 
     for role, needs in access.NEEDS.items():
-        rare = {need for need in needs if need[0].startswith("kms:")} | access.RARE[role]
-        assert rare <= needs, f"{role}: no longer a permission"
+        rare = {need for need in needs if need[0].startswith("kms:")} | RARE[role]
         assert {need for need in needs - rare if not was_used(role, need)} == set(), f"{role}: no request needs it"
 
 
-# Requests of each role that could destroy a job or forge an outcome, besides those of everybody.
-DANGEROUS = {
-    "worker": """
-        s3:DeleteObject jobs/one/parts/0-1
-        s3:PutObject jobs/one/spec.json jobs/one/plan/0 jobs/one/ledger/0 jobs/one/progress.json jobs/one/result.json
-        s3:PutObject jobs/one/control/cancel open/one snapshots/00
-        sqs:ReceiveMessage results dead-letters
-    """,
-    "reducer": """
-        s3:DeleteObject jobs/one/ledger/0
-        s3:PutObject jobs/one/spec.json jobs/one/plan/0 jobs/one/parts/0-1 snapshots/00
-        sqs:ReceiveMessage tasks dead-letters
-    """,
-    "enqueuer": """
-        s3:DeleteObject jobs/one/ledger/0
-        s3:PutObject jobs/one/parts/0-1 jobs/one/result.json jobs/one/progress.json
-        sqs:ReceiveMessage tasks results dead-letters
-    """,
-    "portal": """
-        s3:PutObject jobs/one/spec.json jobs/one/ledger/0 jobs/one/result.json jobs/one/control/cancel open/one
-        s3:DeleteObject jobs/one/result.json
-        sqs:SendMessage tasks results dead-letters
-        sqs:ReceiveMessage tasks results
-        sqs:DeleteMessage dead-letters
-    """,
-    "operator": "s3:PutObject jobs/one/spec.json jobs/one/ledger/0 jobs/one/result.json",
-}
-OF_EVERYBODY = """
-    s3:PutObject inputs/*
-    sqs:PurgeQueue tasks results dead-letters
-    sqs:DeleteQueue tasks results dead-letters
-"""
+@pytest.mark.parametrize("role", ROLES)
+def test_rare_permissions_are_permissions(role: str) -> None:
+    assert RARE[role] <= access.NEEDS[role]
 
 
 def test_no_role_has_dangerous_permissions(tmp_path: Path) -> None:
@@ -274,7 +254,23 @@ def test_no_role_has_dangerous_permissions(tmp_path: Path) -> None:
     for role, policy in render(tmp_path, names).items():
         for line in f"{DANGEROUS[role].strip()}\n{OF_EVERYBODY.strip()}".splitlines():
             action, *places = line.split()
-            assert not [place for place in places if is_allowed(policy, action, names.arn(place))], (role, action)
+            arn = names.queue if action.startswith("sqs:") else names.arn
+            assert not [place for place in places if is_allowed(policy, action, arn(place))], (role, action)
+
+
+def test_permissions_end_with_the_prefix_of_the_target(tmp_path: Path) -> None:
+    """And include targets whose prefix continues this one, which the module `queue` therefore rejects."""
+    of_jobs = {"sqs:CreateQueue", "sqs:DeleteQueue", "sqs:ReceiveMessage", "sqs:SendMessage"}
+    for role, policy in render(tmp_path, Names("target")).items():
+        actions = {action for action, _ in access.NEEDS[role] if action.startswith("sqs:")}
+        for other in ("other", "targets", "target_a"):
+            ends = ("control", "dead-letters", "one-tasks", "one-results", "doctor-one-tasks")
+            arns = [queue_arn(f"{other}-{end}") for end in ends]
+            assert not [(action, arn) for action in actions for arn in arns if is_allowed(policy, action, arn)], role
+        arns = [queue_arn(f"target-a-one-{end}") for end in ("tasks", "results")]
+        reached = {action for action in of_jobs for arn in arns if is_allowed(policy, action, arn)}
+        expected = {"reducer": of_jobs, "worker": of_jobs - {"sqs:CreateQueue", "sqs:DeleteQueue"}}
+        assert reached == expected.get(role, {"sqs:SendMessage"} if role == "operator" else set()), role
 
 
 def test_gate_denies_requests_beyond_the_policy(names: Names, gate: Gate) -> None:
@@ -285,7 +281,8 @@ def test_gate_denies_requests_beyond_the_policy(names: Names, gate: Gate) -> Non
     for denied in (
         lambda: s3.put_object(Bucket=names.bucket, Key="team/jobs/one/ledger/0", Body=b"x"),
         lambda: s3.delete_object(Bucket=names.bucket, Key="team/jobs/one/parts/0-1"),
-        lambda: sqs.receive_message(QueueUrl=f"{gate.url}/{ACCOUNT}/{names.prefix}-results"),
+        lambda: sqs.receive_message(QueueUrl=f"{gate.url}/{ACCOUNT}/{names.prefix}-control"),
+        lambda: sqs.create_queue(QueueName=f"{names.prefix}-one-tasks"),
     ):
         with pytest.raises(botocore.exceptions.ClientError) as error:
             denied()

@@ -1,18 +1,22 @@
-"""infra/modules: planned alarms with their runbooks, scaling by the backlog, events of ECS and the dashboard."""
+"""infra/modules: planned alarms with their runbooks, scaling by need, events of ECS and the dashboard."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
 
+from harness import ROOT
 from terraform_files import INFRA
 from terraform_plan import REGION, Plan
 
 # One process makes the plans.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("terraform")]
+
+SCALING = {"worker-follow-need", "worker-rest"}
 
 
 def alarms_of(plan: Plan, target: str) -> dict[str, dict[str, Any]]:
@@ -20,12 +24,19 @@ def alarms_of(plan: Plan, target: str) -> dict[str, dict[str, Any]]:
     return {found["alarm_name"].removeprefix(f"{target}-"): found for found in alarms}
 
 
-@pytest.mark.parametrize(("target", "workers_max", "each"), [("sqs", 7, 10), ("large", 1000, 3), ("moved", 50, 100)])
-def test_backlog_determines_the_number_of_workers(
-    target: str, workers_max: int, each: int, made: Plan, changed: Plan
-) -> None:
+def metrics_of(alarm: dict[str, Any]) -> list[dict[str, Any]]:
+    return [query["metric"][0] for query in alarm["metric_query"] if query["metric"]]
+
+
+def expression_of(alarm: dict[str, Any]) -> str:
+    (expression,) = [query["expression"] for query in alarm["metric_query"] if query["expression"]]
+    return expression
+
+
+@pytest.mark.parametrize(("target", "workers_max"), [("sqs", 7), ("large", 1000), ("moved", 50)])
+def test_need_determines_the_number_of_workers(target: str, workers_max: int, made: Plan, changed: Plan) -> None:
     """AWS uses the step whose interval contains the metric, including its lower bound."""
-    policy = changed.resource(f'module.{target}.aws_appautoscaling_policy.workers["follow-backlog"]')
+    policy = changed.resource(f'module.{target}.aws_appautoscaling_policy.workers["follow-need"]')
     assert policy["step_scaling_policy_configuration"][0]["adjustment_type"] == "ExactCapacity"
     steps = sorted(
         (
@@ -39,63 +50,134 @@ def test_backlog_determines_the_number_of_workers(
     assert [end for _, end, _ in steps[:-1]] == [start for start, _, _ in steps[1:]], "a gap, or an overlap"
     levels = [level for *_, level in steps]
     assert levels[0] == 1 and levels[-1] == workers_max and levels == sorted(set(levels))
-    edges = {
-        int(bound) + by for start, end, _ in steps for bound in (start, end) if bound < math.inf for by in (-1, 0, 1)
-    }
-    for backlog in sorted({1, 10**6} | {edge for edge in edges if edge > 0}):
-        (count,) = [level for start, end, level in steps if start <= backlog < end]
-        wanted = min(workers_max, math.ceil(backlog / each))
+    for need in [*range(1, workers_max + 2), 10**6]:
+        (count,) = [level for start, end, level in steps if start <= need < end]
+        wanted = min(workers_max, need)
         fewer = max([level for level in levels if level < count], default=0)
-        assert fewer < wanted <= count, f"{backlog}: {count} workers, {wanted} wanted"
+        assert fewer < wanted <= count, f"{need}: {count} workers, {wanted} wanted"
 
 
-def test_scaling_follows_the_backlog_to_zero_and_back(made: Plan) -> None:
+@pytest.mark.parametrize(("target", "before", "after"), [("sqs", 4, 10), ("large", 3, 3), ("gpus", 1, 2)])
+def test_workers_have_room_for_the_processes(target: str, before: int, after: int, made: Plan, changed: Plan) -> None:
+    """By default a worker runs a process for each core, or for each GPU."""
+    for plan, processes in ((made, before), (changed, after)):
+        scaling = [alarm for name, alarm in alarms_of(plan, target).items() if name.endswith(("-follow-need", "-rest"))]
+        assert len(scaling) == 2
+        assert {expression_of(alarm) for alarm in scaling} == {f"CEIL(SUM(METRICS()) / {processes})"}
+
+
+@pytest.mark.parametrize(
+    ("target", "before", "after"),
+    [
+        ("sqs", ["any"], ["any", "label zone=a"]),
+        ("rabbitmq", ["any"], ["any"]),
+        ("gpus", ["any", "1 GPU"], ["any", "1 GPU", "2 GPUs"]),
+        ("moved", ["any"], ["any", "1 GPU"]),
+    ],
+)
+def test_need_is_what_the_workers_of_the_target_meet(
+    target: str, before: list[str], after: list[str], made: Plan, changed: Plan
+) -> None:
+    for plan, kinds in ((made, before), (changed, after)):
+        alarms = alarms_of(plan, target)
+        for name in ("follow-need", "rest", "no-worker"):
+            (alarm,) = [found for alarm, found in alarms.items() if alarm.endswith(name)]
+            metrics = metrics_of(alarm)
+            assert len(metrics) <= 10, "an alarm of CloudWatch takes ten"
+            need = [metric for metric in metrics if metric["metric_name"] == "ProcessesWanted"]
+            assert sorted(metric["dimensions"].pop("Requires") for metric in need) == sorted(kinds)
+            assert all(metric["dimensions"] == {"Target": target} for metric in need)
+            assert {metric["stat"] for metric in need} == {"Maximum"}, "every reducer reports all of it"
+            assert {metric["namespace"] for metric in need} == {f"Gristmill/{target}"}
+
+
+def test_reducers_report_the_need_in_the_form_that_scaling_reads(made: Plan) -> None:
+    for name, container in made.containers().items():
+        variables = {entry["name"]: entry["value"] for entry in container["environment"]}
+        target, _, role = name.partition("-")
+        expected = f"Gristmill/{target}" if role == "reducer" else None
+        assert variables.get("GRISTMILL_CLOUDWATCH_NAMESPACE") == expected, name
+    line = (ROOT / "services/cli/src/observe/cloudwatch.rs").read_text()
+    assert '"Dimensions": [["Target", "Requires"]]' in line and '"Name": "ProcessesWanted"' in line
+    assert '"GRISTMILL_CLOUDWATCH_NAMESPACE"' in (ROOT / "services/cli/src/settings.rs").read_text()
+
+
+def test_workers_start_at_once_and_stop_late(made: Plan) -> None:
+    """An alarm looks every minute at the last ten, and follows their maximum."""
     target = made.resource("module.sqs.aws_appautoscaling_target.workers")
     assert (target["min_capacity"], target["max_capacity"]) == (0, 50)
     rest = made.resource('module.sqs.aws_appautoscaling_policy.workers["rest"]')
     (step,) = rest["step_scaling_policy_configuration"][0]["step_adjustment"]
     assert step["scaling_adjustment"] == 0
-    up, down = (alarms_of(made, "sqs")[f"worker-{name}"] for name in ("follow-backlog", "rest"))
-    assert (up["comparison_operator"], up["threshold"], up["evaluation_periods"]) == ("GreaterThanThreshold", 0, 1)
-    assert (down["comparison_operator"], down["evaluation_periods"]) == ("LessThanOrEqualToThreshold", 10)
+    up, down = (alarms_of(made, "sqs")[name] for name in sorted(SCALING))
+    assert (up["comparison_operator"], up["threshold"]) == ("GreaterThanThreshold", 0)
+    assert (down["comparison_operator"], down["threshold"]) == ("LessThanOrEqualToThreshold", 0)
     for alarm in (up, down):
-        counted = [query["metric"][0]["metric_name"] for query in alarm["metric_query"] if query["metric"]]
-        counted = sorted(name.removeprefix("ApproximateNumberOfMessages") for name in counted)
-        assert counted == ["Delayed", "NotVisible", "Visible"]
-
-
-def test_scaling_and_alarms_add_up_the_lanes_of_a_rabbitmq_target(made: Plan) -> None:
-    alarms = alarms_of(made, "rabbitmq")
-    lanes = ["", *(f"-{number}" for number in range(2, 9))]
-    for name in ("worker-follow-backlog", "worker-rest", "no-progress"):
-        metrics = [query["metric"][0] for query in alarms[name]["metric_query"] if query["metric"]]
-        assert len(metrics) <= 10, "an alarm of CloudWatch takes ten"
-        counted = {
-            metric["dimensions"]["Queue"]: metric["metric_name"]
-            for metric in metrics
-            if "Queue" in metric["dimensions"]
-        }
-        assert sorted(queue.partition("-tasks")[2] for queue in counted) == lanes, name
-        assert set(counted.values()) == {"MessageCount"}, "ready and unacknowledged messages"
+        assert alarm["evaluation_periods"] == 1 and {metric["period"] for metric in metrics_of(alarm)} == {600}
+    # Without a reducer nobody knows the need.
+    assert (up["treat_missing_data"], down["treat_missing_data"]) == ("notBreaching", "ignore")
 
 
 def test_alarms_have_runbooks_and_configurable_thresholds(made: Plan, changed: Plan) -> None:
     alarms = alarms_of(made, "sqs")
-    scaling = {"worker-follow-backlog", "worker-rest"}
-    ages = {"oldest-result", "oldest-task"}
-    told = alarms.keys() - scaling
-    assert ages | {"dead-letters", "no-progress", "reducer-down", "workers-missing"} <= told
+    told = alarms.keys() - SCALING
+    assert told == {
+        "dead-letters",
+        "no-worker",
+        "placement-failed",
+        "reducer-down",
+        "spot-reclaimed",
+        "workers-missing",
+    }
     runbooks = (INFRA / "RUNBOOKS.md").read_text()
     for name in told:
         page, _, anchor = alarms[name]["alarm_description"].rpartition("Runbook: ")[2].partition("#")
         assert page == "infra/RUNBOOKS.md" and f"\n## {anchor}\n" in runbooks, name
         assert len(alarms[name]["alarm_actions"]) == len(alarms[name]["ok_actions"]) == 1
-    assert alarms["reducer-down"]["treat_missing_data"] == "breaching", "a missing role reports nothing"
-    assert alarms_of(made, "rabbitmq").keys() == scaling | told - ages, "RabbitMQ does not tell the age of a message"
-
+    assert set(re.findall(r"^## ([a-z-]+)$", runbooks, re.MULTILINE)) == told, "and no others"
+    assert alarms_of(made, "rabbitmq").keys() == SCALING | told
     after = alarms_of(changed, "sqs")
-    assert (after["oldest-result"]["threshold"], after["placement-failed"]["threshold"]) == (420, 9)
-    assert (after["workers-missing"]["threshold"], after["no-progress"]["evaluation_periods"]) == (50, 12)
+    assert (after["workers-missing"]["threshold"], after["placement-failed"]["threshold"]) == (50, 9)
+
+
+def test_alarm_about_missing_workers_needs_a_need_and_no_worker(made: Plan, changed: Plan) -> None:
+    for plan, minutes, kinds in ((made, 15, "n0"), (changed, 60, "n0, n1")):
+        alarm = alarms_of(plan, "sqs")["no-worker"]
+        assert expression_of(alarm) == f"IF((SUM([{kinds}]) > 0) AND (FILL(workers, 0) == 0), 1, 0)"
+        assert (alarm["comparison_operator"], alarm["threshold"]) == ("GreaterThanThreshold", 0)
+        (workers,) = [metric for metric in metrics_of(alarm) if metric["metric_name"] == "CPUUtilization"]
+        assert workers["dimensions"] == {"ClusterName": "fleet", "ServiceName": "sqs-worker"}
+        assert (workers["stat"], alarm["evaluation_periods"] * workers["period"]) == ("SampleCount", minutes * 60)
+
+
+def test_absent_reducer_raises_an_alarm(made: Plan) -> None:
+    alarm = alarms_of(made, "sqs")["reducer-down"]
+    (reports,) = metrics_of(alarm)
+    assert reports["dimensions"] == {"ClusterName": "fleet", "ServiceName": "sqs-reducer"}
+    assert (reports["metric_name"], reports["stat"]) == ("CPUUtilization", "SampleCount")
+    assert (alarm["comparison_operator"], alarm["threshold"]) == ("LessThanThreshold", 1)
+    assert alarm["treat_missing_data"] == "breaching", "a missing role reports nothing"
+
+
+@pytest.mark.parametrize(
+    ("target", "namespace", "name", "dimensions"),
+    [
+        ("sqs", "AWS/SQS", "ApproximateNumberOfMessagesVisible", {"QueueName": "sqs-dead-letters"}),
+        (
+            "rabbitmq",
+            "AWS/AmazonMQ",
+            "MessageReadyCount",
+            {"Broker": "rabbitmq", "VirtualHost": "/", "Queue": "rabbitmq-dead-letters"},
+        ),
+    ],
+)
+def test_dead_letters_raise_an_alarm(
+    target: str, namespace: str, name: str, dimensions: dict[str, str], made: Plan
+) -> None:
+    alarm = alarms_of(made, target)["dead-letters"]
+    (metric,) = metrics_of(alarm)
+    assert (metric["namespace"], metric["metric_name"], metric["dimensions"]) == (namespace, name, dimensions)
+    assert (alarm["comparison_operator"], alarm["threshold"]) == ("GreaterThanThreshold", 0)
 
 
 def test_events_of_ecs_are_those_of_the_services_and_raise_alarms(made: Plan) -> None:
@@ -121,7 +203,14 @@ def test_events_of_ecs_are_those_of_the_services_and_raise_alarms(made: Plan) ->
 def test_dashboard_has_valid_metrics(made: Plan) -> None:
     body = made.resource("module.sqs.module.observability.aws_cloudwatch_dashboard.target")["dashboard_body"]
     widgets = json.loads(body)["widgets"]
+    searches = []
     for metric in (metric for widget in widgets for metric in widget["properties"].get("metrics", [])):
         *names, options = metric
+        if "expression" in options:
+            searches.append(options["expression"])
+            continue
         assert len(names) % 2 == 0 and all(isinstance(name, str) for name in names), metric
         assert options["stat"] in {"Average", "Maximum", "Minimum", "SampleCount", "Sum"}, metric
+    # All kinds of nodes, also those that no worker of the target is.
+    place = '{"Gristmill/sqs",Requires,Target} MetricName="ProcessesWanted"'
+    assert searches == [f"SEARCH('{place}', 'Maximum', 60)"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,13 @@ def test_every_variable_is_used(path: Path) -> None:
     assert [name for name in names if not re.search(rf"\.{name}\b", users)] == []
 
 
+# Of types that provider_v6.txt lacks, from the same package.
+FURTHER_NAMES = {"data.aws_sqs_queues": {"id", "queue_name_prefix", "queue_urls", "region"}}
+
+
 def removed(text: str) -> dict[str, set[str]]:
     """Returns the names in Terraform text that version 6 of the provider does not have, or advises against."""
-    known = provider_v6.table()
+    known = {**FURTHER_NAMES, **provider_v6.table()}
     known["data.aws_region"].discard("name")
     return {
         type_name: lost for type_name, names in provider_v6.used(text).items() if (lost := names - known[type_name])
@@ -106,21 +111,49 @@ def number(text: str, name: str) -> int:
 def test_queues_equal_those_that_doctor_creates(made: Plan) -> None:
     source = (ROOT / "services/queue/src/sqs/attributes.rs").read_text()
     queues = {queue["name"]: queue for queue in made.resources("aws_sqs_queue", "module.moved.").values()}
-    assert queues.keys() == {"moved-tasks", "moved-results", "moved-dead-letters"}
-    for name, queue in queues.items():
+    assert queues.keys() == {"moved-control", "moved-dead-letters"}
+    for queue in queues.values():
         assert queue["message_retention_seconds"] == number(source, "RETENTION")
         assert queue["visibility_timeout_seconds"] == number(source, "VISIBILITY")
         assert queue["receive_wait_time_seconds"] == number(source, "WAIT")
         assert queue["kms_master_key_id"] == KEY
-        redrive = json.loads(queue["redrive_policy"] or "{}")
-        expected = {} if name == "moved-dead-letters" else {"maxReceiveCount": number(source, "RECEIVES_MAX")}
-        assert redrive == expected | ({"deadLetterTargetArn": queues["moved-dead-letters"]["arn"]} if expected else {})
+        # Queues of jobs, which reducers create later, name the dead letters; a list of allowed queues would shut them out.
+        assert not queue["redrive_policy"] and not queue["redrive_allow_policy"]
+    assert not made.resources("aws_sqs_queue_redrive_allow_policy")
     policies = made.resources("aws_sqs_queue_policy", "module.moved.").values()
     assert {policy["queue_url"] for policy in policies} == {queue["url"] for queue in queues.values()}
     for policy in policies:
         (statement,) = json.loads(policy["policy"])["Statement"]
         assert (statement["Effect"], statement["Action"]) == ("Deny", "sqs:*")
         assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_targets_whose_roles_could_use_the_queues_of_each_other_are_rejected(terraform: Terraform) -> None:
+    """Roles of `team` have rights on `team-*`, and so on the queues of a target `team-a`."""
+    root, sqs, team = terraform.infra / "environments/alike", terraform.client("sqs"), f"t{uuid.uuid4().hex[:8]}"
+    root.mkdir()
+
+    def write(*prefixes: str) -> None:
+        calls: dict[str, Any] = {f"queue_{number}": ("queue", {"prefix": name}) for number, name in enumerate(prefixes)}
+        (root / "main.tf").write_text(root_of(calls))
+        terraform.init(root)
+
+    there = [
+        # Its own queues, and those of a job; a target whose name only has the same letters first.
+        *(f"{team}-b-{end}" for end in ("control", "dead-letters", "control-a-0123456789abcdef-tasks")),
+        f"{team}-bb-control",
+    ]
+    urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for name in there]
+    try:
+        write(f"{team}-b", f"{team}-a")
+        assert len(terraform.plan("environments/alike", {}).resources("aws_sqs_queue")) == 4
+        for taken, other in ((f"{team}-b", f"{team}-b-c"), (f"{team}-b", team)):
+            write(other)
+            told = terraform.refusal("environments/alike", {})
+            assert f"There is the target {taken}" in told and f"choose a name for {other} that" in told, told
+    finally:
+        for url in urls:
+            sqs.delete_queue(QueueUrl=url)
 
 
 def test_snapshots_and_markers_of_open_jobs_never_expire(made: Plan) -> None:
@@ -398,6 +431,11 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
         "more than the 6144 characters",
     ),
     ({"environment": {"GRISTMILL_QUEUE": "sqs://other"}}, "the target itself sets region, queue"),
+    ({"environment": {"GRISTMILL_CLOUDWATCH_NAMESPACE": "Own"}}, "the target itself sets region, queue"),
+    ({"worker": {"processes": 0}}, "`worker.processes` is a whole number"),
+    ({"worker": {"requires": [f"label zone={number}" for number in range(10)]}}, "`worker.requires` has 1 to 9 entries"),
+    ({"worker": {"gpus": 16}}, "With more than 8 GPUs"),
+    ({"alarm_thresholds": {"no_worker_minutes": 1}}, "`no_worker_minutes` and `missing_minutes` are 5 to 1440"),
     ({"environment": {"ONE": "1"}, "worker": {"secrets": {"ONE": SECRET}}}, "variables that are not in `environment`"),
     ({"worker": {"secrets": {"ONE": "arn:aws:ssm:eu-central-1:1:parameter/one"}}}, "are ARNs in Secrets Manager"),
 ]
@@ -411,6 +449,7 @@ def test_invalid_values_are_rejected_by_the_plan(terraform: Terraform) -> None:
         for number, (change, said) in enumerate(CARELESS)
     }
     left["no_gpus"] = (platform("fleet", gpu={"instance_types": ["m5.large"]}), "m5.large has no GPU")
+    left["long_prefix"] = (("queue", {"prefix": "x" * 41}), "`prefix` has 1 to 40 letters")
     # Terraform reports the errors of one stage at a time: variables, data sources, plan.
     for _ in range(3):
         if left:
@@ -453,7 +492,7 @@ def test_target_passes_its_resources_to_the_policies(made: Plan, tmp_path: Path)
         "name": "sqs",
         "bucket": "store",
         "prefix": "sqs",
-        "queue_arns": {name: arns[f"sqs-{name.replace('_', '-')}"] for name in ("tasks", "results", "dead_letters")},
+        "queue_arns": {name: arns[f"sqs-{name.replace('_', '-')}"] for name in ("control", "dead_letters")},
         "inputs": ["store/inputs", *ACCESS["inputs"]],
         "outputs": ["store/outputs", *ACCESS["outputs"]],
         "cluster_name": "fleet",

@@ -21,11 +21,6 @@ SLOW = """
 """
 
 
-@pytest.fixture(autouse=True)
-def schedule(workplace):
-    workplace.environment["GRISTMILL_SCHEDULE"] = "1"
-
-
 def job(workplace, name: str, count: int, script: str = RUNS, **settings):
     variables = {"JOB": name, "RELEASE": str(workplace.folder / "release")}
     return workplace.job_of_its_own(name, count, script, environment_variables=variables, **settings)
@@ -33,7 +28,7 @@ def job(workplace, name: str, count: int, script: str = RUNS, **settings):
 
 def queues(target) -> list[str]:
     """Returns the queues of jobs at the service."""
-    own = {f"{target.prefix}-{name}" for name in ("tasks", "results", "dead-letters")}
+    own = {f"{target.prefix}-{name}" for name in ("control", "dead-letters")}
     if target.kind == "sqlite":
         files = (target.folder / "queues").glob("*.db")
         return sorted(file.stem for file in files if f"{target.prefix}-{file.stem}" not in own)

@@ -237,8 +237,6 @@ class Workplace:
         self.started: list[subprocess.Popen[bytes]] = []
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "AZ"))},
-            # Jobs of targets have queues of their own.
-            **{name: value for name, value in os.environ.items() if name == "GRISTMILL_SCHEDULE"},
             "GRISTMILL_HOME": str(self.home),
             "GRISTMILL_PYTHON": str(python),
             "RECORD": str(self.record_file),

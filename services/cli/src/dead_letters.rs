@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use engine::targets::{Role, Target};
+use engine::targets::Target;
 use engine::{DeadLetter, DeadLetters, Disposal, Moved};
 use reducer::counted;
 
@@ -40,7 +40,10 @@ pub async fn dead_letters(target: &Target, arguments: &DeadLetterArguments) -> R
         say!(out, "{}", serde_json::to_string(&letters).expect("plain data always serialises"));
     }
     let (done, left) = match disposal {
-        Disposal::Redrive => ("sent to their queues again", "not whole messages of Gristmill, or not of this job"),
+        Disposal::Redrive => (
+            "sent to their queues again",
+            "not whole messages of Gristmill, of jobs without queues, or not of this job",
+        ),
         Disposal::Delete => ("deleted", "not of this job"),
     };
     say!(err, "{} {done}", counted(letters.len() as u64, "message"));
@@ -62,7 +65,7 @@ async fn list(target: &Target, job: Option<&str>, json: bool) -> Result<Exit> {
         return Err(error);
     }
     if letters.is_empty() {
-        say!(err, "there are no dead letters in {}", target.queue()?.name(Role::DeadLetters));
+        say!(err, "there are no dead letters in {}", target.queue()?.name(queue::DEAD_LETTERS));
     } else if is_partial {
         say!(err, "only the first {} are shown", letters.len());
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use engine::targets::Target;
-use engine::{Event, Events, Followed, Published, Retry, Submission, follow};
+use engine::{Event, Events, Followed, PlannedJob, Retry, Submission, follow};
 use reducer::counted;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -54,31 +54,31 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// Prints the id of a job, publishes the job, and follows it if requested.
+    /// Prints the id of a job, plans the job, and follows it if requested.
     pub async fn fulfil(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
         self.name(submission, target, &events);
         let job_id = submission.job_id();
-        let published = tokio::select! {
-            published = submission.publish() => published?,
+        let planned = tokio::select! {
+            planned = submission.plan() => planned?,
             () = self.stopped.cancelled() => {
-                let message = remedies::after(&format!("job {job_id} is partly published"), Some(&submission.remedy()));
+                let message = remedies::after(&format!("job {job_id} is partly planned"), Some(&submission.remedy()));
                 return Ok(Exit::NotEnded.because(&message, self.json));
             }
         };
         submission.queues.close().await;
-        match published {
-            Published::All(plan) if !self.wait => {
+        match planned {
+            PlannedJob::All(plan) if !self.wait => {
                 let (mini_batches, files) = (counted(plan.mini_batches, "mini-batch"), counted(plan.files, "file"));
                 show.finish(events).await;
                 say!(note, "planned: {mini_batches} of {files}");
                 return Ok(Exit::Done);
             }
-            Published::Never(cause) if !self.wait => {
+            PlannedJob::Never(cause) if !self.wait => {
                 show.finish(events).await;
                 return Ok(Exit::Failed.because(&format!("job {job_id} fails: {cause}"), self.json));
             }
             // The reducer says the same.
-            Published::All(_) | Published::Never(_) => {}
+            PlannedJob::All(_) | PlannedJob::Never(_) => {}
         }
         self.follow(submission, target, events, show).await
     }

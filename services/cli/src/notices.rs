@@ -144,20 +144,17 @@ fn in_flight(job_id: &str, state: InFlight, unended: Option<u64>, failed: u64) -
         _ => format!("; {failed} mini-batches have failed so far, which a retry runs again once the job has ended"),
     };
     match state {
-        InFlight::Published { is_counted } => {
+        InFlight::Published => {
             let others = match unended {
-                Some(1) => "1 mini-batch is in the queue or at a worker".to_owned(),
-                Some(unended) => format!("{unended} mini-batches are in the queue or at a worker"),
-                None => "its mini-batches are in the queue or at a worker".to_owned(),
+                Some(1) => "1 mini-batch is in its queue or at a worker".to_owned(),
+                Some(unended) => format!("{unended} mini-batches are in its queue or at a worker"),
+                None => "its mini-batches are in its queue or at a worker".to_owned(),
             };
-            let lost = match is_counted {
-                true => "",
-                false => "; `retry --republish` publishes them again if the queue has lost them",
-            };
+            let lost = "; `retry --republish` publishes them again if the queue has lost them";
             format!("job {job_id} has not ended, and there is nothing to do: {others}{later}{lost}")
         }
-        InFlight::BeingPublished => {
-            format!("job {job_id} has not ended, and there is nothing to do: another process publishes it{later}")
+        InFlight::BeingPlanned => {
+            format!("job {job_id} has not ended, and there is nothing to do: another process plans it{later}")
         }
         InFlight::Ending => {
             format!("job {job_id} is ending, and there is nothing to do until a reducer has written its result{later}")

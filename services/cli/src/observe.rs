@@ -1,6 +1,7 @@
 //! Observability of a running role: its log (`logs`) and its HTTP endpoints (`server`). `OBSERVABILITY.md` is the reference
 //! for users.
 
+mod cloudwatch;
 mod logs;
 #[cfg(feature = "otlp")]
 mod otlp;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use queue::{Observed, Queue};
+use async_trait::async_trait;
+use queue::{Broker, CONTROL, JobQueues, NamesAtService, Observed, Queue, TargetQueues};
 use telemetry::metrics::{DEAD_LETTERS, DESTINATION, RESULTS, STATE, TASKS};
 use telemetry::{Health, Role, Scrape, metrics};
 use tokio::time::{Instant, sleep};
@@ -27,7 +29,7 @@ pub use logs::{LIFE, LogFormat, is_json, report_failure, start_logging};
 pub use otlp::start as start_traces;
 use server::RoleState;
 
-/// Between two observations of the queues by a reducer, of three requests each.
+/// Between two observations of the dead letters by a reducer.
 const DEPTH_PERIOD: Duration = Duration::from_secs(15);
 /// Pause between two of them, as a multiple of the time that one takes.
 const DEPTH_PAUSE_MIN: u32 = 100;
@@ -65,7 +67,7 @@ pub struct Watched {
     role: Role,
     /// The address of the endpoints.
     server: Option<SocketAddr>,
-    observing: Option<AbortOnDropHandle<()>>,
+    observing: Vec<AbortOnDropHandle<()>>,
     queues_are_new: bool,
 }
 
@@ -73,11 +75,16 @@ impl Watched {
     /// Starts the endpoints, before the role connects to anything.
     pub fn start(role: Role, target: &Target, listen: &ListenFlag, settings: &Settings) -> Result<Self> {
         let health = Health::new(settings.stall_max);
+        let mut observing = Vec::new();
+        if let Some(namespace) = settings.cloudwatch_namespace.clone().filter(|_| role == Role::Reducer) {
+            let reporting = cloudwatch::report(namespace, target.queue()?.prefix().unwrap_or(&target.name).to_owned());
+            observing.push(AbortOnDropHandle::new(tokio::spawn(reporting)));
+        }
         let Some(address) = listen.find(settings)? else {
-            return Ok(Self { health, role, server: None, observing: None, queues_are_new: false });
+            return Ok(Self { health, role, server: None, observing, queues_are_new: false });
         };
         let state = RoleState { health: health.clone(), scrape: Scrape::of(role, target.queue()?.messaging_system()) };
-        Ok(Self { health, role, server: Some(server::start(address, state)?), observing: None, queues_are_new: false })
+        Ok(Self { health, role, server: Some(server::start(address, state)?), observing, queues_are_new: false })
     }
 
     /// Marks the role as ready, and observes its queues from now on.
@@ -88,12 +95,13 @@ impl Watched {
             return;
         }
         let observe = |queue, name| Arc::new(Observed::new(queue, name, &self.health));
-        queues.tasks = observe(queues.tasks.clone(), TASKS);
-        queues.results = observe(queues.results.clone(), RESULTS);
         queues.dead_letters = observe(queues.dead_letters.clone(), DEAD_LETTERS);
+        queues.control = observe(queues.control.clone(), CONTROL);
+        queues.broker = Arc::new(ObservedBroker { broker: queues.broker.clone(), health: self.health.clone() });
         // One role is enough, and there is at least one reducer.
         if self.role == Role::Reducer {
-            self.observing = Some(AbortOnDropHandle::new(tokio::spawn(observe_depths(queues.clone()))));
+            let observing = observe_depth(queues.dead_letters.clone());
+            self.observing.push(AbortOnDropHandle::new(tokio::spawn(observing)));
         }
     }
 
@@ -119,15 +127,57 @@ impl Watched {
     }
 }
 
-/// Updates the metrics of the queues' depths, if their service reports them. SQLite counts millions of messages one by
-/// one, and does nothing else meanwhile, so the pauses grow with the time that this takes.
-async fn observe_depths(queues: Queues) {
-    let queues = [(TASKS, queues.tasks), (RESULTS, queues.results), (DEAD_LETTERS, queues.dead_letters)];
+/// A broker of which every queue is observed.
+#[derive(Debug)]
+struct ObservedBroker {
+    broker: Arc<dyn Broker>,
+    health: Health,
+}
+
+impl ObservedBroker {
+    fn observed(&self, JobQueues { tasks, results }: JobQueues) -> JobQueues {
+        let observe = |queue, name| Arc::new(Observed::new(queue, name, &self.health));
+        JobQueues { tasks: observe(tasks, TASKS), results: observe(results, RESULTS) }
+    }
+}
+
+#[async_trait]
+impl Broker for ObservedBroker {
+    async fn create(&self, name: &str) -> Result<JobQueues, queue::Error> {
+        self.broker.create(name).await.map(|queues| self.observed(queues))
+    }
+
+    async fn open(&self, name: &str) -> Result<JobQueues, queue::Error> {
+        self.broker.open(name).await.map(|queues| self.observed(queues))
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), queue::Error> {
+        self.broker.delete(name).await
+    }
+
+    fn names_at_service(&self, name: &str) -> NamesAtService {
+        self.broker.names_at_service(name)
+    }
+
+    async fn target(&self) -> Result<TargetQueues, queue::Error> {
+        self.broker.target().await
+    }
+
+    fn jobs_max(&self) -> u32 {
+        self.broker.jobs_max()
+    }
+
+    async fn close(&self) {
+        self.broker.close().await;
+    }
+}
+
+/// Updates the metrics of the depth of the dead letters. SQLite counts millions of messages one by one, and does nothing else
+/// meanwhile, so the pauses grow with the time that this takes.
+async fn observe_depth(dead_letters: Arc<dyn Queue>) {
     loop {
         let began = Instant::now();
-        for (name, queue) in &queues {
-            show_depth(name, &**queue).await;
-        }
+        show_depth(DEAD_LETTERS, &*dead_letters).await;
         sleep(DEPTH_PERIOD.max(DEPTH_PAUSE_MIN * began.elapsed())).await;
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Error;
 use engine::targets::TargetRef;
 use engine::{Busy, Hint, Lack, Remedy, Separate};
-use protocol::Unfit;
+use protocol::{Unfit, WaitsFor};
 
 use crate::times::ago;
 
@@ -47,6 +47,7 @@ pub fn text(remedy: &Remedy) -> String {
         Remedy::CreateQueues(target) => {
             format!("create missing queues with: gristmill doctor --create{}", flags(target))
         }
+        Remedy::StartReducer(target) => format!("start one with: gristmill reducer{}", flags(target)),
         Remedy::NameTarget { without_file: false } => "name a target with --target NAME".to_owned(),
         Remedy::NameTarget { without_file: true } => {
             "name a target with --target NAME, and its file with --config FILE".to_owned()
@@ -105,7 +106,22 @@ pub fn hint(hint: &Hint) -> String {
         Lack::Node { node, seconds, detail } => {
             format!("no process works on it yet; node {node} has it, and for {seconds} s: {detail}")
         }
-        Lack::FirstWorker => format!("no worker has started; {worker}"),
+        Lack::Start(nodes) => match &nodes[..] {
+            [node] => format!("worker {node} is about to begin with it"),
+            nodes => format!("{} workers are about to begin with it", nodes.len()),
+        },
+        Lack::Schedule(WaitsFor::Worker) => format!("no worker is running; {worker}"),
+        Lack::Schedule(WaitsFor::FittingWorker(unfit)) => {
+            let labels = unfit.requires.labels.iter();
+            let labels: String = labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
+            let node = if unfit.requires.has_sizes() { "one on a machine that does" } else { "one" };
+            format!(
+                "{}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with another \
+                 `requires`",
+                self::unfit(unfit, "")
+            )
+        }
+        Lack::Schedule(waits_for) => format!("{waits_for}; `gristmill jobs{flags}` shows all jobs"),
         Lack::Worker { since, planned: true } => {
             let lost = match since.age >= LONG {
                 true => format!("; if workers run and find no work, the queue has lost its messages: {retry}"),
@@ -118,20 +134,6 @@ pub fn hint(hint: &Hint) -> String {
              is publishing it, continue with: {retry}",
             ago(*since)
         ),
-        Lack::Turn(reason) => {
-            format!("it waits for its turn: {reason}; `gristmill jobs{flags}` shows all jobs")
-        }
-        Lack::Schedule(reason) => format!("{reason} (`gristmill jobs{flags}` shows all jobs)"),
-        Lack::FittingWorker(unfit) => {
-            let labels = unfit.requires.labels.iter();
-            let labels: String = labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
-            let node = if unfit.requires.has_sizes() { "one on a machine that does" } else { "one" };
-            format!(
-                "{}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with another \
-                 `requires`",
-                self::unfit(unfit, "")
-            )
-        }
         Lack::Progress(since) => format!(
             "the process that runs it has not been heard from since {}; it is stopped (Ctrl-Z; `fg` continues it), or its \
              disk does not answer",
@@ -154,7 +156,7 @@ pub fn unfit(unfit: &Unfit, of: &str) -> String {
 #[cfg(test)]
 mod tests {
     use engine::Since;
-    use protocol::Requirements;
+    use protocol::{Full, Requirements};
 
     use super::*;
 
@@ -181,7 +183,7 @@ mod tests {
         let lacks = "its label zone is a, the job requires b".to_owned();
         let unfit = Unfit { requires, nodes: 2, nearest: "a1".to_owned(), lacks };
         assert_eq!(
-            hinted(Lack::FittingWorker(unfit.clone()), target()),
+            hinted(Lack::Schedule(WaitsFor::FittingWorker(unfit.clone())), target()),
             "none of the 2 workers meets `requires` (label zone=b); a1 comes nearest: its label zone is a, the job requires \
              b; start one with: gristmill worker --target t --label zone=b; or cancel the job, and enqueue it with \
              another `requires`"
@@ -189,16 +191,18 @@ mod tests {
         let requires = Requirements { gpus: 1, ..Requirements::default() };
         let lacks = "it has no GPU, the job requires 1".to_owned();
         assert_eq!(
-            hinted(Lack::FittingWorker(Unfit { requires, nodes: 1, lacks, ..unfit }), target()),
+            hinted(Lack::Schedule(WaitsFor::FittingWorker(Unfit { requires, nodes: 1, lacks, ..unfit })), target()),
             "the only worker, a1, does not meet `requires` (1 GPU): it has no GPU, the job requires 1; start one on a \
              machine that does with: gristmill worker --target t; or cancel the job, and enqueue it with another \
              `requires`"
         );
-        let reason = "owner ana has 3 of 3 jobs running".to_owned();
+        let full = Full { owner: Some("ana".to_owned()), running: 3, limit: 3 };
         assert_eq!(
-            hinted(Lack::Turn(reason), target()),
-            "it waits for its turn: owner ana has 3 of 3 jobs running; `gristmill jobs --target t` shows all jobs"
+            hinted(Lack::Schedule(WaitsFor::Quota(full)), target()),
+            "owner ana has 3 of 3 jobs running (quota of the target); `gristmill jobs --target t` shows all jobs"
         );
+        let text = hinted(Lack::Schedule(WaitsFor::Worker), target());
+        assert_eq!(text, "no worker is running; start one with: gristmill worker --target t");
         let expected = "no reducer has looked at it yet; start one with: gristmill reducer";
         assert_eq!(hinted(Lack::FirstReducer, TargetRef::ThisMachine), expected);
     }

@@ -27,6 +27,8 @@ pub struct Settings {
     labels: Option<String>,
     /// Address of the HTTP endpoints of a role.
     pub listen: Option<String>,
+    /// Where a reducer reports what scaling needs, in the log.
+    pub cloudwatch_namespace: Option<String>,
     /// The token of the portal, if the user chose one.
     pub portal_token: Option<String>,
     /// Whether this session can show windows.
@@ -93,6 +95,7 @@ impl Settings {
             job_users: text("GRISTMILL_JOB_USERS"),
             labels: text("GRISTMILL_LABELS"),
             listen: text("GRISTMILL_LISTEN"),
+            cloudwatch_namespace: text("GRISTMILL_CLOUDWATCH_NAMESPACE"),
             portal_token: text("GRISTMILL_PORTAL_TOKEN"),
             has_display: text("DISPLAY").or_else(|| text("WAYLAND_DISPLAY")).is_some(),
             stall_max: Duration::from_secs(number("GRISTMILL_STALL_SECONDS").unwrap_or(STALL_SECONDS)),

@@ -235,7 +235,7 @@ mod tests {
                 logs,
             }
         };
-        let hint = Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstWorker };
+        let hint = Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstReducer };
         let expected = "job a is queued: no worker has started; start one with: gristmill worker";
         assert_eq!(heading(&status(State::Queued, Some(hint))), expected);
         assert_eq!(heading(&status(State::Running, None)), "job a is running");

@@ -81,7 +81,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     let name = arguments.node.unwrap_or_else(new_node_name);
     let folders = settings.engine.node_folders(&name)?;
     let mut node = settings.engine.node(name.clone(), &target, &store, &queues, &folders)?;
-    node.options.periods.idle_exit = arguments.idle_exit.map(Duration::from_secs);
+    node.options.idle_exit = arguments.idle_exit.map(Duration::from_secs);
     node.options.process_count = arguments.process_count;
     node.options.cache = folders.cache_limits(arguments.cache_size, arguments.cache_age);
     node.options.limits_memory = true;

@@ -14,7 +14,7 @@ use crate::execute::Execution;
 use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
-use crate::{Engine, Error, Events, For, FoundJob, Jobs, Lock, Republish, Retry, StopRequest, name_with, new_job_id};
+use crate::{Engine, Error, Events, For, FoundJob, Jobs, Lock, Retry, StopRequest, name_with, new_job_id};
 
 /// Maximum number of ids to try where machines share a store.
 const IDS_MAX: usize = 5;
@@ -57,7 +57,7 @@ impl Engine {
         self.execute(execution, locks, stop, events).await
     }
 
-    /// Creates a job of one mini-batch of a job of a compute target, ready to be published. Its script is the one that
+    /// Creates a job of one mini-batch of a job of a compute target, and opens it. Its script is the one that
     /// was sent with that job, unless `source_directory` replaces it.
     pub async fn run_again_on(
         &self,
@@ -78,7 +78,8 @@ impl Engine {
             send_snapshots(&mut alone.spec, &store, self.home(), target.queue()?, events).await?;
         }
         jobs.write(&alone).await?;
-        self.retry_on(&alone.spec.job_id, Republish::Unended, target, events).await
+        let Alone { spec, store: job, .. } = alone;
+        self.open_planned(job, spec, store, target, events).await
     }
 }
 
@@ -153,7 +154,7 @@ impl Jobs {
             _ => None,
         };
         describe(store, spec, schemas, std::slice::from_ref(descriptor), items).await?;
-        self.open(spec, from).await
+        self.check_has_script(spec, from).await
     }
 
     /// Creates the place of a new job. Returns its id, its objects, and the lock of the home until it is described.
@@ -180,15 +181,14 @@ impl Jobs {
         }
     }
 
-    /// Lets the roles of a compute target find a described job, which has the script of job `from`.
-    pub(crate) async fn open(&self, spec: &JobSpec, from: &str) -> crate::Result<()> {
-        if let Self::There { store, target } = self {
-            if !store.has_snapshots(spec).await? {
-                return Err(Error::ScriptRemoved { job_id: from.to_owned(), target: target.clone() });
+    /// Fails if a compute target does not have the script of a described job any more, which is that of job `from`.
+    pub(crate) async fn check_has_script(&self, spec: &JobSpec, from: &str) -> crate::Result<()> {
+        match self {
+            Self::There { store, target } if !store.has_snapshots(spec).await? => {
+                Err(Error::ScriptRemoved { job_id: from.to_owned(), target: target.clone() })
             }
-            store.mark_open(&spec.job_id).await?;
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns an id that no job of the store has. Machines that share a store do not agree on ids.

@@ -1,6 +1,7 @@
 //! The messages that no worker or reducer of a target could read: lists them with the reasons, sends them to their queues
 //! again, or deletes them. While they are looked at, they are leased; those that stay are released.
 
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
@@ -10,7 +11,7 @@ use queue::{Delivery, Message, Queue, Receipt, Receive};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Role, Target};
+use crate::Target;
 
 /// The most messages that are read, to bound memory.
 const MESSAGES_MAX: usize = 1000;
@@ -20,6 +21,9 @@ const VISIBILITY: Duration = Duration::from_secs(30);
 /// One receive may miss messages of a service that spreads them over several machines.
 const RECEIVE_WAIT: Duration = Duration::from_secs(1);
 const CHARACTERS_MAX: usize = 100;
+/// The queues of a job.
+const TASKS: &str = "tasks";
+const RESULTS: &str = "results";
 
 /// The dead letters of a target.
 #[derive(Debug)]
@@ -35,7 +39,7 @@ pub struct DeadLetters {
 /// What to do with dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposal {
-    /// Send each to the queue it came from.
+    /// Send each to the queue of its job from which it came.
     Redrive,
     /// Delete each.
     Delete,
@@ -44,8 +48,9 @@ pub enum Disposal {
 impl Target {
     /// Reads the queue of dead letters, and changes nothing.
     pub async fn dead_letters(&self) -> Result<DeadLetters> {
-        let queue = self.open_queue(Role::DeadLetters).await?;
-        let (deliveries, failure) = receive(&*queue).await;
+        let queues = self.open_queues(false).await?;
+        let queue = &queues.dead_letters;
+        let (deliveries, failure) = receive(&**queue).await;
         let letters = deliveries.iter().map(|delivery| DeadLetter::of(&delivery.body)).collect();
         let released = queue.release(&receipts(&deliveries)).await.context("return the messages to the queue");
         let failure = match failure {
@@ -56,43 +61,51 @@ impl Target {
     }
 
     /// Sends dead letters to their queues again, or deletes them: those of a job, or all. Returns those that it did so
-    /// with, and the number of others. A redrive leaves messages that are not of Gristmill, or were cut.
+    /// with, and the number of others. A redrive leaves messages that are not of Gristmill, were cut, or whose job has no
+    /// queues, because it has ended or waits.
     pub async fn dispose_of_dead_letters(
         &self,
         disposal: Disposal,
         job: Option<&str>,
     ) -> Result<(Vec<DeadLetter>, usize)> {
-        let queue = self.open_queue(Role::DeadLetters).await?;
-        let (deliveries, failure) = receive(&*queue).await;
+        let queues = self.open_queues(false).await?;
+        let names = match disposal {
+            Disposal::Redrive => self.jobs(self.open_store().await?).queues().await?.into_iter().collect(),
+            Disposal::Delete => HashMap::new(),
+        };
+        let (deliveries, failure) = receive(&*queues.dead_letters).await;
         let (mut done, mut disposed, mut left) = (Vec::new(), Vec::new(), Vec::new());
-        let mut messages: [Vec<Message>; 2] = Default::default();
+        let mut again: BTreeMap<(String, &'static str), Vec<Message>> = BTreeMap::new();
         for delivery in deliveries {
             let letter = DeadLetter::of(&delivery.body);
             let is_wanted = job.is_none_or(|job| letter.job_id.as_deref() == Some(job));
-            let origin = origin(&delivery.body).filter(|_| disposal == Disposal::Redrive);
-            match origin {
+            let origin = origin(&delivery.body).filter(|origin| names.contains_key(&origin.job_id));
+            match (disposal, origin) {
                 _ if !is_wanted => left.push(delivery),
-                None if disposal == Disposal::Redrive => left.push(delivery),
-                origin => {
-                    if let Some((role, bodies)) = origin {
-                        let group = letter.job_id.clone().unwrap_or_default();
-                        let again = bodies.into_iter().map(|body| Message::new(body, &group));
-                        messages[usize::from(role == Role::Results)].extend(again);
-                    }
+                (Disposal::Redrive, None) => left.push(delivery),
+                (Disposal::Redrive, Some(Origin { job_id, queue, bodies })) => {
+                    let messages = bodies.into_iter().map(|body| Message::new(body, &job_id));
+                    again.entry((job_id.clone(), queue)).or_default().extend(messages);
+                    done.push(delivery.receipt.clone());
+                    disposed.push(letter);
+                }
+                (Disposal::Delete, _) => {
                     done.push(delivery.receipt.clone());
                     disposed.push(letter);
                 }
             }
         }
-        for (role, messages) in [Role::Tasks, Role::Results].into_iter().zip(messages) {
-            if !messages.is_empty() {
-                let sent = self.open_queue(role).await?.send(messages).await;
-                sent.with_context(|| format!("send them to the queue of {}", role.name()))?;
-            }
+        for ((job_id, queue), messages) in again {
+            let sending = async {
+                let of_job = queues.broker.open(&names[&job_id]).await?;
+                let queue = if queue == TASKS { of_job.tasks } else { of_job.results };
+                queue.send(messages).await
+            };
+            sending.await.with_context(|| format!("send them to the queue of {queue} of job {job_id}"))?;
         }
         // A message that is sent and not deleted is redriven twice, which does no harm.
-        queue.acknowledge(&done).await.context("delete them from the queue of dead letters")?;
-        queue.release(&receipts(&left)).await.context("return the other messages to the queue")?;
+        queues.dead_letters.acknowledge(&done).await.context("delete them from the queue of dead letters")?;
+        queues.dead_letters.release(&receipts(&left)).await.context("return the other messages to the queue")?;
         match failure {
             Some(error) => Err(Error::from(error).context("read the queue of dead letters to its end")),
             None => Ok((disposed, left.len())),
@@ -104,21 +117,29 @@ fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
     deliveries.iter().map(|delivery| delivery.receipt.clone()).collect()
 }
 
-/// Returns the queue from which a message came, and what it was there: the members of a bundle travel alone. `None`: it is
-/// no message of Gristmill, or its end is missing.
-fn origin(message: &Bytes) -> Option<(Role, Vec<Bytes>)> {
+/// From where a message came, and what it was there: the members of a bundle travel alone.
+#[derive(Debug, PartialEq, Eq)]
+struct Origin {
+    job_id: String,
+    queue: &'static str,
+    bodies: Vec<Bytes>,
+}
+
+/// Returns from where a message came. `None`: it is no message of Gristmill, or its end is missing.
+fn origin(message: &Bytes) -> Option<Origin> {
     if let Ok(letter) = serde_json::from_slice::<protocol::DeadLetter>(message) {
-        let role = [Role::Tasks, Role::Results].into_iter().find(|role| role.name() == letter.queue)?;
+        let queue = [TASKS, RESULTS].into_iter().find(|queue| *queue == letter.queue)?;
         let body = letter.body();
-        return (body.len() as u64 == letter.bytes).then(|| (role, vec![body.into()]));
+        let is_whole = body.len() as u64 == letter.bytes;
+        return is_whole.then(|| Origin { job_id: letter.job_id, queue, bodies: vec![body.into()] });
     }
     // The service moved it.
-    if let Some(members) = queue::members(message) {
-        return Some((Role::Tasks, members));
+    let bodies = queue::members(message).unwrap_or_else(|| vec![message.clone()]);
+    if let Ok(descriptor) = Descriptor::of_message(&bodies[0]) {
+        return Some(Origin { job_id: descriptor.job_id, queue: TASKS, bodies });
     }
-    let is_task = Descriptor::of_message(message).is_ok();
-    let role = if is_task { Some(Role::Tasks) } else { job_of_message(message).ok().map(|_| Role::Results) };
-    role.map(|role| (role, vec![message.clone()]))
+    let job_id = job_of_message(message).ok()?;
+    Some(Origin { job_id, queue: RESULTS, bodies })
 }
 
 /// Receives all messages up to the limit. Returns the error that stopped it early.
@@ -153,7 +174,7 @@ pub struct DeadLetter {
 /// The move of a message by a role that could not read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Moved {
-    /// The queue that held it.
+    /// The queue of its job that held it.
     pub queue: String,
     /// Name of the worker or reducer.
     pub node: String,
@@ -168,7 +189,7 @@ impl DeadLetter {
             let at = i64::try_from(letter.at).ok().and_then(chrono::DateTime::from_timestamp_millis);
             let at = at.map_or(String::new(), |at| at.format("%Y-%m-%d %H:%M:%S UTC").to_string());
             return Self {
-                job_id: job_of(&body),
+                job_id: Some(letter.job_id),
                 reason: letter.reason,
                 moved: Some(Moved { queue: letter.queue, node: letter.node, at }),
                 bytes: letter.bytes,
@@ -208,7 +229,7 @@ mod tests {
     fn letter_has_reason_and_job() {
         let body = format!(r#"{{"job_id":"{JOB}","mini_batch":0,"work":{{"kind":"video"}}}}"#);
         let message =
-            protocol::DeadLetter::message("unknown variant `video`", "node-1", "tasks", body.as_bytes(), 1000);
+            protocol::DeadLetter::message("unknown variant `video`", "node-1", JOB, "tasks", body.as_bytes(), 1000);
         let letter = DeadLetter::of(&message.into());
         assert_eq!(letter.job_id.as_deref(), Some(JOB));
         assert_eq!(letter.bytes, body.len() as u64);
@@ -220,17 +241,18 @@ mod tests {
     fn letter_goes_back_to_its_queue_if_it_is_whole() {
         let task = format!(r#"{{"job_id":"{JOB}","mini_batch":0,"work":{{"kind":"rank"}}}}"#);
         let moved = |queue: &str, bytes_max| {
-            origin(&protocol::DeadLetter::message("r", "n", queue, task.as_bytes(), bytes_max).into())
+            origin(&protocol::DeadLetter::message("r", "n", JOB, queue, task.as_bytes(), bytes_max).into())
         };
-        let body = || vec![Bytes::from(task.clone())];
-        assert_eq!(moved("tasks", 1000), Some((Role::Tasks, body())));
-        assert_eq!(moved("results", 1000), Some((Role::Results, body())));
-        assert_eq!(moved("tasks", 120), None, "it was cut");
+        let body = || Bytes::from(task.clone());
+        let of = |queue, bodies| Some(Origin { job_id: JOB.to_owned(), queue, bodies });
+        assert_eq!(moved("tasks", 1000), of(TASKS, vec![body()]));
+        assert_eq!(moved("results", 1000), of(RESULTS, vec![body()]));
+        assert_eq!(moved("tasks", 140), None, "it was cut");
         let bundle = format!("bundle 1 {0} {0}\ng{task}{task}", task.len());
-        assert_eq!(origin(&bundle.into()), Some((Role::Tasks, [body(), body()].concat())));
-        let redriven = |body: &[u8]| origin(&Bytes::copy_from_slice(body)).map(|(role, _)| role);
-        assert_eq!(redriven(task.as_bytes()), Some(Role::Tasks));
-        assert_eq!(redriven(&protocol::begin_message(JOB)), Some(Role::Results));
+        assert_eq!(origin(&bundle.into()), of(TASKS, vec![body(), body()]));
+        let redriven = |body: &[u8]| origin(&Bytes::copy_from_slice(body)).map(|origin| origin.queue);
+        assert_eq!(redriven(task.as_bytes()), Some(TASKS));
+        assert_eq!(redriven(&protocol::begin_message(JOB)), Some(RESULTS));
         assert_eq!(redriven(b"hello"), None);
     }
 

@@ -1,8 +1,9 @@
 //! Checks whether this machine, or a compute target, can run jobs.
 //!
-//! The checks touch nothing that belongs to a job: they write objects below `doctor/`, and send messages that name a job that
-//! does not exist, which every role drops. They receive a message only if they cannot receive one of a job instead.
+//! The checks touch nothing that belongs to a job: they write objects below `doctor/`, and create queues as of a job, send
+//! messages through them, and delete them again.
 
+mod leaks;
 mod machine;
 mod management;
 mod needs;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use protocol::JobSpec;
 use serde::Serialize;
 
-use crate::{QueueAddress, Remedy, Role, Target};
+use crate::{QueueAddress, Remedy, Target};
 use needs::Needs;
 
 /// The result of a check.
@@ -110,21 +111,48 @@ impl Target {
             Ok(address) => address,
             Err(error) => return report.failed_with("queues", &error),
         };
+        if matches!(address, QueueAddress::Sqs { .. }) {
+            sqs::judge_lease(&needs, report);
+        }
+        let management = match address {
+            QueueAddress::Rabbit { url, .. } => rabbit::connect(self, url, report).await,
+            _ => None,
+        };
+        let queues = match self.open_queues(create).await {
+            Ok(queues) => queues,
+            Err(error) => return report.failed_with("queues", &error),
+        };
+        traffic::check_target(&queues, report).await;
+        leaks::check(self, report).await;
+        let name = format!("doctor-{}.0", storage::random_name());
+        let of_job = match queues.broker.create(&name).await {
+            Ok(of_job) => of_job,
+            Err(error) => {
+                let message = format!("queues of jobs cannot be created, which reducers must be allowed to: {error:#}");
+                return report.failed(OF_JOBS, message);
+            }
+        };
+        let tasks = queues.broker.names_at_service(&name).tasks;
         match address {
-            QueueAddress::Sqs { prefix } => sqs::check(self, address, prefix, create, &needs, report).await,
-            QueueAddress::Rabbit { url, .. } => rabbit::check(self, address, url, create, &needs, report).await,
-            QueueAddress::Sqlite { .. } => {
-                for role in Role::ALL {
-                    let name = address.name(role);
-                    match self.open_queue(role).await {
-                        Ok(queue) => traffic::check(role, &name, &*queue, report).await,
-                        Err(error) => report.failed_with(format!("queue {name}"), &error),
-                    }
-                }
+            QueueAddress::Sqs { .. } => sqs::check(self, &tasks, address, &needs, report).await,
+            QueueAddress::Rabbit { .. } => rabbit::check(self, &tasks, address, management, &needs, report).await,
+            QueueAddress::Sqlite { .. } => {}
+        }
+        traffic::check("tasks of a job", &*of_job.tasks, report).await;
+        traffic::check("results of a job", &*of_job.results, report).await;
+        match queues.broker.delete(&name).await {
+            Ok(()) => report.ok(OF_JOBS, "created and deleted"),
+            Err(error) => {
+                let message = format!("{tasks} cannot be deleted, which reducers must be allowed to: {error:#}");
+                report.failed(OF_JOBS, message);
             }
         }
+        queues.close().await;
     }
 }
+
+/// What the checks of the right to create and delete queues are about.
+const OF_JOBS: &str = "queues of jobs";
 
 #[cfg(test)]
 impl Report {

@@ -32,15 +32,6 @@ fn gpu_key(spec: &JobSpec) -> Option<(&'static str, u32)> {
     }
 }
 
-/// Rejects a job of a target that asks for GPUs for each process, because workers divide GPUs without regard to it.
-pub(crate) fn check_gpu_key(spec: &JobSpec, target: &str) -> crate::Result<()> {
-    let Some((key, _)) = gpu_key(spec) else { return Ok(()) };
-    Err(Error::UnsuitableTarget(format!(
-        "{key} is not possible on target {target}: so far it works only on this machine, and the workers of a target give \
-         each process one GPU; remove the key, or run the job without a target"
-    )))
-}
-
 impl Engine {
     /// Returns a problem if this machine has too few GPUs for a single process of a job that asks for them.
     pub(crate) fn too_few_gpus(&self, parsed: &Parsed) -> Option<Problem> {

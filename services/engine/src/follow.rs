@@ -8,7 +8,7 @@ use storage::JobStore;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Events, Jobs, Notice, Pulse, Result};
+use crate::{Events, Jobs, Notice, OpenJobs, Pulse, Result};
 
 /// Between two looks at a job in a store, where every look has a price.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -44,6 +44,7 @@ pub async fn follow(
     let mut shown = None;
     let mut hinted = false;
     let mut pulse: Option<Pulse> = None;
+    let mut open = OpenJobs::default();
     let mut looked_at_progress: Option<Instant> = None;
     let job = jobs.known_job(job_id).await?;
     loop {
@@ -61,13 +62,10 @@ pub async fn follow(
                 if let Some(progress) = &progress {
                     pulse.get_or_insert_with(|| Pulse::new(progress)).look(progress);
                 }
-                let mut standing = jobs.waits(job_id, progress.as_ref(), pulse);
-                if is_due
-                    && standing.hint.is_some()
-                    && let Ok(turn) = jobs.turn(job_id, standing.clone()).await
-                {
-                    standing = turn;
+                if is_due && let Ok(jobs) = jobs.open_jobs().await {
+                    open = jobs;
                 }
+                let standing = jobs.waits(job_id, progress.as_ref(), pulse, open.scheduled(job_id));
                 let hint = standing.hint.filter(|_| began.elapsed() > HINT_AFTER);
                 match progress {
                     Some(progress) => {

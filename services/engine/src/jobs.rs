@@ -4,23 +4,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use protocol::{Counts, JobResult, JobSpec, JobState, Progress, is_job_id};
+use protocol::{Allocation, Counts, JobResult, JobSpec, JobState, Progress, WaitsFor, is_job_id};
 use reducer::Reducer;
 use storage::{JobStore, SeenWorker, TargetStore};
 
 use crate::{Error, Home, Matches, State, TargetRef, is_named, newest_first, started};
 
-/// The jobs that have not ended, by their ids.
+/// The jobs that have not ended, by their ids, with what the schedule of their target says of them.
 #[derive(Clone, Debug, Default)]
-pub struct OpenJobs(Arc<HashMap<String, OpenState>>);
+pub struct OpenJobs(Arc<HashMap<String, Option<Scheduled>>>);
 
-/// What the store says of an open job.
-#[derive(Clone, Debug, Default)]
-struct OpenState {
-    /// Whether it runs, or waits for its turn.
-    runs: bool,
-    /// Why the schedule of its target gives it no process, in a sentence.
-    waits_for: Option<String>,
+/// What the schedule of a target says of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scheduled {
+    /// Why it has no processes.
+    pub waits_for: Option<WaitsFor>,
+    /// The nodes on which it has some.
+    pub nodes: Vec<String>,
 }
 
 impl OpenJobs {
@@ -29,14 +29,9 @@ impl OpenJobs {
         self.0.contains_key(job_id)
     }
 
-    /// Whether a job does not run yet, or not any more.
-    pub(crate) fn waits(&self, job_id: &str) -> bool {
-        self.0.get(job_id).is_some_and(|open| !open.runs)
-    }
-
-    /// Returns why the schedule of its target gives a job no process, if it does not.
-    pub(crate) fn waits_for(&self, job_id: &str) -> Option<&str> {
-        self.0.get(job_id)?.waits_for.as_deref()
+    /// Returns what the schedule says of a job, if it lists the job.
+    pub(crate) fn scheduled(&self, job_id: &str) -> Option<&Scheduled> {
+        self.0.get(job_id)?.as_ref()
     }
 }
 
@@ -140,7 +135,7 @@ impl Jobs {
     pub async fn open_ids(&self) -> Result<Vec<String>> {
         let ids = match self {
             Self::Here(home) => home.open_jobs()?,
-            Self::There { store, .. } => store.open_jobs().await?,
+            Self::There { store, .. } => store.open_ids().await?,
         };
         Ok(newest_first(ids))
     }
@@ -277,6 +272,13 @@ impl Jobs {
         }
     }
 
+    /// Returns the jobs of a target that have queues, with the names of these.
+    pub async fn queues(&self) -> Result<Vec<(String, String)>> {
+        let Self::There { store, .. } = self else { return Ok(Vec::new()) };
+        let jobs = store.last_schedule().await?.unwrap_or_default().jobs;
+        Ok(jobs.into_iter().filter_map(|job| Some((job.job_id.clone(), job.queues()?))).collect())
+    }
+
     /// Returns the ids of the jobs that have not ended, for [`standing_among`](Self::standing_among).
     pub async fn open_jobs(&self) -> Result<OpenJobs> {
         Ok(match self {
@@ -284,14 +286,19 @@ impl Jobs {
             Self::Here(_) => OpenJobs::default(),
             Self::There { store, .. } => {
                 let schedule = store.last_schedule().await?.unwrap_or_default();
-                let mut waits_for: HashMap<String, String> = schedule
-                    .jobs
-                    .into_iter()
-                    .filter_map(|job| Some((job.job_id, job.waits_for?.to_string())))
-                    .collect();
-                let open = store.open_turns().await?.into_iter().map(|job| {
-                    let state = OpenState { runs: job.runs, waits_for: waits_for.remove(&job.job_id) };
-                    (job.job_id, state)
+                let jobs = schedule.jobs.into_iter().map(|job| {
+                    let scheduled = Scheduled { waits_for: job.waits_for, nodes: Vec::new() };
+                    (job.job_id, scheduled)
+                });
+                let mut scheduled: HashMap<String, Scheduled> = jobs.collect();
+                for Allocation { job_id, node, .. } in schedule.allocations {
+                    if let Some(job) = scheduled.get_mut(&job_id) {
+                        job.nodes.push(node);
+                    }
+                }
+                let open = store.open_ids().await?.into_iter().map(|job_id| {
+                    let scheduled = scheduled.remove(&job_id);
+                    (job_id, scheduled)
                 });
                 OpenJobs(Arc::new(open.collect()))
             }

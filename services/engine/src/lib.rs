@@ -93,7 +93,6 @@ mod status;
 mod steps;
 mod submit;
 pub mod targets;
-pub mod turns;
 mod unfinished;
 
 pub use again::can_run_alone;
@@ -125,12 +124,12 @@ pub use standing::{Hint, Lack, Pulse, Since, Standing};
 pub use state::{Selection, State};
 pub use status::{Look, Status, StatusDocument};
 pub use steps::{CheckedSteps, StepResult};
-pub use submit::{Published, Submission};
+pub use submit::{PlannedJob, Submission};
 pub use unfinished::Continuation;
 
 // What callers find in values of the engine: the objects of a job, and what its ledger says.
 pub use reducer::{FailureGroup, MiniBatchState, Tally};
-pub use storage::{Beat, Error as StoreError, JobStore, LogFile, Reuses, SeenWorker};
+pub use storage::{Error as StoreError, JobStore, LogFile, Reuses, SeenWorker};
 pub use tables::first_rows;
 
 /// Words that the log of a job and everything else that describes it share.
@@ -142,7 +141,7 @@ pub mod words {
 use home::{Lock, OutputLock, Removed};
 use index::Index;
 use job_id::{is_named, name_with, new_job_id, started};
-use targets::{QueueAddress, Queues, Role, Target, TargetRef};
+use targets::{QueueAddress, Queues, Target, TargetRef};
 use unfinished::Unfinished;
 
 /// Runs jobs on this machine and on compute targets.

@@ -112,7 +112,8 @@ impl Activity {
         let is_known = began_at.is_some() || progress.is_none_or(|progress| progress.nodes == 0);
         Self {
             turn: hint.and_then(|hint| match hint.lack {
-                Lack::Turn(reason) | Lack::Schedule(reason) | Lack::Node { detail: reason, .. } => Some(reason),
+                Lack::Schedule(waits_for) => Some(waits_for.to_string()),
+                Lack::Node { detail, .. } => Some(detail),
                 _ => None,
             }),
             waited_seconds: waited.filter(|_| is_known),
@@ -212,6 +213,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
 
 #[cfg(test)]
 mod tests {
+    use protocol::WaitsFor;
     use reducer::Reducer;
 
     use super::*;
@@ -248,11 +250,12 @@ mod tests {
             let hint = Hint { job_id: "job".into(), target, lack };
             Activity::of(None, None, State::Queued, Some(hint)).turn
         };
-        let reason = "owner ana has 1 of its 1 mini-batches in flight (quota of the target)".to_owned();
-        assert_eq!(turn(Lack::Turn(reason.clone())).as_ref(), Some(&reason));
+        let reason = "owner ana has 1 of 1 mini-batches in flight (quota of the target)".to_owned();
+        let waits_for = WaitsFor::InFlight { owner: "ana".to_owned(), limit: 1 };
+        assert_eq!(turn(Lack::Schedule(waits_for)).as_ref(), Some(&reason));
         let node = "here".to_owned();
         assert_eq!(turn(Lack::Node { node, seconds: 9, detail: reason.clone() }), Some(reason));
-        assert_eq!(turn(Lack::FirstWorker), None);
+        assert_eq!(turn(Lack::FirstReducer), None);
     }
 
     #[test]

@@ -36,11 +36,6 @@ impl MiniBatches {
         self.len
     }
 
-    /// Whether the set is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Returns the number of mini-batches before this one.
     pub fn before(&self, end: u64) -> u64 {
         let (last, end_word, bit) = place(end);
@@ -93,7 +88,6 @@ mod tests {
             let set: MiniBatches = added.iter().copied().collect();
             let model: BTreeSet<u64> = added.iter().copied().collect();
             prop_assert_eq!(set.len(), model.len() as u64);
-            prop_assert_eq!(set.is_empty(), model.is_empty());
             for number in added.iter().copied().chain([asked]) {
                 prop_assert_eq!(set.contains(number), model.contains(&number));
                 prop_assert_eq!(set.before(number), model.range(..number).count() as u64);

@@ -27,8 +27,8 @@ impl FoundJob {
 }
 
 impl Jobs {
-    /// Changes the priority of a job; `wanted`: its id, the beginning of its id, or its name. Workers take it over within
-    /// seconds.
+    /// Changes the priority of a job; `wanted`: its id, the beginning of its id, or its name. The next schedule
+    /// heeds it.
     pub async fn change_priority(&self, wanted: &str, priority: Priority) -> crate::Result<Reprioritised> {
         let job = self.find(wanted, For::Change).await?;
         let job_id = job.spec.job_id.clone();
@@ -40,9 +40,7 @@ impl Jobs {
         if before != priority {
             job.store.put_priority(priority).await?;
             // Reducers read the priority again once the marker of the job is new.
-            if let Some(state) = store.turn_state(&job_id).await? {
-                store.put_turn_state(&job_id, state).await?;
-            }
+            store.mark_open(&job_id).await?;
         }
         Ok(Reprioritised { job_id, before })
     }

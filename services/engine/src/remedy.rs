@@ -36,6 +36,8 @@ pub enum Remedy {
     Cancel,
     /// Create the missing queues of a target.
     CreateQueues(TargetRef),
+    /// Start a reducer of a target.
+    StartReducer(TargetRef),
     /// Name a compute target.
     NameTarget {
         /// There is no file of targets, so name that as well.

@@ -98,7 +98,7 @@ impl Engine {
         self.execute(execution, locks, stop, events).await
     }
 
-    /// Creates a replay of a job of a compute target, ready to be published, or of the last replay of that job, or
+    /// Creates a replay of a job of a compute target, or of the last replay of that job, or
     /// continues one that has not ended. The script is that of this machine, if its folder is here.
     pub async fn replay_on(
         &self,
@@ -136,8 +136,8 @@ impl Engine {
         }
         let schemas = job.store.schemas().await.context("read the plan")?;
         describe(&store, &spec, &schemas, &plan, Some(items)).await?;
-        jobs.open(&spec, &job.spec.job_id).await?;
-        self.retry_on(&spec.job_id, Republish::Unended, target, events).await
+        jobs.check_has_script(&spec, &job.spec.job_id).await?;
+        self.open_planned(store, spec, target_store, target, events).await
     }
 }
 

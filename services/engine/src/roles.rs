@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use job_file::Parsed;
 use protocol::JobState;
-use reducer::{Fleet, FleetOptions, Service, ServiceOptions};
+use reducer::{Fleet, FleetOptions};
 use storage::TargetStore;
 use telemetry::Health;
 use tokio::sync::Notify;
@@ -76,16 +76,16 @@ impl Engine {
             nodes.spawn(node.run(stop.subscribe()));
         }
         let submission = Arc::new(submission);
-        let publishing = submission.clone();
-        let mut publishing = AbortOnDropHandle::new(tokio::spawn(async move { publishing.publish().await }));
+        let planning = submission.clone();
+        let mut planning = AbortOnDropHandle::new(tokio::spawn(async move { planning.plan().await }));
 
         let mut following = pin!(follow(&jobs, &job_id, &ended, kill, events));
-        let (mut is_published, mut is_canceled) = (false, false);
+        let (mut is_planned, mut is_canceled) = (false, false);
         let followed = loop {
             tokio::select! {
                 followed = &mut following => break followed.map_err(anyhow::Error::from),
-                published = &mut publishing, if !is_published => match published.context("planning panicked")? {
-                    Ok(_) => is_published = true,
+                planned = &mut planning, if !is_planned => match planned.context("planning panicked")? {
+                    Ok(_) => is_planned = true,
                     Err(error) => break Err(error.into()),
                 },
                 () = cancel.cancelled(), if !is_canceled => {
@@ -103,7 +103,7 @@ impl Engine {
                 }
             }
         };
-        drop(publishing);
+        drop(planning);
         let completed = matches!(&followed, Ok(Followed::Ended(result)) if result.state == JobState::Completed);
         stop.raise(match (completed, kill.is_cancelled()) {
             (true, _) => Stop::Finish,
@@ -132,23 +132,12 @@ impl Engine {
         let ReducingOptions { idle_exit, health, ended } = options;
         let reducer = reducer::Options {
             writer: name.to_owned(),
-            tasks: Some(queues.tasks.clone()),
             crash: Arc::new(crate::crash::at),
             ..reducer::Options::shared()
         };
-        let (results, dead_letters) = (queues.results.clone(), queues.dead_letters.clone());
-        let (broker, turns) = (queues.broker.clone(), self.clone());
-        let queues = queues.clone();
-        async move {
-            if let Some(broker) = broker {
-                let options = FleetOptions { reducer, idle_exit, health, ended, ..FleetOptions::default() };
-                let publisher = Arc::new(Planned { results: results.clone() });
-                return Fleet { target, broker, control: results, dead_letters, publisher, options }.run(stop).await;
-            }
-            let _turns = turns.turns(target.clone(), &queues);
-            let options = ServiceOptions { reducer, idle_exit, health, ended, ..ServiceOptions::default() };
-            Service { target, results, dead_letters, options }.run(stop).await
-        }
+        let options = FleetOptions { reducer, idle_exit, health, ended, ..FleetOptions::default() };
+        let Queues { control, dead_letters, broker, .. } = queues.clone();
+        Fleet { target, broker, control, dead_letters, publisher: Arc::new(Planned), options }.run(stop)
     }
 
     /// Returns a worker of a target, with default options.
@@ -167,10 +156,8 @@ impl Engine {
         options.cache = folders.cache_limits(None, None);
         Ok(Node {
             target: store.clone(),
-            tasks: queues.tasks.clone(),
-            results: queues.results.clone(),
-            dead_letters: queues.dead_letters.clone(),
             broker: queues.broker.clone(),
+            dead_letters: queues.dead_letters.clone(),
             name,
             gpus: settings.gpus(),
             python: python.unwrap_or_else(|| "python3".into()),

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use protocol::{JobResult, Progress, Unfit, milliseconds_since_epoch};
-use storage::TurnState;
+use protocol::{JobResult, Progress, Waiting, WaitsFor, milliseconds_since_epoch};
 
+use crate::jobs::Scheduled;
 use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 
 /// A reducer writes the progress of each job every four seconds; after this silence it has ended.
@@ -42,8 +42,10 @@ pub enum Lack {
     FirstReducer,
     /// A reducer has been silent. Results wait in the queue.
     Reducer(Since),
-    /// No worker has started.
-    FirstWorker,
+    /// The schedule of the target gives it no process, for this reason.
+    Schedule(WaitsFor),
+    /// The schedule gives it processes on these nodes, which have not begun yet.
+    Start(Vec<String>),
     /// No process works on it, and a node has it.
     Node {
         /// The node.
@@ -60,12 +62,6 @@ pub enum Lack {
         /// Whether all mini-batches are published.
         planned: bool,
     },
-    /// The quotas of the target do not let it run yet, for this reason.
-    Turn(String),
-    /// The schedule of the target gives it no process, for this reason.
-    Schedule(String),
-    /// No worker works on it, and those that run do not have what it requires.
-    FittingWorker(Unfit),
     /// The process that runs the local job has been silent: it is stopped, or its disk does not answer.
     Progress(Since),
     /// The process that ran the local job has ended.
@@ -142,7 +138,7 @@ impl Jobs {
         let interrupted = |lack| Standing { state: State::Interrupted, hint: Some(self.hint(id, lack)) };
         match (&job.result, self) {
             (Some(result), _) => Ok(ended(result)),
-            (None, Self::Here(home)) if home.is_running(id)? => Ok(self.waits(id, progress, pulse)),
+            (None, Self::Here(home)) if home.is_running(id)? => Ok(self.waits(id, progress, pulse, None)),
             (None, Self::Here(_)) => Ok(interrupted(Lack::Process)),
             (None, Self::There { .. }) => {
                 if !open.contains(id) {
@@ -155,41 +151,23 @@ impl Jobs {
                 if job.store.cancel_requested().await?.is_some() {
                     return Ok(Standing { state: State::Canceling, hint: self.lacks_reducer(id, progress, pulse) });
                 }
-                let standing = self.waits(id, progress, pulse);
-                if let Some(reason) = open.waits_for(id).filter(|_| !lacks_someone_to_ask(&standing, progress)) {
-                    let state = match progress {
-                        Some(progress) if progress.nodes > 0 => State::Waiting,
-                        _ => State::Queued,
-                    };
-                    return Ok(Standing { state, hint: Some(self.hint(id, Lack::Schedule(reason.to_owned()))) });
-                }
-                if open.waits(id) { self.turn(id, standing).await } else { Ok(standing) }
+                Ok(self.waits(id, progress, pulse, open.scheduled(id)))
             }
-        }
-    }
-
-    /// Returns the state of an open job of a target that may wait for its turn, given what it waits for otherwise.
-    pub(crate) async fn turn(&self, job_id: &str, standing: Standing) -> Result<Standing> {
-        let lack = standing.hint.as_ref().map(|hint| &hint.lack);
-        match self {
-            // Without a reducer, no turn comes.
-            Self::There { store, .. } if !matches!(lack, Some(Lack::FirstReducer | Lack::Reducer(_))) => {
-                if store.turn_state(job_id).await? != Some(TurnState::Waits) {
-                    return Ok(standing);
-                }
-                let reason = store.job(job_id).wait_reason().await?.unwrap_or_else(|| "it has just come".to_owned());
-                Ok(Standing { state: State::Queued, hint: Some(self.hint(job_id, Lack::Turn(reason))) })
-            }
-            _ => Ok(standing),
         }
     }
 
     /// Returns what an open job waits for, without a request to the store.
-    pub fn waits(&self, job_id: &str, progress: Option<&Progress>, pulse: Option<Pulse>) -> Standing {
+    pub(crate) fn waits(
+        &self,
+        job_id: &str,
+        progress: Option<&Progress>,
+        pulse: Option<Pulse>,
+        scheduled: Option<&Scheduled>,
+    ) -> Standing {
         let seen = seen(progress, pulse);
         let (state, lack) = match self {
             Self::Here(_) => here(seen),
-            Self::There { .. } => there(seen),
+            Self::There { .. } => there(seen, scheduled),
         };
         Standing { state, hint: lack.map(|lack| self.hint(job_id, lack)) }
     }
@@ -221,13 +199,6 @@ impl Jobs {
     }
 }
 
-/// Whether no reducer is there that would give the job processes. One that has not begun with the job, which waits, is no sign
-/// of that.
-fn lacks_someone_to_ask(standing: &Standing, progress: Option<&Progress>) -> bool {
-    let lack = standing.hint.as_ref().map(|hint| &hint.lack);
-    progress.is_some() && matches!(lack, Some(Lack::Reducer(_)))
-}
-
 /// Progress, and its age.
 type Seen<'a> = Option<(&'a Progress, Duration)>;
 
@@ -240,28 +211,43 @@ fn ended(result: &JobResult) -> Standing {
 }
 
 /// Returns what an open job of a compute target waits for.
-fn there(seen: Seen<'_>) -> (State, Option<Lack>) {
-    let lack = lacks_reducer(seen);
-    let Some((progress, age)) = seen else { return (State::Queued, lack) };
+fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>) {
+    let waits_for = scheduled.and_then(|scheduled| scheduled.waits_for.clone());
+    let Some((progress, age)) = seen else {
+        // A reducer writes the schedule before the first progress of a job.
+        let lack = match (waits_for, scheduled) {
+            (Some(waits_for), _) => Lack::Schedule(waits_for),
+            (None, Some(scheduled)) => Lack::Start(scheduled.nodes.clone()),
+            (None, None) => Lack::FirstReducer,
+        };
+        return (State::Queued, Some(lack));
+    };
+    let has_started = progress.nodes > 0;
+    let waits = if has_started { State::Waiting } else { State::Queued };
+    if let Some(lack) = lacks_reducer(seen) {
+        return (waits, Some(lack));
+    }
+    if progress.step.is_some() {
+        return (State::Running, None);
+    }
     // The reducer has written both times.
     let since = |at: u64| Since { at, age: age + Duration::from_millis(progress.at.saturating_sub(at)) };
-    let has_started = progress.nodes > 0;
-    let (state, lack) = match progress.silent_since {
-        _ if lack.is_some() => (if has_started { State::Waiting } else { State::Queued }, lack),
-        _ if progress.step.is_some() => (State::Running, None),
-        _ if !has_started => (State::Queued, Some(Lack::FirstWorker)),
-        Some(at) => (State::Waiting, Some(Lack::Worker { since: since(at), planned: progress.planned })),
-        None => (State::Running, None),
+    let silent = progress.silent_since.map(|at| Lack::Worker { since: since(at), planned: progress.planned });
+    match waits_for {
+        Some(WaitsFor::Worker) if has_started && silent.is_some() => return (waits, silent),
+        Some(waits_for) => return (waits, Some(Lack::Schedule(waits_for))),
+        None => {}
+    }
+    let on_node = || {
+        let of_nodes = |waiting: &&Waiting| waiting.process.is_empty() && !waiting.detail.is_empty();
+        let Waiting { node, seconds, detail, .. } = progress.waiting.iter().find(of_nodes)?.clone();
+        Some(Lack::Node { node, seconds, detail })
     };
-    let is_for_worker = matches!(lack, Some(Lack::FirstWorker | Lack::Worker { .. }));
-    let unfit = progress.unfit.clone().filter(|_| is_for_worker);
-    let waits = progress.waiting.iter().find(|waiting| waiting.process.is_empty() && !waiting.detail.is_empty());
-    let on_node = waits.filter(|_| is_for_worker).map(|waiting| Lack::Node {
-        node: waiting.node.clone(),
-        seconds: waiting.seconds,
-        detail: waiting.detail.clone(),
-    });
-    (state, unfit.map(Lack::FittingWorker).or(on_node).or(lack))
+    match (has_started, silent) {
+        (false, _) => (waits, on_node().or_else(|| Some(Lack::Start(scheduled?.nodes.clone())))),
+        (true, Some(silent)) => (waits, Some(on_node().unwrap_or(silent))),
+        (true, None) => (State::Running, None),
+    }
 }
 
 fn lacks_reducer(seen: Seen<'_>) -> Option<Lack> {
@@ -281,7 +267,7 @@ fn here(seen: Seen<'_>) -> (State, Option<Lack>) {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Counts, Requirements, SlotPhase, Waiting};
+    use protocol::{Counts, SlotPhase};
     use reducer::Reducer;
 
     use super::*;
@@ -292,7 +278,15 @@ mod tests {
     }
 
     fn waits(progress: &Progress, seconds: u64) -> (State, Option<Lack>) {
-        there(Some((progress, Duration::from_secs(seconds))))
+        waits_by(progress, seconds, None)
+    }
+
+    fn waits_by(progress: &Progress, seconds: u64, scheduled: Option<&Scheduled>) -> (State, Option<Lack>) {
+        there(Some((progress, Duration::from_secs(seconds))), scheduled)
+    }
+
+    fn without_processes(waits_for: WaitsFor) -> Scheduled {
+        Scheduled { waits_for: Some(waits_for), nodes: Vec::new() }
     }
 
     #[test]
@@ -308,21 +302,36 @@ mod tests {
         assert_eq!(waits_for(&silent), (since, 25, true));
         assert_eq!(waits_for(&Progress { planned: false, ..silent }), (since, 25, false));
         let new = Progress { nodes: 0, ..progress() };
-        assert_eq!(waits(&new, 3), (State::Queued, Some(Lack::FirstWorker)));
+        assert_eq!(waits(&new, 3), (State::Queued, None));
         assert_eq!(waits(&progress(), 3), (State::Running, None));
     }
 
     #[test]
-    fn job_that_no_worker_takes_says_why() {
-        let requires = Requirements { gpus: 1, ..Requirements::default() };
-        let unfit = Unfit { requires, nodes: 1, nearest: "a".into(), lacks: "it has no GPU".into() };
-        let lacks = Some(Lack::FittingWorker(unfit.clone()));
-        let new = Progress { nodes: 0, unfit: Some(unfit), ..progress() };
-        assert_eq!(waits(&new, 3), (State::Queued, lacks.clone()));
-        let left = Progress { nodes: 1, silent_since: Some(0), ..new.clone() };
-        assert_eq!(waits(&left, 3), (State::Waiting, lacks));
-        assert_eq!(waits(&Progress { nodes: 1, ..new.clone() }, 3), (State::Running, None), "a worker has come");
-        assert!(matches!(waits(&new, 12).1, Some(Lack::Reducer(_))), "an old list may be wrong");
+    fn job_without_processes_says_why_the_schedule_gives_it_none() {
+        let ahead = without_processes(WaitsFor::OtherJobs { ahead: 2 });
+        let lack = Some(Lack::Schedule(WaitsFor::OtherJobs { ahead: 2 }));
+        assert_eq!(
+            there(None, Some(&ahead)),
+            (State::Queued, lack.clone()),
+            "it has no progress before it is admitted"
+        );
+        assert_eq!(waits_by(&progress(), 3, Some(&ahead)), (State::Waiting, lack.clone()));
+        let new = Progress { nodes: 0, ..progress() };
+        assert_eq!(waits_by(&new, 3, Some(&ahead)), (State::Queued, lack));
+        assert!(matches!(waits_by(&new, 12, Some(&ahead)).1, Some(Lack::Reducer(_))), "an old schedule may be wrong");
+        let none = without_processes(WaitsFor::Worker);
+        let silent = Progress { silent_since: Some(0), ..progress() };
+        assert_eq!(waits_by(&new, 3, Some(&none)), (State::Queued, Some(Lack::Schedule(WaitsFor::Worker))));
+        assert!(matches!(waits_by(&silent, 3, Some(&none)), (State::Waiting, Some(Lack::Worker { .. }))));
+    }
+
+    #[test]
+    fn job_with_processes_that_have_not_begun_names_their_nodes() {
+        let given = Scheduled { waits_for: None, nodes: vec!["a".to_owned()] };
+        let start = (State::Queued, Some(Lack::Start(given.nodes.clone())));
+        assert_eq!(there(None, Some(&given)), start);
+        assert_eq!(waits_by(&Progress { nodes: 0, ..progress() }, 3, Some(&given)), start);
+        assert_eq!(waits_by(&progress(), 3, Some(&given)), (State::Running, None));
     }
 
     #[test]
@@ -353,7 +362,7 @@ mod tests {
             assert_eq!((lacks_reducer(9), lacks_reducer(12)), (false, true), "{progress:?}");
         }
         assert_eq!(waits(&progress(), 12).0, State::Waiting);
-        assert_eq!(there(None), (State::Queued, Some(Lack::FirstReducer)));
+        assert_eq!(there(None, None), (State::Queued, Some(Lack::FirstReducer)));
     }
 
     #[test]
@@ -382,7 +391,7 @@ mod tests {
         let hour = 3_600_000;
         for at in [milliseconds_since_epoch() - hour, milliseconds_since_epoch() + hour] {
             let written = |seconds| Progress { at, age: Some(Duration::from_secs(seconds)), ..progress() };
-            let lack = |progress: &Progress| there(seen(Some(progress), None)).1;
+            let lack = |progress: &Progress| there(seen(Some(progress), None), None).1;
             assert_eq!(lack(&written(3)), None, "it has just been written");
             let silent = written(20);
             assert!(matches!(lack(&silent), Some(Lack::Reducer(since)) if since.age.as_secs() == 20), "{silent:?}");

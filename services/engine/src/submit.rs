@@ -1,7 +1,8 @@
 //! Submits a job to a compute target, or continues it there.
 //!
 //! The order matters: upload snapshots and inputs, describe the job, mark it as open, tell the caller its id, and only then
-//! publish. A retry continues after an interruption at any of these steps once the job is described.
+//! plan. A retry continues after an interruption at any of these steps once the job is described. Reducers publish the plan,
+//! chunk by chunk, once the schedule has admitted the job.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
 use protocol::{
-    Durability, Environment, ItemPath, JobSpec, LABEL_LENGTH_MAX, ResultEvent, Snapshot, begin_message, encode_record,
+    Contender, Durability, Environment, Full, ItemPath, JobSpec, LABEL_LENGTH_MAX, Snapshot, WaitsFor, WhenFull,
     is_label,
 };
 use queue::{Message, Queue};
@@ -18,13 +19,12 @@ use storage::{JobStore, PlanComplete, Source, TargetStore};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::execute::make_output_folder;
-use crate::fit::{check_gpu_key, warn_of_unfit_workers};
+use crate::fit::warn_of_unfit_workers;
 use crate::functions;
 use crate::own_paths::{own_paths, set_aside};
-use crate::turns::{self, Admission};
 use crate::{
     Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target,
-    Unfinished, new_job_id, reuse,
+    new_job_id, reuse,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -32,8 +32,8 @@ const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// The number of times that snapshots are sent which a concurrent clean-up of the target removes.
 const SENDS_MAX: usize = 3;
 const PATHS_NAMED_MAX: usize = 3;
-/// From one sign of life of a process that publishes to the next.
-pub(crate) const PUBLISHING_EVERY: Duration = Duration::from_secs(4);
+/// From one sign of life of a process that plans or publishes to the next.
+pub(crate) const SIGN_EVERY: Duration = Duration::from_secs(4);
 
 /// A job that is described in the store of its target and not yet published.
 #[derive(Debug)]
@@ -47,15 +47,15 @@ pub struct Submission {
     /// The queues of the target.
     pub queues: Queues,
     pub(crate) target: Target,
-    pub(crate) admission: Admission,
-    pub(crate) unfinished: Unfinished,
+    /// The limit of jobs at a time for which it waits, as far as the last schedule tells.
+    pub(crate) full: Option<Full>,
     pub(crate) listings: Inputs,
 }
 
-/// The effect of publishing.
+/// The effect of planning.
 #[derive(Debug)]
-pub enum Published {
-    /// Every mini-batch that needs a message has one.
+pub enum PlannedJob {
+    /// The plan is complete.
     All(PlanComplete),
     /// The job cannot be planned, for this cause; the reducers have been told.
     Never(String),
@@ -63,8 +63,8 @@ pub enum Published {
 
 impl Engine {
     /// Checks the job against the limits of the target, uploads its snapshots, and describes it in the store of the
-    /// target. `create_queues`: creates missing SQS queues. `refuses_when_full`: rejects a job that would have to wait for
-    /// its turn with [`Busy::Full`], as quotas may say of all jobs.
+    /// target. `create_queues`: creates missing SQS queues. `refuses_when_full`: rejects a job that would have to wait
+    /// for a quota with [`Busy::Full`], as quotas may say of all jobs.
     pub async fn submit(
         &self,
         parsed: Parsed,
@@ -76,15 +76,16 @@ impl Engine {
         let queues = target.open_queues(create_queues).await?;
         let mut spec = parsed.spec;
         check_durability(&spec, target)?;
-        check_gpu_key(&spec, &target.name)?;
-        check_lease(&spec, &*queues.tasks)?;
+        // The queues of jobs have the limits of those of their target.
+        check_lease(&spec, &*queues.control)?;
         if spec.owner.is_empty() {
             spec.owner = owner(self.settings().user.as_deref());
         }
         let address = target.queue()?;
         let store = target.open_store().await?;
         store.create().context("create the store of the target")?;
-        if let Some(full) = turns::refused(&store, &spec, refuses_when_full).await? {
+        let (full, when_full) = full(&store, &spec).await?;
+        if let Some(full) = full.clone().filter(|_| refuses_when_full || when_full == WhenFull::Refuse) {
             return Err(Busy::Full { target: target.reference(), full }.into());
         }
         spec.job_id = loop {
@@ -122,17 +123,9 @@ impl Engine {
             job.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
             // A clean-up keeps the snapshots of this job from now on, and may have removed them a moment ago.
             if store.has_snapshots(&spec).await? {
-                let admission = enter(&spec, &store, target, turns::enter(&store, &spec)).await?;
-                return Ok(Submission {
-                    admission,
-                    store,
-                    job,
-                    spec,
-                    queues,
-                    target: target.clone(),
-                    unfinished: Unfinished::all(),
-                    listings: parsed.listings,
-                });
+                enter(&spec, &store, target).await?;
+                let (target, listings) = (target.clone(), parsed.listings);
+                return Ok(Submission { store, job, spec, queues, target, full, listings });
             }
         }
         let job_id = spec.job_id;
@@ -153,64 +146,44 @@ impl Submission {
         self.target.jobs(self.store.clone())
     }
 
-    /// Plans and publishes; a job that waits for its turn is only planned. After an error the job is open, and at most
-    /// partly published.
-    pub async fn publish(&self) -> crate::Result<Published> {
-        let Self { job, spec, queues, .. } = self;
-        let address = self.target.queue()?.place();
-        let _publishing = AbortOnDropHandle::new(tokio::spawn(show_life(job.clone(), address)));
-        let (tasks, results) = (queues.tasks.clone(), queues.results.clone());
-        let partitioner = Partitioner::new(spec.clone(), job.clone(), tasks, results.clone());
-        let partitioner = partitioner.with_inputs(self.listings.clone());
-        let are_shared = queues.broker.is_none();
-        let pending = |mini_batch| match self.admission {
-            Admission::Runs => self.unfinished.pending(mini_batch),
-            Admission::Waits(_) => None,
-        };
-        let planned = match are_shared {
-            true => partitioner.resume(pending, |_| ()).await,
-            false => {
-                self.tell_news(&*results).await;
-                let planned = partitioner.plan_only().await;
-                self.tell_news(&*results).await;
-                planned
-            }
-        };
+    /// Plans the job, while reducers publish what is planned. After an error the job is open, and at most partly planned.
+    pub async fn plan(&self) -> crate::Result<PlannedJob> {
+        let Self { job, spec, .. } = self;
+        let signing = job.clone();
+        let _planning = show_life(move |sign| {
+            let job = signing.clone();
+            async move { job.put_planning(sign).await }
+        });
+        let partitioner = Partitioner::planning(spec.clone(), job.clone()).with_inputs(self.listings.clone());
+        self.tell_news().await;
+        let planned = partitioner.plan_only().await;
+        self.tell_news().await;
         let error = match planned {
-            Ok(complete) => return Ok(Published::All(complete)),
+            Ok(complete) => return Ok(PlannedJob::All(complete)),
             Err(error) => error,
         };
         let Some(cause) = error.downcast_ref::<partitioner::Error>().map(|error| format!("{error:#}")) else {
-            let problem = format!("job {} is not published", spec.job_id);
+            let problem = format!("job {} is not planned", spec.job_id);
             return Err(Fixable::caused(problem, self.remedy(), error).into());
         };
-        let telling = async {
-            match are_shared {
-                true => {
-                    let mut body = begin_message(&spec.job_id);
-                    encode_record(&ResultEvent::PlanFailed { cause: cause.clone() }, b"", &mut body);
-                    anyhow::Ok(results.send(vec![Message::new(body, &spec.job_id)]).await?)
-                }
-                false => Ok(job.put_plan_failure(&cause).await?),
-            }
-        };
-        telling.await.context("tell the reducers that the job cannot be planned")?;
-        Ok(Published::Never(cause))
+        job.put_plan_failure(&cause).await.context("tell the reducers that the job cannot be planned")?;
+        Ok(PlannedJob::Never(cause))
     }
 
     /// Makes a reducer look at the job at once. Reducers that do not hear of it find it within a second.
-    async fn tell_news(&self, control: &dyn Queue) {
+    async fn tell_news(&self) {
         let news = Message::new(self.spec.job_id.clone().into_bytes(), &self.spec.job_id);
-        if let Err(error) = control.send(vec![news]).await {
+        if let Err(error) = self.queues.control.send(vec![news]).await {
             tracing::debug!("cannot tell the reducers about the job: {error:#}");
         }
     }
 
-    /// Says so if the job waits for its turn, or if none of the workers that run now takes it.
+    /// Says so if the job waits because of a quota, or if none of the workers that run now takes it.
     pub async fn warn(&self, events: &Events) {
-        if let Admission::Waits(full) = &self.admission {
+        if let Some(full) = self.full.clone() {
             let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
-            events.notice(Notice::Waiting(Hint { job_id, target, lack: Lack::Turn(full.to_string()) }));
+            let lack = Lack::Schedule(WaitsFor::Quota(full));
+            events.notice(Notice::Waiting(Hint { job_id, target, lack }));
         }
         warn_of_unfit_workers(&self.spec, &self.store, self.target.reference(), events).await;
     }
@@ -228,24 +201,31 @@ pub(crate) async fn check_writers(spec: &JobSpec, store: &TargetStore, target: &
     Err(Busy::SameOutput { job_id: Some(other), output, target }.into())
 }
 
-/// Opens a job with `opening`, as one that writes its output; on a target with a schedule, which admits it, without. If
-/// another job opens at the same time and writes the same output, this job is canceled.
-pub(crate) async fn enter(
-    spec: &JobSpec,
-    store: &TargetStore,
-    target: &Target,
-    opening: impl Future<Output = Result<Admission>>,
-) -> crate::Result<Admission> {
+/// Opens a job, as one that writes its output. If another job opens at the same time and writes the same output, this job is
+/// canceled.
+pub(crate) async fn enter(spec: &JobSpec, store: &TargetStore, target: &Target) -> crate::Result<()> {
     store.put_writer(spec).await?;
-    let admission = match target.has_schedule {
-        true => store.mark_open(&spec.job_id).await.map(|()| Admission::Runs)?,
-        false => opening.await?,
-    };
+    store.mark_open(&spec.job_id).await?;
     let checked = check_writers(spec, store, target).await;
     if let Err(error) = &checked {
         store.job(&spec.job_id).request_cancel(&error.to_string()).await?;
     }
-    checked.map(|()| admission)
+    checked
+}
+
+/// Returns the limit of jobs at a time for which a new job has to wait, as far as the last schedule tells, and what quotas say
+/// of such jobs.
+async fn full(store: &TargetStore, spec: &JobSpec) -> crate::Result<(Option<Full>, WhenFull)> {
+    let Some(quotas) = store.quotas().await? else { return Ok((None, WhenFull::Wait)) };
+    let jobs = store.last_schedule().await?.unwrap_or_default().jobs;
+    let (running, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.admitted_in.is_some());
+    let running: Vec<String> = running.into_iter().map(|job| job.owner).collect();
+    let (job_id, owner, priority) = (String::new(), spec.owner.clone(), spec.priority);
+    let new = Contender { job_id, owner, priority, since: i64::MAX };
+    let earlier = waiting.into_iter().map(|job| Contender { job_id: job.job_id, owner: job.owner, ..new.clone() });
+    let turns = quotas.turns(&running, earlier.chain([new.clone()]).collect());
+    let full = turns.into_iter().find(|(job, _)| job.job_id.is_empty()).and_then(|(_, full)| full);
+    Ok((full, quotas.when_full))
 }
 
 /// Returns the owner of a job that names none.
@@ -361,15 +341,18 @@ async fn send_from(
     Ok(())
 }
 
-/// Shows other processes that this one publishes a job, and where.
-pub(crate) async fn show_life(job: JobStore, queue: String) {
-    loop {
-        let sign = format!("{} {queue}", storage::random_name());
-        if let Err(error) = job.put_publishing(sign).await {
-            tracing::warn!("cannot record that this process publishes the job: {error:#}");
+/// Shows other processes that this one plans or publishes a job, until the handle is dropped. `put` writes a sign.
+pub(crate) fn show_life<F: Future<Output = storage::Result<()>> + Send>(
+    put: impl Fn(String) -> F + Send + 'static,
+) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            if let Err(error) = put(storage::random_name()).await {
+                tracing::warn!("cannot record that this process plans or publishes the job: {error:#}");
+            }
+            tokio::time::sleep(SIGN_EVERY).await;
         }
-        tokio::time::sleep(PUBLISHING_EVERY).await;
-    }
+    }))
 }
 
 async fn send(

@@ -1,4 +1,4 @@
-//! Compute targets: three queues and a store with a name, from `gristmill.toml` or from addresses that the caller gives.
+//! Compute targets: queues and a store with a name, from `gristmill.toml` or from addresses that the caller gives.
 //! `TARGETS.md` is the reference for users.
 //!
 //! Connections open when they are first needed, so requests that only need the store never connect to a queue.
@@ -20,8 +20,8 @@ use job_file::{nearest, not_kept};
 use protocol::ItemPath;
 use storage::TargetStore;
 
-pub use address::{QueueAddress, Role};
-pub use open::Queues;
+pub use address::QueueAddress;
+pub use open::{QueueDepth, Queues};
 
 use crate::{Error, Fixable, Jobs, Remedy, Settings};
 pub use file::TargetsFile;
@@ -30,9 +30,6 @@ pub use file::TargetsFile;
 pub const LOCAL: &str = "local";
 /// The name of a target that consists of addresses only.
 const NO_NAME: &str = "(no name)";
-
-/// The variable of all roles and commands of a target whose jobs have queues of their own, until all targets are such.
-const SCHEDULE: &str = "GRISTMILL_SCHEDULE";
 
 /// How a caller chooses a target; by default, this machine.
 #[derive(Clone, Debug, Default)]
@@ -71,8 +68,6 @@ pub struct Target {
     pub pass_environment: Vec<String>,
     /// Environment variables from which the address of the broker is made, which scripts never get.
     pub secret_variables: Vec<String>,
-    /// Whether each job has queues of its own, and a schedule says which node works on it.
-    pub has_schedule: bool,
 }
 
 impl fmt::Debug for Target {
@@ -131,7 +126,6 @@ impl TargetChoice {
         if let Some(store) = store {
             target.store = Some(store_url(store, folder));
         }
-        target.has_schedule = variable(SCHEDULE).is_some();
         if let Some(what) = target.store.as_deref().and_then(not_kept) {
             return Err(Error::UnsuitableTarget(format!(
                 "target {}: its store is {what}, which every message about the store would show; put credentials where \
@@ -210,7 +204,6 @@ fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
         lease: entry.lease_seconds.map(Duration::from_secs),
         pass_environment: entry.pass_environment.clone(),
         secret_variables: entry.secret_variables.clone(),
-        has_schedule: false,
     })
 }
 

@@ -19,46 +19,18 @@ pub struct Unfinished {
     retrying: usize,
     /// Mini-batches of the whole job; `None`: not all are known.
     planned: Option<u64>,
-    /// Which of them; `None`: all.
-    needed: Option<Needed>,
-}
-
-/// Mini-batches that need a message.
-#[derive(Debug, Default)]
-pub struct Needed {
-    /// This one and all later ones
-    pub from: u64,
-    /// except for these,
-    pub except: MiniBatches,
-    /// and these.
-    pub others: MiniBatches,
 }
 
 impl Unfinished {
     /// Returns everything, for a new job.
     pub fn all() -> Self {
         let (ended, spent) = (MiniBatches::default(), BTreeMap::new());
-        Self { ended, spent, interrupted: 0, retrying: 0, planned: None, needed: None }
-    }
-
-    /// Returns nothing, for a job without mini-batches that need a message.
-    pub fn none() -> Self {
-        Self { needed: Some(Needed { from: u64::MAX, ..Needed::default() }), ..Self::all() }
-    }
-
-    /// Leaves out all others, which are in flight.
-    pub fn publish_only(&mut self, needed: Needed) {
-        self.needed = Some(needed);
+        Self { ended, spent, interrupted: 0, retrying: 0, planned: None }
     }
 
     /// Sets the number of all mini-batches, which the reducer may not know yet.
     pub fn expect(&mut self, mini_batches: u64) {
         self.planned.get_or_insert(mini_batches);
-    }
-
-    /// Returns the mini-batches that have not ended, as far as they are known.
-    pub fn unended(&self) -> impl Iterator<Item = u64> {
-        (0..self.planned.unwrap_or(0)).filter(|mini_batch| !self.ended.contains(*mini_batch))
     }
 
     /// Returns the number of mini-batches that have not ended, if it is known.
@@ -101,12 +73,6 @@ impl Unfinished {
 
     /// Returns what a mini-batch has used; `None`: it needs no message.
     pub fn pending(&self, mini_batch: u64) -> Option<Pending> {
-        if let Some(Needed { from, except, others }) = &self.needed
-            && !others.contains(mini_batch)
-            && (mini_batch < *from || except.contains(mini_batch))
-        {
-            return None;
-        }
         let needs_message = !self.ended.contains(mini_batch);
         needs_message.then(|| self.spent.get(&mini_batch).copied().unwrap_or_default())
     }
@@ -204,7 +170,6 @@ mod tests {
             attempts in attempts(),
             planned in any::<bool>(),
             interrupted in proptest::collection::hash_map(0..MINI_BATCHES, 1u32..4, 0..10),
-            needed in proptest::option::of((0..MINI_BATCHES, 0..MINI_BATCHES, 0..MINI_BATCHES)),
         ) {
             let tally = tally(&attempts, planned);
             let mut unfinished = Unfinished::new(&tally, interrupted.clone());
@@ -231,16 +196,8 @@ mod tests {
             prop_assert_eq!(told.interrupted, all.clone().filter(is_interrupted).count() as u64);
             prop_assert_eq!(told.interrupted + told.retrying, all.clone().filter(has_used).count() as u64);
             unfinished.expect(MINI_BATCHES);
-            let unended: Vec<u64> = (0..MINI_BATCHES).filter(|one| !has_ended(*one)).collect();
-            prop_assert_eq!(unfinished.count(), Some(unended.len() as u64));
-            prop_assert_eq!(unfinished.unended().collect::<Vec<_>>(), unended);
-            let Some((from, except, other)) = needed else { return Ok(()) };
-            let only = Needed { from, except: [except].into_iter().collect(), others: [other].into_iter().collect() };
-            unfinished.publish_only(only);
-            for one in all {
-                let is_needed = one == other || one >= from && one != except;
-                prop_assert_eq!(unfinished.pending(one), model(one).filter(|_| is_needed), "mini-batch {}", one);
-            }
+            let unended = (0..MINI_BATCHES).filter(|one| !has_ended(*one)).count();
+            prop_assert_eq!(unfinished.count(), Some(unended as u64));
         }
     }
 }

@@ -23,7 +23,7 @@ use protocol::{
     Descriptor, JobSpec, PlanPosition, Planned, ResultEvent, TableSchema, Work, begin_message, encode_record,
 };
 use queue::pauses::UNTIL_IT_ANSWERS;
-use queue::{Message, Queue};
+use queue::{MemoryOptions, MemoryQueue, Message, Queue};
 use storage::{Commit, JobStore, PlanComplete};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -100,6 +100,12 @@ impl Partitioner {
     pub fn new(spec: JobSpec, store: JobStore, tasks: Arc<dyn Queue>, results: Arc<dyn Queue>) -> Self {
         let inputs = Inputs::new(store.stores().options());
         Self { spec, store, tasks, results, inputs }
+    }
+
+    /// Creates one that only [plans](Self::plan_only).
+    pub fn planning(spec: JobSpec, store: JobStore) -> Self {
+        let nowhere = || Arc::new(MemoryQueue::new(MemoryOptions::default()));
+        Self::new(spec, store, nowhere(), nowhere())
     }
 
     /// Continues listings that a check of the job has begun.

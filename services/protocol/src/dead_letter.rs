@@ -15,7 +15,9 @@ pub struct DeadLetter {
     pub at: u64,
     /// Node that could not read it.
     pub node: String,
-    /// The queue it came from: `tasks` or `results`.
+    /// The job whose queue held it.
+    pub job_id: String,
+    /// Which of its queues: `tasks` or `results`.
     pub queue: String,
     /// Size of the whole message, of which `body` may hold only the beginning.
     pub bytes: u64,
@@ -37,7 +39,7 @@ pub enum DeadBody {
 
 impl DeadLetter {
     /// Returns the message about `body`, in at most `bytes_max` bytes. It keeps the beginning of a larger body.
-    pub fn message(reason: &str, node: &str, queue: &str, body: &[u8], bytes_max: usize) -> Vec<u8> {
+    pub fn message(reason: &str, node: &str, job_id: &str, queue: &str, body: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut kept = body.len();
         loop {
             let beginning = &body[..kept];
@@ -45,6 +47,7 @@ impl DeadLetter {
                 reason: reason.chars().take(1000).collect(),
                 at: milliseconds_since_epoch(),
                 node: node.to_owned(),
+                job_id: job_id.to_owned(),
                 queue: queue.to_owned(),
                 bytes: body.len() as u64,
                 body: match std::str::from_utf8(beginning) {
@@ -80,16 +83,19 @@ mod tests {
     #[test]
     fn any_body_survives_encoding() {
         for body in [&b"hello"[..], b"\xff\xfe\x00", b""] {
-            let letter = read(&DeadLetter::message("no JSON", "node-1", "tasks", body, 10_000));
+            let letter = read(&DeadLetter::message("no JSON", "node-1", "job", "tasks", body, 10_000));
             assert_eq!((letter.body(), letter.bytes), (body.to_vec(), body.len() as u64));
-            assert_eq!((&*letter.reason, &*letter.node, &*letter.queue), ("no JSON", "node-1", "tasks"));
+            assert_eq!(
+                (&*letter.reason, &*letter.node, &*letter.job_id, &*letter.queue),
+                ("no JSON", "node-1", "job", "tasks")
+            );
         }
     }
 
     #[test]
     fn too_large_body_loses_its_end() {
         for body in [vec![b'"'; 9000], vec![0xff; 9000]] {
-            let message = DeadLetter::message("no JSON", "node-1", "tasks", &body, 10_000);
+            let message = DeadLetter::message("no JSON", "node-1", "job", "tasks", &body, 10_000);
             assert!(message.len() <= 10_000);
             let letter = read(&message);
             assert!(letter.body().len() > 1000 && body.starts_with(&letter.body()));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
 use crate::spec::is_false;
-use crate::{FileVersion, Unfit, Waited, Waiting, WarningKind};
+use crate::{FileVersion, Waited, Waiting, WarningKind};
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,9 +148,6 @@ pub struct Progress {
     /// now, or none has yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_since: Option<u64>,
-    /// Why no worker of the target takes the job, while none works on it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unfit: Option<Unfit>,
     /// Current step of the reducer, if it is not processing results: `writing the output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,

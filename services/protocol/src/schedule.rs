@@ -24,7 +24,7 @@ pub struct NodeState {
     pub schedule: u64,
     /// Whether it takes work. A node that drains, or was not heard from for a while, does not.
     pub accepts_work: bool,
-    /// The jobs that have processes on it, by id.
+    /// The jobs that it prepares or works on, by id.
     pub jobs: BTreeMap<String, Running>,
     /// The jobs that it cannot prepare.
     pub unable: BTreeSet<String>,
@@ -120,6 +120,9 @@ pub struct Schedule {
     pub allocations: Vec<Allocation>,
     /// What nodes must end and have not confirmed, ordered by node and job.
     pub revoked: Vec<Revoked>,
+    /// Nodes with jobs that give no sign of life, ordered by name. They get nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<String>,
     /// The jobs that have not ended, ordered by id.
     pub jobs: Vec<ScheduledJob>,
 }
@@ -157,6 +160,8 @@ pub struct Revoked {
 pub struct ScheduledJob {
     /// Job id.
     pub job_id: String,
+    /// Person or team whose quota the job counts towards.
+    pub owner: String,
     /// Number of the schedule that admitted it, so that it may have processes; `None`: a limit of jobs at a time is in its
     /// way.
     pub admitted_in: Option<u64>,
@@ -170,6 +175,8 @@ pub struct ScheduledJob {
     pub served_since: Option<u64>,
     /// Whether it has ended a mini-batch since then.
     pub has_ended_one: bool,
+    /// How often mini-batches that had ended were opened again, and how many have ended since, as far as the author knows.
+    pub ended: (u64, u64),
     /// Since when it has had no process, milliseconds since the epoch.
     pub waits_since: Option<u64>,
     /// Why it has none.

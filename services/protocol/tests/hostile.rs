@@ -77,7 +77,7 @@ fn samples() -> Vec<Vec<u8>> {
         message,
         frame,
         spec,
-        DeadLetter::message("no JSON", "node-1", "tasks", b"\xff\xfe", 1000),
+        DeadLetter::message("no JSON", "node-1", "job", "tasks", b"\xff\xfe", 1000),
     ]
 }
 

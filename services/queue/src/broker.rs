@@ -26,6 +26,14 @@ pub trait Broker: Send + Sync + Debug {
     /// mostly with [`Error::Absent`], or find no messages.
     async fn delete(&self, name: &str) -> Result<(), Error>;
 
+    /// Returns what the service calls the queues of this name.
+    fn names_at_service(&self, name: &str) -> NamesAtService {
+        NamesAtService { tasks: format!("{name}-tasks"), results: format!("{name}-results") }
+    }
+
+    /// Opens the queues of the target itself.
+    async fn target(&self) -> Result<TargetQueues, Error>;
+
     /// Returns how many jobs may have queues at a time.
     fn jobs_max(&self) -> u32;
 
@@ -42,6 +50,26 @@ pub struct JobQueues {
     pub tasks: Arc<dyn Queue>,
     /// Results.
     pub results: Arc<dyn Queue>,
+}
+
+/// What a service calls the queues of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamesAtService {
+    /// Descriptors of mini-batches.
+    pub tasks: String,
+    /// Results.
+    pub results: String,
+}
+
+/// The queues of a target itself.
+#[derive(Clone, Debug)]
+pub struct TargetQueues {
+    /// Commands tell reducers that there is news.
+    pub control: Arc<dyn Queue>,
+    /// Messages that no role can read.
+    pub dead_letters: Arc<dyn Queue>,
+    /// Whether this process has created them.
+    pub are_new: bool,
 }
 
 /// What a queue of a job is for.

@@ -42,7 +42,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-pub use broker::{Broker, JobQueues};
+pub use broker::{Broker, JobQueues, NamesAtService, TargetQueues};
+/// x
+pub const CONTROL: &str = "control";
+/// x
+pub const DEAD_LETTERS: &str = "dead-letters";
 pub use bundles::{Bundles, members};
 pub use clock::{Clock, LeaseClock, ManualClock, ManualSleep};
 pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, Unreadable, View};

@@ -5,8 +5,8 @@ use std::panic::resume_unwind;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
-use protocol::{Attempt, AttemptStatus, Counts, ResultEvent};
-use queue::Delivery;
+use protocol::{Attempt, AttemptStatus, Counts, DeadLetter, ResultEvent};
+use queue::{Delivery, Message};
 use rustc_hash::{FxBuildHasher, FxHashSet};
 use telemetry::metrics;
 use telemetry::metrics::OUTCOME;
@@ -21,7 +21,6 @@ use crate::judge::News;
 use crate::ledger::{Committed, SEGMENT_BYTES_MAX};
 use crate::presence::Moment;
 use crate::receive::{Reading, Received, received};
-use crate::service::dead_letter;
 use crate::stalls::describe;
 use crate::tally::Effect;
 use crate::{CrashPoint, Reducer, Tally};
@@ -139,8 +138,10 @@ impl Reducer {
     async fn put_aside(&mut self, delivery: &Delivery, unreadable: &Unreadable) -> bool {
         self.reports.unreadable(unreadable).await;
         let Some(dead_letters) = &self.options.dead_letters else { return true };
-        let letter = dead_letter(&unreadable.reason, &self.options.writer, &delivery.body, &**dead_letters);
-        let sent = dead_letters.send(vec![letter]).await;
+        let bytes_max = dead_letters.limits().message_bytes_max;
+        let (writer, job_id) = (&self.options.writer, &self.spec.job_id);
+        let letter = DeadLetter::message(&unreadable.reason, writer, job_id, "results", &delivery.body, bytes_max);
+        let sent = dead_letters.send(vec![Message::new(letter, "dead-letters")]).await;
         sent.inspect_err(|error| {
             tracing::warn!(
                 job.id = self.spec.job_id,

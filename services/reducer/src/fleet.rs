@@ -27,10 +27,12 @@ use tracing::Instrument;
 
 use crate::failures::one_line;
 use crate::planner::{Outlook, Planner};
-use crate::{Backlog, Options, Reducer};
+use crate::{Backlog, Moment, Options, Reducer};
 
 /// The longest wait of one call to the control queue: the limit of SQS.
 const CONTROL_WAIT: Duration = Duration::from_secs(20);
+/// While no job is open, looks are rarer by this factor, because each has a price. Commands tell of new jobs.
+const IDLE_LOOKS_RARER: u32 = 4;
 /// The pause after the store has not answered.
 const LOOK_AGAIN: Duration = Duration::from_secs(4);
 /// From one look for queues that a killed process has left to the next.
@@ -145,18 +147,28 @@ async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
     }
 }
 
-/// What the planner needs from the rest of the process, and the rest tells it.
+/// What the reducer of a job tells the planner, and the planner it.
+type Wires = (watch::Receiver<Backlog>, watch::Sender<Option<Moment>>);
+
+/// What the planner and the reducers of jobs tell each other.
 #[derive(Clone, Default)]
 struct Told {
-    backlogs: Arc<Mutex<HashMap<String, watch::Receiver<Backlog>>>>,
+    /// What is left of each job, and where its reducer learns of the signs of life of workers.
+    jobs: Arc<Mutex<HashMap<String, Wires>>>,
     /// Jobs that this process has published, and the schedules that have admitted them.
     published: Arc<Mutex<Vec<(String, u64)>>>,
 }
 
 impl Told {
     fn backlog(&self, job_id: &str) -> Option<Backlog> {
-        let backlogs = self.backlogs.lock().expect("no holder panics");
-        backlogs.get(job_id).map(|backlog| backlog.borrow().clone())
+        let jobs = self.jobs.lock().expect("no holder panics");
+        jobs.get(job_id).map(|(backlog, _)| backlog.borrow().clone())
+    }
+
+    fn tell_signs(&self, planner: &Planner) {
+        for (job_id, (_, sign)) in &*self.jobs.lock().expect("no holder panics") {
+            sign.send_replace(planner.sign_of(job_id));
+        }
     }
 }
 
@@ -179,11 +191,13 @@ fn plan(
             let pause = match planner.look(|job_id| told.backlog(job_id)).await {
                 Ok(outlook) => {
                     store_answers.answered();
+                    told.tell_signs(&planner);
+                    let is_idle = outlook.schedule.jobs.is_empty();
                     schedules.send_replace(outlook.schedule.clone());
                     if sender.send(outlook).await.is_err() {
                         return;
                     }
-                    look_interval
+                    if is_idle { IDLE_LOOKS_RARER * look_interval } else { look_interval }
                 }
                 Err(error) => {
                     tracing::warn!("cannot look for open jobs, trying again: {error:#}");
@@ -376,15 +390,10 @@ impl Running {
         let stop = self.stop.child_token();
         (job.admitted_in, job.serving) = (admitted_in, Some(stop.clone()));
         let backlog = watch::Sender::default();
-        let backlogs = self.told.backlogs.clone();
-        backlogs.lock().expect("no holder panics").insert(job_id.clone(), backlog.subscribe());
+        let (sign, signs) = watch::channel(None);
+        self.told.jobs.lock().expect("no holder panics").insert(job_id.clone(), (backlog.subscribe(), sign));
         let Fleet { target, broker, dead_letters, options, .. } = &self.fleet;
-        let options = Options {
-            dead_letters: Some(dead_letters.clone()),
-            target: Some(target.clone()),
-            backlog,
-            ..options.reducer.clone()
-        };
+        let options = Options { dead_letters: Some(dead_letters.clone()), backlog, signs, ..options.reducer.clone() };
         let task = Task {
             job: target.job(&job_id),
             target: target.clone(),
@@ -442,7 +451,7 @@ impl Running {
     }
 
     fn ended(&mut self, job_id: String, admitted_in: u64, outcome: anyhow::Result<Outcome>) {
-        self.told.backlogs.lock().expect("no holder panics").remove(&job_id);
+        self.told.jobs.lock().expect("no holder panics").remove(&job_id);
         match outcome {
             Ok(Outcome::Ended(state)) => {
                 tracing::info!(job.id = job_id, "the job has ended: {state:?}");
@@ -497,7 +506,7 @@ impl Running {
 }
 
 /// Counts a job that has ended.
-pub(crate) fn count_ended(state: JobState) {
+fn count_ended(state: JobState) {
     let state = match state {
         JobState::Completed => "completed",
         JobState::Failed => "failed",
@@ -508,7 +517,7 @@ pub(crate) fn count_ended(state: JobState) {
 }
 
 /// Writes into the progress of a job why it cannot be served.
-pub(crate) fn show_trouble(job: JobStore, job_id: String, trouble: String) {
+fn show_trouble(job: JobStore, job_id: String, trouble: String) {
     tokio::spawn(async move {
         let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
         progress.trouble = Some(trouble);

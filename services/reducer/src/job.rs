@@ -7,7 +7,7 @@ use anyhow::Context;
 use backon::Retryable;
 use protocol::{JobResult, JobSpec, Members, OutputAction, Progress, ResultEvent, milliseconds_since_epoch};
 use queue::pauses::FOR_SECONDS;
-use queue::{Delivery, Queue, Receive};
+use queue::{Delivery, MemoryOptions, MemoryQueue, Queue, Receive};
 use storage::JobStore;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -18,7 +18,6 @@ use tracing::Instrument;
 use crate::batch::Batch;
 use crate::believed::Published;
 use crate::commit::Appended;
-use crate::fit::Fit;
 use crate::judge::{End, Judge};
 use crate::ledger::Ledger;
 use crate::presence::Moment;
@@ -52,7 +51,6 @@ pub struct Reducer {
     pub(crate) reports: Reports,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) failed_starts: FailedStarts,
-    pub(crate) fit: Fit,
     /// What nodes were last told about each other.
     pub(crate) members: Members,
     /// Whether the absence of workers has been logged.
@@ -115,7 +113,6 @@ impl Reducer {
             tally: Tally::default(),
             progress: watch::Sender::new(Self::no_progress()),
             failed_starts: FailedStarts::default(),
-            fit: Fit::default(),
             members: Members::default(),
             is_silent: false,
             failure: watch::Sender::new(None),
@@ -134,6 +131,12 @@ impl Reducer {
         reducer.reports.started(&reducer.spec.job_id, &reducer.tally, reducer.before).await;
         reducer.take_over().await;
         Ok(reducer)
+    }
+
+    /// Opens the ledger of a job of a target, to read it or to append what a command decides. Receives no results.
+    pub async fn of_ledger(store: JobStore) -> anyhow::Result<Self> {
+        let nothing = Arc::new(MemoryQueue::new(MemoryOptions::default()));
+        Self::open(store, nothing, Options { reports: false, ..Options::shared() }).await
     }
 
     /// Returns how long reducers have served the job since it was started or reopened, and notes in the progress when that
@@ -369,10 +372,10 @@ impl Reducer {
         Receive { messages_max: MESSAGES_MAX, visibility: self.options.visibility, wait }
     }
 
-    /// Whether the progress says how long runs take.
     /// Tells the planner of the target what is left.
     fn tell_backlog(&self) {
-        let (planned, ended) = (self.tally.planned().map(|planned| planned.mini_batches), self.tally.ended());
+        let planned = self.tally.planned().map(|planned| planned.mini_batches);
+        let ended = (self.tally.times_reverted(), self.tally.ended());
         self.options.backlog.send_if_modified(|known| {
             let is_new = (known.planned, known.ended) != (planned, ended)
                 || !known.excluded.iter().eq(self.members.excluded.keys());
@@ -383,6 +386,7 @@ impl Reducer {
         });
     }
 
+    /// Whether the progress says how long runs take.
     fn knows_run_times(&self) -> bool {
         self.speculation.run_times.most().is_some()
     }
@@ -401,7 +405,6 @@ impl Reducer {
         }
         self.tell_failed_starts(false);
         self.look_for_workers().await;
-        self.look_for_fit().await;
         self.speculate().await;
         self.tell_members().await;
         self.show_progress();

@@ -88,7 +88,7 @@ impl Judge {
             collects_rows: spec.output.action == OutputAction::AppendRow,
             runs_without_rows: spec.run_without_rows,
             began,
-            presence: Presence::new(options.silence, options.progress_interval, began),
+            presence: Presence::new(options.silence, began),
             waits: Waits::default(),
             progressed: None,
             in_init_since: None,
@@ -101,7 +101,6 @@ impl Judge {
         if is_new && news.is_from_worker {
             self.presence.heard(now);
         }
-        self.presence.set_nodes(tally.nodes().nodes_seen());
         let attended = self.presence.attended();
         if news.has_progressed || news.has_arrived && self.progressed.is_some() {
             // Before this, no process could make progress.

@@ -17,19 +17,20 @@
 //! | when a job ends, and how | `judge.rs`, `thresholds.rs`, `stalls.rs` |
 //! | when the log tells that processes do not start | `starts.rs` |
 //! | second starts of slow mini-batches | `speculation.rs` decides, `copies.rs` publishes |
-//! | whether a worker is present, and takes the job | `presence.rs`, `fit.rs` |
+//! | whether a worker of the job is present | `presence.rs` |
 //! | which messages are rejected | `believed.rs` |
 //! | how the final file is written | `finish.rs`, `output.rs`; of a replay: `output/merged.rs` |
 //! | rejected items, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `reports.rs`, `words.rs`, `csv.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
 //! | what the model of the protocol calls | `parts.rs` |
-//! | how one process serves all jobs of a target | `service.rs` |
-//! | which node works on which job, and the queues of jobs | `schedule.rs`, `planner.rs`, `fleet.rs` |
+//! | how one process serves all jobs of a target, and their queues | `fleet.rs` |
+//! | which node works on which job | `schedule.rs` decides, `planner.rs` commits, `attendance.rs` tells silent nodes |
 //!
 //! Deliberately absent: any knowledge of queue backends, of how rows are made, and of how mini-batches reach workers.
 //! The only descriptors that it publishes are second starts, which a job can lose.
 
+mod attendance;
 mod batch;
 mod believed;
 mod commit;
@@ -39,7 +40,6 @@ mod csv;
 mod exclusions;
 mod failures;
 mod finish;
-mod fit;
 #[cfg(test)]
 mod fixtures;
 mod fleet;
@@ -59,7 +59,6 @@ mod receive;
 mod rejects;
 mod reports;
 pub mod schedule;
-mod service;
 mod speculation;
 mod stalls;
 mod starts;
@@ -77,8 +76,8 @@ pub use nodes::Nodes;
 pub use options::{Backlog, CrashPoint, Options};
 pub use output::{job_without_rows, times_reopened};
 pub use peers::Peers;
+pub use presence::Moment;
 pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects, Replay};
-pub use service::{Service, ServiceOptions};
 pub use stalls::{Elapsed, describe};
 pub use tally::{Effect, Effort, MiniBatchState, Tally, Warnings};
 pub use thresholds::Limits;

@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use protocol::milliseconds_since_epoch;
 use queue::Queue;
-use storage::TargetStore;
 use tokio::sync::watch;
 
 use crate::Peers;
+use crate::presence::Moment;
 
 /// What is left of a job, and where it must not run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Mini-batches of the plan; `None`: it is not known to be complete.
     pub planned: Option<u64>,
-    /// Mini-batches that have ended.
-    pub ended: u64,
+    /// How often mini-batches that had ended were opened again, and how many have ended since: of two readers of the ledger,
+    /// the one with the larger value knows more.
+    pub ended: (u64, u64),
     /// Nodes that must not work on the job.
     pub excluded: BTreeSet<String>,
 }
@@ -38,8 +39,7 @@ pub struct Options {
     pub report_interval: Duration,
     /// Interval of `progress.json` and of checks for a request to cancel; with peers, also of checks for their commits.
     pub progress_interval: Duration,
-    /// Time without a sign of life after which the worker of a job counts as absent; of several workers, all do after
-    /// `progress_interval` more. Workers give a sign every four seconds.
+    /// Time without a sign of life after which the workers of a job count as absent. Each gives one every two seconds.
     pub silence: Duration,
     /// Minimum interval between commits while messages arrive.
     pub commit_interval: Duration,
@@ -56,10 +56,10 @@ pub struct Options {
     pub dead_letters: Option<Arc<dyn Queue>>,
     /// Task queue, for second starts of mini-batches; `None`: there are none.
     pub tasks: Option<Arc<dyn Queue>>,
-    /// The target, whose list of workers tells whether one takes the job; `None`: unknown.
-    pub target: Option<TargetStore>,
     /// What is left of the job, for the schedule of the target.
     pub backlog: watch::Sender<Backlog>,
+    /// The last sign of life of a worker in the store of the target; results are signs, too.
+    pub signs: watch::Receiver<Option<Moment>>,
     /// Whether to write reports for people.
     pub reports: bool,
     /// Called at every step of the write path.
@@ -85,8 +85,8 @@ impl Default for Options {
             output_grace: Duration::from_secs(30),
             dead_letters: None,
             tasks: None,
-            target: None,
             backlog: watch::Sender::default(),
+            signs: watch::channel(None).1,
             reports: true,
             crash: Arc::new(|_| {}),
         }

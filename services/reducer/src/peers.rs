@@ -193,18 +193,13 @@ impl Reducer {
         }
     }
 
-    /// Looks for a sign of life of a worker, unless a result has just arrived.
+    /// Takes note of the last sign of life of a worker.
     pub(crate) async fn look_for_workers(&mut self) {
         if self.peers == Peers::Alone {
             return;
         }
-        if !self.judge.presence.is_recent(self.options.progress_interval, Moment::now()) {
-            match self.store.beat().await {
-                Ok(beat) => self.judge.presence.looked(beat, Moment::now()),
-                Err(error) => {
-                    tracing::debug!(error = %format!("{error:#}"), "cannot read the workers' sign of life, trying again")
-                }
-            }
+        if let Some(sign) = *self.options.signs.borrow() {
+            self.judge.presence.heard(sign);
         }
         let is_silent = self.workers_silent_since().is_some();
         if is_silent == std::mem::replace(&mut self.is_silent, is_silent) {

@@ -3,17 +3,19 @@
 //! Every reducer runs a planner, and none owns the schedule: of two that commit the same number, one finds the schedule of
 //! the other, and goes on from there. A schedule that says what the last one said is not committed.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use protocol::{Demand, NodeState, PLAN_CHUNK_MINI_BATCHES, Quotas, Schedule};
+use protocol::{Demand, NodeState, PLAN_CHUNK_MINI_BATCHES, Quotas, Schedule, ScheduledJob};
 use storage::{Commit, JobStore, OpenJob, ScheduleFollower, TargetStore, WorkerWatch};
+use telemetry::metrics;
 use tokio::time::Instant;
 
-use crate::Backlog;
-use crate::schedule::schedule;
+use crate::attendance::Attendance;
+use crate::schedule::{schedule, wanted};
+use crate::{Backlog, Moment};
 
 /// From one reading of the quotas to the next, while no job waits because of them.
 const QUOTAS_EVERY: Duration = Duration::from_secs(30);
@@ -30,6 +32,7 @@ pub struct Planner {
     target: TargetStore,
     follower: ScheduleFollower,
     workers: WorkerWatch,
+    attendance: Attendance,
     jobs: BTreeMap<String, KnownJob>,
     quotas: Quotas,
     quotas_read_at: Option<Instant>,
@@ -77,6 +80,7 @@ impl Planner {
         Self {
             follower: ScheduleFollower::new(target.clone()),
             workers: WorkerWatch::new(target.clone()),
+            attendance: Attendance::default(),
             target,
             jobs: BTreeMap::new(),
             quotas: Quotas::default(),
@@ -99,10 +103,26 @@ impl Planner {
         }
         self.read_jobs().await?;
         self.read_quotas().await?;
-        let nodes: Vec<NodeState> = self.workers.look().await?.into_iter().map(|worker| worker.state).collect();
-        let demands: Vec<Demand> = self.jobs.values().map(|job| job.demand_now(backlog(&job.demand.job_id))).collect();
-        let now = u64::try_from(self.target.now().timestamp_millis()).unwrap_or_default();
-        let next = schedule(&demands, &nodes, &self.quotas, self.follower.known(), now);
+        let (nodes, silent) = self.read_nodes().await?;
+        let last: HashMap<&str, &ScheduledJob> =
+            self.follower.known().jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
+        let mut ended = HashMap::new();
+        let demand = |job: &KnownJob| {
+            let job_id = job.demand.job_id.as_str();
+            let mut backlog = backlog(job_id).unwrap_or_default();
+            // The author of the last schedule may have known more.
+            backlog.ended = backlog.ended.max(last.get(job_id).map_or((0, 0), |job| job.ended));
+            ended.insert(job.demand.job_id.clone(), backlog.ended);
+            job.demand_now(backlog)
+        };
+        let demands: Vec<Demand> = self.jobs.values().map(demand).collect();
+        let mut next = schedule(&demands, &nodes, &self.quotas, self.follower.known(), self.now());
+        for job in &mut next.jobs {
+            job.ended = ended.get(&job.job_id).copied().unwrap_or_default();
+        }
+        next.silent = silent.into_iter().collect();
+        metrics().want(&wanted(&demands, &next, &self.quotas));
+        metrics().mini_batches_unfinished.set(demands.iter().map(|job| job.unfinished as i64).sum());
         if !says_the_same(&next, self.follower.known()) {
             let number = next.number;
             if self.follower.commit(next).await? == Commit::Committed {
@@ -115,6 +135,28 @@ impl Planner {
         Ok(Outlook { schedule: self.follower.known().clone(), to_publish })
     }
 
+    /// Returns what the nodes say of themselves, and which are silent, while there are jobs. Those get nothing.
+    async fn read_nodes(&mut self) -> storage::Result<(Vec<NodeState>, BTreeSet<String>)> {
+        if self.jobs.is_empty() && self.follower.known().jobs.is_empty() {
+            return Ok(Default::default());
+        }
+        let seen = self.workers.look().await?;
+        let silent = self.attendance.looked(&seen, self.follower.known(), self.now(), Moment::now());
+        let mut nodes: Vec<NodeState> = seen.into_iter().map(|worker| worker.state).collect();
+        nodes.iter_mut().filter(|node| silent.contains(&node.name)).for_each(|node| node.accepts_work = false);
+        Ok((nodes, silent))
+    }
+
+    /// Returns when a worker that has this job last gave a sign of life.
+    pub fn sign_of(&self, job_id: &str) -> Option<Moment> {
+        self.attendance.sign_of(job_id)
+    }
+
+    /// Returns the time by the clock of the store, in milliseconds since the epoch.
+    fn now(&self) -> u64 {
+        u64::try_from(self.target.now().timestamp_millis()).unwrap_or_default()
+    }
+
     /// Takes note that the mini-batches of a job have messages.
     pub fn published(&mut self, job_id: &str, admitted_in: u64) {
         if let Some(job) = self.jobs.get_mut(job_id) {
@@ -124,9 +166,8 @@ impl Planner {
 
     /// Reads the open jobs that are new, or whose markers are, and the plans that were not complete.
     async fn read_jobs(&mut self) -> storage::Result<()> {
-        let open = self.target.open_turns().await?;
-        let marks: HashMap<&str, DateTime<Utc>> =
-            open.iter().map(|job| (job.job_id.as_str(), job.changed_at)).collect();
+        let open = self.target.open_jobs().await?;
+        let marks: HashMap<&str, DateTime<Utc>> = open.iter().map(|job| (job.job_id.as_str(), job.marked_at)).collect();
         self.jobs.retain(|job_id, job| marks.get(job_id.as_str()) == Some(&job.marked_at));
         for job in open {
             if !self.jobs.contains_key(&job.job_id)
@@ -159,7 +200,7 @@ impl Planner {
         let priority = store.changed_priority().await?.unwrap_or(spec.priority);
         let enqueued_at = u64::try_from(at.timestamp_millis()).unwrap_or_default();
         let demand = Demand::of(&spec, priority, enqueued_at, 1);
-        Ok(Some(KnownJob { marked_at: job.changed_at, demand, planned: None, publication: Publication::Unknown }))
+        Ok(Some(KnownJob { marked_at: job.marked_at, demand, planned: None, publication: Publication::Unknown }))
     }
 
     /// Returns the admitted jobs that this process should publish: those that its own schedules have admitted, and those
@@ -198,12 +239,12 @@ impl Planner {
 
 impl KnownJob {
     /// Returns what the job can use now.
-    fn demand_now(&self, backlog: Option<Backlog>) -> Demand {
-        let backlog = backlog.unwrap_or_default();
+    fn demand_now(&self, backlog: Backlog) -> Demand {
+        let (_, ended) = backlog.ended;
         let unfinished = match self.planned.or(backlog.planned) {
-            Some(planned) => planned.saturating_sub(backlog.ended),
+            Some(planned) => planned.saturating_sub(ended),
             // Where some have ended, there are probably as many more.
-            None => self.demand.unfinished.max(backlog.ended + 1),
+            None => self.demand.unfinished.max(ended + 1),
         };
         Demand { unfinished, excluded: backlog.excluded, ..self.demand.clone() }
     }
@@ -242,9 +283,13 @@ async fn planned(store: &JobStore) -> storage::Result<Option<u64>> {
     }
 }
 
-/// Returns whether two schedules differ only in their numbers and times.
+/// Returns whether two schedules differ only in their numbers and times, and in counts of ended mini-batches.
 fn says_the_same(one: &Schedule, other: &Schedule) -> bool {
-    (&one.allocations, &one.revoked, &one.jobs) == (&other.allocations, &other.revoked, &other.jobs)
+    let is_same =
+        |(one, other): (&ScheduledJob, &ScheduledJob)| *one == ScheduledJob { ended: one.ended, ..other.clone() };
+    (&one.allocations, &one.revoked, &one.silent) == (&other.allocations, &other.revoked, &other.silent)
+        && one.jobs.len() == other.jobs.len()
+        && one.jobs.iter().zip(&other.jobs).all(is_same)
 }
 
 #[cfg(test)]

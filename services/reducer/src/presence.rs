@@ -7,12 +7,11 @@
 use std::time::Duration;
 
 use protocol::milliseconds_since_epoch;
-use storage::Beat;
 use tokio::time::Instant;
 
 /// One moment on two clocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub struct Moment {
     /// For durations.
     pub instant: Instant,
     /// Wall clock, in milliseconds since 1970, for people.
@@ -25,8 +24,17 @@ impl Moment {
         Self { instant: Instant::now(), epoch_milliseconds: milliseconds_since_epoch() }
     }
 
+    /// Returns the moment that is so long ago.
+    pub fn before(self, time: Duration) -> Self {
+        let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            instant: self.instant.checked_sub(time).unwrap_or(self.instant),
+            epoch_milliseconds: self.epoch_milliseconds.saturating_sub(milliseconds),
+        }
+    }
+
     #[cfg(test)]
-    pub fn after(self, time: Duration) -> Self {
+    pub(crate) fn after(self, time: Duration) -> Self {
         let epoch_milliseconds = self.epoch_milliseconds + time.as_millis() as u64;
         Self { instant: self.instant + time, epoch_milliseconds }
     }
@@ -36,53 +44,29 @@ impl Moment {
 #[derive(Debug)]
 pub(crate) struct Presence {
     silence: Duration,
-    /// What is added to `silence` while several nodes work.
-    silence_of_several: Duration,
-    /// Number of nodes that have worked on the job.
-    nodes: usize,
     /// Time of the last sign; before the first sign, the start of listening.
     heard: Instant,
     /// The last sign on the wall clock; `None` before the first.
     heard_at: Option<u64>,
-    /// The last sign of life read from the store; `None` before the first read.
-    beat: Option<Option<Beat>>,
     attended: Duration,
 }
 
 impl Presence {
-    /// Starts to listen. A worker counts as absent after `silence`. Several nodes count as absent `silence_of_several`
-    /// later: one gives the signs for all, and when it dies, the others notice up to two periods after its last sign.
-    pub fn new(silence: Duration, silence_of_several: Duration, now: Moment) -> Self {
-        let (heard, attended) = (now.instant, Duration::ZERO);
-        Self { silence, silence_of_several, nodes: 0, heard, heard_at: None, beat: None, attended }
+    /// Starts to listen. A worker counts as absent after `silence`.
+    pub fn new(silence: Duration, now: Moment) -> Self {
+        Self { silence, heard: now.instant, heard_at: None, attended: Duration::ZERO }
     }
 
-    /// Sets the number of nodes that have worked on the job.
-    pub fn set_nodes(&mut self, nodes: usize) {
-        self.nodes = nodes;
-    }
-
-    /// Records a sign of a worker.
-    pub fn heard(&mut self, now: Moment) {
-        if !self.is_silent(now) {
-            self.attended += now.instant - self.heard;
+    /// Records a sign of a worker at this moment, which may be some time ago.
+    pub fn heard(&mut self, at: Moment) {
+        self.heard_at = self.heard_at.max(Some(at.epoch_milliseconds));
+        if at.instant <= self.heard {
+            return;
         }
-        self.heard = now.instant;
-        self.heard_at = Some(now.epoch_milliseconds);
-    }
-
-    /// Records the sign of life in the store. The age of the first one is unknown, so a worker that gave it counts as
-    /// absent once `silence` passes without another.
-    pub fn looked(&mut self, beat: Option<Beat>, now: Moment) {
-        let at = beat.as_ref().map(|beat| beat.at);
-        let is_new = self.beat.as_ref().is_some_and(|before| beat.is_some() && *before != beat);
-        let is_first = self.beat.replace(beat).is_none();
-        if is_new {
-            self.heard(now);
-        } else if is_first && at.is_some() {
-            self.heard = now.instant;
-            self.heard_at = self.heard_at.max(at);
+        if !self.is_silent(at) {
+            self.attended += at.instant - self.heard;
         }
+        self.heard = at.instant;
     }
 
     /// Whether any worker has ever given a sign.
@@ -90,15 +74,9 @@ impl Presence {
         self.heard_at.is_some()
     }
 
-    /// Whether the last sign is so recent that the store need not be read.
-    pub fn is_recent(&self, period: Duration, now: Moment) -> bool {
-        self.has_heard() && now.instant - self.heard < period
-    }
-
     /// Returns when all workers count as absent, unless one gives a sign before.
     pub fn silent_at(&self) -> Instant {
-        let more = if self.nodes > 1 { self.silence_of_several } else { Duration::ZERO };
-        self.heard + self.silence + more
+        self.heard + self.silence
     }
 
     /// Whether all workers count as absent.
@@ -122,11 +100,6 @@ mod tests {
     use super::*;
 
     const SILENCE: Duration = Duration::from_secs(5);
-    const MORE: Duration = Duration::from_secs(4);
-
-    fn beat(at: u64) -> Option<Beat> {
-        Some(Beat { node: "a".into(), count: at, at })
-    }
 
     fn seconds(now: &mut Moment, seconds: u64) -> Moment {
         *now = now.after(Duration::from_secs(seconds));
@@ -136,7 +109,7 @@ mod tests {
     #[test]
     fn time_without_workers_does_not_count() {
         let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, MORE, now);
+        let mut presence = Presence::new(SILENCE, now);
         for _ in 0..10 {
             presence.heard(seconds(&mut now, 3));
         }
@@ -152,46 +125,26 @@ mod tests {
     }
 
     #[test]
-    fn several_nodes_count_as_absent_later_than_one() {
+    fn sign_of_some_time_ago_counts_from_then() {
         let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, MORE, now);
-        presence.set_nodes(2);
-        presence.heard(now);
-        assert!(!presence.is_silent(seconds(&mut now, 8)));
+        let mut presence = Presence::new(SILENCE, now);
+        let sign = seconds(&mut now, 3);
+        presence.heard(seconds(&mut now, 4).before(Duration::from_secs(4)));
+        assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (3, false));
+        presence.heard(sign);
         assert!(presence.is_silent(seconds(&mut now, 1)));
-    }
-
-    #[test]
-    fn only_a_changed_beat_is_a_sign_of_life() {
-        let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, MORE, now);
-        presence.looked(beat(7), now);
-        presence.looked(beat(7), seconds(&mut now, 6));
-        assert_eq!(presence.silent_since(now), Some(7), "a worker was present before");
-        presence.looked(beat(8), now);
-        assert!(!presence.is_silent(now));
-        presence.looked(None, seconds(&mut now, 6));
-        assert!(presence.is_silent(now));
-    }
-
-    #[test]
-    fn worker_that_is_first_seen_late_is_not_absent() {
-        let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, MORE, now);
-        presence.looked(beat(7), seconds(&mut now, 6));
-        assert_eq!(presence.silent_since(now), None, "the worker may have given it just now");
-        presence.looked(beat(7), seconds(&mut now, 6));
-        assert_eq!(presence.silent_since(now), Some(7));
+        assert_eq!(presence.silent_since(now), Some(sign.epoch_milliseconds));
+        presence.heard(now);
+        assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (3, false), "nobody was here meanwhile");
     }
 
     #[test]
     fn job_without_a_first_worker_has_no_last_sign() {
         let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, MORE, now);
-        presence.looked(None, now);
-        presence.looked(None, seconds(&mut now, 60));
+        let mut presence = Presence::new(SILENCE, now);
+        seconds(&mut now, 60);
         assert_eq!((presence.is_silent(now), presence.silent_since(now)), (true, None));
-        presence.looked(beat(1), now);
+        presence.heard(now);
         assert!(!presence.is_silent(now), "the first worker arrives");
     }
 }

@@ -64,7 +64,6 @@ impl Reducer {
             remaining_seconds: None,
             run_seconds: None,
             silent_since: None,
-            unfit: None,
             step: None,
             trouble: None,
             waiting: vec![],
@@ -95,7 +94,6 @@ impl Reducer {
             let remaining = remaining(self.before.ended, &self.tally, self.judge.presence.attended());
             progress.remaining_seconds = remaining.filter(|_| is_at_work).map(|remaining| remaining.as_secs());
             progress.run_seconds = self.speculation.run_times.most();
-            progress.unfit = self.fit.unfit.clone();
             progress.copies = self.copies();
             progress.processes = nodes.processes_up() as u64;
             progress.notes = nodes.notes().collect();

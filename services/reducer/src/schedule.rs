@@ -22,6 +22,7 @@ mod gpus;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod wanted;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -31,6 +32,7 @@ use protocol::{
 };
 
 use fill::Fill;
+pub(crate) use wanted::wanted;
 
 /// Computes which node works on which job at `now` (milliseconds since the epoch), given the previous schedule.
 pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous: &Schedule, now: u64) -> Schedule {
@@ -94,7 +96,7 @@ pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous:
         .collect();
     states.sort_unstable_by(|one, other| one.job_id.cmp(&other.job_id));
     let revoked = revoked(nodes, previous, &allocations, number);
-    Schedule { number, made_at: now, allocations, revoked, jobs: states }
+    Schedule { number, made_at: now, allocations, revoked, jobs: states, ..Schedule::default() }
 }
 
 /// Returns what nodes must end, and have not confirmed yet.

@@ -37,9 +37,6 @@ pub use ledger::records_of;
 pub use parts::PartStream;
 pub use reuses::Reuses;
 
-/// The longest reason of a wait that is shown.
-const WAIT_REASON_BYTES_MAX: usize = 200;
-
 /// The objects of one job.
 #[derive(Clone, Debug)]
 pub struct JobStore {
@@ -250,12 +247,22 @@ impl JobStore {
         optional(self.get("plan/identity.json").await)
     }
 
-    /// Shows that a process publishes the job. Each sign differs from all others.
+    /// Shows that a command plans the job. Each sign differs from all others.
+    pub async fn put_planning(&self, sign: String) -> Result<()> {
+        self.put("plan/planning", sign.into()).await
+    }
+
+    /// Returns the last sign of a command that has planned the job.
+    pub async fn planning(&self) -> Result<Option<Bytes>> {
+        optional(self.get("plan/planning").await)
+    }
+
+    /// Shows that a reducer publishes the job. Each sign differs from all others.
     pub async fn put_publishing(&self, sign: String) -> Result<()> {
         self.put("plan/publishing", sign.into()).await
     }
 
-    /// Returns the last sign of a process that has published the job.
+    /// Returns the last sign of a reducer that has published the job.
     pub async fn publishing(&self) -> Result<Option<Bytes>> {
         optional(self.get("plan/publishing").await)
     }
@@ -309,20 +316,6 @@ impl JobStore {
     pub async fn changed_priority(&self) -> Result<Option<Priority>> {
         let word = optional(self.get("control/priority").await)?;
         Ok(word.and_then(|word| Priority::of_word(&String::from_utf8_lossy(&word))))
-    }
-
-    /// Says why the quotas of the target do not let the job run yet.
-    pub async fn put_wait_reason(&self, reason: &str) -> Result<()> {
-        self.put("control/turn", Bytes::copy_from_slice(reason.as_bytes())).await
-    }
-
-    /// Returns why the job waits for its turn, if it does. Scripts can write the object too, so it is checked.
-    pub async fn wait_reason(&self) -> Result<Option<String>> {
-        let reason = optional(self.get("control/turn").await)?;
-        Ok(reason.map(|reason| {
-            let reason = String::from_utf8_lossy(&reason[..reason.len().min(WAIT_REASON_BYTES_MAX)]).into_owned();
-            reason.chars().filter(|character| !character.is_control()).collect()
-        }))
     }
 
     /// Writes `progress.json`.

@@ -9,21 +9,20 @@
 //! plan/schemas.json    column names and types, one entry per input          written before the first chunk
 //! plan/complete.json   number of chunks, mini-batches and items             written last
 //! plan/failed          why the job cannot be planned                        by the command that plans it
+//! plan/planning        the last sign of that command                        overwritten
+//! plan/publishing      the last sign of the reducer that publishes the plan overwritten
 //! plan/published       which schedule's queues have all messages            overwritten, by reducers
 //! parts/<name>         rows of one successful attempt, if large             by a worker, before it announces them
 //! ledger/<sequence>    records that a reducer has committed                 created if absent: this is the commit
 //! control/cancel       the user has canceled the job                        created if absent
 //! control/priority     the priority, if it was changed                      overwritten
 //! control/members      which nodes work on the job, and which must not          overwritten, by reducers
-//! control/turn         why quotas do not let the job run yet                overwritten
 //! control/removing     the job is about to be removed                       by `clean`, before spec.json is deleted
 //! copies/<epoch>       mini-batches that are started a second time          created if absent, by reducers
 //! copies/settled       those of them that have succeeded                    overwritten, by reducers
 //! progress.json        progress of the job                                  overwritten
 //! result.json          how the job ended                                    created if absent
 //! reused.json          when the result was reused                           overwritten, by `run` and `enqueue`
-//! nodes/alive          the last sign of life of a worker                    overwritten, by one worker for all
-//! nodes/<seat>/<epoch> nodes that may work on the job, if limited           created if absent, by workers
 //! nodes/limits/<version> how the nodes divide `limits`, if there are any  created if absent, by workers
 //! logs/                the log tree                                         by all roles, directly if it is a folder
 //! ```
@@ -31,7 +30,6 @@
 //! The store of a compute target ([`TargetStore`]) contains many jobs.
 
 mod aws;
-mod beat;
 pub mod check;
 mod clock;
 mod create;
@@ -46,7 +44,6 @@ mod plan;
 mod probe;
 mod random;
 mod remote;
-mod seats;
 pub mod snapshot;
 mod stores;
 mod target;
@@ -54,7 +51,6 @@ mod tree;
 mod upload;
 mod web;
 
-pub use beat::Beat;
 pub use create::Commit;
 pub use error::{Answer, Error, Source as ErrorSource, deepest_cause};
 pub use job_store::{CheckpointPiece, JobStore, PartStream, Reuses, records_of};
@@ -64,11 +60,11 @@ pub use plan::{LeftOut, PlanComplete};
 pub use probe::{Probe, create_bucket, probe};
 pub use random::random_name;
 pub use remote::{Destination, file_name, is_below};
-pub use seats::Seat;
 pub use snapshot::{Limit, Source, digest_of, pack, unpack};
 pub use stores::{StoreOptions, Stores};
 pub use target::{
-    OpenJob, Removal, ScheduleFollower, SeenWorker, TargetStore, Turn, TurnState, WORKER_PERIOD, WorkerWatch,
+    OpenJob, Removal, ScheduleFollower, SeenWorker, TargetStore, WORKER_ENTRY_LASTS, WORKER_PERIOD,
+    WORKER_PERIOD_AT_WORK, WorkerWatch,
 };
 pub use tree::Tree;
 pub use upload::Upload;

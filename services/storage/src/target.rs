@@ -16,21 +16,20 @@
 //! ```
 
 mod queues;
+mod quotas;
 mod removal;
 mod schedules;
 mod snapshots;
-mod turns;
 mod workers;
 mod writers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectStore, ObjectStoreExt};
 use protocol::{Durability, is_job_id};
 use url::Url;
 
@@ -39,10 +38,10 @@ use crate::error::Answer;
 use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores, snapshot};
 
+pub use quotas::OpenJob;
 pub use removal::Removal;
 pub use schedules::ScheduleFollower;
-pub use turns::{OpenJob, Turn, TurnState};
-pub use workers::{SeenWorker, WORKER_PERIOD, WorkerWatch};
+pub use workers::{SeenWorker, WORKER_ENTRY_LASTS, WORKER_PERIOD, WORKER_PERIOD_AT_WORK, WorkerWatch};
 
 /// All jobs of one compute target.
 #[derive(Clone, Debug)]
@@ -173,29 +172,6 @@ impl TargetStore {
         Ok(ids)
     }
 
-    /// Returns the ids of the jobs that have not ended, sorted.
-    pub async fn open_jobs(&self) -> Result<Vec<String>> {
-        let listed = self.store.list(Some(&self.path("open")));
-        let id = |meta: ObjectMeta| meta.location.filename().filter(|name| is_job_id(name)).map(str::to_owned);
-        let ids = listed.try_filter_map(|meta| async move { Ok(id(meta)) });
-        let mut ids: Vec<_> = ids.try_collect().await.map_err(|error| Error::from_store(&self.name("open"), error))?;
-        ids.sort();
-        Ok(ids)
-    }
-
-    /// Marks a job as open. The caller does this before the first message, so that reducers find every job with
-    /// messages.
-    pub async fn mark_open(&self, job_id: &str) -> Result<()> {
-        let name = format!("open/{job_id}");
-        let put = self.store.put(&self.path(&name), Bytes::new().into()).await;
-        put.map(drop).map_err(|error| Error::from_store(&self.name(&name), error))
-    }
-
-    /// Marks a job as ended. The caller does this after writing `result.json`.
-    pub async fn mark_ended(&self, job_id: &str) -> Result<()> {
-        self.delete(&format!("open/{job_id}")).await
-    }
-
     /// Deletes an object, if it exists.
     async fn delete(&self, name: &str) -> Result<()> {
         match self.store.delete(&self.path(name)).await {
@@ -242,7 +218,7 @@ mod tests {
         let url = Url::from_file_path(&mount).expect("absolute");
         let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("a worker may start before");
         assert!(!mount.exists(), "opening it creates nothing");
-        assert_eq!(target.open_jobs().await.expect("nothing there"), [""; 0]);
+        assert_eq!(target.open_ids().await.expect("nothing there"), [""; 0]);
         let job = target.job("job");
         for is_there in [false, true] {
             if is_there {
@@ -278,6 +254,6 @@ mod tests {
         for name in ["a-job", "-job", ".hidden", "a job", "j\u{202e}ob"] {
             std::fs::write(root.join("open").join(name), "").expect("writable");
         }
-        assert_eq!(target.open_jobs().await.expect("readable"), ["a-job"]);
+        assert_eq!(target.open_ids().await.expect("readable"), ["a-job"]);
     }
 }

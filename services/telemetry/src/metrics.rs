@@ -6,9 +6,10 @@
 //!
 //! Counters are atomic. Quick mini-batches update them once for many.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
 use std::sync::atomic::AtomicU64;
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
 use prometheus_client::encoding::text::encode;
@@ -22,6 +23,8 @@ use protocol::WEARS;
 
 /// Names and values of the labels of a series.
 pub type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
+/// A label whose value is not known beforehand.
+pub type OwnLabel = [(&'static str, String); 1];
 /// A gauge whose value has a fraction.
 pub type FloatGauge = Gauge<f64, AtomicU64>;
 
@@ -37,6 +40,11 @@ pub const OUTCOME: &str = "outcome";
 pub const CAUSE: &str = "cause";
 /// State.
 pub const STATE: &str = "state";
+/// What a job requires of a node.
+pub const REQUIRES: &str = "requires";
+
+/// The [`REQUIRES`] of jobs that any node may run.
+pub const ANY: &str = "any";
 
 /// The destination of descriptors.
 pub const TASKS: &str = "tasks";
@@ -94,8 +102,13 @@ pub struct Metrics {
     pub duplicates_dropped: Counter,
     /// Jobs that ended, by [`STATE`].
     pub jobs_ended: Family<Labels<1>, Counter>,
-    /// Messages in a queue, approximately: [`DESTINATION`], [`STATE`].
+    /// Messages in the queue of dead letters, approximately: [`DESTINATION`], [`STATE`].
     pub queue_messages: Family<Labels<2>, Gauge>,
+    /// Processes that the open jobs of the target could use, by [`REQUIRES`].
+    pub processes_wanted: Family<OwnLabel, Gauge>,
+    /// Mini-batches of the open jobs of the target that have not ended.
+    pub mini_batches_unfinished: Gauge,
+    wanted: Mutex<BTreeMap<String, u64>>,
 }
 
 /// A role, which selects the metrics of a scrape.
@@ -146,7 +159,27 @@ impl Metrics {
             duplicates_dropped: Counter::default(),
             jobs_ended: Family::default(),
             queue_messages: Family::default(),
+            processes_wanted: Family::default(),
+            mini_batches_unfinished: Gauge::default(),
+            wanted: Mutex::default(),
         }
+    }
+
+    /// Sets how many processes the open jobs could use, by what they require of a node. Kinds of nodes of which nobody wants
+    /// one any more stay, with zero, so that scaling rules see it; [`ANY`] is always there.
+    pub fn want(&self, wanted: &BTreeMap<String, u64>) {
+        let mut known = self.wanted.lock().expect("no holder panics");
+        known.entry(ANY.to_owned()).or_default();
+        known.values_mut().for_each(|count| *count = 0);
+        known.extend(wanted.iter().map(|(kind, count)| (kind.clone(), *count)));
+        for (kind, count) in &*known {
+            self.processes_wanted.get_or_create(&[(REQUIRES, kind.clone())]).set(*count as i64);
+        }
+    }
+
+    /// Returns the processes that the open jobs could use, by what they require of a node.
+    pub fn wanted(&self) -> BTreeMap<String, u64> {
+        self.wanted.lock().expect("no holder panics").clone()
     }
 
     /// Records that the role has made progress.
@@ -176,7 +209,8 @@ impl Metrics {
         if role == Role::Worker {
             show.seconds("messaging_process_duration", "Attempts, from hand-over to end", &self.process_seconds);
         } else {
-            show.as_is("gristmill_queue_messages", "Messages in a queue, approximately", &self.queue_messages);
+            let dead_letters = "Messages in the queue of dead letters, approximately";
+            show.as_is("gristmill_queue_messages", dead_letters, &self.queue_messages);
         }
         let mut show = Registration(&mut root);
         let jobs_open = "Jobs that are worked on (worker), or whose results are committed (reducer)";
@@ -230,6 +264,11 @@ impl Metrics {
         let duplicates = "Attempts that were delivered again although they were committed";
         show.as_is("gristmill_duplicates_dropped", duplicates, &self.duplicates_dropped);
         show.as_is("gristmill_jobs_ended", "Jobs that ended", &self.jobs_ended);
+        self.want(&BTreeMap::new());
+        let wanted = "Processes that the open jobs of the target could use now";
+        show.as_is("gristmill_processes_wanted", wanted, &self.processes_wanted);
+        let unfinished = "Mini-batches of the open jobs of the target that have not ended";
+        show.as_is("gristmill_mini_batches_unfinished", unfinished, &self.mini_batches_unfinished);
     }
 }
 
@@ -326,6 +365,7 @@ mod tests {
             (Role::Worker, "gristmill_leases_lost_total 0"),
             (Role::Reducer, "gristmill_mini_batches_total{outcome=\"failed\"} 0"),
             (Role::Reducer, "gristmill_jobs_ended_total{state=\"canceled\"} 0"),
+            (Role::Reducer, "gristmill_processes_wanted{requires=\"any\"} 0"),
         ] {
             let text = Scrape::of(role, "sqlite").text();
             assert!(text.contains(series), "{text}");

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Takes, Work};
 use queue::pauses::while_others_wait;
-use queue::{Message, Queue};
+use queue::{Delivery, Message, Queue};
 use storage::JobStore;
 use telemetry::trace::{Step, StepKind};
 use tokio::sync::mpsc;
@@ -35,7 +35,7 @@ use crate::lease::Leases;
 use crate::messages::{Messages, inline_rows_bytes_max};
 use crate::prepare::Preparer;
 use crate::retry::while_unavailable;
-use crate::scheduler::{Announcement, Outcome};
+use crate::scheduler::{Announcement, Outcome, deliveries_lost};
 use crate::{Crash, CrashPoint};
 
 /// Shortest time from the start of a small round to the next round.
@@ -325,6 +325,19 @@ pub async fn give_back(
     while_unavailable("return mini-batches", Some(patience), || tasks.send(messages.clone())).await?;
     while_unavailable("return mini-batches", Some(patience), || tasks.acknowledge(&receipts)).await?;
     Ok(())
+}
+
+/// Returns the message for a descriptor that returns to the queue. It is a new message, so it carries what the queue has
+/// counted.
+pub fn unspent(delivery: &Delivery) -> Bytes {
+    match serde_json::from_slice::<Descriptor>(&delivery.body) {
+        Ok(descriptor) if delivery.receive_count > 1 => {
+            let deliveries_lost = deliveries_lost(&descriptor, delivery.receive_count);
+            let descriptor = Descriptor { deliveries_lost, ..descriptor };
+            serde_json::to_vec(&descriptor).expect("descriptors always serialise").into()
+        }
+        _ => delivery.body.clone(),
+    }
 }
 
 /// Sends an event to a job's reducer from outside its agents.

@@ -9,6 +9,7 @@ pub async fn bury(
     tasks: &dyn Queue,
     dead_letters: Option<&dyn Queue>,
     node: &str,
+    job_id: &str,
     buried: Vec<(Delivery, String)>,
 ) -> Result<(), queue::Error> {
     if buried.is_empty() {
@@ -17,7 +18,7 @@ pub async fn bury(
     if let Some(dead_letters) = dead_letters {
         let bytes_max = dead_letters.limits().message_bytes_max;
         let letter = |(delivery, reason): &(Delivery, String)| {
-            let letter = DeadLetter::message(reason, node, "tasks", &delivery.body, bytes_max);
+            let letter = DeadLetter::message(reason, node, job_id, "tasks", &delivery.body, bytes_max);
             Message::new(letter, "dead-letters")
         };
         dead_letters.send(buried.iter().map(letter).collect()).await?;
@@ -49,15 +50,15 @@ mod tests {
         };
 
         dead_letters.fail_next(1);
-        let failed = bury(&tasks, Some(&dead_letters), "node", buried.clone()).await;
+        let failed = bury(&tasks, Some(&dead_letters), "node", "job", buried.clone()).await;
         assert!(failed.is_err());
         assert_eq!(counts().await, (3, 0), "the queue redelivers what could not be moved");
 
         // One call sends all letters, before one call acknowledges all messages.
         tasks.fail_next(1);
-        assert!(bury(&tasks, Some(&dead_letters), "node", buried.clone()).await.is_err());
+        assert!(bury(&tasks, Some(&dead_letters), "node", "job", buried.clone()).await.is_err());
         assert_eq!(counts().await, (3, 3));
-        bury(&tasks, None, "node", buried).await.expect("removes them");
+        bury(&tasks, None, "node", "job", buried).await.expect("removes them");
         assert_eq!(counts().await, (0, 3));
     }
 }

@@ -1,10 +1,10 @@
 //! The worker: an agent receives the mini-batches of one job from the task queue, prepares them, supervises the Python
-//! processes that call user code, and announces the outcomes. A node of a fleet runs one agent for every job that has
-//! messages for it.
+//! processes that call user code, and announces the outcomes. A node of a fleet runs one agent for every job that the schedule
+//! of its target gives it.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `node` | a worker of a fleet, which serves every job of a target; its `roster` decides which jobs are here |
+//! | `node` | a worker of a fleet, which follows the schedule of its target |
 //! | `scheduler` | every decision about one job on this node, as a state machine without I/O |
 //! | `agent` | one job: executes the actions of the scheduler, and reports events to it |
 //! | `stop` | how agents and nodes are stopped |
@@ -78,30 +78,28 @@ mod variables;
 
 pub use agent::{Agent, Timing, report_provisioning};
 pub use allocator::keep_freed_memory;
+pub use announce::unspent;
 pub use cache::{Cache, Limits as CacheLimits, Used};
 pub use environment::interpreter;
 pub use gpu::{VisibleGpus, default_process_count, process_count};
 pub use job_users::{JobUser, UserRange, is_root};
 pub use memory_groups::{NoMemoryGroups, plan as plan_memory_groups};
-pub use node::executor::unspent;
-pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection, roster};
+pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection};
 pub use offer::offer;
 pub use side_inputs::{fetch_side_inputs, replace_paths};
 pub use solitude::{Access, Solitude, Tenant};
 pub use stop::{Stop, StopSender};
 pub use variables::{Variables, hide_process};
 
-/// The parts of agents and nodes beside scheduler and roster, from which the simulation builds its nodes.
+/// The parts of agents and nodes beside the scheduler, from which the simulation builds its nodes.
 pub mod parts {
     pub use crate::announce::{Announcements, Announcer};
     pub use crate::checkpoints::Checkpoints;
     pub use crate::lease::{LEASE_STEP, LeaseId, Leases};
-    pub use crate::node::allocations::{Allocations, Config as NodeConfig};
+    pub use crate::node::access::{Held, JobAccess};
+    pub use crate::node::allocations::{Allocations, Config as NodeConfig, Obstacle, Unprovisioned};
     pub use crate::node::allotment::Allotment;
-    pub use crate::node::beat::attended;
     pub use crate::node::driver::{Driver, NodeBackend};
-    pub use crate::node::errands::{Held, JobAccess};
-    pub use crate::node::roster::{Obstacle, Unprovisioned};
     pub use crate::prepare::{Preparation, Prepared};
 }
 

@@ -1,58 +1,38 @@
-//! A node: a worker process that serves every job of a compute target.
+//! A node: a worker process that works on the jobs that the schedule of its target gives it.
 //!
-//! The node receives for all jobs through a demultiplexer. `roster` decides which jobs it serves, as a state machine
-//! without I/O; `executor` executes the decisions. Each job that the node works on has an [`Agent`](crate::Agent), as on
-//! a single machine.
+//! `allocations` decides which jobs the node works on, as a state machine without I/O; `driver` executes the decisions. Each
+//! job has an [`Agent`](crate::Agent) and queues of its own, as on a single machine.
 //!
-//! A node is stateless: the queue redelivers what a killed node held. What it keeps on disk is a cache by content
-//! (unpacked folders, environments), which the nodes of one machine may share, and which mini-batches killed it.
-//!
-//! Jobs that are here at the same time divide its processes by weight. Further jobs wait in line until the node has a place
-//! for them; which of them it hears of first is the choice of the queue.
+//! A node is stateless: the queues redeliver what a killed node held. What it keeps on disk is a cache by content (unpacked
+//! folders, environments), which the nodes of one machine may share, and which mini-batches killed it.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `allocations`, `driver` | the jobs that the schedule of the target gives this node: they replace the next six |
-//! | `roster` | decides which jobs are here, what they need, and when the node leaves them |
-//! | `shares` | divides processes and GPUs among the jobs that are here |
+//! | `allocations` | decides which jobs are here, and with how many processes and which GPUs |
+//! | `driver` | follows the schedule, executes the decisions, and reports what happens |
+//! | `access` | what a node asks the store about a job |
 //! | `allotment` | tells an agent its share, and the node which GPUs are in use |
-//! | `event_loop` | waits for whatever comes first: messages, answers, time, a request to stop |
-//! | `executor` | executes the decisions, and reports what happens |
-//! | `errands` | requests to the store and the shared queues |
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
-//! | `beat` | signs of life |
-//! | `quotas` | the part of this node in what each owner may have in flight |
+//! | `registration` | tells the target what the node has and does, as a sign of life |
 //! | `pause` | notices that the machine slept, or the process was stopped |
-//! | `registration` | lists the node among the workers of its target |
 //! | `leftovers` | removes what killed workers of this machine have left |
 //! | `logs` | uploads logs while a job runs |
 //! | `protection`, `spot` | task protection of ECS; spot notices of EC2 |
 
 #[allow(missing_docs, reason = "public for the simulation alone")]
+pub(crate) mod access;
+#[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod allocations;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod allotment;
-pub(crate) mod beat;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod driver;
-#[allow(missing_docs, reason = "public for the simulation alone")]
-pub(crate) mod errands;
-#[allow(missing_docs, reason = "public for the simulation alone")]
-pub(crate) mod event_loop;
-#[allow(missing_docs, reason = "public for the simulation alone")]
-pub(crate) mod executor;
 mod leftovers;
 mod logs;
 mod pause;
 mod protection;
 mod provision;
-#[allow(missing_docs, reason = "public for the simulation alone")]
-pub(crate) mod quotas;
 mod registration;
-#[allow(missing_docs, reason = "public for the simulation alone")]
-pub mod roster;
-#[allow(missing_docs, reason = "public for the simulation alone")]
-pub(crate) mod shares;
 mod spot;
 mod work;
 
@@ -62,24 +42,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use protocol::Offer;
-use queue::{Broker, Fairness, Queue};
+use protocol::{JobSpec, Offer};
+use queue::{Broker, Queue};
 use storage::TargetStore;
 use telemetry::Health;
 use tokio::sync::watch;
 
 use crate::agent::Timing;
 use crate::cache::{Cache, Limits};
+use crate::gpu::{cores, processes_with_gpus};
 use crate::job_users::{JobUsers, UserRange};
 use crate::memory_groups::{MemoryGroups, plan as plan_memory_groups};
 use crate::solitude::Solitude;
 use crate::stop::Stop;
-use crate::{Crash, Variables, VisibleGpus, default_process_count, offer};
+use crate::{Crash, Variables, VisibleGpus, offer};
 use driver::Driver;
-use event_loop::EventLoop;
 use protection::Protection;
 pub use protection::TaskProtection;
-use roster::{Capacity, Config, Periods};
 pub use spot::SpotNotice;
 use work::Shared;
 
@@ -93,14 +72,10 @@ const MEMORY_EVERY: Duration = Duration::from_secs(2);
 pub struct Node {
     /// Store of the target.
     pub target: TargetStore,
-    /// Task queue of the target.
-    pub tasks: Arc<dyn Queue>,
-    /// Result queue of the target.
-    pub results: Arc<dyn Queue>,
+    /// The queues of its jobs.
+    pub broker: Arc<dyn Broker>,
     /// Where messages go that no worker can read.
     pub dead_letters: Arc<dyn Queue>,
-    /// The queues of each job; `None`: all jobs share the two above.
-    pub broker: Option<Arc<dyn Broker>>,
     /// Node id, unique among nodes: the name of the machine and random characters.
     pub name: String,
     /// GPUs of this machine.
@@ -126,8 +101,8 @@ pub struct Node {
 pub struct NodeOptions {
     /// How long agents wait.
     pub timing: Timing,
-    /// How long the node waits.
-    pub periods: Periods,
+    /// The node ends after this long without work; `None`: never.
+    pub idle_exit: Option<Duration>,
     /// Python processes of a job that is alone here, which several jobs divide; `None`: as many as the job asks for, and
     /// one for each core or GPU for several.
     pub process_count: Option<u32>,
@@ -154,7 +129,7 @@ impl Default for NodeOptions {
         let seconds = Duration::from_secs;
         Self {
             timing: Timing { grace: seconds(30), patience: seconds(120), ..Timing::default() },
-            periods: Periods::default(),
+            idle_exit: None,
             process_count: None,
             cache: Limits::default(),
             labels: BTreeMap::new(),
@@ -185,6 +160,13 @@ impl Node {
         offer(self.gpus.count(), self.options.labels.clone())
     }
 
+    /// Returns how many processes a job that is alone may have here.
+    fn process_count(&self, spec: &JobSpec) -> u32 {
+        let gpus = self.gpus.count();
+        let default = || if gpus > 0 { processes_with_gpus(spec, gpus).max(1) } else { cores() };
+        self.options.process_count.or(spec.process_count_per_node).unwrap_or_else(default)
+    }
+
     /// Creates the control group of jobs; `None`: the memory of jobs is not limited.
     fn memory_groups(&self) -> Option<MemoryGroups> {
         if !self.options.limits_memory {
@@ -210,7 +192,7 @@ impl Node {
     }
 
     /// Works until the caller stops it, there is no work, or the machine is taken away. Returns everything it holds
-    /// to the queue. An error means that a queue cannot be used.
+    /// to the queue.
     pub async fn run(self, stop: watch::Receiver<Stop>) -> Result<Ended> {
         let spot = self.options.spot_notice.clone();
         let spot_notice =
@@ -220,71 +202,31 @@ impl Node {
         let memory_groups = self.memory_groups();
         let users = self.users()?.map(Arc::new);
         let solitude = Solitude::new(self.work_folder.join("alone"));
-        let buried = Default::default();
-        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups, users, solitude, buried });
+        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups, users, solitude });
         let node = &shared.node;
         let folder = shared.folder();
         let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;
         let _tidying = shared.tidy();
-        if let Some(broker) = node.broker.clone() {
-            let driver = Driver {
-                backend: shared.clone(),
-                config: allocations::Config {
-                    node: node.name.clone(),
-                    offer: node.offer(),
-                    process_count: node.options.process_count,
-                    notice_time: node.options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),
-                    idle_exit: node.options.periods.idle_exit,
-                    entry_lasts: 3 * storage::WORKER_PERIOD,
-                },
-                target: node.target.clone(),
-                broker,
-                timing: node.options.timing,
-                tick: TICK,
-                memory_every: MEMORY_EVERY,
-                health: node.options.health.clone(),
-            };
-            let ended = driver.run(stop, spot_notice).await;
-            shared.clear_work_folder();
-            return Ok(ended);
-        }
-        let event_loop = EventLoop {
-            host: shared.clone(),
-            config: config(node),
+        let driver = Driver {
+            backend: shared.clone(),
+            config: allocations::Config {
+                node: node.name.clone(),
+                offer: node.offer(),
+                process_count: node.options.process_count,
+                notice_time: node.options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),
+                idle_exit: node.options.idle_exit,
+                entry_lasts: storage::WORKER_ENTRY_LASTS,
+            },
             target: node.target.clone(),
-            queues: [node.tasks.clone(), node.results.clone()],
+            broker: node.broker.clone(),
             timing: node.options.timing,
             tick: TICK,
             memory_every: MEMORY_EVERY,
             health: node.options.health.clone(),
         };
-        let ended = event_loop.run(stop, spot_notice).await;
+        let ended = driver.run(stop, spot_notice).await;
         shared.clear_work_folder();
-        ended
-    }
-}
-
-fn config(node: &Node) -> Config {
-    let options = &node.options;
-    Config {
-        node: node.name.clone(),
-        offer: node.offer(),
-        idle_wish: capacity(node).process_count(None) as usize,
-        capacity: capacity(node),
-        places: capacity(node).places(),
-        places_of_newcomers: capacity(node).places_of_newcomers(),
-        delay_max: node.tasks.limits().delay_max,
-        groups_take_turns: node.tasks.limits().fairness == Fairness::Groups,
-        notice_time: options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),
-        periods: options.periods,
-    }
-}
-
-fn capacity(node: &Node) -> Capacity {
-    Capacity {
-        process_count: node.options.process_count,
-        process_count_default: default_process_count(node.gpus.count()),
-        gpus: node.gpus.count(),
+        Ok(ended)
     }
 }
 

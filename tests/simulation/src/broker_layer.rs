@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use queue::{Broker, Bundles, Error, JobQueues, MemoryBroker, MemoryQueue, Queue};
+use queue::{Broker, Bundles, Error, JobQueues, MemoryBroker, MemoryQueue, Queue, TargetQueues};
 use tokio::time::sleep;
 use worker::unspent;
 
@@ -92,6 +92,10 @@ impl Broker for BrokerLayer {
             return Ok(());
         }
         self.delete_as_is(name).await
+    }
+
+    async fn target(&self) -> Result<TargetQueues, Error> {
+        self.inner.target().await
     }
 
     fn jobs_max(&self) -> u32 {

@@ -263,7 +263,7 @@ impl World {
             return Some(format!("the queue of dead letters has {depth:?}"));
         }
         let target = self.target(&self.user());
-        let open = target.open_jobs().await.expect("memory answers");
+        let open = target.open_ids().await.expect("memory answers");
         if !open.is_empty() {
             return Some(format!("these jobs are open: {open:?}"));
         }

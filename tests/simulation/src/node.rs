@@ -12,7 +12,7 @@ use telemetry::Health;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 use worker::parts::{
-    Allocations, Allotment, Driver, Held, JobAccess, NodeBackend, NodeConfig, Obstacle, Unprovisioned, attended,
+    Allocations, Allotment, Driver, Held, JobAccess, NodeBackend, NodeConfig, Obstacle, Unprovisioned,
 };
 use worker::{Solitude, Stop, StopSender, Timing};
 
@@ -100,14 +100,10 @@ impl NodeBackend for Node {
     type Ready = Arc<JobSpec>;
     type Remains = ();
 
-    async fn provision(
-        self,
-        JobAccess { job_id, store, .. }: JobAccess,
-        spec: JobSpec,
-    ) -> Result<Self::Ready, Unprovisioned> {
+    async fn provision(self, JobAccess { job_id, .. }: JobAccess, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
         let has_accident = self.has_accident();
         let time = self.actor.dice().time(self.actor.weather().provision_max);
-        attended(&store, self.actor.name(), self.actor.weather().pace.beat, sleep(time)).await;
+        sleep(time).await;
         if self.witness.of(&job_id).job.is_broken {
             return Err(Unprovisioned { reason: BROKEN.to_owned(), obstacle: Obstacle::Lasting });
         }
@@ -130,7 +126,6 @@ impl NodeBackend for Node {
         if let Some(lacks) = self.offer.lacks(&witness.spec.requires) {
             witness.report("a job runs only on nodes that it fits", format!("{node}: {lacks}"));
         }
-        let beat = actor.weather().pace.beat;
         let tenant = solitude.enter(&job_id);
         let agent = Agent {
             actor,
@@ -144,7 +139,7 @@ impl NodeBackend for Node {
             gpus: gpus.clone(),
             tenant,
         };
-        let held = attended(&store, &node, beat, agent.work(stop, allotment)).await;
+        let held = agent.work(stop, allotment).await;
         gpus.all_ended(&job_id);
         held.iter().flatten().for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));
         (held, ())

@@ -160,9 +160,8 @@ impl Dice {
 /// How often roles look around.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Between two looks of a node for what is due, and between two signs of life.
+    /// Between two looks of a node for what is due.
     pub tick: Duration,
-    pub beat: Duration,
     /// Between two looks of a reducer at a job.
     pub progress: Duration,
     /// After which nodes count as absent.
@@ -171,23 +170,14 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// The pace of the real roles.
-    pub const PRODUCTION: Self = Self {
-        tick: Duration::from_millis(250),
-        beat: Duration::from_secs(4),
-        progress: Duration::from_secs(4),
-        silence: Duration::from_secs(6),
-    };
+    pub const PRODUCTION: Self =
+        Self { tick: Duration::from_millis(250), progress: Duration::from_secs(4), silence: Duration::from_secs(6) };
 }
 
 impl Default for Pace {
     /// Slower than in production: looking around is most of the work of the simulation.
     fn default() -> Self {
-        Self {
-            tick: Duration::from_secs(4),
-            beat: Duration::from_secs(30),
-            progress: Duration::from_secs(30),
-            silence: Duration::from_secs(300),
-        }
+        Self { tick: Duration::from_secs(4), progress: Duration::from_secs(30), silence: Duration::from_secs(300) }
     }
 }
 

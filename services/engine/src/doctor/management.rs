@@ -7,11 +7,14 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::sleep;
 use url::Url;
 
 const PORT: u16 = 15672;
 const PORT_TLS: u16 = 15671;
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The API lists a new queue within some seconds.
+const LOOKS_MAX: usize = 6;
 
 /// Why the management API does not answer a question.
 #[derive(Debug, thiserror::Error)]
@@ -112,8 +115,16 @@ impl Management {
         Ok(overview.ok_or(ManagementError::NoOverview)?.rabbitmq_version)
     }
 
-    pub async fn queue(&self, name: &str) -> Result<Option<QueueFacts>> {
-        self.get(&["queues", &self.vhost, name]).await
+    /// Returns the facts about a queue. Waits a moment for one that has just been created; `None`: it is not listed.
+    pub async fn listed(&self, name: &str) -> Result<Option<QueueFacts>> {
+        for _ in 0..LOOKS_MAX {
+            let facts: Option<QueueFacts> = self.get(&["queues", &self.vhost, name]).await?;
+            if facts.is_some() {
+                return Ok(facts);
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        Ok(None)
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>> {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use queue::DEAD_LETTERS;
 use serde_json::Value;
 use url::Url;
 
 use super::management::{Management, ManagementError, QueueFacts, ServerTimeout, consumer_timeout_by_ctl};
 use super::needs::{Needs, shown};
-use super::traffic;
 use super::{CheckState, Report};
-use crate::{QueueAddress, Remedy, Role, Target};
+use crate::{QueueAddress, Remedy, Target};
 
 const CONSUMER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
 /// The first release in which a queue can have a consumer timeout of its own.
@@ -18,20 +18,17 @@ const OWN_TIMEOUT_SINCE: (u32, u32) = (3, 12);
 const LIMITED_SINCE: u32 = 4;
 const DELIVERY_LIMIT_DEFAULT: u64 = 20;
 
-pub async fn check(
-    target: &Target,
-    address: &QueueAddress,
-    broker: &Url,
-    create: bool,
-    needs: &Needs,
-    report: &mut Report,
-) {
+/// A broker's management API, and the version of the broker.
+pub type Known = (Management, String);
+
+/// Connects to the management API; `None`: it does not answer, which the report says.
+pub async fn connect(target: &Target, broker: &Url, report: &mut Report) -> Option<Known> {
     let connecting = async {
         let management = Management::new(broker, target.management.as_deref())?;
         let version = management.version().await?;
         Ok::<_, ManagementError>((management, version))
     };
-    let known = match connecting.await {
+    match connecting.await {
         Ok((management, version)) => {
             report.ok("broker", format!("RabbitMQ {version}"));
             Some((management, version))
@@ -44,110 +41,47 @@ pub async fn check(
             report.not_checked("broker", message);
             None
         }
-    };
-    let mut tasks = QueueFacts::default();
-    for role in Role::ALL {
-        let names = address.names(role);
-        let before = queues(known.as_ref(), &names, report).await;
-        let kinds = names.iter().zip(&before).filter_map(|(name, queue)| match queue {
-            Queue::Known(facts) if facts.kind != "quorum" => Some((name, &facts.kind)),
-            _ => None,
-        });
-        let mut are_quorum = true;
-        for (name, kind) in kinds {
-            let message = format!(
-                "it is a {kind} queue, which counts no deliveries and loses messages with its server; delete it, then \
-                 create a quorum queue"
-            );
-            let remedy = Remedy::CreateQueues(target.reference());
-            report.add(format!("queue {name}, type"), CheckState::Failed, message, remedy);
-            are_quorum = false;
-        }
-        if !are_quorum {
-            continue;
-        }
-        let absent: Vec<_> = names
-            .iter()
-            .zip(&before)
-            .filter(|(_, queue)| matches!(queue, Queue::Absent))
-            .map(|(name, _)| name)
-            .collect();
-        if let (Some(name), false) = (absent.first(), create) {
-            let message = match absent.len() {
-                1 => "it does not exist".to_owned(),
-                count => format!("it does not exist, nor do {} other lanes of the queue", count - 1),
-            };
-            let remedy = Remedy::CreateQueues(target.reference());
-            report.add(format!("queue {name}"), CheckState::Failed, message, remedy);
-            continue;
-        }
-        let name = address.name(role);
-        match target.open_queue(role).await {
-            Ok(queue) => {
-                let after = if absent.is_empty() { before } else { queues(known.as_ref(), &names, report).await };
-                for (number, (name, queue)) in names.iter().zip(&after).enumerate() {
-                    let (lane, Some((_, version))) = (number > 0, &known) else { continue };
-                    match queue {
-                        Queue::Known(facts) => {
-                            let judged = judge(role, address, name, facts, version, needs);
-                            // A lane has the settings of the first, unless somebody has changed it.
-                            let told = judged.checks.into_iter().filter(|check| !lane || check.state != CheckState::Ok);
-                            told.for_each(|check| report.add(check.check, check.state, check.message, check.remedy));
-                        }
-                        Queue::Absent => {
-                            report.not_checked(format!("queue {name}"), "the management API does not list it yet");
-                        }
-                        Queue::Unknown => {}
-                    }
-                }
-                for name in absent {
-                    report.ok(format!("queue {name}"), "created");
-                }
-                if let (Role::Tasks, Some(Queue::Known(facts))) = (role, after.into_iter().next()) {
-                    tasks = facts;
-                }
-                traffic::check(role, &name, &*queue, report).await;
+    }
+}
+
+/// Checks the settings of the task queue of a job.
+pub async fn check(
+    target: &Target,
+    tasks: &str,
+    address: &QueueAddress,
+    known: Option<Known>,
+    needs: &Needs,
+    report: &mut Report,
+) {
+    let mut facts = QueueFacts::default();
+    if let Some((management, version)) = &known {
+        match management.listed(tasks).await {
+            Ok(Some(listed)) => {
+                let judged = judge(address, &listed, version, needs);
+                judged
+                    .checks
+                    .into_iter()
+                    .for_each(|check| report.add(check.check, check.state, check.message, check.remedy));
+                facts = listed;
             }
-            Err(error) => report.failed_with(format!("queue {name}"), &error),
+            Ok(None) => report.not_checked("tasks of a job", "the management API does not list the queue yet"),
+            Err(error) => report.not_checked("tasks of a job", error.to_string()),
         }
     }
     let version = known.map_or_else(String::new, |(_, version)| version);
-    judge_timeout(&tasks, &version, consumer_timeout_by_ctl().await, target.lease, needs, report);
-}
-
-/// What the management API says of a queue.
-enum Queue {
-    Known(QueueFacts),
-    Absent,
-    Unknown,
-}
-
-async fn queues(known: Option<&(Management, String)>, names: &[String], report: &mut Report) -> Vec<Queue> {
-    let mut queues = Vec::with_capacity(names.len());
-    for name in names {
-        let Some((management, _)) = known else {
-            queues.push(Queue::Unknown);
-            continue;
-        };
-        queues.push(match management.queue(name).await {
-            Ok(Some(facts)) => Queue::Known(facts),
-            Ok(None) => Queue::Absent,
-            Err(error) => {
-                report.not_checked(format!("queue {name}"), error.to_string());
-                Queue::Unknown
-            }
-        });
-    }
-    queues
+    judge_timeout(&facts, &version, consumer_timeout_by_ctl().await, target.lease, needs, report);
 }
 
 /// Judges the settings of a queue.
-fn judge(role: Role, address: &QueueAddress, name: &str, facts: &QueueFacts, version: &str, needs: &Needs) -> Report {
+fn judge(address: &QueueAddress, facts: &QueueFacts, version: &str, needs: &Needs) -> Report {
     let mut report = Report::new(|_| ());
-    let check = |what: &str| format!("queue {name}, {what}");
-    report.ok(check("type"), "quorum");
-    if role == Role::DeadLetters {
-        return report;
+    let check = |what: &str| format!("tasks of a job, {what}");
+    match &*facts.kind {
+        "quorum" => report.ok(check("type"), "quorum"),
+        kind => report.failed(
+            check("type"),
+            format!("it is a {kind} queue, which counts no deliveries and loses messages with its server"),
+        ),
     }
     let default = (release(version).0 >= LIMITED_SINCE).then_some(DELIVERY_LIMIT_DEFAULT);
     // A negative limit means no limit.
@@ -164,7 +98,7 @@ fn judge(role: Role, address: &QueueAddress, name: &str, facts: &QueueFacts, ver
         Some(limit) => report.ok(check("delivery limit"), format!("{limit} deliveries; jobs need {needed}")),
         None => report.ok(check("delivery limit"), "none"),
     }
-    let dead_letters = address.name(Role::DeadLetters);
+    let dead_letters = address.name(DEAD_LETTERS);
     match facts.setting("dead-letter-routing-key").and_then(Value::as_str) {
         Some(to) if to == dead_letters => report.ok(check("dead letters"), format!("go to {to}")),
         Some(to) => report.warning(check("dead letters"), format!("go to {to}, but only {dead_letters} is read")),
@@ -267,7 +201,7 @@ mod tests {
 
     fn judged(json: &str, version: &str) -> Vec<Check> {
         let address = QueueAddress::parse("amqp://host/?prefix=p", Path::new("/")).expect("valid");
-        judge(Role::Tasks, &address, "p-tasks", &facts(json), version, &needs(None)).checks
+        judge(&address, &facts(json), version, &needs(None)).checks
     }
 
     fn timeout(json: &str, version: &str, server: Option<ServerTimeout>, held_seconds: u64) -> CheckState {

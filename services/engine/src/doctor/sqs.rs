@@ -2,47 +2,26 @@
 
 use std::time::Duration;
 
-use queue::{SqsAttributes, SqsQueue, SqsTarget};
+use queue::{DEAD_LETTERS, SqsAttributes, SqsQueue};
 
 use super::needs::{Needs, shown};
-use super::traffic;
 use super::{CheckState, Report};
-use crate::{QueueAddress, Remedy, Role, Target};
+use crate::{QueueAddress, Remedy, Target};
 
 /// SQS ends a lease after this time, even if it is extended.
 const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
 
-pub async fn check(
-    target: &Target,
-    address: &QueueAddress,
-    prefix: &str,
-    create: bool,
-    needs: &Needs,
-    report: &mut Report,
-) {
-    if create && let Err(error) = SqsTarget::open(target.sqs_options(prefix, true)).await {
-        return report.failed("queues", format!("{error:#}"));
-    }
-    judge_lease(needs, report);
-    for role in Role::ALL {
-        let name = address.name(role);
-        let queue = match SqsQueue::open(target.sqs_options(&name, false)).await {
-            Ok(queue) => queue,
-            Err(error) => {
-                let remedy = Remedy::CreateQueues(target.reference());
-                report.add(format!("queue {name}"), CheckState::Failed, format!("{error:#}"), remedy);
-                continue;
-            }
-        };
-        match queue.attributes().await {
-            Ok(attributes) => judge(role, address, &attributes, needs, report),
-            Err(error) => report.not_checked(format!("queue {name}, attributes"), format!("{error:#}")),
-        }
-        traffic::check(role, &name, &queue, report).await;
+/// Checks the attributes of the task queue of a job.
+pub async fn check(target: &Target, tasks: &str, address: &QueueAddress, needs: &Needs, report: &mut Report) {
+    let attributes = async { SqsQueue::open(target.sqs_options(tasks, false)).await?.attributes().await };
+    match attributes.await {
+        Ok(attributes) => judge(address, &attributes, needs, report),
+        Err(error) => report.not_checked("tasks of a job, attributes", format!("{error:#}")),
     }
 }
 
-fn judge_lease(needs: &Needs, report: &mut Report) {
+/// Compares the longest lease of SQS with the needs of a job.
+pub fn judge_lease(needs: &Needs, report: &mut Report) {
     let check = "lease";
     match needs.held {
         Some(held) if held > LEASE_MAX => report.failed(
@@ -63,8 +42,8 @@ fn judge_lease(needs: &Needs, report: &mut Report) {
     }
 }
 
-fn judge(role: Role, address: &QueueAddress, attributes: &SqsAttributes, needs: &Needs, report: &mut Report) {
-    let check = |what: &str| format!("queue {}, {what}", address.name(role));
+fn judge(address: &QueueAddress, attributes: &SqsAttributes, needs: &Needs, report: &mut Report) {
+    let check = |what: &str| format!("tasks of a job, {what}");
     let kept = attributes.retention;
     if kept < needs.retention {
         let message = format!(
@@ -76,10 +55,7 @@ fn judge(role: Role, address: &QueueAddress, attributes: &SqsAttributes, needs: 
     } else {
         report.ok(check("retention"), shown(kept));
     }
-    if role == Role::DeadLetters {
-        return;
-    }
-    let dead_letters = address.name(Role::DeadLetters);
+    let dead_letters = address.name(DEAD_LETTERS);
     match &attributes.redrive {
         None => report.warning(
             check("redrive policy"),
@@ -120,7 +96,7 @@ mod tests {
         let address = QueueAddress::parse("sqs://p", Path::new("/")).expect("valid");
         let mut report = Report::silent();
         let needs = Needs { held: None, deliveries: 11, retention: Duration::from_secs(24 * 3600) };
-        judge(Role::Tasks, &address, &attributes, &needs, &mut report);
+        judge(&address, &attributes, &needs, &mut report);
         report.checks.iter().map(|check| check.state).collect()
     }
 

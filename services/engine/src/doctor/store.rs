@@ -53,7 +53,7 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
 
 /// Names keys that no role can read, and which only other software writes.
 async fn check_keys(store: &TargetStore, report: &mut Report) {
-    if store.job_ids().await.is_err() || store.open_jobs().await.is_err() {
+    if store.job_ids().await.is_err() || store.open_ids().await.is_err() {
         return;
     }
     let keys = store.stores().unnameable_keys();

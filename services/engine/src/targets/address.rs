@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use queue::RabbitOptions;
 use url::Url;
 
 const ALLOWED: &str = "sqs://PREFIX, amqp://USER:PASSWORD@HOST/VHOST?prefix=PREFIX (or amqps://), or sqlite:FOLDER";
@@ -16,11 +15,12 @@ const PREFIX_DEFAULT: &str = "gristmill";
 const LEASE: &str = "lease_seconds";
 /// The shortest lease that a target may have.
 pub const LEASE_SECONDS_MIN: u64 = 60;
-/// SQS allows names of 80 characters, and `-dead-letters` and `.fifo` follow the prefix.
-const PREFIX_LENGTH_MAX: usize = 60;
+/// SQS allows names of 80 characters. In the name of a queue of a job, the beginning of its id, a digest and `-results` follow
+/// the prefix.
+const PREFIX_LENGTH_MAX: usize = 40;
 
-/// The three queues of a target. A prefix is that of `-tasks`, `-results` and `-dead-letters`. In RabbitMQ the tasks are
-/// in several queues, their lanes.
+/// Where the queues of a target are: its own two, `PREFIX-control` and `PREFIX-dead-letters`, and two for each job that may
+/// run.
 #[derive(Clone, PartialEq, Eq)]
 pub enum QueueAddress {
     /// Amazon SQS, or an emulator at the target's endpoint.
@@ -37,34 +37,9 @@ pub enum QueueAddress {
     },
     /// Files on this machine.
     Sqlite {
-        /// The folder that holds `tasks.db`, `results.db` and `dead-letters.db`.
+        /// The folder that holds `control.db`, `dead-letters.db` and the files of the queues of jobs.
         folder: PathBuf,
     },
-}
-
-/// One of the three queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Descriptors.
-    Tasks,
-    /// Outcomes.
-    Results,
-    /// Messages that no role can read.
-    DeadLetters,
-}
-
-impl Role {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Tasks, Self::Results, Self::DeadLetters];
-
-    /// Returns the end of the queue's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tasks => "tasks",
-            Self::Results => "results",
-            Self::DeadLetters => "dead-letters",
-        }
-    }
 }
 
 impl QueueAddress {
@@ -118,22 +93,19 @@ impl QueueAddress {
         lease_seconds(&value).map(Duration::from_secs)
     }
 
-    /// Returns the name of a queue at its service.
-    pub fn name(&self, role: Role) -> String {
+    /// Returns the beginning of the names of its queues; `None`: they are files.
+    pub fn prefix(&self) -> Option<&str> {
         match self {
-            Self::Sqs { prefix } | Self::Rabbit { prefix, .. } => format!("{prefix}-{}", role.name()),
-            Self::Sqlite { folder } => folder.join(role.name()).with_extension("db").display().to_string(),
+            Self::Sqs { prefix } | Self::Rabbit { prefix, .. } => Some(prefix),
+            Self::Sqlite { .. } => None,
         }
     }
 
-    /// Returns the names of the queues of the service that hold one queue: several lanes, or one.
-    pub fn names(&self, role: Role) -> Vec<String> {
+    /// Returns the name at its service of [`queue::CONTROL`] or [`queue::DEAD_LETTERS`].
+    pub fn name(&self, queue: &str) -> String {
         match self {
-            Self::Rabbit { url, prefix } if role == Role::Tasks => {
-                let [tasks, ..] = RabbitOptions::target(url.as_str(), prefix);
-                tasks.queue_names()
-            }
-            _ => vec![self.name(role)],
+            Self::Sqs { prefix } | Self::Rabbit { prefix, .. } => format!("{prefix}-{queue}"),
+            Self::Sqlite { folder } => folder.join(queue).with_extension("db").display().to_string(),
         }
     }
 }
@@ -150,19 +122,6 @@ fn prefix(text: &str) -> Result<String> {
         );
     }
     Ok(text.to_owned())
-}
-
-impl QueueAddress {
-    /// Returns the address without what differs between the users of one queue.
-    pub(crate) fn place(&self) -> String {
-        match self {
-            Self::Rabbit { url, prefix } => {
-                let (host, port) = (url.host_str().unwrap_or_default(), url.port().unwrap_or_default());
-                format!("amqp://{host}:{port}{}?prefix={prefix}", url.path())
-            }
-            other => other.to_string(),
-        }
-    }
 }
 
 impl fmt::Display for QueueAddress {
@@ -197,18 +156,16 @@ mod tests {
     }
 
     #[test]
-    fn address_names_three_queues() {
+    fn address_names_the_queues_of_the_target() {
         let names = |text: &str| {
             let address = parse(text).expect("valid");
-            Role::ALL.map(|role| address.name(role))
+            [queue::CONTROL, queue::DEAD_LETTERS].map(|queue| address.name(queue))
         };
-        assert_eq!(names("sqs://team-a"), ["team-a-tasks", "team-a-results", "team-a-dead-letters"]);
-        assert_eq!(names("amqp://guest:guest@localhost/%2f?prefix=b")[0], "b-tasks");
-        assert_eq!(names("amqps://broker.example/")[2], "gristmill-dead-letters");
-        let lanes = parse("amqps://broker.example/?prefix=b").expect("valid").names(Role::Tasks);
-        assert_eq!(lanes, ["", "-2", "-3", "-4", "-5", "-6", "-7", "-8"].map(|lane| format!("b-tasks{lane}")));
-        assert_eq!(names("sqlite:queues")[0], "/project/queues/tasks.db");
-        assert_eq!(names("sqlite:///var/queues")[1], "/var/queues/results.db");
+        assert_eq!(names("sqs://team-a"), ["team-a-control", "team-a-dead-letters"]);
+        assert_eq!(names("amqp://guest:guest@localhost/%2f?prefix=b")[0], "b-control");
+        assert_eq!(names("amqps://broker.example/")[1], "gristmill-dead-letters");
+        assert_eq!(names("sqlite:queues")[0], "/project/queues/control.db");
+        assert_eq!(names("sqlite:///var/queues")[1], "/var/queues/dead-letters.db");
     }
 
     #[test]

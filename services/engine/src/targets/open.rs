@@ -6,42 +6,92 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use queue::{
-    Broker, Bundles, JobQueues, Queue, RabbitBroker, RabbitOptions, RabbitQueue, SqliteBroker, SqliteOptions,
-    SqliteQueue, SqsBroker, SqsOptions, SqsQueue, SqsTarget,
+    Broker, Bundles, JobQueues, NamesAtService, Queue, RabbitBroker, SqliteBroker, SqliteOptions, SqsBroker,
+    SqsOptions, TargetQueues,
 };
+use serde::Serialize;
 use storage::{StoreOptions, TargetStore};
 use url::Url;
 
-use super::{QueueAddress, Role, Target};
+use super::{QueueAddress, Target};
 use crate::{Fixable, Remedy, Settings};
 
 /// The queues of a target.
 #[derive(Clone, Debug)]
 pub struct Queues {
-    connections: Vec<Arc<RabbitQueue>>,
-    /// Whether the broker had no task queue, and this process has created it.
-    pub are_new: bool,
-    /// Descriptors.
-    pub tasks: Arc<dyn Queue>,
-    /// Outcomes.
-    pub results: Arc<dyn Queue>,
+    /// Where commands tell reducers that there is news.
+    pub control: Arc<dyn Queue>,
     /// Messages that no role can read.
     pub dead_letters: Arc<dyn Queue>,
-    /// The queues of each job; `None`: all jobs share those above.
-    pub broker: Option<Arc<dyn Broker>>,
+    /// The queues of its jobs.
+    pub broker: Arc<dyn Broker>,
+    /// Whether this process has created the first two.
+    pub are_new: bool,
 }
 
 impl Queues {
     /// Closes the connections, so that acknowledgements reach the broker.
     pub async fn close(&self) {
-        for connection in &self.connections {
-            if let Err(error) = connection.close().await {
-                tracing::debug!("cannot close a connection: {error:#}");
+        self.broker.close().await;
+    }
+}
+
+/// How many messages are in a queue, approximately, for people.
+#[derive(Clone, Debug, Serialize)]
+pub struct QueueDepth {
+    /// Which queue.
+    pub name: String,
+    /// Messages that could be received now.
+    pub visible: Option<u64>,
+    /// Messages that are leased, if the service counts them.
+    pub in_flight: Option<u64>,
+    /// Messages that are not visible yet.
+    pub delayed: Option<u64>,
+    /// Why nothing is known.
+    pub problem: Option<String>,
+}
+
+impl QueueDepth {
+    /// Says why nothing is known of the queues of a target.
+    pub fn unknown(problem: String) -> Self {
+        Self::without(DEAD_LETTERS.to_owned(), problem)
+    }
+
+    fn without(name: String, problem: String) -> Self {
+        Self { name, visible: None, in_flight: None, delayed: None, problem: Some(problem) }
+    }
+
+    async fn of(name: String, queue: &dyn Queue) -> Self {
+        match queue.depth().await {
+            Ok(depth) => Self {
+                name,
+                visible: Some(depth.visible),
+                in_flight: queue.limits().timed_lease.then_some(depth.in_flight),
+                delayed: Some(depth.delayed),
+                problem: None,
+            },
+            Err(error) => Self::without(name, error.to_string()),
+        }
+    }
+}
+
+/// How the queue of dead letters is called.
+const DEAD_LETTERS: &str = "dead letters";
+
+impl Queues {
+    /// Returns the depths of the dead letters, and of the task queues of these jobs, given their names.
+    pub async fn depths(&self, of_jobs: &[(String, String)]) -> Vec<QueueDepth> {
+        let mut found = vec![QueueDepth::of(DEAD_LETTERS.to_owned(), &*self.dead_letters).await];
+        for (job_id, name) in of_jobs {
+            let shown = format!("tasks of {job_id}");
+            match self.broker.open(name).await {
+                Ok(of_job) => found.push(QueueDepth::of(shown, &*of_job.tasks).await),
+                // They are about to be created, or deleted.
+                Err(queue::Error::Absent { .. }) => {}
+                Err(error) => found.push(QueueDepth::without(shown, error.to_string())),
             }
         }
-        if let Some(broker) = &self.broker {
-            broker.close().await;
-        }
+        found
     }
 }
 
@@ -59,6 +109,14 @@ impl Broker for Bundling {
         self.0.open(name).await.map(bundling)
     }
 
+    fn names_at_service(&self, name: &str) -> NamesAtService {
+        self.0.names_at_service(name)
+    }
+
+    async fn target(&self) -> Result<TargetQueues, queue::Error> {
+        self.0.target().await
+    }
+
     async fn delete(&self, name: &str) -> Result<(), queue::Error> {
         self.0.delete(name).await
     }
@@ -74,18 +132,6 @@ impl Broker for Bundling {
 
 fn bundling(queues: JobQueues) -> JobQueues {
     JobQueues { tasks: Arc::new(Bundles::new(queues.tasks, worker::unspent)), ..queues }
-}
-
-/// A queue, and its connection if it has one.
-type Opened = (Arc<dyn Queue>, Option<Arc<RabbitQueue>>);
-
-fn without_connection(queue: impl Queue + 'static) -> Opened {
-    (Arc::new(queue), None)
-}
-
-/// Each message to SQS is paid for, so quick mini-batches share one.
-fn tasks_of_sqs(queue: SqsQueue) -> Opened {
-    without_connection(Bundles::new(Arc::new(queue), worker::unspent))
 }
 
 impl Target {
@@ -110,73 +156,30 @@ impl Target {
         SqsOptions { queue: queue.to_owned(), endpoint: self.endpoint.clone(), region: self.region.clone(), create }
     }
 
-    /// Opens its three queues. Creates missing SQS queues only if `create` is set, and all others always.
+    /// Opens its queues. Creates missing SQS queues only if `create` is set, and all others always.
     pub async fn open_queues(&self, create: bool) -> Result<Queues> {
         let open = async {
-            let opened: [Opened; 3] = match self.queue()? {
-                QueueAddress::Sqs { prefix } => {
-                    let SqsTarget { tasks, results, dead_letters } =
-                        SqsTarget::open(self.sqs_options(prefix, create)).await?;
-                    [tasks_of_sqs(tasks), without_connection(results), without_connection(dead_letters)]
-                }
-                _ => tokio::try_join!(self.open(Role::Tasks), self.open(Role::Results), self.open(Role::DeadLetters))?
-                    .into(),
-            };
-            let connections: Vec<Arc<RabbitQueue>> =
-                opened.iter().filter_map(|(_, connection)| connection.clone()).collect();
-            let are_new = connections.first().is_some_and(|tasks| tasks.is_new());
-            let [tasks, results, dead_letters] = opened.map(|(queue, _)| queue);
-            let broker = if self.has_schedule { Some(self.broker().await?) } else { None };
-            Ok(Queues { connections, are_new, tasks, results, dead_letters, broker })
+            let broker = self.broker(create).await?;
+            let TargetQueues { control, dead_letters, are_new } = broker.target().await?;
+            Ok(Queues { control, dead_letters, broker, are_new })
         };
         open.await.map_err(|error| self.explain(error))
     }
 
-    async fn broker(&self) -> Result<Arc<dyn Broker>> {
+    async fn broker(&self, create: bool) -> Result<Arc<dyn Broker>> {
         Ok(match self.queue()? {
             QueueAddress::Sqlite { folder } => {
                 std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+                storage::snapshot::mark(folder).with_context(|| format!("write into {}", folder.display()))?;
                 Arc::new(SqliteBroker::new(folder.clone(), SqliteOptions::default()))
             }
             QueueAddress::Rabbit { url, prefix } => {
                 Arc::new(RabbitBroker::connect(url.as_str(), prefix, self.lease).await?)
             }
             QueueAddress::Sqs { prefix } => {
-                Arc::new(Bundling(SqsBroker::connect(self.sqs_options(prefix, false)).await?))
+                Arc::new(Bundling(SqsBroker::connect(self.sqs_options(prefix, create)).await?))
             }
         })
-    }
-
-    /// Opens one of its queues.
-    pub async fn open_queue(&self, role: Role) -> Result<Arc<dyn Queue>> {
-        let (queue, _) = self.open(role).await.map_err(|error| self.explain(error))?;
-        Ok(queue)
-    }
-
-    async fn open(&self, role: Role) -> Result<Opened> {
-        let address = self.queue()?;
-        match address {
-            QueueAddress::Sqlite { folder } => {
-                std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-                storage::snapshot::mark(folder).with_context(|| format!("write into {}", folder.display()))?;
-                Ok(without_connection(SqliteQueue::open(address.name(role), SqliteOptions::default())?))
-            }
-            QueueAddress::Rabbit { url, prefix } => {
-                let [tasks, results, dead_letters] = RabbitOptions::target(url.as_str(), prefix);
-                let options = match role {
-                    Role::Tasks => tasks,
-                    Role::Results => results,
-                    Role::DeadLetters => dead_letters,
-                };
-                let options = RabbitOptions { consumer_timeout: self.lease, ..options };
-                let queue = Arc::new(RabbitQueue::open(options).await?);
-                Ok((queue.clone(), Some(queue)))
-            }
-            QueueAddress::Sqs { .. } => {
-                let queue = SqsQueue::open(self.sqs_options(&address.name(role), false)).await?;
-                Ok(if role == Role::Tasks { tasks_of_sqs(queue) } else { without_connection(queue) })
-            }
-        }
     }
 
     fn explain(&self, error: anyhow::Error) -> anyhow::Error {

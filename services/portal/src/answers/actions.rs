@@ -108,13 +108,13 @@ async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
             ));
         }
         Retry::InFlight(_) => {
-            return Err(conflict("the job has not ended: its mini-batches are in the queue or at a worker"));
+            return Err(conflict("the job has not ended: its mini-batches are in its queue or at a worker"));
         }
         Retry::Submission(submission) => submission,
     };
     tokio::spawn(async move {
-        if let Err(error) = submission.publish().await {
-            tracing::error!("cannot publish job {} again: {error:#}", submission.job_id());
+        if let Err(error) = submission.plan().await {
+            tracing::error!("cannot continue job {}: {error:#}", submission.job_id());
         }
     });
     Ok("the job continues: its unfinished and failed mini-batches are being published")

@@ -5,9 +5,8 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use engine::doctor::{CheckState, Report};
-use engine::targets::{LOCAL, Queues};
-use engine::{Beat, SeenWorker};
-use engine::{DeadLetter, DeadLetters, Jobs};
+use engine::targets::{LOCAL, QueueDepth, Queues};
+use engine::{DeadLetter, DeadLetters, Jobs, SeenWorker};
 use futures::{StreamExt, stream};
 use protocol::{Offer, milliseconds_since_epoch};
 use serde::Serialize;
@@ -26,7 +25,9 @@ const QUEUE_TIME: Duration = Duration::from_secs(20);
 /// Reading the dead letters leases them for a moment, and costs requests.
 const DEAD_LETTERS_EVERY: Duration = Duration::from_secs(30);
 /// Reading the list of workers costs a request for each.
-const WORKERS_EVERY: Duration = Duration::from_secs(15);
+const WORKERS_EVERY: Duration = Duration::from_secs(5);
+/// Jobs whose queues are shown; each costs a request.
+const QUEUES_OF_JOBS_MAX: usize = 20;
 const OPEN_JOBS_MAX: usize = 100;
 const READS_AT_ONCE: usize = 16;
 /// After this time without a report a reducer counts as silent.
@@ -53,7 +54,7 @@ pub struct TargetDocument {
     name: String,
     store: String,
     queue: Option<String>,
-    queues: Vec<Queue>,
+    queues: Vec<QueueDepth>,
     dead_letters: Vec<DeadLetter>,
     dead_letters_partial: bool,
     dead_letters_problem: Option<String>,
@@ -64,22 +65,12 @@ pub struct TargetDocument {
 }
 
 #[derive(Debug, Serialize)]
-struct Queue {
-    name: &'static str,
-    visible: Option<u64>,
-    in_flight: Option<u64>,
-    delayed: Option<u64>,
-    problem: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
 struct Worker {
     node: String,
-    /// An open job that it works on, if it was the last to give a sign of life to this job.
+    /// An open job that it prepares or works on.
     job_id: Option<String>,
     last_at: u64,
-    /// `None`: it is not on the list of the target's workers.
-    offer: Option<Offer>,
+    offer: Offer,
 }
 
 #[derive(Debug, Serialize)]
@@ -108,14 +99,14 @@ pub async fn target(State(shared): SharedState) -> Answer<Document<TargetDocumen
         // The portal may not be allowed to read the list.
         Err(error) => (Vec::new(), Some((options.words.error)(&error))),
     };
-    let (signs, reducers) = roles(&options.jobs).await?;
-    let workers = workers(listed, signs);
+    let reducers = reducers(&options.jobs).await?;
+    let workers = workers(listed);
     let name = target_name(options.jobs.target()).unwrap_or_else(|| THIS_MACHINE.to_owned());
     let queue = options.target.as_ref().and_then(|target| Some(target.queue().ok()?.to_string()));
     let (queues, letters) = match &queue {
         Some(_) => tokio::time::timeout(QUEUE_TIME, depths(&shared)).await.unwrap_or_else(|_| {
             let problem = format!("the queues did not answer within {} s", QUEUE_TIME.as_secs());
-            (unknown(&problem), Letters::default())
+            (vec![QueueDepth::unknown(problem)], Letters::default())
         }),
         None => (Vec::new(), Letters::default()),
     };
@@ -134,14 +125,7 @@ pub async fn target(State(shared): SharedState) -> Answer<Document<TargetDocumen
     }))
 }
 
-const NAMES: [&str; 3] = ["tasks", "results", "dead letters"];
-
-fn unknown(problem: &str) -> Vec<Queue> {
-    let queue = |name| Queue { name, visible: None, in_flight: None, delayed: None, problem: Some(problem.to_owned()) };
-    NAMES.map(queue).into()
-}
-
-async fn depths(shared: &Shared) -> (Vec<Queue>, Letters) {
+async fn depths(shared: &Shared) -> (Vec<QueueDepth>, Letters) {
     let Some(target) = &shared.options.target else { return (Vec::new(), Letters::default()) };
     let mut connection = shared.connection.lock().await;
     let opened = match connection.queues.clone() {
@@ -150,25 +134,18 @@ async fn depths(shared: &Shared) -> (Vec<Queue>, Letters) {
     };
     let queues = match opened {
         Ok(queues) => queues,
-        Err(error) => return (unknown(&(shared.options.words.error)(&error)), Letters::default()),
+        Err(error) => {
+            let problem = (shared.options.words.error)(&error);
+            return (vec![QueueDepth::unknown(problem)], Letters::default());
+        }
     };
     connection.queues = Some(queues.clone());
-    let mut found = Vec::new();
-    for (name, queue) in NAMES.into_iter().zip([&queues.tasks, &queues.results, &queues.dead_letters]) {
-        found.push(match queue.depth().await {
-            Ok(depth) => Queue {
-                name,
-                visible: Some(depth.visible),
-                in_flight: queue.limits().timed_lease.then_some(depth.in_flight),
-                delayed: Some(depth.delayed),
-                problem: None,
-            },
-            Err(error) => {
-                // The connection may be lost.
-                connection.queues = None;
-                Queue { name, visible: None, in_flight: None, delayed: None, problem: Some(error.to_string()) }
-            }
-        });
+    let mut of_jobs = shared.options.jobs.queues().await.unwrap_or_default();
+    of_jobs.truncate(QUEUES_OF_JOBS_MAX);
+    let found = queues.depths(&of_jobs).await;
+    if found.iter().any(|queue| queue.problem.is_some()) {
+        // The connection may be lost.
+        connection.queues = None;
     }
     if let Some((_, letters)) = connection.letters.as_ref().filter(|(at, _)| at.elapsed() < DEAD_LETTERS_EVERY) {
         return (found, letters.clone());
@@ -194,55 +171,37 @@ async fn listed_workers(shared: &Shared) -> anyhow::Result<Vec<SeenWorker>> {
     Ok(listed)
 }
 
-/// Returns the workers on the list with the jobs that they have, and those which are not on the list and gave a job a
-/// sign of life.
-fn workers(listed: Vec<SeenWorker>, signs: Vec<(String, Beat)>) -> Vec<Worker> {
-    let mut workers: Vec<Worker> = Vec::new();
-    for (job_id, beat) in signs {
-        let known = listed.iter().find(|worker| worker.state.name == beat.node);
-        let offer = known.map(|worker| worker.state.offer.clone());
-        workers.push(Worker { node: beat.node, job_id: Some(job_id), last_at: beat.at, offer });
-    }
-    for SeenWorker { state, seen_at } in listed {
-        let row =
-            |job_id| Worker { node: state.name.clone(), job_id, last_at: seen_at, offer: Some(state.offer.clone()) };
-        for job_id in state.jobs.keys() {
-            let shown = workers.iter_mut().find(|row| row.node == state.name && row.job_id.as_ref() == Some(job_id));
-            match shown {
-                Some(shown) => shown.last_at = shown.last_at.max(seen_at),
-                None => workers.push(row(Some(job_id.clone()))),
-            }
-        }
-        if !workers.iter().any(|worker| worker.node == state.name) {
-            workers.push(row(None));
-        }
-    }
+/// Returns a row for each job of each worker, and one for each worker without jobs.
+fn workers(listed: Vec<SeenWorker>) -> Vec<Worker> {
+    let rows = listed.into_iter().flat_map(|SeenWorker { state, seen_at: last_at }| {
+        let row = move |job_id| Worker { node: state.name.clone(), job_id, last_at, offer: state.offer.clone() };
+        let jobs: Vec<_> = state.jobs.keys().cloned().map(Some).collect();
+        let jobs = if jobs.is_empty() { vec![None] } else { jobs };
+        jobs.into_iter().map(row).collect::<Vec<_>>()
+    });
+    let mut workers: Vec<Worker> = rows.collect();
     workers.sort_by(|one, other| (&one.node, &one.job_id).cmp(&(&other.node, &other.job_id)));
     workers
 }
 
-/// Returns the last signs of life that workers and reducers gave to open jobs.
-async fn roles(jobs: &Jobs) -> Answer<(Vec<(String, Beat)>, Vec<Reducer>)> {
+/// Returns the last signs of life that reducers gave to open jobs.
+async fn reducers(jobs: &Jobs) -> Answer<Vec<Reducer>> {
     let mut ids = jobs.open_ids().await?;
     ids.truncate(OPEN_JOBS_MAX);
     let now = milliseconds_since_epoch();
     let jobs = jobs.clone();
-    let signs: Vec<_> = stream::iter(ids)
+    let reducers = stream::iter(ids)
         .map(move |job_id| (jobs.store(&job_id), job_id))
         .map(|(store, job_id)| async move {
-            let store = store.ok()?;
-            let (beat, progress) = (store.beat().await.ok().flatten(), store.progress().await.ok().flatten());
-            let sign = beat.map(|beat| (job_id.clone(), beat));
-            let silent = |at: u64| now.saturating_sub(at) > SILENCE_MILLISECONDS;
-            let reducer = progress.map(|one| Reducer { job_id, last_at: one.at, silent: silent(one.at) });
-            Some((sign, reducer))
+            let progress = store.ok()?.progress().await.ok().flatten()?;
+            let silent = now.saturating_sub(progress.at) > SILENCE_MILLISECONDS;
+            Some(Reducer { job_id, last_at: progress.at, silent })
         })
         .buffered(READS_AT_ONCE)
         .filter_map(std::future::ready)
         .collect()
         .await;
-    let (signs, reducers): (Vec<_>, Vec<_>) = signs.into_iter().unzip();
-    Ok((signs.into_iter().flatten().collect(), reducers.into_iter().flatten().collect()))
+    Ok(reducers)
 }
 
 pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
@@ -286,22 +245,9 @@ mod tests {
             let offer = Offer { gpus, ..Offer::default() };
             SeenWorker { state: NodeState { name: name.to_owned(), offer, jobs, ..NodeState::default() }, seen_at: 8 }
         };
-        let beat = |job: &str, node: &str| (job.to_owned(), Beat { node: node.to_owned(), count: 1, at: 7 });
-        let found = workers(
-            vec![seen("a", 1, &[]), seen("b", 2, &["x", "w"])],
-            vec![beat("x", "b"), beat("y", "b"), beat("z", "old")],
-        );
-        let shown: Vec<_> = found
-            .iter()
-            .map(|one| (&*one.node, one.job_id.as_deref(), one.last_at, one.offer.as_ref().map(|offer| offer.gpus)))
-            .collect();
-        let expected = [
-            ("a", None, 8, Some(1)),
-            ("b", Some("w"), 8, Some(2)),
-            ("b", Some("x"), 8, Some(2)),
-            ("b", Some("y"), 7, Some(2)),
-            ("old", Some("z"), 7, None),
-        ];
-        assert_eq!(shown, expected);
+        let found = workers(vec![seen("b", 2, &["x", "w"]), seen("a", 1, &[])]);
+        let shown: Vec<_> =
+            found.iter().map(|one| (&*one.node, one.job_id.as_deref(), one.last_at, one.offer.gpus)).collect();
+        assert_eq!(shown, [("a", None, 8, 1), ("b", Some("w"), 8, 2), ("b", Some("x"), 8, 2)]);
     }
 }

@@ -64,6 +64,11 @@ impl Broker for MemoryBroker {
         Ok(())
     }
 
+    async fn target(&self) -> Result<crate::TargetQueues, Error> {
+        let q = || Arc::new(MemoryQueue::new(MemoryOptions::default()));
+        Ok(crate::TargetQueues { control: q(), dead_letters: q(), are_new: false })
+    }
+
     fn jobs_max(&self) -> u32 {
         u32::MAX
     }

@@ -111,6 +111,23 @@ impl Broker for RabbitBroker {
         try_join_all(deletions).await.map(drop)
     }
 
+    async fn target(&self) -> Result<crate::TargetQueues, Error> {
+        let open = async |n: &str| {
+            RabbitQueue::open(RabbitOptions {
+                name: format!("{}-{n}", self.options.name),
+                lanes: 1,
+                dead_letters: None,
+                ..self.options.clone()
+            })
+            .await
+        };
+        Ok(crate::TargetQueues {
+            control: Arc::new(open("control").await?),
+            dead_letters: Arc::new(open("dead-letters").await?),
+            are_new: false,
+        })
+    }
+
     fn jobs_max(&self) -> u32 {
         JOBS_MAX
     }

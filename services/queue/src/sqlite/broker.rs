@@ -118,6 +118,16 @@ impl Broker for SqliteBroker {
         self.work(move |shared| shared.delete(&name)).await
     }
 
+    async fn target(&self) -> Result<crate::TargetQueues, Error> {
+        let f = &self.shared.folder;
+        let q = |n: &str| SqliteQueue::open(f.join(n), self.shared.options.clone());
+        Ok(crate::TargetQueues {
+            control: Arc::new(q("control.db")?),
+            dead_letters: Arc::new(q("dead-letters.db")?),
+            are_new: false,
+        })
+    }
+
     fn jobs_max(&self) -> u32 {
         JOBS_MAX
     }

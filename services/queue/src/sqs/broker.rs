@@ -96,6 +96,17 @@ impl Broker for SqsBroker {
         try_join_all(deletions).await.map(drop)
     }
 
+    async fn target(&self) -> Result<crate::TargetQueues, Error> {
+        let open = async |n: &str| {
+            SqsQueue::open(SqsOptions { queue: format!("{}-{n}", self.options.queue), ..self.options.clone() }).await
+        };
+        Ok(crate::TargetQueues {
+            control: Arc::new(open("control").await?),
+            dead_letters: Arc::new(open("dead-letters").await?),
+            are_new: false,
+        })
+    }
+
     fn jobs_max(&self) -> u32 {
         JOBS_MAX
     }

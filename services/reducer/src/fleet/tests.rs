@@ -115,7 +115,7 @@ impl Target {
     async fn wait_until_tidy(&self) {
         while !self.broker.names().is_empty()
             || !self.store.queues().await.expect("readable").is_empty()
-            || !self.store.open_jobs().await.expect("readable").is_empty()
+            || !self.store.open_ids().await.expect("readable").is_empty()
         {
             tokio::time::sleep(PAUSE).await;
         }
@@ -270,7 +270,7 @@ async fn failed_job_stays_open_until_its_result_is_recorded() {
         }
         tokio::time::sleep(PAUSE).await;
     }
-    assert_eq!(target.store.open_jobs().await.expect("readable"), ["job"]);
+    assert_eq!(target.store.open_ids().await.expect("readable"), ["job"]);
     store.heal();
     assert_eq!(target.result("job").await.state, JobState::Completed);
     target.wait_until_tidy().await;
@@ -287,7 +287,7 @@ async fn idle_process_exits_and_stopped_one_leaves_its_jobs_open() {
         tokio::time::sleep(PAUSE).await;
     }
     end(serving).await;
-    assert_eq!(target.store.open_jobs().await.expect("readable"), ["job"]);
+    assert_eq!(target.store.open_ids().await.expect("readable"), ["job"]);
     target.publisher.failures.store(0, Ordering::SeqCst);
     target.options.idle_exit = Some(Duration::from_millis(100));
     let (_, serving) = target.serve();

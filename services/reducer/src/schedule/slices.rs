@@ -159,13 +159,14 @@ pub(super) fn state(
         _ if lost => 0,
         _ => before.served,
     };
-    let job_id = job.job_id.clone();
+    let (job_id, owner) = (job.job_id.clone(), job.owner.clone());
     let had_slice = before.had_slice || (lost && before.has_ended_one);
     if !has_processes {
         let began = if before.admitted_in.is_some() { now } else { job.enqueued_at.min(now) };
         let waits_since = before.waits_since.or(Some(began));
         return ScheduledJob {
             job_id,
+            owner,
             admitted_in,
             had_slice,
             was_interrupted,
@@ -179,13 +180,13 @@ pub(super) fn state(
     let is_ready = || running().any(|running| running.is_ready);
     ScheduledJob {
         job_id,
+        owner,
         admitted_in,
         had_slice,
         was_interrupted,
         served,
         served_since: before.served_since.or_else(|| is_ready().then_some(now)),
         has_ended_one: before.has_ended_one || running().any(|running| running.has_ended_one),
-        waits_since: None,
-        waits_for: None,
+        ..ScheduledJob::default()
     }
 }

@@ -14,12 +14,12 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
     PutOptions, PutPayload, PutResult, Result as StoreResult,
 };
-use protocol::{NodeState, Offer, Progress, milliseconds_since_epoch};
-use storage::TargetStore;
-use tokio::sync::Notify;
+use protocol::{Progress, milliseconds_since_epoch};
+use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
+use crate::Moment;
 use crate::batch::Batch;
 use crate::judge::End;
 
@@ -381,36 +381,6 @@ async fn ledger_that_contradicts_the_plan_is_rejected() {
 }
 
 #[tokio::test]
-async fn progress_says_why_no_worker_takes_the_job() {
-    let mut job = Job::new();
-    let target = TargetStore::new(Arc::new(InMemory::new()), ObjectPath::default());
-    job.options = Options { target: Some(target.clone()), ..Options::shared() };
-    job.spec.requires.gpus = 2;
-    let node = |name: &str, gpus| {
-        let offer = Offer { gpus, ..Offer::default() };
-        NodeState { name: name.to_owned(), offer, ..NodeState::default() }
-    };
-    let looked = async |reducer: &mut Reducer| {
-        reducer.look_for_fit().await;
-        reducer.show_progress();
-        reducer.progress().borrow().unfit.clone()
-    };
-    assert_eq!(looked(&mut job.open().await).await, None, "workers may still come");
-    target.put_worker(&node("a", 1)).await.expect("writable");
-    let mut reducer = job.open().await;
-    let unfit = looked(&mut reducer).await.expect("it has too few GPUs");
-    assert_eq!((unfit.nodes, unfit.nearest.as_str()), (1, "a"));
-    assert_eq!(unfit.lacks, "it has 1 GPU, the job requires 2");
-    target.put_worker(&node("b", 2)).await.expect("writable");
-    assert_eq!(looked(&mut job.open().await).await, None);
-    assert_eq!(looked(&mut reducer).await, Some(unfit), "the list is read now and then");
-    job.send_event(crate::fixtures::started("b", "process000")).await;
-    reducer.drain().await.expect("committed");
-    assert_eq!(looked(&mut reducer).await, None, "a worker works on it");
-    assert_eq!(reducer.tally().mini_batches().failed, 0);
-}
-
-#[tokio::test]
 async fn reducer_of_a_job_without_workers_gives_signs_of_life() {
     let mut job = Job::new();
     job.options = Options { progress_interval: Duration::from_millis(10), ..Options::shared() };
@@ -443,9 +413,11 @@ async fn reducer_that_knows_of_no_end_does_not_look_for_the_result() {
 #[tokio::test]
 async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     let mut job = Job::new();
+    let signs = watch::Sender::new(None);
     job.options = Options {
         progress_interval: Duration::from_millis(10),
         silence: Duration::from_millis(200),
+        signs: signs.subscribe(),
         ..Options::shared()
     };
     job.spec.progress_update_timeout_seconds = 1;
@@ -466,8 +438,8 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert!(!run.is_finished(), "time without workers does not count");
     let beating = async {
-        for at in 1.. {
-            job.store.put_beat(&storage::Beat { node: "a".into(), count: at, at }).await.expect("writable");
+        loop {
+            signs.send_replace(Some(Moment::now()));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -478,19 +450,22 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     assert!(result.cause.expect("failed").starts_with("No progress update in 1 second."));
 }
 
-/// For every phase between the worker's signs of life, the reducer's looks and the kill.
+/// For every phase between the worker's signs of life, the looks of planner and reducer, and the kill.
 #[tokio::test(start_paused = true)]
 async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
-    const PERIOD: Duration = Duration::from_secs(4);
+    const PERIOD: Duration = storage::WORKER_PERIOD_AT_WORK;
     for (first_look, lives) in (0..8).flat_map(|look| (0..8).map(move |lives| (look, lives))) {
         let mut job = Job::new();
         job.store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
-        job.options = Options { reports: false, ..Options::shared() };
+        let signs = watch::Sender::new(None);
+        job.options = Options { reports: false, signs: signs.subscribe(), ..Options::shared() };
         let beating = async {
-            for at in 0.. {
-                job.store.put_beat(&storage::Beat { node: "a".into(), count: at, at }).await.expect("writable");
-                // A request takes its time.
-                tokio::time::sleep(PERIOD + Duration::from_millis(150)).await;
+            loop {
+                let sign = Moment::now();
+                // The planner looks every second, and a request takes its time.
+                tokio::time::sleep(Duration::from_millis(1150)).await;
+                signs.send_replace(Some(sign));
+                tokio::time::sleep(PERIOD - Duration::from_secs(1)).await;
             }
         };
         let lives = Duration::from_secs(60) + lives * PERIOD / 8;

@@ -17,8 +17,10 @@ use crate::{Error, Result};
 
 /// The longest time from one renewal of an entry to the next.
 pub const WORKER_PERIOD: Duration = Duration::from_secs(15);
+/// The time from one renewal to the next while the worker has a job.
+pub const WORKER_PERIOD_AT_WORK: Duration = Duration::from_secs(2);
 /// An entry that was not renewed for this long, by the clock of the store, is stale: three periods.
-const STALE_SECONDS: i64 = 3 * WORKER_PERIOD.as_secs() as i64;
+pub const WORKER_ENTRY_LASTS: Duration = Duration::from_secs(3 * WORKER_PERIOD.as_secs());
 /// The largest entry that is read; a worker has a few labels, and at most some hundred jobs.
 const ENTRY_BYTES_MAX: u64 = 256 * 1024;
 /// Entries that are read; more would say nothing new.
@@ -101,7 +103,7 @@ impl TargetStore {
             meta.size <= ENTRY_BYTES_MAX && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
         };
         let entries = listed.into_iter().filter(is_entry);
-        Ok(entries.partition(|meta| (now - meta.last_modified).num_seconds() < STALE_SECONDS))
+        Ok(entries.partition(|meta| (now - meta.last_modified).num_seconds() < WORKER_ENTRY_LASTS.as_secs() as i64))
     }
 
     fn worker(&self, name: &str) -> ObjectPath {

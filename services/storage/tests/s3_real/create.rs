@@ -84,12 +84,3 @@ async fn create_at_a_busy_store_is_retried() {
     let (commit, creates) = commit_through(&bucket, || Fate::Fail(503, "<Error><Code>SlowDown</Code></Error>")).await;
     assert_eq!((commit.expect("tried again"), creates), (Commit::Committed, 2));
 }
-
-#[tokio::test]
-async fn nodes_with_the_same_name_do_not_share_a_seat() {
-    let bucket = Bucket::new();
-    let job = target(&bucket, &endpoint()).await.job("one");
-    let claims = join_all((0..8).map(|_| job.claim_seat(0, 1, "node"))).await;
-    let won = claims.into_iter().filter(|claim| matches!(claim, Ok(Commit::Committed))).count();
-    assert_eq!(won, 1);
-}

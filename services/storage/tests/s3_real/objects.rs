@@ -4,7 +4,7 @@ use std::fs;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use storage::{Commit, Error, Seat, TargetStore};
+use storage::{Error, TargetStore};
 
 use crate::support::{Bucket, Fate, Proxy, endpoint};
 use crate::{counted, options, target};
@@ -50,7 +50,7 @@ async fn open_jobs_exclude_ended_jobs() {
     }
     target.mark_ended("b").await.expect("deletable");
     target.mark_ended("b").await.expect("ended already");
-    assert_eq!(target.open_jobs().await.expect("listable"), ["a", "c"]);
+    assert_eq!(target.open_ids().await.expect("listable"), ["a", "c"]);
     assert_eq!(target.job_ids().await.expect("listable"), ["a", "b", "c"]);
 }
 
@@ -83,25 +83,6 @@ async fn logs_are_sorted_by_path() {
     let found: Vec<_> = logs.iter().map(|log| (log.path.as_str(), log.bytes)).collect();
     assert_eq!(found, [("overview.txt", 13), ("sys/node/0/a.txt", 17), ("user/b.txt", 11)]);
     assert_eq!(job.log("user/b.txt").await.expect("readable"), "user/b.txt\n");
-}
-
-#[tokio::test]
-async fn seat_has_one_holder_per_epoch() {
-    let bucket = Bucket::new();
-    let (target, proxy) = counted(&bucket).await;
-    let job = target.job("one");
-    assert_eq!(job.seat(3, 0).await.expect("listable"), None);
-    for epoch in 0..12 {
-        assert_eq!(job.claim_seat(3, epoch, "a").await.expect("writable"), Commit::Committed);
-    }
-    assert_eq!(job.claim_seat(3, 11, "b").await.expect("writable"), Commit::Lost);
-    assert_eq!(job.claim_seat(3, 12, "b").await.expect("writable"), Commit::Committed);
-    let seat = Some(Seat { epoch: 12, node: "b".into() });
-    assert_eq!(job.seat(3, 0).await.expect("listable"), seat);
-    assert_eq!(job.seat(3, 12).await.expect("listable"), seat);
-    let last = proxy.requests().into_iter().rfind(|request| request.is_list()).expect("listed");
-    assert!(last.path.contains("start-after="), "known epochs are listed again: {}", last.path);
-    assert_eq!(job.seat(4, 0).await.expect("listable"), None, "another seat");
 }
 
 #[tokio::test]

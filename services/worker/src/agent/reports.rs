@@ -135,10 +135,10 @@ impl Executor {
         if buried.is_empty() {
             return;
         }
-        let Agent { tasks, node, dead_letters, .. } = self.agent.clone();
+        let Agent { tasks, node, dead_letters, spec, .. } = self.agent.clone();
         // The loop does not wait for a queue that may be away.
         tokio::spawn(async move {
-            if let Err(error) = bury(&*tasks, dead_letters.as_deref(), &node, buried).await {
+            if let Err(error) = bury(&*tasks, dead_letters.as_deref(), &node, &spec.job_id, buried).await {
                 tracing::warn!("messages stay in the task queue for now: {error:#}");
             }
         });

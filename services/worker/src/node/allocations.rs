@@ -20,7 +20,6 @@ use protocol::{Allocation, JobSpec, NodeState, Offer, Running, Schedule};
 use tokio::time::Instant;
 
 use super::Ended;
-use super::roster::{Answer, Found, Obstacle, Unanswered, Unprovisioned, VisitId};
 use crate::scheduler::{InUse, Share};
 use crate::stop::Stop;
 
@@ -50,6 +49,43 @@ pub struct Config {
     pub idle_exit: Option<Duration>,
     /// How long its entry in the store counts after a renewal.
     pub entry_lasts: Duration,
+}
+
+/// Names a visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VisitId(u64);
+
+/// What store or queue answers; the error: they did not.
+pub type Answer<T> = Result<T, Unanswered>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered;
+
+/// What the store says of a job.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// There may be work.
+    Open(Box<JobSpec>),
+    /// There is none, and why.
+    Over(&'static str),
+}
+
+/// Why a job cannot start here.
+#[derive(Clone, Debug)]
+pub struct Unprovisioned {
+    pub reason: String,
+    pub obstacle: Obstacle,
+}
+
+/// What prevents a job from starting here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It stays until the job or the node is changed.
+    Lasting,
+    /// The store does not answer.
+    SilentStore,
+    /// The disk is full. The job waits until there is room, or other nodes take it.
+    FullDisk,
 }
 
 /// What has happened.
@@ -301,8 +337,6 @@ impl Allocations {
             has_ended_one: visit.has_ended_one,
             failing_gpus: visit.failing_gpus.clone(),
         };
-        // A job may have no process because each of its GPUs keeps failing, and then needs others.
-        let at_work = self.visits.values().filter(|visit| visit.processes > 0 || !visit.failing_gpus.is_empty());
         let rests = |memory: &Memory| memory.rests_until.is_some_and(|until| until > self.now);
         let unable = self.memories.iter().filter(|(_, memory)| rests(memory));
         NodeState {
@@ -311,7 +345,7 @@ impl Allocations {
             process_count: self.config.process_count,
             schedule: self.schedule,
             accepts_work: !self.is_stopping(),
-            jobs: at_work.map(|visit| (visit.job_id.clone(), running(visit))).collect(),
+            jobs: self.visits.values().map(|visit| (visit.job_id.clone(), running(visit))).collect(),
             unable: unable.map(|(job_id, _)| job_id.clone()).collect(),
         }
     }
@@ -413,7 +447,7 @@ impl Allocations {
     }
 
     fn open(&mut self, job_id: String, queues: String) {
-        let id = VisitId::new(self.next_visit);
+        let id = VisitId(self.next_visit);
         self.next_visit += 1;
         self.act(Action::Open { visit: id, job_id: job_id.clone(), queues: queues.clone() });
         let allocation = self.given.get(&job_id).map(|(allocation, _)| allocation.clone());

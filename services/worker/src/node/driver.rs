@@ -19,12 +19,13 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeou
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Ended;
-use super::allocations::{Action, AgentFailed, Allocations, Config, Event, Step};
+use super::access::{Held, JobAccess, STORE_WAIT_MAX, look_up, over};
+use super::allocations::{
+    Action, AgentFailed, Allocations, Config, Event, Obstacle, Step, Unanswered, Unprovisioned, VisitId,
+};
 use super::allotment::Allotment;
-use super::errands::{Held, JobAccess, STORE_WAIT_MAX, look_up, over};
 use super::pause::Pauses;
 use super::registration::Registration;
-use super::roster::{Obstacle, Unanswered, Unprovisioned, VisitId};
 use crate::agent::Timing;
 use crate::announce::{give_back, tell};
 use crate::pressure;
@@ -156,7 +157,7 @@ impl<B: NodeBackend> Driver<B> {
 }
 
 /// Ticks at this period, or later.
-pub(super) fn every(period: Duration) -> Interval {
+fn every(period: Duration) -> Interval {
     let mut interval = interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
@@ -321,7 +322,7 @@ impl<B: NodeBackend> Visits<B> {
         match step {
             Step::LookUp => {
                 let looking = async move {
-                    let found = look_up(&store, &job_id).await.map_err(|error| {
+                    let found = look_up(&store).await.map_err(|error| {
                         tracing::warn!(job.id = job_id, "cannot look the job up: {error:#}");
                         Unanswered
                     });
@@ -445,7 +446,7 @@ impl<B: NodeBackend> Visits<B> {
 
 /// Runs a task of a visit. A panic ends only this task, and is reported as its failure: otherwise a job that makes a node
 /// panic would end one node after the other.
-pub(super) async fn unless_it_panics<T: Send + 'static>(
+async fn unless_it_panics<T: Send + 'static>(
     job_id: Option<String>,
     task: impl Future<Output = T> + Send + 'static,
     failed: impl FnOnce(JoinError) -> T,

@@ -1,18 +1,16 @@
-//! Lists this node among the workers of its target, with what it has and does: commands, reducers and the portal read it.
-//! The node works without it.
+//! Tells the target what this node has and does: commands, reducers and the portal read its entry. While the node has a job,
+//! the entry is its sign of life, and the schedule gives a silent node nothing.
 
 use std::time::Duration;
 
 use protocol::NodeState;
-use storage::{TargetStore, WORKER_PERIOD};
+use storage::{TargetStore, WORKER_PERIOD, WORKER_PERIOD_AT_WORK};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long the end of a node waits for a store that does not answer.
 const REMOVAL_MAX: Duration = Duration::from_secs(5);
-/// The shortest time from one renewal to the next.
-const RENEWALS_APART: Duration = Duration::from_secs(2);
 
 /// The entry of a node.
 pub(super) struct Registration {
@@ -62,8 +60,10 @@ async fn renew(target: TargetStore, mut states: watch::Receiver<NodeState>, rene
                 target.url()
             ),
         }
-        sleep(RENEWALS_APART).await;
-        let _ = timeout(WORKER_PERIOD - RENEWALS_APART, changed(&mut states)).await;
+        sleep(WORKER_PERIOD_AT_WORK).await;
+        if states.borrow().jobs.is_empty() {
+            let _ = timeout(WORKER_PERIOD - WORKER_PERIOD_AT_WORK, changed(&mut states)).await;
+        }
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
             states.send_modify(|state| {
                 state.jobs.insert("job".to_owned(), Running { processes, ..Running::default() });
             });
-            sleep(RENEWALS_APART + Duration::from_millis(1)).await;
+            sleep(WORKER_PERIOD_AT_WORK + Duration::from_millis(1)).await;
             assert_eq!(seen().await, [states.borrow().clone()]);
         }
         registration.remove().await;

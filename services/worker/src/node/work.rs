@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use protocol::JobSpec;
-use queue::{Delivery, Queue, View};
+use queue::Queue;
 use storage::TargetStore;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -16,20 +16,16 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use super::access::{Held, JobAccess, STORE_WAIT_MAX};
+use super::allocations::{Obstacle, Unprovisioned};
 use super::allotment::Allotment;
-use super::beat::attended;
 use super::driver::NodeBackend;
-use super::errands::{Errands, Held, JobAccess, STORE_WAIT_MAX};
-use super::executor::Host;
 use super::logs::LogUpload;
 use super::protection::{Hold, Protection};
 use super::provision::{Provisioned, Provisioner};
-use super::roster::{Obstacle, Unprovisioned};
-use super::{Node, capacity, leftovers};
+use super::{Node, leftovers};
 use crate::agent::{Agent, report_provisioning};
 use crate::cache::{Cache, Used, files, is_full};
-use crate::dead_letters::bury;
-use crate::few_lines::FewLines;
 use crate::job_users::{self, JobUser, JobUsers};
 use crate::memory_groups::{MemoryGroup, MemoryGroups};
 use crate::solitude::Solitude;
@@ -50,8 +46,6 @@ pub(super) struct Shared {
     /// `None`: scripts run as the user of this process.
     pub(super) users: Option<Arc<JobUsers>>,
     pub(super) solitude: Solitude,
-    /// What the log says of messages that no worker can read.
-    pub(super) buried: Mutex<FewLines>,
 }
 
 /// A job that can start.
@@ -68,46 +62,6 @@ pub(super) struct Remains {
     _protection: Hold,
 }
 
-impl Host for Arc<Shared> {
-    type Ready = Ready;
-    type Remains = Remains;
-
-    async fn provision(self, errands: Errands, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
-        NodeBackend::provision(self, errands.access(), spec).await
-    }
-
-    async fn work(
-        self,
-        errands: Errands,
-        ready: Self::Ready,
-        view: Arc<View>,
-        stop: watch::Receiver<Stop>,
-        allotment: Allotment,
-    ) -> (anyhow::Result<Held>, Remains) {
-        NodeBackend::work(self, errands.access(), view, ready, stop, allotment).await
-    }
-
-    async fn clean_up(remains: Remains) {
-        <Self as NodeBackend>::clean_up(remains).await;
-    }
-
-    /// Moves messages that cannot be read to the dead letters.
-    async fn bury(self, unreadable: Vec<(Delivery, String)>) {
-        let node = &self.node;
-        for (_, reason) in &unreadable {
-            // What is wrong with each message follows.
-            let kind = reason.split([':', '?']).next().unwrap_or_default();
-            let line = self.buried.lock().expect("no holder panics").next(kind, reason, Instant::now());
-            if let Some(line) = line {
-                tracing::warn!("a message of the task queue goes to the dead letters: {line}");
-            }
-        }
-        if let Err(error) = bury(&*node.tasks, Some(&*node.dead_letters), &node.name, unreadable).await {
-            tracing::warn!("messages stay in the task queue for now: {error:#}");
-        }
-    }
-}
-
 impl NodeBackend for Arc<Shared> {
     type Ready = Ready;
     type Remains = Remains;
@@ -117,7 +71,7 @@ impl NodeBackend for Arc<Shared> {
         let provisioner = Provisioner { node, cache: &self.cache, users: self.users.as_ref() };
         let provisioning = provisioner.provisioned(spec);
         let reported = report_provisioning(&*job.results, &job.job_id, &node.name, provisioning);
-        match attended(&job.store, &node.name, node.options.periods.watch, reported).await {
+        match reported.await {
             Ok(provisioned) => Ok((provisioned, protection)),
             Err(error) => {
                 let obstacle = obstacle(&error);
@@ -128,7 +82,7 @@ impl NodeBackend for Arc<Shared> {
 
     async fn work(
         self,
-        JobAccess { job_id, store, results }: JobAccess,
+        JobAccess { job_id, results, .. }: JobAccess,
         tasks: Arc<dyn Queue>,
         (Provisioned { spec, python, used, user }, protection): Self::Ready,
         stop: watch::Receiver<Stop>,
@@ -163,7 +117,7 @@ impl NodeBackend for Arc<Shared> {
             }
         };
         let worked = tokio::select! {
-            worked = attended(&store, name, options.periods.watch, working) => worked,
+            worked = working => worked,
             () = uploading => unreachable!("logs are uploaded until the agent ends"),
         };
         let held = worked.context("the agent panicked").flatten().inspect_err(|error| {
@@ -219,7 +173,7 @@ impl Shared {
             results,
             dead_letters: Some(node.dead_letters.clone()),
             node: node.name.clone(),
-            process_count: capacity(node).process_count(spec.process_count_per_node),
+            process_count: node.process_count(&spec),
             allotment: Some(allotment),
             gpus: node.gpus.clone(),
             python,

@@ -32,24 +32,22 @@ impl Played {
         let mut said = Vec::new();
         while let Some(action) = self.allocations.next_action() {
             match action {
-                Action::Open { visit, job_id, queues } => {
-                    said.push(format!("{}: open {job_id} {queues}", visit.number()))
-                }
+                Action::Open { visit, job_id, queues } => said.push(format!("{}: open {job_id} {queues}", visit.0)),
                 Action::Do { visit, step } => {
                     let step = match step {
                         Step::Provision(_) => "provision".to_owned(),
                         Step::Tell(reason) => format!("tell {reason}"),
                         step => format!("{step:?}"),
                     };
-                    said.push(format!("{}: {step}", visit.number()));
+                    said.push(format!("{}: {step}", visit.0));
                 }
                 Action::Share { visit, share } => {
                     let Share { processes, gpus, .. } = share;
                     let gpus = if gpus.is_empty() { String::new() } else { format!(" with {gpus:?}") };
-                    said.push(format!("{}: has {processes}{gpus}", visit.number()));
+                    said.push(format!("{}: has {processes}{gpus}", visit.0));
                 }
-                Action::StopAgent { visit, stop } => said.push(format!("{}: stop {stop:?}", visit.number())),
-                Action::Close(visit) => said.push(format!("{}: close", visit.number())),
+                Action::StopAgent { visit, stop } => said.push(format!("{}: stop {stop:?}", visit.0)),
+                Action::Close(visit) => said.push(format!("{}: close", visit.0)),
                 Action::Log { .. } => {}
             }
         }
@@ -83,29 +81,29 @@ impl Played {
 
     fn looked_up(&mut self, visit: u64) -> String {
         let found = Ok(Found::Open(Box::new(JobSpec::example())));
-        self.after(Event::LookedUp { visit: VisitId::new(visit), found })
+        self.after(Event::LookedUp { visit: VisitId(visit), found })
     }
 
     /// Lets a visit come to its agent.
     fn begin(&mut self, visit: u64) -> String {
         self.looked_up(visit);
-        self.after(Event::Opened { visit: VisitId::new(visit), opened: Ok(Some(())) });
-        self.after(Event::Provisioned { visit: VisitId::new(visit), result: Ok(()) })
+        self.after(Event::Opened { visit: VisitId(visit), opened: Ok(Some(())) });
+        self.after(Event::Provisioned { visit: VisitId(visit), result: Ok(()) })
     }
 
     fn uses(&mut self, visit: u64, processes: usize, gpus: &[u32]) -> String {
-        let number = self.allocations.visits[&VisitId::new(visit)].share.number;
+        let number = self.allocations.visits[&VisitId(visit)].share.number;
         let gpus = gpus.iter().copied().collect();
         let in_use = InUse { number, processes, gpus, ..InUse::default() };
-        self.after(Event::InUse { visit: VisitId::new(visit), in_use })
+        self.after(Event::InUse { visit: VisitId(visit), in_use })
     }
 
     fn worked(&mut self, visit: u64, worked: Result<usize, AgentFailed>) -> String {
-        self.after(Event::Worked { visit: VisitId::new(visit), worked })
+        self.after(Event::Worked { visit: VisitId(visit), worked })
     }
 
     fn done(&mut self, visit: u64) -> String {
-        self.after(Event::Done { visit: VisitId::new(visit) })
+        self.after(Event::Done { visit: VisitId(visit) })
     }
 }
 
@@ -116,11 +114,11 @@ fn job_is_worked_on_while_the_schedule_says_so() {
     assert_eq!(played.give(&[("job", 2, &[])]), "0: open job job.1, 0: LookUp");
     assert_eq!(played.tick(Duration::ZERO), "0: has 2");
     assert_eq!(played.looked_up(0), "0: OpenQueues");
-    let opened = |opened| Event::Opened { visit: VisitId::new(0), opened };
+    let opened = |opened| Event::Opened { visit: VisitId(0), opened };
     assert_eq!(played.after(opened(Ok(None))), "", "a reducer is about to create them");
     assert_eq!(played.tick(OPEN_AGAIN), "0: OpenQueues");
     assert_eq!(played.after(opened(Ok(Some(())))), "0: provision");
-    assert_eq!(played.after(Event::Provisioned { visit: VisitId::new(0), result: Ok(()) }), "0: Work");
+    assert_eq!(played.after(Event::Provisioned { visit: VisitId(0), result: Ok(()) }), "0: Work");
     assert_eq!(played.allocations.state().schedule, 2);
     assert_eq!(played.allocations.state().jobs["job"].processes, 2);
     assert_eq!(played.give(&[("job", 1, &[])]), "0: has 1");
@@ -141,7 +139,7 @@ fn job_that_is_given_again_while_it_leaves_goes_on() {
     played.begin(0);
     assert_eq!(played.give(&[]), "0: has 0, 0: IsOver");
     assert_eq!(played.give(&[("job", 1, &[])]), "0: has 1");
-    assert_eq!(played.after(Event::Looked { visit: VisitId::new(0), over: None }), "");
+    assert_eq!(played.after(Event::Looked { visit: VisitId(0), over: None }), "");
     played.give(&[]);
     played.uses(0, 0, &[]);
     assert_eq!(played.give(&[("job", 1, &[])]), "0: has 1", "its agent has been told to stop");
@@ -156,7 +154,7 @@ fn ended_job_is_finished_and_canceled_job_is_killed() {
         played.give(&[("job", 2, &[])]);
         played.begin(0);
         played.give(&[]);
-        assert_eq!(played.after(Event::Looked { visit: VisitId::new(0), over: Some(over) }), stop);
+        assert_eq!(played.after(Event::Looked { visit: VisitId(0), over: Some(over) }), stop);
     }
 }
 
@@ -214,9 +212,9 @@ fn job_without_a_working_gpu_says_which_of_them_fail() {
     let mut played = Played::new();
     played.give(&[("job", 1, &[0])]);
     played.begin(0);
-    let number = played.allocations.visits[&VisitId::new(0)].share.number;
+    let number = played.allocations.visits[&VisitId(0)].share.number;
     let in_use = InUse { number, failing: [0].into(), ..InUse::default() };
-    assert_eq!(played.after(Event::InUse { visit: VisitId::new(0), in_use }), "");
+    assert_eq!(played.after(Event::InUse { visit: VisitId(0), in_use }), "");
     let expected = Running { failing_gpus: [0].into(), ..Running::default() };
     assert_eq!(played.allocations.state().jobs["job"], expected);
 }
@@ -237,12 +235,12 @@ fn node_without_an_entry_begins_nothing_and_ends_no_run() {
 fn job_that_cannot_be_prepared_is_left_to_others() {
     let mut played = Played::new();
     let failed = |obstacle| Event::Provisioned {
-        visit: VisitId::new(0),
+        visit: VisitId(0),
         result: Err(Unprovisioned { reason: "no disk".to_owned(), obstacle }),
     };
     played.give(&[("job", 2, &[])]);
     played.looked_up(0);
-    played.after(Event::Opened { visit: VisitId::new(0), opened: Ok(Some(())) });
+    played.after(Event::Opened { visit: VisitId(0), opened: Ok(Some(())) });
     assert_eq!(played.after(failed(Obstacle::Lasting)), "0: tell no disk");
     assert_eq!(played.done(0), "0: close");
     assert!(played.allocations.state().unable.contains("job"));
@@ -258,16 +256,16 @@ fn job_that_cannot_be_prepared_is_left_to_others() {
 fn silent_store_is_asked_again_and_reported_after_three_failures() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
-    let unanswered = Event::LookedUp { visit: VisitId::new(0), found: Err(Unanswered) };
+    let unanswered = Event::LookedUp { visit: VisitId(0), found: Err(Unanswered) };
     assert_eq!(played.after(unanswered), "0: close");
     assert!(played.allocations.state().unable.is_empty(), "the store may be silent for all");
     for visit in 1..=FAILURES_MAX {
         let visit = u64::from(visit);
         assert!(played.tick(REST).contains(&format!("{visit}: LookUp")));
         played.looked_up(visit);
-        played.after(Event::Opened { visit: VisitId::new(visit), opened: Ok(Some(())) });
+        played.after(Event::Opened { visit: VisitId(visit), opened: Ok(Some(())) });
         let result = Err(Unprovisioned { reason: "silent".to_owned(), obstacle: Obstacle::SilentStore });
-        let after = played.after(Event::Provisioned { visit: VisitId::new(visit), result });
+        let after = played.after(Event::Provisioned { visit: VisitId(visit), result });
         assert_eq!(after, if visit < 3 { format!("{visit}: close") } else { format!("{visit}: tell silent") });
     }
 }
@@ -289,7 +287,7 @@ fn agent_that_gives_up_or_fails_is_not_started_again_at_once() {
 fn job_that_is_over_is_not_asked_for_again() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
-    let over = Event::LookedUp { visit: VisitId::new(0), found: Ok(Found::Over("it has ended")) };
+    let over = Event::LookedUp { visit: VisitId(0), found: Ok(Found::Over("it has ended")) };
     assert_eq!(played.after(over), "0: close");
     assert_eq!(played.tick(Duration::from_secs(60)), "");
     played.give(&[]);

@@ -1,0 +1,99 @@
+//! The quotas of a target, and the markers of its open jobs.
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use futures::TryStreamExt;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use protocol::{Quotas, is_job_id};
+
+use super::TargetStore;
+use crate::{Error, Result};
+
+/// A job that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenJob {
+    /// Its id.
+    pub job_id: String,
+    /// When its marker was written, by the clock of the store. Whoever changes what the job wants writes the marker again.
+    pub marked_at: DateTime<Utc>,
+}
+
+impl TargetStore {
+    /// Returns the quotas; `None`: the target has never had any.
+    pub async fn quotas(&self) -> Result<Option<Quotas>> {
+        match self.read("quotas.json").await? {
+            Some(bytes) => {
+                let quotas = serde_json::from_slice(&bytes);
+                quotas.map(Some).map_err(|error| Error::damaged(self.name("quotas.json"), error))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Replaces the quotas.
+    pub async fn put_quotas(&self, quotas: &Quotas) -> Result<()> {
+        self.write("quotas.json", serde_json::to_vec_pretty(quotas).expect("plain data always serialises")).await
+    }
+
+    /// Marks a job as open. The caller does this once the job is described, so that reducers find it.
+    pub async fn mark_open(&self, job_id: &str) -> Result<()> {
+        self.write(&format!("open/{job_id}"), Vec::new()).await
+    }
+
+    /// Marks a job as ended. The caller does this after writing `result.json`.
+    pub async fn mark_ended(&self, job_id: &str) -> Result<()> {
+        self.delete(&format!("open/{job_id}")).await
+    }
+
+    /// Returns the jobs that have not ended, sorted by their ids.
+    pub async fn open_jobs(&self) -> Result<Vec<OpenJob>> {
+        let job = |meta: ObjectMeta| {
+            let job_id = meta.location.filename().filter(|name| is_job_id(name))?.to_owned();
+            Some(OpenJob { job_id, marked_at: meta.last_modified })
+        };
+        let listed = self.store.list(Some(&self.path("open"))).try_filter_map(|meta| async move { Ok(job(meta)) });
+        let jobs = listed.try_collect::<Vec<_>>().await;
+        let mut jobs = jobs.map_err(|error| Error::from_store(&self.name("open"), error))?;
+        jobs.sort_by(|one, other| one.job_id.cmp(&other.job_id));
+        Ok(jobs)
+    }
+
+    /// Returns the ids of the jobs that have not ended, sorted.
+    pub async fn open_ids(&self) -> Result<Vec<String>> {
+        Ok(self.open_jobs().await?.into_iter().map(|job| job.job_id).collect())
+    }
+
+    pub(super) async fn write(&self, name: &str, body: Vec<u8>) -> Result<()> {
+        let put = self.store.put(&self.path(name), body.into()).await;
+        put.map(drop).map_err(|error| Error::from_store(&self.name(name), error))
+    }
+
+    pub(super) async fn read(&self, name: &str) -> Result<Option<Bytes>> {
+        let read = async { self.store.get(&self.path(name)).await?.bytes().await };
+        match read.await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(Error::from_store(&self.name(name), error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::OwnerQuota;
+
+    use super::super::tests::targets;
+    use super::*;
+
+    #[tokio::test]
+    async fn quotas_are_kept() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(folder.path()).await {
+            assert_eq!(target.quotas().await.expect("readable"), None);
+            let each_owner = OwnerQuota { max_jobs: Some(3), max_in_flight: Some(64) };
+            let quotas = Quotas { max_jobs: Some(9), each_owner, ..Quotas::default() };
+            target.put_quotas(&quotas).await.expect("writable");
+            assert_eq!(target.quotas().await.expect("readable"), Some(quotas));
+        }
+    }
+}
