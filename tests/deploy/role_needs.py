@@ -79,13 +79,15 @@ RARE: dict[str, set[Need]] = {
 # Requests that no role of a fleet makes: Terraform creates buckets, and only local jobs clear a queue.
 NOT_ALLOWED = {"PurgeQueue", "CreateBucket"}
 
-# Requests of each role that could destroy a job or forge an outcome, besides those of everybody: the queues of a job are
+# Requests of each role that could destroy a job or forge an outcome, besides those of everybody. Queues of a job are
 # called one-tasks and one-results here.
 DANGEROUS = {
     "worker": """
         s3:DeleteObject jobs/one/parts/0-1 jobs/one/ledger/0 open/one queues/one.1 schedule/1
-        s3:PutObject jobs/one/spec.json jobs/one/plan/0 jobs/one/plan/published jobs/one/ledger/0 jobs/one/progress.json
-        s3:PutObject jobs/one/result.json jobs/one/control/cancel jobs/one/nodes/0 open/one queues/one.1 schedule/1 snapshots/00
+        s3:PutObject jobs/one/spec.json jobs/one/plan/0 jobs/one/plan/published
+        s3:PutObject jobs/one/ledger/0 jobs/one/progress.json
+        s3:PutObject jobs/one/result.json jobs/one/control/cancel jobs/one/nodes/0
+        s3:PutObject open/one queues/one.1 schedule/1 snapshots/00
         sqs:SendMessage control
         sqs:ReceiveMessage control dead-letters one-results
         sqs:CreateQueue one-tasks one-results
@@ -93,19 +95,22 @@ DANGEROUS = {
     """,
     "reducer": """
         s3:DeleteObject jobs/one/ledger/0
-        s3:PutObject jobs/one/spec.json jobs/one/plan/0 jobs/one/plan/planning jobs/one/parts/0-1 snapshots/00 workers/one
+        s3:PutObject jobs/one/spec.json jobs/one/plan/0 jobs/one/plan/planning jobs/one/parts/0-1
+        s3:PutObject snapshots/00 workers/one
         sqs:ReceiveMessage dead-letters one-tasks
     """,
     "enqueuer": """
         s3:DeleteObject jobs/one/ledger/0 queues/one.1 schedule/1
-        s3:PutObject jobs/one/parts/0-1 jobs/one/result.json jobs/one/progress.json queues/one.1 schedule/1 workers/one
+        s3:PutObject jobs/one/parts/0-1 jobs/one/result.json jobs/one/progress.json
+        s3:PutObject queues/one.1 schedule/1 workers/one
         sqs:SendMessage dead-letters one-tasks one-results
         sqs:ReceiveMessage control dead-letters one-tasks one-results
         sqs:CreateQueue one-tasks one-results
         sqs:DeleteQueue one-tasks one-results
     """,
     "portal": """
-        s3:PutObject jobs/one/spec.json jobs/one/ledger/0 jobs/one/result.json jobs/one/control/cancel open/one schedule/1
+        s3:PutObject jobs/one/spec.json jobs/one/ledger/0 jobs/one/result.json jobs/one/control/cancel
+        s3:PutObject open/one schedule/1
         s3:DeleteObject jobs/one/result.json
         sqs:SendMessage control dead-letters one-tasks one-results
         sqs:ReceiveMessage control one-tasks one-results

@@ -12,13 +12,13 @@ import boto3
 import botocore.exceptions
 import botocore.session
 import pytest
+from role_needs import DANGEROUS, NOT_ALLOWED, OF_EVERYBODY, QUEUES, RARE
 
 import access
 from components import Components
 from harness import Workplace, wait_until
 from iam_gate import ACCOUNT, REGION, Gate, is_allowed, queue_arn
 from portal_client import Portal
-from role_needs import DANGEROUS, NOT_ALLOWED, OF_EVERYBODY, QUEUES, RARE
 from terraform_files import call, evaluate, policies
 
 # Another test may be creating moto's environment at the same time.
@@ -204,7 +204,8 @@ def run_job(workplace: Workplace, names: Names, gate: Gate, components: Componen
     shown = portal.get("/target")
     assert shown["queues"] and not [queue for queue in shown["queues"] if queue["problem"]], shown
     assert not shown["dead_letters_problem"], shown
-    wait_until(lambda: queues_of(names, components) == ["control", "dead-letters"], "the end of the queues of the job")
+    wait_until(lambda: not notes_of_queues(names, components), "the end of the queues of the job")
+    assert queues_of(names, components) == ["control", "dead-letters"]
     for running in started:
         running.process.terminate()
         assert running.wait().exit_status == 0
@@ -215,6 +216,11 @@ def queues_of(names: Names, components: Components) -> list[str]:
     """Returns the ends of the names of the target's queues, those of its jobs too."""
     urls = components.client("sqs").list_queues(QueueNamePrefix=f"{names.prefix}-").get("QueueUrls", [])
     return sorted(url.rpartition("/")[2].removeprefix(f"{names.prefix}-") for url in urls)
+
+
+def notes_of_queues(names: Names, components: Components) -> list[Any]:
+    """Returns what reducers note of queues of jobs, until they have deleted them."""
+    return components.client("s3").list_objects_v2(Bucket=names.bucket, Prefix="team/queues/").get("Contents", [])
 
 
 def test_job_runs_with_exactly_these_policies(

@@ -117,7 +117,7 @@ def test_queues_equal_those_that_doctor_creates(made: Plan) -> None:
         assert queue["visibility_timeout_seconds"] == number(source, "VISIBILITY")
         assert queue["receive_wait_time_seconds"] == number(source, "WAIT")
         assert queue["kms_master_key_id"] == KEY
-        # Queues of jobs, which reducers create later, name the dead letters; a list of allowed queues would shut them out.
+        # Queues of jobs, which reducers create, name the dead letters; a list of allowed queues would shut them out.
         assert not queue["redrive_policy"] and not queue["redrive_allow_policy"]
     assert not made.resources("aws_sqs_queue_redrive_allow_policy")
     policies = made.resources("aws_sqs_queue_policy", "module.moved.").values()
@@ -134,7 +134,7 @@ def test_targets_whose_roles_could_use_the_queues_of_each_other_are_rejected(ter
     root.mkdir()
 
     def write(*prefixes: str) -> None:
-        calls: dict[str, Any] = {f"queue_{number}": ("queue", {"prefix": name}) for number, name in enumerate(prefixes)}
+        calls: dict[str, Any] = {f"queue_{at}": ("queue", {"prefix": name}) for at, name in enumerate(prefixes)}
         (root / "main.tf").write_text(root_of(calls))
         terraform.init(root)
 
@@ -433,7 +433,10 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
     ({"environment": {"GRISTMILL_QUEUE": "sqs://other"}}, "the target itself sets region, queue"),
     ({"environment": {"GRISTMILL_CLOUDWATCH_NAMESPACE": "Own"}}, "the target itself sets region, queue"),
     ({"worker": {"processes": 0}}, "`worker.processes` is a whole number"),
-    ({"worker": {"requires": [f"label zone={number}" for number in range(10)]}}, "`worker.requires` has 1 to 9 entries"),
+    (
+        {"worker": {"requires": [f"label zone={number}" for number in range(10)]}},
+        "`worker.requires` has 1 to 9 entries",
+    ),
     ({"worker": {"gpus": 16}}, "With more than 8 GPUs"),
     ({"alarm_thresholds": {"no_worker_minutes": 1}}, "`no_worker_minutes` and `missing_minutes` are 5 to 1440"),
     ({"environment": {"ONE": "1"}, "worker": {"secrets": {"ONE": SECRET}}}, "variables that are not in `environment`"),

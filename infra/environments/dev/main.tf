@@ -60,7 +60,7 @@ module "target" {
     },
     var.target,
     {
-      worker  = merge({ cpu = 2048, memory = 8192, max = 4, backlog_each = 20, on_demand_floor = 0 }, try(var.target.worker, {}))
+      worker  = merge({ cpu = 2048, memory = 8192, max = 4, on_demand_floor = 0 }, try(var.target.worker, {}))
       reducer = merge({ count = 1, cpu = 512, memory = 1024 }, try(var.target.reducer, {}))
     },
   )

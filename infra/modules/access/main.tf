@@ -14,15 +14,20 @@ locals {
   output_bucket_arns = distinct([for place in var.outputs : "arn:${var.partition}:s3:::${split("/", place)[0]}"])
   output_object_arns = [for place in var.outputs : "arn:${var.partition}:s3:::${trimsuffix(place, "/")}/*"]
 
-  # Empty if the target uses RabbitMQ.
-  tasks        = var.queue_arns == null ? [] : [var.queue_arns.tasks]
-  results      = var.queue_arns == null ? [] : [var.queue_arns.results]
+  # Empty if the target uses RabbitMQ. The names of the queues of jobs are PREFIX-…-tasks and PREFIX-…-results.
+  control      = var.queue_arns == null ? [] : [var.queue_arns.control]
   dead_letters = var.queue_arns == null ? [] : [var.queue_arns.dead_letters]
-  queues       = concat(local.tasks, local.results, local.dead_letters)
+  own_queues   = concat(local.control, local.dead_letters)
+  every_queue  = [for arn in local.control : "${trimsuffix(arn, "control")}*"]
+  tasks        = formatlist("%s-tasks", local.every_queue)
+  results      = formatlist("%s-results", local.every_queue)
+  # Those with which `gristmill doctor` finds out whether queues can be created and used.
+  doctor_queues = [for arn in local.control : "${trimsuffix(arn, "control")}doctor-*"]
   # Empty if the workers run elsewhere.
   worker_tasks = var.cluster_name == null ? [] : ["arn:${var.partition}:ecs:*:*:task/${var.cluster_name}/*"]
 
-  find_queues     = { sid = "FindQueues", actions = ["sqs:GetQueueAttributes", "sqs:GetQueueUrl"], resources = local.queues }
+  find_own_queues = { sid = "FindQueues", actions = ["sqs:GetQueueAttributes", "sqs:GetQueueUrl"], resources = local.own_queues }
+  find_queues     = merge(local.find_own_queues, { resources = local.every_queue })
   encrypt         = { sid = "Encrypt", actions = ["kms:Decrypt", "kms:GenerateDataKey"], resources = var.kms_key_arns }
   read_inputs     = { sid = "DecryptInputs", actions = ["kms:Decrypt"], resources = var.input_kms_key_arns }
   decrypt_outputs = { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns }
@@ -42,12 +47,17 @@ locals {
       },
       { sid = "Announce", actions = ["sqs:SendMessage"], resources = concat(local.results, local.dead_letters) },
       merge(local.read, {
-        jobs      = ["spec.json", "inputs/*", "plan/*", "result.json", "control/cancel", "control/members", "control/priority", "copies/*", "nodes/*"]
-        target    = ["quotas.json", "snapshots/*"]
+        jobs      = ["spec.json", "inputs/*", "plan/*", "result.json", "checkpoints/*", "control/cancel", "control/members", "copies/*", "nodes/limits/*"]
+        target    = ["schedule/*", "snapshots/*"]
         resources = local.input_object_arns
       }),
-      { sid = "WriteRowsLogsAndSeats", actions = ["s3:PutObject"], jobs = ["parts/*", "logs/*", "nodes/*"], target = ["workers/*"] },
-      { sid = "LeaveWorkers", actions = ["s3:DeleteObject"], target = ["workers/*"] },
+      {
+        sid     = "WriteRowsAndLogs"
+        actions = ["s3:PutObject"]
+        jobs    = ["parts/*", "logs/*", "checkpoints/*", "nodes/limits/*"]
+        target  = ["workers/*"]
+      },
+      { sid = "LeaveWorkers", actions = ["s3:DeleteObject"], jobs = ["checkpoints/*"], target = ["workers/*"] },
       # Keeps the service from stopping a busy task.
       { sid = "ProtectOwnTask", actions = ["ecs:UpdateTaskProtection"], resources = local.worker_tasks },
       local.encrypt,
@@ -56,27 +66,34 @@ locals {
 
     reducer = [
       local.find_queues,
+      # Those of a job exist while it may run.
+      { sid = "KeepQueues", actions = ["sqs:CreateQueue", "sqs:DeleteQueue"], resources = concat(local.tasks, local.results) },
       {
-        sid       = "CommitResults"
+        sid       = "HearNewsAndCommitResults"
         actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage"]
-        resources = local.results
+        resources = concat(local.control, local.results)
       },
-      # Into the tasks it sends second starts of slow mini-batches.
-      { sid = "CopyAndBury", actions = ["sqs:SendMessage"], resources = concat(local.tasks, local.dead_letters) },
+      # Mini-batches, second starts of slow ones, and to the reducer of the job what the plan has.
+      { sid = "PublishAndBury", actions = ["sqs:SendMessage"], resources = concat(local.tasks, local.results, local.dead_letters) },
       # A finished output removes the uploads of dead writers of the same object.
       merge(local.look, {
         actions   = ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
         resources = distinct(concat([local.bucket_arn], local.output_bucket_arns))
       }),
-      merge(local.read, { jobs = ["*"], target = ["quotas.json", "turns/*", "workers/*"], resources = local.output_object_arns }),
+      merge(local.read, { jobs = ["*"], target = ["quotas.json", "schedule/*", "workers/*"], resources = local.output_object_arns }),
       {
-        sid       = "WriteLedgerReportsAndResult"
+        sid       = "WriteScheduleLedgerReportsAndResult"
         actions   = ["s3:PutObject"]
-        jobs      = ["control/members", "control/turn", "copies/*", "ledger/*", "logs/*", "output/*", "progress.json", "result.json"]
-        target    = ["open/*", "turns/*"]
+        jobs      = ["control/members", "copies/*", "ledger/*", "logs/*", "output/*", "plan/published", "plan/publishing", "progress.json", "result.json"]
+        target    = ["open/*", "queues/*", "schedule/*"]
         resources = local.output_object_arns
       },
-      { sid = "RemovePartsAndMarkers", actions = ["s3:DeleteObject"], jobs = ["parts/*"], target = ["open/*", "turns/*"] },
+      {
+        sid     = "RemovePartsMarkersAndOldSchedules"
+        actions = ["s3:DeleteObject"]
+        jobs    = ["checkpoints/*", "parts/*"]
+        target  = ["open/*", "queues/*", "schedule/*"]
+      },
       {
         sid       = "AbortUploads"
         actions   = ["s3:AbortMultipartUpload"]
@@ -89,30 +106,29 @@ locals {
 
     # Users and pipelines: enqueue, status, logs, jobs, cancel, retry.
     enqueuer = [
-      local.find_queues,
+      local.find_own_queues,
       local.look_at_inputs,
-      { sid = "Publish", actions = ["sqs:SendMessage"], resources = concat(local.tasks, local.results) },
+      { sid = "TellNews", actions = ["sqs:SendMessage"], resources = local.control },
       merge(local.read, {
         jobs      = ["*"]
-        target    = ["open/*", "quotas.json", "snapshots/*", "turns/*", "workers/*"]
+        target    = ["open/*", "quotas.json", "schedule/*", "snapshots/*", "workers/*"]
         resources = concat(local.input_object_arns, local.output_object_arns)
       }),
       # The ledger too: `retry` commits that a job is open again.
       {
         sid     = "Describe"
         actions = ["s3:PutObject"]
-        jobs = [
-          "spec.json", "inputs/*", "plan/*", "ledger/*", "reused.json", "control/cancel", "control/priority", "control/turn",
-        ]
-        target = ["open/*", "snapshots/*", "turns/*", "writers/*"]
+        jobs    = ["spec.json", "inputs/*", "plan/*", "ledger/*", "reused.json", "control/cancel", "control/priority"]
+        target  = ["open/*", "snapshots/*", "writers/*"]
       },
       { sid = "AbortUploads", actions = ["s3:AbortMultipartUpload"], jobs = ["inputs/*"], target = ["snapshots/*"] },
-      # `retry` reopens an ended or canceled job, and removes the announcement of an interrupted `clean`.
+      # `retry` reopens an ended or canceled job, lets reducers publish its plan again, and removes the announcement of an
+      # interrupted `clean`. The marker of a job that is just being removed goes again.
       {
         sid     = "Reopen"
         actions = ["s3:DeleteObject"]
-        jobs    = ["result.json", "control/cancel", "control/removing", "copies/settled"]
-        target  = ["turns/*"]
+        jobs    = ["result.json", "control/cancel", "control/removing", "copies/settled", "plan/failed", "plan/published"]
+        target  = ["open/*"]
       },
       local.encrypt,
       local.read_inputs,
@@ -128,21 +144,24 @@ locals {
         actions   = ["sqs:ChangeMessageVisibility", "sqs:ReceiveMessage"]
         resources = local.dead_letters
       },
-      merge(local.read, { jobs = ["*"], target = ["open/*", "workers/*"], resources = local.output_object_arns }),
+      merge(local.read, { jobs = ["*"], target = ["open/*", "schedule/*", "workers/*"], resources = local.output_object_arns }),
       { sid = "Decrypt", actions = ["kms:Decrypt"], resources = var.kms_key_arns },
       local.decrypt_outputs,
     ]
 
-    # `doctor`, which sends a message through each queue; `dead-letters`; `clean`, which removes ended jobs.
+    # `doctor`, which creates queues as of a job, sends a message through each, and deletes them; `dead-letters`, which also sends
+    # messages back to the queues of their jobs; `clean`, which removes ended jobs.
     operator = [
       local.find_queues,
       local.look,
+      { sid = "TryToKeepQueues", actions = ["sqs:CreateQueue", "sqs:DeleteQueue"], resources = local.doctor_queues },
       {
-        sid       = "TryQueues"
-        actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage", "sqs:SendMessage"]
-        resources = local.queues
+        sid       = "ReadDeadLetters"
+        actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage"]
+        resources = concat(local.dead_letters, local.doctor_queues)
       },
-      merge(local.read, { jobs = ["*"], target = ["open/*", "quotas.json", "snapshots/removing"] }),
+      { sid = "SendBack", actions = ["sqs:SendMessage"], resources = local.every_queue },
+      merge(local.read, { jobs = ["*"], target = ["open/*", "quotas.json", "schedule/*", "snapshots/removing"] }),
       {
         sid     = "AnnounceRemoval"
         actions = ["s3:PutObject"]

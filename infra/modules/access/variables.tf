@@ -14,10 +14,9 @@ variable "prefix" {
 }
 
 variable "queue_arns" {
-  description = "ARNs of the queues; null: the target uses RabbitMQ, which has its own users."
+  description = "ARNs of PREFIX-control and PREFIX-dead-letters; null: the target uses RabbitMQ, which has its own users."
   type = object({
-    tasks        = string
-    results      = string
+    control      = string
     dead_letters = string
   })
   default = null

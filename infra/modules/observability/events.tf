@@ -43,7 +43,7 @@ locals {
   }
   event_metrics = {
     for name, _ in local.event_filters : name => {
-      namespace  = "Gristmill/${var.target.name}"
+      namespace  = var.metric_namespace
       name       = name
       statistic  = "Sum"
       dimensions = {}

@@ -1,14 +1,15 @@
 # Alarms and a dashboard.
 #
-# They use metrics of AWS itself, so they also notice roles that have stopped. Prometheus reads the roles' own metrics
-# (/metrics). infra/RUNBOOKS.md has a section for each alarm.
+# They use metrics of AWS itself, so they also notice roles that have stopped, and what reducers report of the need for workers.
+# Prometheus reads the roles' own metrics (/metrics), among them whether jobs make progress. infra/RUNBOOKS.md has a section
+# for each alarm.
 
 data "aws_region" "current" {}
 
 locals {
   # CloudWatch's notation of a metric in a dashboard.
   widget_metrics = {
-    for name, metrics in merge(var.metrics, { troubles = values(local.event_metrics) }) : name => [
+    for name, metrics in { dead_letters = [var.dead_letters], troubles = values(local.event_metrics) } : name => [
       for metric in metrics : concat(
         [metric.namespace, metric.name],
         flatten([for key, value in metric.dimensions : [key, value]]),
@@ -16,40 +17,37 @@ locals {
       )
     ]
   }
+  # Every kind of node, also those that no worker of this target is.
+  need_search = "SEARCH('{\"${var.metric_namespace}\",Requires,Target} MetricName=\"ProcessesWanted\"', 'Maximum', 60)"
+
   # Each alarm on an expression of metrics, or on its only metric. `looks` periods in a row must breach it.
   one_minute = { period = 60, looks = 1, missing = "notBreaching" }
   alarms = merge(
     {
       dead-letters = merge(local.one_minute, {
         says    = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
-        metrics = { letters = var.metrics.dead_letters[0] }
+        metrics = { letters = var.dead_letters }
         above   = var.target.alarm_thresholds.dead_letters
       })
       # ECS reports the processor time of a service while one of its tasks runs: without a report no reducer runs.
       reducer-down = {
-        says = "No reducer runs, so no job ends. Nothing is lost: results wait in their queue. Look at the events of the service ${var.services.reducer}."
-        metrics = { reports = {
-          namespace  = "AWS/ECS"
-          name       = "CPUUtilization"
-          statistic  = "SampleCount"
-          dimensions = { ClusterName = var.cluster.name, ServiceName = var.services.reducer }
-        } }
+        says    = "No reducer runs, so no job begins or ends, and workers do not scale. Nothing is lost: results wait in the queues of their jobs. Look at the events of the service ${var.services.reducer}."
+        metrics = { reports = merge(local.reports, { dimensions = { ClusterName = var.cluster.name, ServiceName = var.services.reducer } }) }
         below   = 1
         period  = 60
         looks   = 5
         missing = "breaching"
       }
-      no-progress = {
-        says       = "There is work, and no reducer has committed a result for ${var.target.alarm_thresholds.no_progress_minutes} minutes. Do workers start and find their image, or are the runs just long? See `gristmill status JOB`."
-        expression = "IF((SUM([${join(", ", [for index, _ in var.metrics.backlog : "b${index}"])}]) > 0) AND (FILL(committed, 0) == 0), 1, 0)"
-        # Work that was present all the time, not only for a moment.
+      no-worker = {
+        says       = "Jobs could use workers, and none has run for ${var.target.alarm_thresholds.no_worker_minutes} minutes. Do their tasks start and find their image? Is there capacity?"
+        expression = "IF((SUM([${join(", ", [for index, _ in var.need : "n${index}"])}]) > 0) AND (FILL(workers, 0) == 0), 1, 0)"
         metrics = merge(
-          { committed = var.metrics.committed[0] },
-          { for index, metric in var.metrics.backlog : "b${index}" => merge(metric, { statistic = "Minimum" }) },
+          { workers = merge(local.reports, { dimensions = { ClusterName = var.cluster.name, ServiceName = var.services.workers } }) },
+          { for index, metric in var.need : "n${index}" => metric },
         )
         above   = 0
         period  = 300
-        looks   = ceil(var.target.alarm_thresholds.no_progress_minutes / 5)
+        looks   = ceil(var.target.alarm_thresholds.no_worker_minutes / 5)
         missing = "notBreaching"
       }
       placement-failed = merge(local.one_minute, {
@@ -65,23 +63,10 @@ locals {
         period  = 3600
       })
     },
-    # RabbitMQ does not report the age of messages.
-    { for name, alarm in {
-      oldest-task = {
-        says    = "A mini-batch has waited for ${var.target.alarm_thresholds.oldest_task_minutes} minutes. Are there enough workers (`worker.max`), and do they start? `gristmill status JOB` shows what the job waits for."
-        metrics = { age = one(var.metrics.oldest_task) }
-        above   = var.target.alarm_thresholds.oldest_task_minutes * 60
-      }
-      oldest-result = {
-        says    = "A result has waited for ${var.target.alarm_thresholds.oldest_result_minutes} minutes: reducers run and do not commit it. Their log shows which job they cannot process, and why."
-        metrics = { age = one(var.metrics.oldest_result) }
-        above   = var.target.alarm_thresholds.oldest_result_minutes * 60
-      }
-    } : name => merge(local.one_minute, alarm, { looks = 3 }) if length(var.metrics.oldest_task) > 0 },
     # Tasks that should run and do not, for any reason. Container Insights counts them.
     { for name, alarm in {
       workers-missing = {
-        says       = "For ${var.target.alarm_thresholds.missing_minutes} minutes more than ${var.target.alarm_thresholds.missing_percent} percent of the workers that the backlog requires have not been running: a shortage of spot capacity, a quota, or tasks that fail to start."
+        says       = "For ${var.target.alarm_thresholds.missing_minutes} minutes more than ${var.target.alarm_thresholds.missing_percent} percent of the workers that scaling asks for have not been running: a shortage of spot capacity, a quota, or tasks that fail to start."
         expression = "IF(desired > 0, 100 * (desired - running) / desired, 0)"
         metrics = {
           desired = merge(local.service_metric, { name = "DesiredTaskCount" })
@@ -92,6 +77,7 @@ locals {
       }
     } : name => merge(local.one_minute, alarm) if var.has_container_insights },
   )
+  reports = { namespace = "AWS/ECS", name = "CPUUtilization", statistic = "SampleCount" }
   service_metric = {
     namespace  = "ECS/ContainerInsights"
     statistic  = "Average"
@@ -156,10 +142,11 @@ resource "aws_cloudwatch_metric_alarm" "metric" {
 locals {
   graphs = concat(
     [
-      { title = "Mini-batches that are not done", metrics = local.widget_metrics.backlog, stacked = true },
-      { title = "Result messages committed", metrics = local.widget_metrics.committed, stacked = false },
-      { title = "Age of the oldest task in seconds", metrics = local.widget_metrics.oldest_task, stacked = false },
-      { title = "Age of the oldest result in seconds", metrics = local.widget_metrics.oldest_result, stacked = false },
+      {
+        title   = "Processes that jobs could use, by what they require"
+        metrics = [[{ expression = local.need_search, id = "need", label = "" }]]
+        stacked = true
+      },
       { title = "Dead letters", metrics = local.widget_metrics.dead_letters, stacked = false },
       { title = "Tasks that were not placed, and tasks that lost their spot capacity", metrics = local.widget_metrics.troubles, stacked = true },
     ],

@@ -9,9 +9,19 @@ variable "target" {
   })
 }
 
-variable "metrics" {
-  description = "CloudWatch metrics of the queues: output `metrics` of the module `queue` or `rabbitmq`."
-  type        = map(list(object({ namespace = string, name = string, statistic = string, dimensions = map(string) })))
+variable "metric_namespace" {
+  description = "CloudWatch namespace of the target's own metrics."
+  type        = string
+}
+
+variable "need" {
+  description = "CloudWatch metrics: processes that jobs could use on the workers of the target, one for each kind of node."
+  type        = list(object({ namespace = string, name = string, statistic = string, dimensions = map(string) }))
+}
+
+variable "dead_letters" {
+  description = "CloudWatch metric: the number of dead letters."
+  type        = object({ namespace = string, name = string, statistic = string, dimensions = map(string) })
 }
 
 variable "has_container_insights" {

@@ -1,25 +1,31 @@
-# The three queues of a target in SQS: tasks, results, and the dead letters of both.
+# The two queues of a target itself in SQS: control, through which commands tell reducers that there is news, and the dead
+# letters. Reducers create two more for each job that may run, PREFIX-…-tasks and PREFIX-…-results, and delete them when it has
+# ended. infra/README.md says what that means for encryption.
 #
 # Their attributes are those that `gristmill doctor --create` gives them (services/queue/src/sqs/attributes.rs).
 
 locals {
   # Without a key, SQS uses its own.
   is_managed_key = var.kms_key_arn == null
-  queues         = merge(aws_sqs_queue.live, { dead-letters = aws_sqs_queue.dead_letters })
+
+  # Roles have rights on PREFIX-*, which are also the queues of a target whose prefix continues this one: team and team-a.
+  parts   = split("-", var.prefix)
+  shorter = [for count in range(1, length(local.parts)) : join("-", slice(local.parts, 0, count))]
+  listed  = flatten([for found in data.aws_sqs_queues.alike : [for url in coalesce(found.queue_urls, []) : reverse(split("/", url))[0]]])
+  others = [
+    for name in distinct(local.listed) : trimsuffix(name, "-control")
+    if endswith(name, "-control") && (contains(local.shorter, trimsuffix(name, "-control")) || startswith(name, "${var.prefix}-") && name != "${var.prefix}-control")
+  ]
 }
 
-resource "aws_sqs_queue" "dead_letters" {
-  name                              = "${var.prefix}-dead-letters"
-  message_retention_seconds         = 1209600
-  visibility_timeout_seconds        = 60
-  receive_wait_time_seconds         = 20
-  sqs_managed_sse_enabled           = local.is_managed_key ? true : null
-  kms_master_key_id                 = var.kms_key_arn
-  kms_data_key_reuse_period_seconds = local.is_managed_key ? null : 3600
+data "aws_sqs_queues" "alike" {
+  for_each = toset(concat(["${var.prefix}-"], formatlist("%s-control", local.shorter)))
+
+  queue_name_prefix = each.key
 }
 
-resource "aws_sqs_queue" "live" {
-  for_each = toset(["tasks", "results"])
+resource "aws_sqs_queue" "own" {
+  for_each = toset(["control", "dead-letters"])
 
   name                              = "${var.prefix}-${each.key}"
   message_retention_seconds         = 1209600
@@ -29,25 +35,16 @@ resource "aws_sqs_queue" "live" {
   kms_master_key_id                 = var.kms_key_arn
   kms_data_key_reuse_period_seconds = local.is_managed_key ? null : 3600
 
-  # The engine counts lost deliveries itself and ends a mini-batch long before this: only unreadable messages reach the
-  # dead letters.
-  redrive_policy = jsonencode({
-    deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
-    maxReceiveCount     = 100
-  })
-}
-
-resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
-  queue_url = aws_sqs_queue.dead_letters.url
-
-  redrive_allow_policy = jsonencode({
-    redrivePermission = "byQueue"
-    sourceQueueArns   = [for queue in aws_sqs_queue.live : queue.arn]
-  })
+  lifecycle {
+    precondition {
+      condition     = length(local.others) == 0
+      error_message = "There is the target ${join(", ", local.others)} in this account and region, and roles of the one whose name is shorter would have rights on queues of the other: choose a name for ${var.prefix} that does not continue, and is not continued by, that of another target (team-a and team-b, not team and team-a)."
+    }
+  }
 }
 
 data "aws_iam_policy_document" "tls_only" {
-  for_each = local.queues
+  for_each = aws_sqs_queue.own
 
   statement {
     sid       = "RefusePlainHttp"
@@ -70,7 +67,7 @@ data "aws_iam_policy_document" "tls_only" {
 
 # A local emulator has no certificate.
 resource "aws_sqs_queue_policy" "tls_only" {
-  for_each = var.allow_plain_http ? {} : local.queues
+  for_each = var.allow_plain_http ? {} : aws_sqs_queue.own
 
   queue_url = each.value.url
   policy    = data.aws_iam_policy_document.tls_only[each.key].json

@@ -4,28 +4,19 @@ output "address" {
 }
 
 output "arns" {
-  description = "ARNs of the queues."
+  description = "ARNs of the queues of the target itself. Those of its jobs begin like the first, without `control`."
   value = {
-    tasks        = aws_sqs_queue.live["tasks"].arn
-    results      = aws_sqs_queue.live["results"].arn
-    dead_letters = aws_sqs_queue.dead_letters.arn
+    control      = aws_sqs_queue.own["control"].arn
+    dead_letters = aws_sqs_queue.own["dead-letters"].arn
   }
 }
 
-output "metrics" {
-  description = "CloudWatch metrics: unfinished mini-batches (including leased messages), deletions by reducers, dead letters, and the ages of the oldest task and result."
+output "dead_letters_metric" {
+  description = "CloudWatch metric: the number of dead letters."
   value = {
-    for name, metrics in {
-      backlog       = [for state in ["Visible", "NotVisible", "Delayed"] : ["ApproximateNumberOfMessages${state}", "Maximum", "tasks"]]
-      committed     = [["NumberOfMessagesDeleted", "Sum", "results"]]
-      dead_letters  = [["ApproximateNumberOfMessagesVisible", "Maximum", "dead-letters"]]
-      oldest_task   = [["ApproximateAgeOfOldestMessage", "Maximum", "tasks"]]
-      oldest_result = [["ApproximateAgeOfOldestMessage", "Maximum", "results"]]
-      } : name => [for metric in metrics : {
-        namespace  = "AWS/SQS"
-        name       = metric[0]
-        statistic  = metric[1]
-        dimensions = { QueueName = local.queues[metric[2]].name }
-    }]
+    namespace  = "AWS/SQS"
+    name       = "ApproximateNumberOfMessagesVisible"
+    statistic  = "Maximum"
+    dimensions = { QueueName = aws_sqs_queue.own["dead-letters"].name }
   }
 }

@@ -1,7 +1,7 @@
-# The queues of a target in RabbitMQ on Amazon MQ: the alternative to SQS, for mini-batches of more than 12 hours.
+# The broker of a target, RabbitMQ on Amazon MQ: the alternative to SQS, for mini-batches of more than 12 hours.
 #
-# The first process that connects creates the quorum queues. Unreadable messages go to PREFIX-dead-letters here too. A worker
-# whose connection breaks immediately loses its mini-batches.
+# `gristmill doctor --create` makes PREFIX-control and PREFIX-dead-letters. Reducers create the two quorum queues of each job that
+# may run, and delete them when it has ended. A worker whose connection breaks immediately loses its mini-batches.
 #
 # Terraform creates the broker and its administrator. It cannot create or change other users, or change the administrator's
 # password: Amazon MQ has no API for that, and the provider ignores such changes. `scripts/broker-users` uses the broker's
@@ -9,7 +9,7 @@
 # secret.
 
 locals {
-  # With RabbitMQ 4 Amazon MQ does not report the sizes of single queues, so workers would never start.
+  # With RabbitMQ 4 Amazon MQ does not report the sizes of single queues, so no alarm would notice dead letters.
   # https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html
   engine_version = "3.13"
 

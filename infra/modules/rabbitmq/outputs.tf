@@ -14,21 +14,12 @@ output "security_group_id" {
   value       = aws_security_group.broker.id
 }
 
-output "metrics" {
-  description = "CloudWatch metrics: unfinished mini-batches in the lanes of the task queue (including unacknowledged messages), acknowledgements by reducers, and dead letters. RabbitMQ does not report the age of messages."
+output "dead_letters_metric" {
+  description = "CloudWatch metric: the number of dead letters. Amazon MQ reports the 500 queues with the most consumers, and this one has none."
   value = {
-    for name, metrics in {
-      # An alarm adds up ten metrics at most. This one counts ready and unacknowledged messages.
-      backlog       = [for lane in ["", "-2", "-3", "-4", "-5", "-6", "-7", "-8"] : ["MessageCount", "Maximum", "tasks${lane}"]]
-      committed     = [["AckRate", "Sum"]]
-      dead_letters  = [["MessageReadyCount", "Maximum", "dead-letters"]]
-      oldest_task   = []
-      oldest_result = []
-      } : name => [for metric in metrics : {
-        namespace  = "AWS/AmazonMQ"
-        name       = metric[0]
-        statistic  = metric[1]
-        dimensions = merge({ Broker = var.name }, length(metric) < 3 ? {} : { VirtualHost = "/", Queue = "${var.name}-${metric[2]}" })
-    }]
+    namespace  = "AWS/AmazonMQ"
+    name       = "MessageReadyCount"
+    statistic  = "Maximum"
+    dimensions = { Broker = var.name, VirtualHost = "/", Queue = "${var.name}-dead-letters" }
   }
 }

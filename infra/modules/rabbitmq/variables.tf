@@ -19,7 +19,7 @@ variable "subnet_ids" {
 }
 
 variable "settings" {
-  description = "`rabbitmq` of the target. Queues keep their initial `lease_seconds`: to change it later, delete the queues of the target while they are empty."
+  description = "`rabbitmq` of the target. Queues keep their initial `lease_seconds`: to change it later, delete TARGET-control and TARGET-dead-letters while no job is open."
   type = object({
     instance_type      = string
     is_cluster         = bool

@@ -1,9 +1,9 @@
 # A target: queues, store, policies, workers, reducers and alarms of one team, on a platform that teams share.
 
 locals {
-  is_sqs  = var.target.broker == "sqs"
-  queue   = one(concat(module.queue[*].address, module.rabbitmq[*].broker.address))
-  metrics = one(concat(module.queue[*].metrics, module.rabbitmq[*].metrics))
+  is_sqs              = var.target.broker == "sqs"
+  queue               = one(concat(module.queue[*].address, module.rabbitmq[*].broker.address))
+  dead_letters_metric = one(concat(module.queue[*].dead_letters_metric, module.rabbitmq[*].dead_letters_metric))
 }
 
 module "queue" {
@@ -71,7 +71,9 @@ module "observability" {
   source = "../observability"
 
   target                 = var.target
-  metrics                = local.metrics
+  metric_namespace       = local.metric_namespace
+  need                   = local.need
+  dead_letters           = local.dead_letters_metric
   has_container_insights = var.platform.has_container_insights
   cluster                = var.platform.cluster
   autoscaling_group      = local.has_gpus ? var.platform.gpu.autoscaling_group : null

@@ -1,35 +1,49 @@
-# Scales the workers with the backlog, down to zero.
+# Scales the workers with the need for them, down to zero.
 #
-# The backlog is every unfinished mini-batch of the task queue, including those that workers hold. With waiting messages
-# alone, scaling would remove workers that have just received the last of them. Every minute with a backlog scaling sets the
-# number of workers to match, so it falls with the backlog too. ECS does not stop busy workers: a worker protects its task
-# while it works, and one that must stop finishes running mini-batches and returns the rest.
+# Every reducer reports how many processes the admitted jobs could use now, for each kind of node: what the jobs require
+# (`Requires`). It knows the limits of jobs and owners, so jobs that wait for a quota or for another job need nothing. The lines in its
+# log become metrics. All reducers report the same value, so the maximum is right.
 #
-# The backlog does not include how many workers a job admits (`node_count`): see infra/COSTS.md.
+# Every minute with a need scaling sets the number of workers to the largest need of the last `idle_minutes`. So the number
+# rises at once, and falls late. ECS does not stop busy workers: a worker protects its task while it works, and one that must
+# stop finishes running mini-batches and returns the rest. Without a report (no reducer runs) the number stays.
 
 locals {
+  metric_namespace = "Gristmill/${var.target.name}"
+
+  # Kinds of nodes that a worker of this target is, and the processes that it runs.
+  kinds     = coalesce(var.target.worker.requires, concat(["any"], [for count in range(1, var.target.worker.gpus + 1) : count == 1 ? "1 GPU" : "${count} GPUs"]))
+  processes = coalesce(var.target.worker.processes, local.has_gpus ? var.target.worker.gpus : max(1, floor(local.roles[local.worker_key].cpu / 1024)))
+
+  need = [
+    for kind in local.kinds : {
+      namespace  = local.metric_namespace
+      name       = "ProcessesWanted"
+      statistic  = "Maximum"
+      dimensions = { Target = var.target.name, Requires = kind }
+    }
+  ]
+
   # At most 20 steps from 1 to max workers, with similar ratios between them.
   levels = distinct([for step in range(20) : min(var.target.worker.max, ceil(pow(var.target.worker.max, step / 19)))])
 
   scaling = {
-    follow-backlog = {
-      says       = "There is a backlog: the number of workers follows it."
+    follow-need = {
+      says       = "Jobs could use workers: the number of workers follows."
       comparison = "GreaterThanThreshold"
-      minutes    = 1
       missing    = "notBreaching"
       steps = [
         for index, level in local.levels : {
           workers = level
-          # The first message beyond the previous step; the last step has no upper bound.
-          from = index == 0 ? 0 : local.levels[index - 1] * var.target.worker.backlog_each + 1
-          to   = index == length(local.levels) - 1 ? null : level * var.target.worker.backlog_each + 1
+          # The first worker beyond the previous step; the last step has no upper bound.
+          from = index == 0 ? 0 : local.levels[index - 1] + 1
+          to   = index == length(local.levels) - 1 ? null : level + 1
         }
       ]
     }
     rest = {
-      says       = "There has been no backlog for ${var.target.worker.idle_minutes} minutes: the workers stop."
+      says       = "No job could use a worker for ${var.target.worker.idle_minutes} minutes: the workers stop."
       comparison = "LessThanOrEqualToThreshold"
-      minutes    = var.target.worker.idle_minutes
       missing    = "ignore"
       steps      = [{ workers = var.target.worker.min, from = null, to = 0 }]
     }
@@ -77,19 +91,19 @@ resource "aws_cloudwatch_metric_alarm" "scaling" {
   alarm_description   = "${each.value.says} Part of scaling: no action needed."
   comparison_operator = each.value.comparison
   threshold           = 0
-  evaluation_periods  = each.value.minutes
+  evaluation_periods  = 1
   treat_missing_data  = each.value.missing
   alarm_actions       = [aws_appautoscaling_policy.workers[each.key].arn]
 
   metric_query {
-    id          = "backlog"
-    label       = "mini-batches that are not done"
-    expression  = "SUM(METRICS())"
+    id          = "workers"
+    label       = "workers that jobs could use"
+    expression  = "CEIL(SUM(METRICS()) / ${local.processes})"
     return_data = true
   }
 
   dynamic "metric_query" {
-    for_each = local.metrics.backlog
+    for_each = local.need
 
     content {
       id          = "m${metric_query.key}"
@@ -100,7 +114,8 @@ resource "aws_cloudwatch_metric_alarm" "scaling" {
         metric_name = metric_query.value.name
         dimensions  = metric_query.value.dimensions
         stat        = metric_query.value.statistic
-        period      = 60
+        # CloudWatch looks at it every minute: a window that slides.
+        period = var.target.worker.idle_minutes * 60
       }
     }
   }

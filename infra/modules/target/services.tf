@@ -77,7 +77,7 @@ resource "aws_ecs_service" "workers" {
   }
 }
 
-# One reducer is enough; several do no harm, since no reducer owns a job.
+# One reducer must always run, which admits jobs and reports the need for workers. Several do no harm, since no reducer owns a job.
 resource "aws_ecs_service" "resident" {
   # checkov:skip=CKV_AWS_333: only in the default network (environments/dev), as the route to AWS; only clients of a portal can connect.
   for_each = local.resident

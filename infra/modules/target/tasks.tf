@@ -25,10 +25,12 @@ locals {
 
   tasks = { for key, role in local.roles : key => merge({ disk_gib = null, gpus = 0 }, role, {
     environment = { for name, value in merge(var.target.environment, {
-      AWS_REGION              = data.aws_region.current.id
-      GRISTMILL_LEASE_SECONDS = try(role.lease_seconds, null)
-      GRISTMILL_LISTEN        = "0.0.0.0:9464"
-      GRISTMILL_LOG_FORMAT    = lookup(var.target.environment, "GRISTMILL_LOG_FORMAT", "json")
+      AWS_REGION = data.aws_region.current.id
+      # CloudWatch makes metrics of lines that a reducer writes into its log.
+      GRISTMILL_CLOUDWATCH_NAMESPACE = role.role == "reducer" ? local.metric_namespace : null
+      GRISTMILL_LEASE_SECONDS        = try(role.lease_seconds, null)
+      GRISTMILL_LISTEN               = "0.0.0.0:9464"
+      GRISTMILL_LOG_FORMAT           = lookup(var.target.environment, "GRISTMILL_LOG_FORMAT", "json")
       # Scripts get these secrets, and none that Gristmill itself needs.
       GRISTMILL_PASS_ENVIRONMENT = length(role.secrets) > 0 && role.role == "worker" ? join(",", concat(
         compact([lookup(var.target.environment, "GRISTMILL_PASS_ENVIRONMENT", "")]), sort(keys(role.secrets))

@@ -92,11 +92,15 @@ variable "target" {
       disk_gib     = optional(number)
       gpus         = optional(number, 0)
       architecture = optional(string, "X86_64")
-      # One worker for `backlog_each` mini-batches, and `min` of them after `idle_minutes` without any.
+      # As many workers as the largest need of the last `idle_minutes`, and `min` if there was none.
       min          = optional(number, 0)
       max          = optional(number, 50)
-      backlog_each = optional(number, 100)
       idle_minutes = optional(number, 10)
+      # Which needs count: `any`, and what jobs `require` that these workers have, in the words of the metric `ProcessesWanted`,
+      # such as "label zone=a". By default `any`, and with GPUs "1 GPU", "2 GPUs" and so on.
+      requires = optional(list(string))
+      # Processes of each worker, for scaling: by default one for each GPU, or for each core.
+      processes = optional(number)
       # On-demand workers, and the percentage of further workers that are on-demand; the rest are spot. With GPUs the platform sets both.
       on_demand_floor   = optional(number, 1)
       on_demand_percent = optional(number, 1)
@@ -141,11 +145,9 @@ variable "target" {
     # URL of your runbooks, for the alarm descriptions: by default infra/RUNBOOKS.md of the project.
     runbooks = optional(string, "infra/RUNBOOKS.md")
     alarm_thresholds = optional(object({
-      # Minutes that a mini-batch or a result may wait; with work but without a result, more than the longest mini-batch runs.
-      oldest_task_minutes   = optional(number, 60)
-      oldest_result_minutes = optional(number, 15)
-      no_progress_minutes   = optional(number, 30)
-      dead_letters          = optional(number, 0)
+      # Minutes that jobs may wait while no worker runs.
+      no_worker_minutes = optional(number, 15)
+      dead_letters      = optional(number, 0)
       # Percent of workers that may be missing, and for how many minutes.
       missing_percent = optional(number, 20)
       missing_minutes = optional(number, 15)
@@ -166,8 +168,8 @@ variable "target" {
   }
 
   validation {
-    condition     = length(setintersection(keys(var.target.environment), ["AWS_REGION", "GRISTMILL_LEASE_SECONDS", "GRISTMILL_LISTEN", "GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_PORTAL_TOKEN"])) == 0
-    error_message = "`environment`: the target itself sets region, queue, store, address, lease and token of its tasks."
+    condition     = length(setintersection(keys(var.target.environment), ["AWS_REGION", "GRISTMILL_CLOUDWATCH_NAMESPACE", "GRISTMILL_LEASE_SECONDS", "GRISTMILL_LISTEN", "GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_PORTAL_TOKEN"])) == 0
+    error_message = "`environment`: the target itself sets region, queue, store, address, lease, metrics and token of its tasks."
   }
 
   validation {
@@ -206,8 +208,14 @@ variable "target" {
   }
 
   validation {
-    condition     = var.target.worker.backlog_each >= 1 && floor(var.target.worker.backlog_each) == var.target.worker.backlog_each
-    error_message = "`worker.backlog_each` is a whole number, at least 1."
+    condition     = try(var.target.worker.processes >= 1 && floor(var.target.worker.processes) == var.target.worker.processes, var.target.worker.processes == null)
+    error_message = "`worker.processes` is a whole number, at least 1."
+  }
+
+  validation {
+    # An alarm takes ten metrics, and one counts the workers.
+    condition     = try(length(var.target.worker.requires) >= 1 && length(var.target.worker.requires) <= 9, var.target.worker.requires == null && var.target.worker.gpus <= 8)
+    error_message = "`worker.requires` has 1 to 9 entries. With more than 8 GPUs, name those that your jobs require."
   }
 
   validation {
@@ -237,7 +245,7 @@ variable "target" {
 
   validation {
     condition     = var.target.reducer.count >= 1 && var.target.reducer.count <= 10
-    error_message = "`reducer.count` is 1 to 10: without a reducer no job ends."
+    error_message = "`reducer.count` is 1 to 10: without a reducer no job begins or ends, and workers do not scale."
   }
 
   validation {
@@ -267,13 +275,8 @@ variable "target" {
   }
 
   validation {
-    condition     = var.target.alarm_thresholds.oldest_task_minutes >= 5 && var.target.alarm_thresholds.oldest_result_minutes >= 5
-    error_message = "`oldest_task_minutes` and `oldest_result_minutes` are at least 5: starting workers takes some."
-  }
-
-  validation {
-    # CloudWatch looks back a day at most.
-    condition     = var.target.alarm_thresholds.no_progress_minutes >= 10 && var.target.alarm_thresholds.no_progress_minutes <= 1440 && var.target.alarm_thresholds.missing_minutes >= 5 && var.target.alarm_thresholds.missing_minutes <= 1440
-    error_message = "`no_progress_minutes` is 10 to 1440, `missing_minutes` 5 to 1440."
+    # Starting workers takes some minutes, and CloudWatch looks back a day at most.
+    condition     = var.target.alarm_thresholds.no_worker_minutes >= 5 && var.target.alarm_thresholds.no_worker_minutes <= 1440 && var.target.alarm_thresholds.missing_minutes >= 5 && var.target.alarm_thresholds.missing_minutes <= 1440
+    error_message = "`no_worker_minutes` and `missing_minutes` are 5 to 1440."
   }
 }
