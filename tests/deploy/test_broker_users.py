@@ -151,37 +151,98 @@ def test_role_users_can_run_a_job_and_nothing_else(broker: Broker) -> None:
     letters = broker.workplace.command("dead-letters", **broker.role("operator"))
     assert letters.exit_status == 0, str(letters)
     shown = Portal(broker.workplace, "--read-only", **broker.role("portal")).get("/target")
-    problems = {queue["name"]: queue["problem"] for queue in shown["queues"]}
-    assert problems == dict.fromkeys(("tasks", "results", "dead letters")), shown
+    assert shown["queues"] and not [queue for queue in shown["queues"] if queue["problem"]], shown
     assert shown["dead_letters_problem"] is None, shown
     for running in roles:
         running.process.terminate()
         assert running.wait().exit_status == 0
-    tasks, results = f"{broker.prefix}-tasks", f"{broker.prefix}-results"
-    for role, queue, is_allowed in [
-        ("worker", tasks, True),
-        ("worker", f"{tasks}-8", True),
-        ("reducer", f"{tasks}-2", False),
-        ("operator", f"{tasks}-5", True),
-        ("worker", results, False),
-        ("reducer", tasks, False),
-        ("reducer", results, True),
-        ("enqueuer", tasks, False),
-        ("enqueuer", results, False),
-        ("operator", tasks, True),
-        ("portal", tasks, False),
-        ("portal", results, False),
-        ("portal", f"{broker.prefix}-dead-letters", True),
-    ]:
-        address = broker.secret(role)["address"]
-        assert refused(address, lambda channel, q=queue: channel.basic_get(q)) != is_allowed, (role, queue)
-        assert refused(address, lambda channel, q=queue: channel.queue_purge(q)) != is_allowed, (role, queue)
+
+
+# What the roles may do with which queues, besides publishing: who declares may also delete, who gets may also purge.
+MAY = {
+    "worker": {("declare", "control"), ("declare", "dead-letters"), ("get", "tasks"), ("get", "doctor-tasks")},
+    "reducer": {
+        *(("declare", queue) for queue in ("control", "dead-letters", "tasks", "results", "doctor-tasks")),
+        *(("get", queue) for queue in ("control", "tasks", "results", "doctor-tasks")),
+    },
+    "enqueuer": {("declare", "control"), ("declare", "dead-letters")},
+    "operator": {
+        *(("declare", queue) for queue in ("control", "dead-letters", "doctor-tasks")),
+        *(("get", queue) for queue in ("dead-letters", "doctor-tasks")),
+    },
+    "portal": {("declare", "control"), ("declare", "dead-letters"), ("get", "dead-letters")},
+}
+
+
+def test_users_have_the_rights_of_their_role(broker: Broker) -> None:
+    broker.run("create")
+    prefix = broker.prefix
+    names = {
+        **{end: f"{prefix}-{end}" for end in ("control", "dead-letters")},
+        **{end: f"{prefix}-a-job.1-{end}" for end in ("tasks", "results")},
+        "doctor-tasks": f"{prefix}-doctor-0.0-tasks",
+        "other": f"{prefix}-other",
+        "of another target": f"{prefix}2-a-job.1-tasks",
+    }
+    quorum = {"x-queue-type": "quorum"}
+    # As reducers create them: messages of jobs that are delivered too often go to the dead letters.
+    of_jobs = {**quorum, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": names["dead-letters"]}
+
+    def declare(channel: Any, end: str, passive: bool = False) -> None:
+        arguments = of_jobs if end.endswith(("tasks", "results")) else quorum
+        channel.queue_declare(names[end], durable=True, passive=passive, arguments=arguments)
+
+    # Who creates a queue of a job may also read it.
+    reducer = broker.secret("reducer")["address"]
+    for end in ("dead-letters", "control", "tasks", "results", "doctor-tasks"):
+        assert not refused(reducer, lambda channel, end=end: declare(channel, end)), end
+    connection = pika.BlockingConnection(pika.URLParameters(broker.components.amqp_url))
+    for end in ("other", "of another target"):
+        declare(connection.channel(), end)
+    connection.close()
+
     for role in broker.value["secrets"]:
         address = broker.secret(role)["address"]
-        for other in ("another", f"{tasks}-9"):
-            assert refused(address, lambda channel, q=other: channel.queue_declare(q)), (role, other)
+        may = set()
+        for end, name in names.items():
+            if not refused(address, lambda channel, end=end: declare(channel, end)):
+                may.add(("declare", end))
+            if not refused(address, lambda channel, name=name: channel.basic_get(name)):
+                may.add(("get", end))
+            assert not refused(address, lambda channel, end=end: declare(channel, end, passive=True)), (role, end)
+        assert may == MAY[role], role
+        assert not refused(address, lambda channel: channel.basic_publish("", names["tasks"], b"x")), role
+        deletes = {end for action, end in may if action == "declare"}
+        tried = ["other", "of another target", *({"tasks", "results"} - deletes)]
+        assert all(refused(address, lambda channel, end=end: channel.queue_delete(names[end])) for end in tried), role
         tags = broker.components.manage_rabbitmq(f"users/{broker.secret(role)['username']}")["tags"]
         assert tags in ([], "", "management", ["management"]) and (bool(tags) == (role == "operator"))
+    for end in ("tasks", "results"):
+        assert not refused(reducer, lambda channel, end=end: channel.queue_delete(names[end])), end
+    broker.components.manage_rabbitmq(f"queues/%2F/{names['of another target']}", "DELETE")
+
+
+def test_target_whose_users_could_use_the_queues_of_another_is_rejected(broker: Broker) -> None:
+    first, prefix = broker.secret("administrator"), f"{broker.prefix}-b"
+    broker.value["prefix"] = prefix
+
+    def run_beside(*queues: str, expect: int = 0) -> str:
+        path = "queues/%2F/"
+        for name in queues:
+            body = {"durable": True, "arguments": {"x-queue-type": "quorum"}}
+            broker.components.manage_rabbitmq(path + name, "PUT", body)
+        try:
+            return broker.run("create", expect=expect)
+        finally:
+            for name in queues:
+                broker.components.manage_rabbitmq(path + name, "DELETE")
+
+    for other in (f"{prefix}-c", broker.prefix):
+        told = run_beside(f"{other}-control", expect=1)
+        assert f"the queues of {other}, " in told and f"Choose a name for {prefix}" in told
+    assert not broker.users() and broker.secret("administrator") == first, "nothing was changed"
+    # Its own queues, and those of a job; targets whose names only begin with the same letters.
+    run_beside(f"{prefix}-control", f"{prefix}-control-room.1-tasks", f"{prefix}2-control", f"{prefix}_a-control")
 
 
 def test_users_rotate_while_a_worker_is_connected(broker: Broker) -> None:
