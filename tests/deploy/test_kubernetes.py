@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-import urllib.parse
+import urllib.request
 
 import pytest
 from ruamel.yaml import YAML
@@ -56,7 +55,12 @@ def test_every_selector_matches_its_pods(manifests):
     chosen += [(spread["labelSelector"], ["gristmill-worker"]) for spread in spreads]
     [budget] = of_kind(manifests, "PodDisruptionBudget")
     chosen += [(budget["spec"]["selector"], ["gristmill-worker"])]
-    chosen += [(policy["spec"]["podSelector"], [*deployments]) for policy in of_kind(manifests, "NetworkPolicy")]
+    policies = {manifest["metadata"]["name"]: manifest["spec"] for manifest in of_kind(manifests, "NetworkPolicy")}
+    assert policies.keys() == {"gristmill", "gristmill-keda"}
+    chosen += [(policies["gristmill"]["podSelector"], [*deployments])]
+    chosen += [(policies["gristmill-keda"]["podSelector"], ["gristmill-reducer"])]
+    [service] = of_kind(manifests, "Service")
+    chosen += [({"matchLabels": service["spec"]["selector"]}, ["gristmill-reducer"])]
     for selector, names in chosen:
         assert [name for name, deployment in deployments.items() if selects(selector, deployment)] == names
 
@@ -82,9 +86,7 @@ def test_every_reference_exists(manifests):
             for variable in container.get("env", []):
                 reference = variable["valueFrom"]["secretKeyRef"]
                 assert (reference["name"], reference["key"]) in secrets
-    for authentication in of_kind(manifests, "TriggerAuthentication"):
-        for source in authentication["spec"].get("secretTargetRef", []):
-            assert (source["name"], source["key"]) in secrets
+    assert not of_kind(manifests, "TriggerAuthentication"), "reducers tell everybody in their network the need"
 
 
 def named_namespace(manifests):
@@ -113,50 +115,71 @@ def test_targets_share_no_role_queue_or_store():
         assert f"system:serviceaccount:{named_namespace(manifests)}:gristmill-worker" in README
 
 
-def test_workers_are_scaled_by_the_task_queue_of_the_target(manifests):
+def test_workers_are_scaled_by_the_need_that_reducers_tell(manifests):
     [scaled] = of_kind(manifests, "ScaledObject")
     worker = named(manifests, "Deployment", scaled["spec"]["scaleTargetRef"]["name"])
-    assert containers(worker)[0]["args"][0] == "worker"
+    [container] = containers(worker)
+    assert container["args"][0] == "worker"
     assert "replicas" not in worker["spec"], "`kubectl apply` would reset them"
     assert scaled["spec"]["minReplicaCount"] == 0 < scaled["spec"]["maxReplicaCount"]
-    [trigger] = scaled["spec"]["triggers"]
-    authentication = named(manifests, "TriggerAuthentication", trigger["authenticationRef"]["name"])
-    metadata, (scheme, prefix) = trigger["metadata"], queue_prefix(manifests)
-    if scheme == "sqs":
-        assert trigger["type"] == "aws-sqs-queue" and metadata["scaleOnInFlight"] == "true"
-        url = urllib.parse.urlsplit(metadata["queueURL"])
-        assert url.path.rpartition("/")[2] == f"{prefix}-tasks"
-        # KEDA 2.16 also reads the region from an authentication, later versions do not.
-        assert url.hostname == f"sqs.{metadata['awsRegion']}.amazonaws.com"
-        assert metadata["awsRegion"] == settings(manifests)["AWS_REGION"]
-        assert authentication["spec"] == {"podIdentity": {"provider": "aws"}}
-        backlog = metadata["queueLength"]
-    else:
-        assert scheme == "amqps" and trigger["type"] == "rabbitmq"
-        assert metadata["mode"] == "QueueLength" and (metadata["useRegex"], metadata["operation"]) == ("true", "sum")
-        lanes = [f"{prefix}-tasks", *(f"{prefix}-tasks-{number}" for number in range(2, 9))]
-        # RabbitMQ finds the expression anywhere in a name, in any case.
-        others = [
-            f"{prefix}-results",
-            f"{prefix}-dead-letters",
-            f"{prefix}-tasks-9",
-            f"{prefix}-tasks-22",
-            f"x{lanes[0]}",
-        ]
-        assert [bool(re.search(metadata["queueName"], name, re.IGNORECASE)) for name in lanes] == [True] * 8
-        assert not any(re.search(metadata["queueName"], name, re.IGNORECASE) for name in others)
-        # AMQP does not count unacknowledged messages.
-        assert metadata["protocol"] == "http" and metadata["excludeUnacknowledged"] == "false"
-        assert "timeout" not in metadata, "versions of KEDA differ in its unit"
-        [source] = authentication["spec"]["secretTargetRef"]
-        assert source["parameter"] == "host"
-        assert secrets_of_the_readme()[source["name"], source["key"]].startswith("https://")
-        assert source["name"] not in json.dumps(worker), "the roles do not see what only KEDA needs"
-        backlog = metadata["value"]
-    processes = int(containers(worker)[0]["resources"]["limits"]["cpu"])
-    assert int(backlog) >= 2 * processes, "what workers hold would call for more workers"
-    assert f"one worker for {backlog} of them" in README
-    assert all(isinstance(value, str) for value in metadata.values())
+    [service] = of_kind(manifests, "Service")
+    address = f"{service['metadata']['name']}.{named_namespace(manifests)}.svc:{service['spec']['ports'][0]['port']}"
+    gpus = int(container["resources"]["limits"].get("nvidia.com/gpu", 0))
+    kinds = ["any", "1 GPU"] if gpus else ["any"]
+    processes = gpus or int(container["resources"]["limits"]["cpu"])
+    for trigger, kind in zip(scaled["spec"]["triggers"], kinds, strict=True):
+        assert trigger == {
+            "type": "metrics-api",
+            "metadata": {
+                "url": f"http://{address}/metrics",
+                "format": "prometheus",
+                "valueLocation": f'gristmill_processes_wanted{{requires="{kind}"}}',
+                "targetValue": str(processes),
+            },
+        }
+    # The port of the service is that of the reducers, by its name.
+    reducer = containers(named(manifests, "Deployment", "gristmill-reducer"))[0]
+    [port] = service["spec"]["ports"]
+    assert port["targetPort"] in {found["name"] for found in reducer["ports"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "processes"),
+    [
+        ({"worker": {"resources": {"limits": {"cpu": "7500m"}}}}, "7"),
+        ({"worker": {"resources": {"limits": {"cpu": "2.5"}}}}, "2"),
+        ({"worker": {"resources": {"limits": {"cpu": 16}}}}, "16"),
+        ({"worker": {"resources": {"limits": {"cpu": "500m"}}}}, "1"),
+        ({"worker": {"gpus": 8}}, "8"),
+        ({"worker": {"gpus": 8}, "scaling": {"processesPerWorker": 100}}, "100"),
+    ],
+)
+def test_worker_has_a_process_for_each_processor_or_gpu(change, processes):
+    [scaled] = of_kind(chart("sqs", change), "ScaledObject")
+    assert {trigger["metadata"]["targetValue"] for trigger in scaled["spec"]["triggers"]} == {processes}
+
+
+# The types that KEDA knows, whose parser is that of Prometheus' older text format. It refuses a text with others.
+TYPES_OF_KEDA = {"counter", "gauge", "histogram", "summary", "untyped", "gaugehistogram"}
+
+
+def test_keda_can_read_the_need_from_a_reducer(workplace):
+    """It sends no `Accept`, reads all lines, and takes the value of the series with exactly these labels."""
+    addresses = {"GRISTMILL_QUEUE": "sqlite:queues", "GRISTMILL_STORE": f"file://{workplace.folder}/store"}
+    reducer = workplace.start("reducer", "--listen", "127.0.0.1:0", **addresses)
+    lines = iter(reducer.process.stdout.readline, b"")
+    url = next(line for line in lines if b"http://" in line).decode().split()[-1]
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    assert text.endswith("\n"), "KEDA 2.16 does not read a last line without an end"
+    types = set(re.findall(r"^# TYPE \S+ (\S+)$", text, re.MULTILINE))
+    assert types <= TYPES_OF_KEDA, f"KEDA refuses the text because of {types - TYPES_OF_KEDA}"
+    series = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    for change in ({}, {"worker": {"gpus": 1}}):
+        [scaled] = of_kind(chart("sqs", change), "ScaledObject")
+        for trigger in scaled["spec"]["triggers"]:
+            # KEDA keeps the number of workers while it finds no value.
+            assert series.get(trigger["metadata"]["valueLocation"]) == "0"
 
 
 # ---- the roles ---------------------------------------------------------------------------------------------------
@@ -199,10 +222,10 @@ def test_roles_read_every_setting(manifests):
 
 def test_ports_match_the_roles(manifests):
     port = int(settings(manifests)["GRISTMILL_LISTEN"].rpartition(":")[2])
-    [let_in] = [
-        policy["spec"]["ingress"] for policy in of_kind(manifests, "NetworkPolicy") if "ingress" in policy["spec"]
-    ]
-    assert [entry["port"] for rule in let_in for entry in rule["ports"]] == [port]
+    let_in = [rule for policy in of_kind(manifests, "NetworkPolicy") for rule in policy["spec"]["ingress"]]
+    assert {entry["port"] for rule in let_in for entry in rule["ports"]} == {port}
+    [service] = of_kind(manifests, "Service")
+    assert [entry["port"] for entry in service["spec"]["ports"]] == [port]
     for deployment in of_kind(manifests, "Deployment"):
         annotations = deployment["spec"]["template"]["metadata"]["annotations"]
         if deployment["metadata"]["name"] != "gristmill-portal":
@@ -296,7 +319,9 @@ def test_portal_needs_its_token_and_changes_nothing(workplace):
     refused = workplace.command(*container["args"])
     assert refused.exit_status == 2 and "GRISTMILL_PORTAL_TOKEN" in refused.stderr, refused
     assert [variable["name"] for variable in container["env"]] == ["GRISTMILL_PORTAL_TOKEN"]
-    assert not [kind for kind in ("Service", "Ingress") if of_kind(manifests, kind)], "no pod reaches it"
+    deployment = named(manifests, "Deployment", "gristmill-portal")
+    services = [{"matchLabels": service["spec"]["selector"]} for service in of_kind(manifests, "Service")]
+    assert not of_kind(manifests, "Ingress") and not [one for one in services if selects(one, deployment)], "no way in"
     changing = chart("sqs", {"portal": {"enabled": True, "readOnly": False}})
     assert "--read-only" not in containers(named(changing, "Deployment", "gristmill-portal"))[0]["args"]
 

@@ -16,6 +16,7 @@ def manifests(request):
 
 SYSTEM = {"kubernetes.io/metadata.name": "kube-system"}
 MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
+KEDA = {"kubernetes.io/metadata.name": "keda"}
 OTHERS = {"kubernetes.io/metadata.name": "shop"}
 NAME_SERVER = Peer("10.0.40.4", {"k8s-app": "kube-dns"}, SYSTEM)
 S3 = Peer("52.216.1.1")
@@ -68,10 +69,13 @@ def test_pods_reach_only_name_servers_and_public_https(manifests):
     assert forbidden_that_is_reachable(manifests) == []
 
 
-def test_only_prometheus_reaches_pods(manifests):
+def test_only_prometheus_reaches_pods_and_keda_reducers(manifests):
     prometheus = Peer("10.0.50.5", {"app": "prometheus"}, MONITORING)
     assert reach(manifests, "Ingress", prometheus, 9464) == EVERY
-    assert not reach(manifests, "Ingress", prometheus, 22)
+    keda = Peer("10.0.51.6", {"app": "keda-operator"}, KEDA)
+    assert reach(manifests, "Ingress", keda, 9464) == {(role, plugin) for role, plugin in EVERY if role == "reducer"}
+    for peer in (prometheus, keda):
+        assert not reach(manifests, "Ingress", peer, 22)
     for peer in (*PODS, *MACHINES, S3):
         assert not reach(manifests, "Ingress", peer, 9464)
 

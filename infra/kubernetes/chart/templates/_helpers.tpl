@@ -1,10 +1,10 @@
 {{/* Checks what values.schema.json cannot say in words that help. */}}
 {{- define "gristmill.check" -}}
 {{- $queue := .Values.queue -}}
-{{- if and $queue.sqs.prefix $queue.rabbitmq.prefix -}}
-{{- fail "queue.sqs.prefix and queue.rabbitmq.prefix are both set: a target has one queue, so keep one of them." -}}
-{{- else if not (or $queue.sqs.prefix $queue.rabbitmq.prefix) -}}
-{{- fail "No queue: set queue.sqs.prefix or queue.rabbitmq.prefix (`terraform output target` has it)." -}}
+{{- if and $queue.sqs.prefix $queue.rabbitmq.enabled -}}
+{{- fail "queue.sqs.prefix and queue.rabbitmq.enabled are both set: a target has one kind of queues, so keep one of them." -}}
+{{- else if not (or $queue.sqs.prefix $queue.rabbitmq.enabled) -}}
+{{- fail "No queues: set queue.sqs.prefix (`terraform output target` has it) or queue.rabbitmq.enabled." -}}
 {{- end -}}
 {{- if not .Values.store -}}
 {{- fail "No store: set store to s3://BUCKET/PREFIX (`terraform output target` has it)." -}}
@@ -18,12 +18,30 @@
 {{- if not .Values.region -}}
 {{- fail "No region: SQS needs region, such as eu-central-1." -}}
 {{- end -}}
-{{- if and .Values.scaling.enabled (not (hasSuffix (printf "/%s-tasks" $queue.sqs.prefix) $queue.sqs.tasksUrl)) -}}
-{{- fail (printf "queue.sqs.tasksUrl must be the URL of the queue %s-tasks (aws sqs get-queue-url --queue-name %s-tasks); it is %q." $queue.sqs.prefix $queue.sqs.prefix $queue.sqs.tasksUrl) -}}
-{{- end -}}
 {{- else if and .Values.networkPolicy.enabled (not .Values.networkPolicy.broker) -}}
 {{- fail "The network policy closes the way to the broker: set networkPolicy.broker, for example [{ipBlock: {cidr: 10.0.0.0/16}}]." -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The processes of a worker. */}}
+{{- define "gristmill.processes" -}}
+{{- $cpu := toString (dig "limits" "cpu" "" .Values.worker.resources) -}}
+{{- if .Values.scaling.processesPerWorker -}}
+{{- int .Values.scaling.processesPerWorker -}}
+{{- else if .Values.worker.gpus -}}
+{{- int .Values.worker.gpus -}}
+{{- else if not $cpu -}}
+{{- fail "How many processes does a worker run? Set worker.resources.limits.cpu or scaling.processesPerWorker." -}}
+{{- else if hasSuffix "m" $cpu -}}
+{{- max 1 (div (int (trimSuffix "m" $cpu)) 1000) -}}
+{{- else -}}
+{{- max 1 (int (floor $cpu)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Which needs count: those of jobs that the workers may run. */}}
+{{- define "gristmill.kinds" -}}
+{{- toYaml (.Values.scaling.requires | default (concat (list "any") (ternary (list "1 GPU") list (gt (int .Values.worker.gpus) 0)))) -}}
 {{- end -}}
 
 {{/* The roles that run. */}}
@@ -153,7 +171,7 @@ imagePullPolicy: {{ .Values.images.pullPolicy }}
 envFrom:
   - configMapRef:
       name: {{ .Release.Name | quote }}
-  {{- if .Values.queue.rabbitmq.prefix }}
+  {{- if .Values.queue.rabbitmq.enabled }}
   - secretRef:
       name: {{ .Values.queue.rabbitmq.secret | quote }}
   {{- end }}
