@@ -26,22 +26,6 @@ def job(workplace, name: str, count: int, script: str = RUNS, **settings):
     return workplace.job_of_its_own(name, count, script, environment_variables=variables, **settings)
 
 
-def queues(target) -> list[str]:
-    """Returns the queues of jobs at the service."""
-    own = {f"{target.prefix}-{name}" for name in ("control", "dead-letters")}
-    if target.kind == "sqlite":
-        files = (target.folder / "queues").glob("*.db")
-        return sorted(file.stem for file in files if f"{target.prefix}-{file.stem}" not in own)
-    if target.kind == "sqs":
-        listed = target.components.client("sqs").list_queues(QueueNamePrefix=f"{target.prefix}-")
-        found = [url.rpartition("/")[2] for url in listed.get("QueueUrls", [])]
-    else:
-        found = [queue["name"] for queue in target.components.manage_rabbitmq("queues/%2f")]
-        found = [name for name in found if name.startswith(f"{target.prefix}-")]
-    lanes = {name for name in found if name.removeprefix(f"{target.prefix}-tasks-").isdigit()}
-    return sorted(set(found) - own - lanes)
-
-
 def last_schedule(target) -> dict:
     schedules = {int(name.rpartition("/")[2]): body for name, body in target.objects("schedule/").items()}
     return json.loads(schedules[max(schedules)]) if schedules else {"allocations": [], "jobs": []}
@@ -61,7 +45,7 @@ def test_jobs_complete_and_leave_no_queue(workplace, target):
     ids = [target.enqueue(job(workplace, f"job{number}", 5)) for number in range(3)]
     for job_id in ids:
         assert target.lines(job_id) == file_names(5)
-    wait_until(lambda: not queues(target) and not target.objects("queues/"), "the end of all queues")
+    wait_until(lambda: not target.queues() and not target.objects("queues/"), "the end of all queues")
     assert target.objects("open/") == {}
 
 
@@ -121,7 +105,7 @@ def test_status_says_what_a_job_waits_for(workplace, sqlite):
     worker = sqlite.worker("--process-count", 1, "--node", "here")
     worker.wait_for_record("first began", 1)
     picky = sqlite.enqueue(job(workplace, "picky", 1, requires={"labels": {"zone": "a"}}))
-    assert "the only one, here, lacks" in hint(sqlite, picky, "no worker has")
+    assert "the only worker, here, does not meet `requires` (label zone=a)" in hint(sqlite, picky, "requires")
     second = sqlite.enqueue(job(workplace, "second", 1, HOLDS))
     hint(sqlite, second, "other jobs have all processes")
     assert "other jobs have all" in sqlite.command("jobs", expect=0).stdout

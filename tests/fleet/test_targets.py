@@ -35,15 +35,25 @@ def test_every_target_produces_the_output_of_a_local_run(workplace, target):
 
 
 def test_workers_can_start_first_and_reducers_last(workplace, target):
+    """Workers wait for a reducer, which creates the queues of the job, and another one can collect the rest."""
     workplace.data(FILES)
-    workers = [target.worker("--process-count", 1) for _ in range(2)]
-    job_id = target.enqueue(workplace.job(ROWS))
-    wait_until(lambda: len(workplace.recorded("run")) >= FILES, "every run")
+    workers = [target.worker("--process-count", 1, HOLD="020.txt") for _ in range(2)]
+    job_id = target.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
     status = target.status(job_id)
-    assert status["result"] is None and "reducer" in status["hint"]
+    assert (status["state"], status["result"]) == ("Queued", None)
+    assert status["hint"].startswith("no reducer has looked at it yet; start one with: gristmill reducer"), status
+    assert target.queues() == []
+    first = target.reducer()
+    wait_until(lambda: target.committed(job_id), "the first commit")
+    first.send(signal.SIGTERM)
+    assert first.wait().exit_status == 0
+    go(workplace)
+    wait_until(lambda: len(workplace.recorded("run")) >= FILES, "every run")
+    wait_until(lambda: "no reducer has been heard from" in (target.status(job_id)["hint"] or ""), "the silence")
+    assert target.status(job_id)["result"] is None
     target.reducer("--idle-exit", 1)
-    result = target.wait_for_end(job_id)
-    assert [line.split()[0].decode() for line in target.output(result).splitlines()] == file_names(FILES)
+    assert target.lines(job_id) == file_names(FILES)
+    assert len(workplace.recorded("run")) == FILES, "no mini-batch ran twice"
     for worker in workers:
         worker.send(signal.SIGTERM)
         ended = worker.wait()
@@ -189,15 +199,10 @@ def test_retry_works_on_another_target_with_the_same_store(workplace, sqs, compo
     job_id = sqs.enqueue(workplace.job(ROWS))
     broker = components.amqp_url.partition("?")[0]
     elsewhere = ["--queue", f"{broker}?prefix={sqs.prefix}"]
-    try:
-        sqs.worker(*elsewhere)
-        sqs.reducer(*elsewhere)
-        retried = sqs.command("retry", job_id, *elsewhere, "--wait", "--json", expect=0).result
-        assert len(sqs.output(retried).splitlines()) == 10
-    finally:
-        workplace.kill_what_still_runs()
-        for queue in ("tasks", "results", "dead-letters"):
-            components.manage_rabbitmq(f"queues/%2f/{sqs.prefix}-{queue}", "DELETE")
+    sqs.worker(*elsewhere)
+    sqs.reducer(*elsewhere)
+    retried = sqs.command("retry", job_id, *elsewhere, "--wait", "--json", expect=0).result
+    assert len(sqs.output(retried).splitlines()) == 10
 
 
 def test_missing_queue_is_reported_with_the_remedy(workplace, sqs):
@@ -269,9 +274,11 @@ def test_secrets_are_never_printed_or_stored(workplace, rabbitmq, components):
     job = workplace.job(script, run_max_try=2, error_threshold=0)
     said = [rabbitmq.command("doctor", **secrets), rabbitmq.command("enqueue", job.file, expect=0, **secrets)]
     job_id = said[1].stdout.strip().splitlines()[-1]
+    roles = [rabbitmq.start("reducer", "--idle-exit", 5, **secrets)]
+    rabbitmq.wait_for_queues()
     rabbitmq.send("tasks", "no task")
     rabbitmq.send("results", "no result")
-    roles = [rabbitmq.start(role, "--idle-exit", 5, **secrets) for role in ("worker", "reducer")]
+    roles.append(rabbitmq.start("worker", "--idle-exit", 5, **secrets))
     said += [role.wait() for role in roles]
     for command in (["status", job_id], ["logs", job_id], ["jobs"], ["dead-letters"], ["cancel", job_id]):
         said.append(rabbitmq.command(*command, **secrets))
@@ -422,6 +429,8 @@ def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite)
     assert "no reducer has looked at it yet" in asked.stdout
     sqlite.reducer("--idle-exit", 1)
     sqlite.wait_for_end(job_id, "Canceled")
+    # Until then nothing else may write its output.
+    wait_until(lambda: not sqlite.objects("open"), "no open job")
 
     running = sqlite.start("run", job.file, "--json")
     running.wait_for_record("held")

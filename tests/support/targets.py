@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pika
+import pika.exceptions
 
 from components import Components
 from harness import DEADLINE_SECONDS, Ended, Job, Running, Workplace, wait_until
 
 KINDS = ["sqlite", "sqs", "rabbitmq"]
+OWN_QUEUES = ("control", "dead-letters")
+"""The queues that a target has without any job."""
 
 
 def lend(kind: str, workplace: Workplace, components: Components) -> Iterator[Target]:
@@ -127,8 +130,37 @@ class Target:
         """Waits for the end of a job that completes, and returns the lines of its output."""
         return self.output(self.wait_for_end(job_id)).decode().splitlines()
 
+    def queues(self, part: str = "") -> list[str]:
+        """Returns the queues of jobs at the service, without the prefix of the target. `part`: of their names.
+
+        Names of SQS contain only the beginning of the id of a job.
+        """
+        if self.kind == "sqlite":
+            found = [file.stem for file in (self.folder / "queues").glob("*.db")]
+        else:
+            if self.kind == "sqs":
+                listed = self.components.client("sqs").list_queues(QueueNamePrefix=f"{self.prefix}-")
+                found = [url.rpartition("/")[2] for url in listed.get("QueueUrls", [])]
+            else:
+                found = [queue["name"] for queue in self.components.manage_rabbitmq("queues/%2f")]
+            own = f"{self.prefix}-"
+            found = [queue.removeprefix(own) for queue in found if queue.startswith(own)]
+        jobs = sorted(queue for queue in found if queue not in OWN_QUEUES)
+        return [queue for queue in jobs if part in queue]
+
+    def _named(self, queue: str) -> list[str]:
+        """Returns the queues that a name means: `tasks` and `results` are those of all jobs."""
+        if queue not in ("tasks", "results"):
+            return [queue]
+        return [name for name in self.queues() if name.endswith(f"-{queue}")]
+
+    def wait_for_queues(self) -> None:
+        """Waits until a job has its queues."""
+        wait_until(lambda: self._named("tasks") and self._named("results"), "the queues of a job")
+
     def send(self, queue: str, body: str | bytes) -> None:
-        """Sends any text to one of the queues, or any bytes with RabbitMQ."""
+        """Sends any text to one of the queues, or any bytes with RabbitMQ. `tasks`, `results`: of the only job."""
+        (queue,) = self._named(queue)
         if self.kind == "sqs":
             sqs = self.components.client("sqs")
             url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
@@ -142,44 +174,49 @@ class Target:
             assert answer["routed"], answer
 
     def purge(self, queue: str) -> None:
-        """Removes every visible message of a queue."""
-        if self.kind == "sqs":
-            sqs = self.components.client("sqs")
-            sqs.purge_queue(QueueUrl=sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"])
-        elif self.kind == "rabbitmq":
-            for name in self.lanes(queue):
-                self.components.manage_rabbitmq(f"queues/%2f/{name}/contents", "DELETE")
-        else:
-            with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:
-                database.execute("delete from message")
-            database.close()
+        """Removes every visible message of a queue; `tasks`, `results`: of those of all jobs."""
+        for name in self._named(queue):
+            if self.kind == "sqs":
+                sqs = self.components.client("sqs")
+                sqs.purge_queue(QueueUrl=sqs.get_queue_url(QueueName=f"{self.prefix}-{name}")["QueueUrl"])
+            elif self.kind == "rabbitmq":
+                self.components.manage_rabbitmq(f"queues/%2f/{self.prefix}-{name}/contents", "DELETE")
+            else:
+                self.query(name, "delete from message")
 
-    def lanes(self, queue: str) -> list[str]:
-        """Returns the queues of RabbitMQ that hold one queue of the target."""
-        name = f"{self.prefix}-{queue}"
-        return [name, *(f"{name}-{number}" for number in range(2, 9) if queue == "tasks")]
+    def query(self, queue: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Returns the answer of the database that is a queue of a SQLite target."""
+        file = self.folder / "queues" / f"{queue}.db"
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=rw", uri=True, timeout=30)) as database, database:
+            return database.execute(statement, values).fetchall()
 
     def waiting(self, queue: str) -> int:
-        """Returns the number of visible messages of a queue."""
+        """Returns the number of visible messages of a queue; `tasks`, `results`: of those of all jobs."""
+        return sum(self._waiting_in(name) for name in self._named(queue))
+
+    def _waiting_in(self, queue: str) -> int:
         if self.kind == "sqs":
             sqs = self.components.client("sqs")
-            url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
             name = "ApproximateNumberOfMessages"
-            return int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+            with contextlib.suppress(sqs.exceptions.QueueDoesNotExist):
+                url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
+                return int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+            return 0
         if self.kind == "rabbitmq":
             # The broker itself, because the data of its management plugin is seconds old.
             connection = pika.BlockingConnection(pika.URLParameters(self.components.amqp_url))
             try:
-                channel = connection.channel()
-                declared = [channel.queue_declare(name, passive=True) for name in self.lanes(queue)]
-                return sum(lane.method.message_count for lane in declared)
+                declared = connection.channel().queue_declare(f"{self.prefix}-{queue}", passive=True)
+                return declared.method.message_count
+            except pika.exceptions.ChannelClosedByBroker:
+                return 0
             finally:
                 connection.close()
-        with sqlite3.connect(self.folder / "queues" / f"{queue}.db", timeout=30) as database:
-            now = time.time() * 1000
-            (count,) = database.execute("select count(*) from message where visible_at <= ?", [now]).fetchone()
-        database.close()
-        return count
+        # A reducer may create or delete it.
+        with contextlib.suppress(sqlite3.OperationalError):
+            ((count,),) = self.query(queue, "select count(*) from message where visible_at <= ?", time.time() * 1000)
+            return count
+        return 0
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         """Returns every object of the store with this prefix, by name."""
