@@ -1,6 +1,5 @@
 //! The text of notices: one line each, or one line with details below.
 
-use engine::targets::TargetRef;
 use engine::{Continuation, InFlight, NewJobReason, Notice};
 use job_file::Difference;
 use reducer::counted;
@@ -127,13 +126,7 @@ pub fn sentence(notice: &Notice) -> String {
                 paths.join(", ")
             )
         }
-        Notice::NoWorkerFits { unfit, target } => {
-            let of = match target {
-                TargetRef::Named(name) => format!(" of target {name}"),
-                TargetRef::ThisMachine | TargetRef::Addresses { .. } => String::new(),
-            };
-            format!("{}; the job waits for one that does", remedies::unfit(unfit, &of))
-        }
+        Notice::NoWorkerFits(unfit) => format!("{unfit}; the job waits for one that does"),
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
-use queue::{Broker, CONTROL, JobQueues, NamesAtService, Observed, Queue, TargetQueues};
+use queue::{Broker, CONTROL, JobQueues, Observed, Queue, TargetQueues};
 use telemetry::metrics::{DEAD_LETTERS, DESTINATION, RESULTS, STATE, TASKS};
 use telemetry::{Health, Role, Scrape, metrics};
 use tokio::time::{Instant, sleep};
@@ -155,8 +155,8 @@ impl Broker for ObservedBroker {
         self.broker.delete(name).await
     }
 
-    fn names_at_service(&self, name: &str) -> NamesAtService {
-        self.broker.names_at_service(name)
+    fn name_of_tasks(&self, name: &str) -> String {
+        self.broker.name_of_tasks(name)
     }
 
     async fn target(&self) -> Result<TargetQueues, queue::Error> {

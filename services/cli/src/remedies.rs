@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Error;
 use engine::targets::TargetRef;
 use engine::{Busy, Hint, Lack, Remedy, Separate};
-use protocol::{Unfit, WaitsFor};
+use protocol::WaitsFor;
 
 use crate::times::ago;
 
@@ -110,15 +110,14 @@ pub fn hint(hint: &Hint) -> String {
             [node] => format!("worker {node} is about to begin with it"),
             nodes => format!("{} workers are about to begin with it", nodes.len()),
         },
-        Lack::Schedule(WaitsFor::Worker) => format!("no worker is running; {worker}"),
+        Lack::Schedule(none @ WaitsFor::Worker) => format!("{none}; {worker}"),
         Lack::Schedule(WaitsFor::FittingWorker(unfit)) => {
             let labels = unfit.requires.labels.iter();
             let labels: String = labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
             let node = if unfit.requires.has_sizes() { "one on a machine that does" } else { "one" };
             format!(
-                "{}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with another \
-                 `requires`",
-                self::unfit(unfit, "")
+                "{unfit}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with \
+                 another `requires`"
             )
         }
         Lack::Schedule(waits_for) => format!("{waits_for}; `gristmill jobs{flags}` shows all jobs"),
@@ -144,19 +143,10 @@ pub fn hint(hint: &Hint) -> String {
     }
 }
 
-/// Returns why no worker takes a job. `of`: where the workers are, with a blank in front.
-pub fn unfit(unfit: &Unfit, of: &str) -> String {
-    let Unfit { requires, nodes, nearest, lacks } = unfit;
-    match nodes {
-        1 => format!("the only worker{of}, {nearest}, does not meet `requires` ({requires}): {lacks}"),
-        _ => format!("none of the {nodes} workers{of} meets `requires` ({requires}); {nearest} comes nearest: {lacks}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use engine::Since;
-    use protocol::{Full, Requirements};
+    use protocol::{Full, Requirements, Unfit};
 
     use super::*;
 

@@ -236,7 +236,7 @@ mod tests {
             }
         };
         let hint = Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstReducer };
-        let expected = "job a is queued: no worker has started; start one with: gristmill worker";
+        let expected = "job a is queued: no reducer has looked at it yet; start one with: gristmill reducer";
         assert_eq!(heading(&status(State::Queued, Some(hint))), expected);
         assert_eq!(heading(&status(State::Running, None)), "job a is running");
     }

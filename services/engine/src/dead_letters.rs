@@ -84,7 +84,7 @@ impl Target {
                 _ if !is_wanted => left.push(delivery),
                 (Disposal::Redrive, None) => left.push(delivery),
                 (Disposal::Redrive, Some(Origin { job_id, queue, bodies })) => {
-                    let messages = bodies.into_iter().map(|body| Message::new(body, &job_id));
+                    let messages = bodies.into_iter().map(Message::new);
                     again.entry((job_id.clone(), queue)).or_default().extend(messages);
                     done.push(delivery.receipt.clone());
                     disposed.push(letter);
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(moved("tasks", 1000), of(TASKS, vec![body()]));
         assert_eq!(moved("results", 1000), of(RESULTS, vec![body()]));
         assert_eq!(moved("tasks", 140), None, "it was cut");
-        let bundle = format!("bundle 1 {0} {0}\ng{task}{task}", task.len());
+        let bundle = format!("bundle {0} {0}\n{task}{task}", task.len());
         assert_eq!(origin(&bundle.into()), of(TASKS, vec![body(), body()]));
         let redriven = |body: &[u8]| origin(&Bytes::copy_from_slice(body)).map(|origin| origin.queue);
         assert_eq!(redriven(task.as_bytes()), Some(TASKS));

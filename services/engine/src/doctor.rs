@@ -132,7 +132,7 @@ impl Target {
                 return report.failed(OF_JOBS, message);
             }
         };
-        let tasks = queues.broker.names_at_service(&name).tasks;
+        let tasks = queues.broker.name_of_tasks(&name);
         match address {
             QueueAddress::Sqs { .. } => sqs::check(self, &tasks, address, &needs, report).await,
             QueueAddress::Rabbit { .. } => rabbit::check(self, &tasks, address, management, &needs, report).await,

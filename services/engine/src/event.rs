@@ -7,7 +7,7 @@ use protocol::{Progress, Unfit};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use crate::{Continuation, Hint, InFlight, Remedy, TargetRef};
+use crate::{Continuation, Hint, InFlight, Remedy};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -163,12 +163,7 @@ pub enum Notice {
         queue: String,
     },
     /// No worker that runs now takes the job.
-    NoWorkerFits {
-        /// Why.
-        unfit: Unfit,
-        /// Their target.
-        target: TargetRef,
-    },
+    NoWorkerFits(Unfit),
 }
 
 /// What uses a URL of a job, beside its inputs.

@@ -7,17 +7,17 @@ use protocol::{JobSpec, Requirements};
 use storage::TargetStore;
 
 use crate::words::counted;
-use crate::{Engine, Error, Events, Notice, TargetRef};
+use crate::{Engine, Error, Events, Notice};
 
 /// Compares the workers of a target with the requirements of a job. Workers that come later may differ, so this is no error.
-pub(crate) async fn warn_of_unfit_workers(spec: &JobSpec, store: &TargetStore, target: TargetRef, events: &Events) {
+pub(crate) async fn warn_of_unfit_workers(spec: &JobSpec, store: &TargetStore, events: &Events) {
     if spec.requires.is_empty() {
         return;
     }
     match store.workers().await {
         Ok(workers) => {
             let unfit = spec.requires.unmet(&workers);
-            unfit.into_iter().for_each(|unfit| events.notice(Notice::NoWorkerFits { unfit, target: target.clone() }));
+            unfit.into_iter().for_each(|unfit| events.notice(Notice::NoWorkerFits(unfit)));
         }
         Err(error) => tracing::debug!("cannot read the list of workers: {error:#}"),
     }

@@ -172,7 +172,7 @@ impl Submission {
 
     /// Makes a reducer look at the job at once. Reducers that do not hear of it find it within a second.
     async fn tell_news(&self) {
-        let news = Message::new(self.spec.job_id.clone().into_bytes(), &self.spec.job_id);
+        let news = Message::new(self.spec.job_id.clone().into_bytes());
         if let Err(error) = self.queues.control.send(vec![news]).await {
             tracing::debug!("cannot tell the reducers about the job: {error:#}");
         }
@@ -185,7 +185,7 @@ impl Submission {
             let lack = Lack::Schedule(WaitsFor::Quota(full));
             events.notice(Notice::Waiting(Hint { job_id, target, lack }));
         }
-        warn_of_unfit_workers(&self.spec, &self.store, self.target.reference(), events).await;
+        warn_of_unfit_workers(&self.spec, &self.store, events).await;
     }
 
     /// Returns what continues the job after an interruption.

@@ -72,7 +72,7 @@ impl Chunk {
             let mini_batch = self.first() + index as u64;
             let Some(pending) = pending(mini_batch) else { continue };
             let line = self.line(index).expect("the index is below the number of lines");
-            messages.push(Message::new(self.body(job_id, mini_batch, index, line, pending)?, job_id));
+            messages.push(Message::new(self.body(job_id, mini_batch, index, line, pending)?));
         }
         Ok(messages)
     }

@@ -213,7 +213,7 @@ impl Partitioner {
     async fn tell(&self, event: &ResultEvent) -> anyhow::Result<()> {
         let mut body = begin_message(&self.spec.job_id);
         encode_record(event, b"", &mut body);
-        let message = Message::new(body, &self.spec.job_id);
+        let message = Message::new(body);
         send(&*self.results, vec![message]).await.context("tell the reducer about the plan")
     }
 

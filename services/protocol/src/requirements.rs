@@ -86,6 +86,19 @@ pub struct Unfit {
     pub lacks: String,
 }
 
+/// `none of the 2 workers meets `requires` (1 GPU); a1 comes nearest: it has no GPU, the job requires 1`
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requires, nodes, nearest, lacks } = self;
+        match nodes {
+            1 => write!(f, "the only worker, {nearest}, does not meet `requires` ({requires}): {lacks}"),
+            _ => {
+                write!(f, "none of the {nodes} workers meets `requires` ({requires}); {nearest} comes nearest: {lacks}")
+            }
+        }
+    }
+}
+
 /// What a node offers to jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]

@@ -241,13 +241,8 @@ impl fmt::Display for WaitsFor {
             Self::InFlight { owner, limit } => {
                 write!(f, "owner {owner} has {limit} of {limit} mini-batches in flight (quota of the target)")
             }
-            Self::Worker => f.write_str("no worker is running; start one with `gristmill worker`"),
-            Self::FittingWorker(Unfit { requires, nodes: 1, nearest, lacks }) => {
-                write!(f, "no worker has {requires}; the only one, {nearest}, lacks: {lacks}")
-            }
-            Self::FittingWorker(Unfit { requires, nodes, nearest, lacks }) => {
-                write!(f, "none of {nodes} workers has {requires}; the nearest, {nearest}, lacks: {lacks}")
-            }
+            Self::Worker => f.write_str("no worker is running"),
+            Self::FittingWorker(unfit) => unfit.fmt(f),
             Self::AbleWorker { workers: 1 } => f.write_str("the only worker that fits cannot prepare the job"),
             Self::AbleWorker { workers } => write!(f, "none of the {workers} workers that fit can prepare the job"),
             Self::EarlierNodes => f.write_str("workers that ran it before still have processes of it"),

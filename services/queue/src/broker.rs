@@ -1,7 +1,6 @@
-//! The queues of jobs: each job of a compute target has two of its own while it may run.
+//! The queues of a compute target: two of its own, and two for each job while the job may run.
 //!
-//! With queues of their own, jobs need not share one: a worker receives only from the queues of the jobs that it works on,
-//! and no job waits behind the messages of another one.
+//! A worker receives only from the queues of the jobs that it works on, so no job waits behind the messages of another one.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,29 +9,35 @@ use async_trait::async_trait;
 
 use crate::{Error, Queue};
 
-/// Creates, opens and deletes the queues of jobs.
+/// The end of the name of the queue through which commands tell reducers that there is news. Its messages may have any
+/// content, and the loss of one costs a second.
+pub const CONTROL: &str = "control";
+
+/// The end of the name of the queue for messages that no role can read.
+pub const DEAD_LETTERS: &str = "dead-letters";
+
+/// Creates, opens and deletes the queues of a target.
 ///
-/// A name consists of letters, digits, `-`, `_` and `.`. A service that allows fewer characters, or shorter names, replaces
-/// it by one that it allows, always the same.
+/// The name of a job consists of letters, digits, `-`, `_` and `.`. A service that allows fewer characters, or shorter
+/// names, replaces it by one that it allows, always the same.
 #[async_trait]
 pub trait Broker: Send + Sync + Debug {
-    /// Creates the queues that do not exist, and opens both.
+    /// Opens the queues of the target itself, and creates those that do not exist, on SQS only if
+    /// [`SqsOptions::create`](crate::SqsOptions::create) is set. Nothing deletes them.
+    async fn target(&self) -> Result<TargetQueues, Error>;
+
+    /// Creates the queues of a job that do not exist, and opens both.
     async fn create(&self, name: &str) -> Result<JobQueues, Error>;
 
-    /// Opens the queues. [`Error::Absent`]: one of them does not exist.
+    /// Opens the queues of a job. [`Error::Absent`]: one of them does not exist.
     async fn open(&self, name: &str) -> Result<JobQueues, Error>;
 
-    /// Deletes the queues with their messages, and does nothing if they do not exist. Later calls on an open queue fail,
-    /// mostly with [`Error::Absent`], or find no messages.
+    /// Deletes the queues of a job with their messages, and does nothing if they do not exist. Later calls on an open queue
+    /// fail, mostly with [`Error::Absent`], or find no messages.
     async fn delete(&self, name: &str) -> Result<(), Error>;
 
-    /// Returns what the service calls the queues of this name.
-    fn names_at_service(&self, name: &str) -> NamesAtService {
-        NamesAtService { tasks: format!("{name}-tasks"), results: format!("{name}-results") }
-    }
-
-    /// Opens the queues of the target itself.
-    async fn target(&self) -> Result<TargetQueues, Error>;
+    /// Returns what the service calls the task queue of a job.
+    fn name_of_tasks(&self, name: &str) -> String;
 
     /// Returns how many jobs may have queues at a time.
     fn jobs_max(&self) -> u32;
@@ -43,6 +48,17 @@ pub trait Broker: Send + Sync + Debug {
     async fn close(&self);
 }
 
+/// The queues of a target itself.
+#[derive(Clone, Debug)]
+pub struct TargetQueues {
+    /// News for reducers.
+    pub control: Arc<dyn Queue>,
+    /// Messages that no role can read.
+    pub dead_letters: Arc<dyn Queue>,
+    /// The target had no control queue, and this call has created it.
+    pub are_new: bool,
+}
+
 /// The queues of a job.
 #[derive(Clone, Debug)]
 pub struct JobQueues {
@@ -50,26 +66,6 @@ pub struct JobQueues {
     pub tasks: Arc<dyn Queue>,
     /// Results.
     pub results: Arc<dyn Queue>,
-}
-
-/// What a service calls the queues of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamesAtService {
-    /// Descriptors of mini-batches.
-    pub tasks: String,
-    /// Results.
-    pub results: String,
-}
-
-/// The queues of a target itself.
-#[derive(Clone, Debug)]
-pub struct TargetQueues {
-    /// Commands tell reducers that there is news.
-    pub control: Arc<dyn Queue>,
-    /// Messages that no role can read.
-    pub dead_letters: Arc<dyn Queue>,
-    /// Whether this process has created them.
-    pub are_new: bool,
 }
 
 /// What a queue of a job is for.

@@ -7,7 +7,7 @@
 //! delivers acknowledged members again, together with the others. The receiver of a redelivered bundle first sends its
 //! members again alone, because one of them may have ended the last receiver.
 //!
-//! A bundle is the line `bundle GROUP-BYTES MEMBER-BYTES…`, the group, and the members.
+//! A bundle is the line `bundle MEMBER-BYTES…` and the members.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -18,14 +18,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Delivery, Depth, Error, Limits, Message, Name, Queue, Receipt, Receive, Visit};
+use crate::{Delivery, Depth, Error, Limits, Message, Name, Queue, Receipt, Receive};
 
 /// The largest number of members of a bundle.
 const MEMBERS_MAX: usize = 64;
 /// The beginning of a bundle. A message with this beginning is sent as a bundle of one.
 const MARKER: &[u8] = b"bundle ";
 /// More than the first line of any bundle.
-const HEADER_BYTES_MAX: usize = 16 * (MEMBERS_MAX + 2);
+const HEADER_BYTES_MAX: usize = 16 * (MEMBERS_MAX + 1);
 
 /// A wrapper around a queue.
 #[derive(Debug)]
@@ -40,7 +40,6 @@ pub struct Bundles {
 #[derive(Debug)]
 pub(crate) struct Bundle {
     delivery: Delivery,
-    group: String,
     members: Vec<Bytes>,
     /// Which members are acknowledged, or sent again alone.
     ended: Mutex<Vec<bool>>,
@@ -118,8 +117,8 @@ impl Bundles {
     }
 
     /// Sends members again, alone, and ends them here.
-    async fn send_alone(&self, members: &[Delivery], group: &str) -> Result<(), Error> {
-        let messages = members.iter().map(|member| Message::new((self.resent)(member), group)).collect();
+    async fn send_alone(&self, members: &[Delivery]) -> Result<(), Error> {
+        let messages = members.iter().map(|member| Message::new((self.resent)(member))).collect();
         self.send(messages).await?;
         let receipts: Vec<Receipt> = members.iter().map(|member| member.receipt.clone()).collect();
         self.acknowledge(&receipts).await.map(drop)
@@ -141,8 +140,8 @@ impl Queue for Bundles {
         for delivery in received {
             let members = unbundle(delivery);
             match &members[..] {
-                [Delivery { receipt: Receipt(Name::Member(member)), receive_count: 2.., .. }, _, ..] => {
-                    if let Err(error) = self.send_alone(&members, &member.bundle.group).await {
+                [Delivery { receive_count: 2.., .. }, _, ..] => {
+                    if let Err(error) = self.send_alone(&members).await {
                         tracing::warn!("{error:#}; {} messages wait until their lease expires", members.len());
                     }
                 }
@@ -196,7 +195,7 @@ impl Queue for Bundles {
             match members.first() {
                 Some(first) if members.len() < first.bundle.members.len() => {
                     let members: Vec<Delivery> = members.iter().map(|member| member.delivery()).collect();
-                    self.send_alone(&members, &first.bundle.group).await?;
+                    self.send_alone(&members).await?;
                 }
                 _ => released.push(message),
             }
@@ -206,14 +205,6 @@ impl Queue for Bundles {
 
     async fn depth(&self) -> Result<Depth, Error> {
         self.queue.depth().await
-    }
-
-    async fn look(&self, mut visit: Visit) -> Result<bool, Error> {
-        let look = move |body: &[u8]| match read(&Bytes::copy_from_slice(body)) {
-            Some((_, members)) => members.iter().for_each(|member| visit(member)),
-            None => visit(body),
-        };
-        self.queue.look(Box::new(look)).await
     }
 
     fn limits(&self) -> Limits {
@@ -234,58 +225,47 @@ fn bundle(messages: Vec<Message>, bytes_max: usize) -> Vec<Message> {
     let mut rest = &messages[..];
     while let Some((first, others)) = rest.split_first() {
         let members_max = first.bundle_max.min(MEMBERS_MAX);
-        let mut bytes = HEADER_BYTES_MAX + first.group.len() + first.body.len();
+        let mut bytes = HEADER_BYTES_MAX + first.body.len();
         let joins = |other: &&Message| {
             bytes += other.body.len();
-            bytes <= bytes_max && (&other.group, other.delay) == (&first.group, first.delay) && other.bundle_max > 1
+            bytes <= bytes_max && other.delay == first.delay && other.bundle_max > 1
         };
         let count = 1 + others.iter().take(members_max.saturating_sub(1)).take_while(joins).count();
         let members;
         (members, rest) = rest.split_at(count);
         let body = match members {
             [alone] if !alone.body.starts_with(MARKER) => alone.body.clone(),
-            members => write(&first.group, members),
+            members => write(members),
         };
-        sent.push(Message { body, group: first.group.clone(), delay: first.delay, bundle_max: 1 });
+        sent.push(Message { body, delay: first.delay, bundle_max: 1 });
     }
     sent
 }
 
-fn write(group: &str, members: &[Message]) -> Bytes {
-    let mut body = [MARKER, group.len().to_string().as_bytes()].concat();
-    for member in members {
-        body.extend_from_slice(format!(" {}", member.body.len()).as_bytes());
-    }
-    body.push(b'\n');
-    body.extend_from_slice(group.as_bytes());
+fn write(members: &[Message]) -> Bytes {
+    let sizes: Vec<String> = members.iter().map(|member| member.body.len().to_string()).collect();
+    let mut body = [MARKER, sizes.join(" ").as_bytes(), b"\n"].concat();
     members.iter().for_each(|member| body.extend_from_slice(&member.body));
     body.into()
 }
 
 /// Returns the members of a bundle; `None` if the message is not a bundle.
 pub fn members(message: &Bytes) -> Option<Vec<Bytes>> {
-    read(message).map(|(_, members)| members)
-}
-
-/// Returns the group and the members of a bundle; `None` if the message is not a bundle.
-fn read(body: &Bytes) -> Option<(String, Vec<Bytes>)> {
-    let line_end = body.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n')?;
-    let sizes = std::str::from_utf8(body[..line_end].strip_prefix(MARKER)?).ok()?;
-    let mut rest = body.slice(line_end + 1..);
-    let mut pieces = Vec::new();
+    let line_end = message.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n')?;
+    let sizes = std::str::from_utf8(message[..line_end].strip_prefix(MARKER)?).ok()?;
+    let mut rest = message.slice(line_end + 1..);
+    let mut members = Vec::new();
     for size in sizes.split(' ') {
         let size = size.parse().ok().filter(|size| *size <= rest.len())?;
-        pieces.push(rest.split_to(size));
+        members.push(rest.split_to(size));
     }
-    let group = String::from_utf8(pieces.first()?.to_vec()).ok()?;
-    pieces.remove(0);
-    (rest.is_empty() && !pieces.is_empty()).then_some((group, pieces))
+    rest.is_empty().then_some(members)
 }
 
 fn unbundle(delivery: Delivery) -> Vec<Delivery> {
-    let Some((group, members)) = read(&delivery.body) else { return vec![delivery] };
+    let Some(members) = members(&delivery.body) else { return vec![delivery] };
     let ended = Mutex::new(vec![false; members.len()]);
-    let bundle = Arc::new(Bundle { delivery, group, members, ended });
+    let bundle = Arc::new(Bundle { delivery, members, ended });
     (0..bundle.members.len()).map(|index| Member { bundle: bundle.clone(), index }.delivery()).collect()
 }
 

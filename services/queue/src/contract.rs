@@ -15,14 +15,14 @@ pub mod brokers;
 mod leases;
 mod messages;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Delivery, Depth, Error, Fairness, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Depth, Error, Message, Queue, Receipt, Receive};
 pub use leases::*;
 pub use messages::*;
 
@@ -56,8 +56,6 @@ pub struct Capabilities {
     pub exact_counts: bool,
     /// The backend delivers new messages in the order in which they were sent.
     pub first_in_first_out: bool,
-    /// How groups share deliveries. (An emulator may share less than the service.)
-    pub fairness: Fairness,
     /// Messages claimed by a dropped [`Queue::receive`] are visible again immediately, and that claim is not counted.
     pub dropped_receive_returns: bool,
     /// The largest body, if there is a limit that a test can reach.
@@ -85,8 +83,6 @@ macro_rules! queue_contract {
             oversized_message_is_rejected_with_its_batch
             receive_respects_its_limit
             new_messages_are_delivered_in_order
-            few_messages_do_not_wait_for_many_of_another_group
-            groups_get_equal_parts_of_deliveries
             expired_lease_makes_message_visible
             extension_lengthens_lease
             extension_shortens_lease
@@ -102,7 +98,6 @@ macro_rules! queue_contract {
             delayed_message_is_hidden_until_its_time
             concurrent_receivers_never_share_a_lease
             depth_counts_visible_leased_and_delayed_messages
-            look_shows_leased_and_visible_messages
             limits_agree_with_capabilities
         }
     };
@@ -142,7 +137,7 @@ impl<'a> Tester<'a> {
     }
 
     async fn send(&self, bodies: &[&str]) {
-        let messages = bodies.iter().map(|body| Message::new(body.to_string(), "job")).collect();
+        let messages = bodies.iter().map(|body| Message::new(body.to_string())).collect();
         self.queue.send(messages).await.expect("send");
     }
 

@@ -8,15 +8,15 @@
 //! received until its lease ends, and then either removed (acknowledged) or visible again (expired or released). Each
 //! hand-over is a [`Delivery`] with its own [`Receipt`] and a count.
 //!
-//! | backend | used for | a killed process loses | leases end |
-//! |---|---|---|---|
-//! | [`SqliteQueue`] | one machine, nothing to install | nothing | by the wall clock |
-//! | [`RabbitQueue`] | several machines, on RabbitMQ | nothing | with their connection |
-//! | [`SqsQueue`] | several machines, on AWS | nothing | by the clock of the service, after at most 12 hours |
-//! | [`MemoryQueue`] | tests | everything | by a clock that the test may control |
+//! A [`Broker`] has the queues of a compute target; its contract is [`contract::brokers`]. A job without a target has a
+//! [`SqliteQueue`] for each direction.
 //!
-//! A [`Broker`] creates and deletes the queues of jobs on one of these: [`SqliteBroker`], [`RabbitBroker`], [`SqsBroker`],
-//! and [`MemoryBroker`] for tests. Its contract is [`contract::brokers`].
+//! | broker | used for | a killed process loses | leases end |
+//! |---|---|---|---|
+//! | [`SqliteBroker`] | one machine, nothing to install | nothing | by the wall clock |
+//! | [`RabbitBroker`] | several machines, on RabbitMQ | nothing | with their connection |
+//! | [`SqsBroker`] | several machines, on AWS | nothing | by the clock of the service, after at most 12 hours |
+//! | [`MemoryBroker`] | tests | everything | by a clock that the test may control |
 //!
 //! Deliberately absent: topics, priorities, a dead-letter policy (the receiver decides which messages it cannot read),
 //! and any knowledge of the meaning of a body.
@@ -25,7 +25,6 @@ mod broker;
 mod bundles;
 mod clock;
 pub mod contract;
-mod demultiplexer;
 mod error;
 mod memory;
 mod observed;
@@ -42,20 +41,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-pub use broker::{Broker, JobQueues, NamesAtService, TargetQueues};
-/// x
-pub const CONTROL: &str = "control";
-/// x
-pub const DEAD_LETTERS: &str = "dead-letters";
+pub use broker::{Broker, CONTROL, DEAD_LETTERS, JobQueues, TargetQueues};
 pub use bundles::{Bundles, members};
 pub use clock::{Clock, LeaseClock, ManualClock, ManualSleep};
-pub use demultiplexer::{Arrival, Demultiplexer, DemultiplexerOptions, Refusal, ReturnBy, Unreadable, View};
 pub use error::{Cause, Error};
-pub use memory::{MemoryBroker, MemoryLanes, MemoryOptions, MemoryQueue};
+pub use memory::{MemoryBroker, MemoryOptions, MemoryQueue};
 pub use observed::Observed;
-pub use rabbitmq::{RabbitBroker, RabbitOptions, RabbitQueue};
+pub use rabbitmq::{RabbitBroker, RabbitOptions};
 pub use sqlite::{Durability, SqliteBroker, SqliteOptions, SqliteQueue};
-pub use sqs::{Redrive, SqsAttributes, SqsBroker, SqsOptions, SqsQueue, SqsTarget};
+pub use sqs::{Redrive, SqsAttributes, SqsBroker, SqsOptions, SqsQueue};
 
 /// A queue of messages, delivered at least once.
 ///
@@ -104,26 +98,15 @@ pub trait Queue: Send + Sync + Debug {
     /// Returns the approximate number of messages: for progress and scaling, never to decide that all work is done.
     async fn depth(&self) -> Result<Depth, Error>;
 
-    /// Shows the body of every message, leased or not, perhaps more than once. Returns whether the service can do that.
-    async fn look(&self, _visit: Visit) -> Result<bool, Error> {
-        Ok(false)
-    }
-
     /// Returns the limits of the service behind the queue.
     fn limits(&self) -> Limits;
 }
-
-/// Looks at the body of a message.
-pub type Visit = Box<dyn FnMut(&[u8]) + Send>;
 
 /// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Any bytes.
     pub body: Bytes,
-    /// The job of the message. A backend that can deliver fairly between groups does so, which keeps a large job from
-    /// delaying a small one ([`Limits::fairness`]); the others ignore it.
-    pub group: String,
     /// Time until the message becomes visible.
     pub delay: Duration,
     /// How many messages of the call may travel in one message of the service, this one included; 1: it travels alone.
@@ -133,16 +116,16 @@ pub struct Message {
 
 impl Message {
     /// Creates a message that is visible immediately, and travels alone.
-    pub fn new(body: impl Into<Bytes>, group: impl Into<String>) -> Self {
-        Self { body: body.into(), group: group.into(), delay: Duration::ZERO, bundle_max: 1 }
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        Self { body: body.into(), delay: Duration::ZERO, bundle_max: 1 }
     }
 }
 
 /// A request to receive messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// Maximum number of messages, except that the members of a bundle arrive together. With 0 the call returns none; a backend that prefetches then returns its unclaimed
-    /// messages to the queue, and fetches no more until the next receive.
+    /// Maximum number of messages, except that the members of a bundle arrive together. With 0 the call returns none; a
+    /// backend that prefetches then returns its unclaimed messages to the queue, and fetches no more until the next receive.
     pub messages_max: usize,
     /// Duration of each lease.
     pub visibility: Duration,
@@ -169,7 +152,7 @@ pub struct Receipt(Name);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Name {
-    /// A message and one of its deliveries, or a delivery tag and the connection on which it is valid.
+    /// A message and one of its deliveries, or a delivery tag and the session in which it is valid.
     Numbered { message: i64, delivery: u32 },
     /// The handle that a service issued.
     Handle(Arc<str>),
@@ -216,23 +199,6 @@ pub struct Limits {
     pub timed_lease: bool,
     /// The largest useful [`Message::bundle_max`]; 1: each message travels alone.
     pub bundle_max: usize,
-    /// How groups share deliveries.
-    pub fairness: Fairness,
-}
-
-/// How the groups of messages in a queue share its deliveries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fairness {
-    /// They do not: a message may wait for all messages that were sent before.
-    None,
-    /// There are this many lanes, which take turns, and short ones besides. A group is in one lane, alone while there are
-    /// no more groups than lanes; groups in the same lane wait for each other, but for their first messages, which are in
-    /// the short ones.
-    Lanes(usize),
-    /// They take turns.
-    Groups,
-    /// The service decides: groups of which little is in flight come first, approximately.
-    QuietGroups,
 }
 
 /// The approximate number of messages in a queue.

@@ -1,7 +1,6 @@
 //! A queue in memory, for tests: it keeps the contract, and produces on demand the rare behaviour of real services.
 
 mod broker;
-mod lanes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -14,10 +13,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Clock, Delivery, Depth, Error, Fairness, LeaseClock, Limits, Message, Queue, Receipt, Receive};
+use crate::{Clock, Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt, Receive};
 
 pub use broker::MemoryBroker;
-pub use lanes::MemoryLanes;
 
 /// The behaviour of a [`MemoryQueue`] where services differ.
 #[derive(Clone, Debug)]
@@ -65,13 +63,15 @@ struct State {
 #[derive(Debug)]
 struct Stored {
     body: Bytes,
-    group: String,
     visible_at: i64,
     receive_count: u32,
 }
 
 /// `visible_at` of a message that is visible now; earlier than any clock, so that such messages keep their order.
 const VISIBLE_NOW: i64 = 0;
+
+/// Bits of the number of a message within its queue.
+const MESSAGE_BITS: u32 = 32;
 
 /// Interval at which a waiting receiver checks a manual clock.
 const TICK: Duration = Duration::from_millis(10);
@@ -85,38 +85,10 @@ impl MemoryQueue {
         Self { options, state: Mutex::default(), became_visible: Notify::new() }
     }
 
-    /// Creates one of several queues that [`MemoryLanes`] takes for one; `number` counts from 0.
-    pub fn lane(options: MemoryOptions, number: u32) -> Self {
-        let state = State { last_id: i64::from(number) << lanes::LANE_BITS, ..State::default() };
+    /// Creates one of several queues, no two of which have equal receipts.
+    fn numbered(options: MemoryOptions, number: u32) -> Self {
+        let state = State { last_id: i64::from(number) << MESSAGE_BITS, ..State::default() };
         Self { state: Mutex::new(state), ..Self::new(options) }
-    }
-
-    /// Returns the number of messages that could be received now.
-    fn visible_now(&self) -> usize {
-        let now = self.options.clock.now_milliseconds();
-        let state = self.state();
-        state.duplicates.len() + state.order.range(..=(now, i64::MAX)).count()
-    }
-
-    /// Waits until a message could be received, or until the deadline.
-    async fn visible_by(&self, deadline: Instant) {
-        loop {
-            let mut became_visible = std::pin::pin!(self.became_visible.notified());
-            became_visible.as_mut().enable();
-            if self.visible_now() > 0 || Instant::now() >= deadline {
-                return;
-            }
-            let next = self.next_look(self.options.clock.now_milliseconds());
-            tokio::select! {
-                () = became_visible => {}
-                () = sleep_until(deadline.min(next)) => {}
-            }
-        }
-    }
-
-    /// Returns the group of a message that was delivered.
-    fn group_of(&self, receipt: &Receipt) -> Option<String> {
-        self.state().messages.get(&receipt.numbers().0).map(|stored| stored.group.clone())
     }
 
     /// Makes the next `calls` calls fail with [`Error::Unavailable`], without effect.
@@ -213,9 +185,7 @@ impl Queue for MemoryQueue {
             let visible_at = if delayed { self.options.clock.after(message.delay) } else { VISIBLE_NOW };
             state.last_id += 1;
             let id = state.last_id;
-            state
-                .messages
-                .insert(id, Stored { body: message.body, group: message.group, visible_at, receive_count: 0 });
+            state.messages.insert(id, Stored { body: message.body, visible_at, receive_count: 0 });
             state.order.insert((visible_at, id));
         }
         drop(state);
@@ -303,7 +273,6 @@ impl Queue for MemoryQueue {
             delay_max: Duration::MAX,
             timed_lease: self.options.timed_lease,
             bundle_max: 1,
-            fairness: Fairness::None,
         }
     }
 }
@@ -359,13 +328,14 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Broker;
 
     const REQUEST: Receive = Receive { messages_max: 10, visibility: Duration::from_secs(60), wait: Duration::ZERO };
 
     #[tokio::test]
     async fn duplicate_is_delivered_during_the_lease() {
         let queue = MemoryQueue::new(MemoryOptions::default());
-        queue.send(vec![Message::new("a", "job"), Message::new("b", "job")]).await.expect("sends");
+        queue.send(vec![Message::new("a"), Message::new("b")]).await.expect("sends");
         queue.duplicate_next(1);
         let first = queue.receive(REQUEST).await.expect("receives");
         let again = queue.receive(REQUEST).await.expect("receives");
@@ -376,10 +346,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn queues_of_a_broker_have_different_receipts() {
+        let broker = MemoryBroker::new(MemoryOptions::default());
+        broker.create("job").await.expect("creates");
+        let [tasks, results] = broker.pair("job").expect("exists");
+        let [control, dead_letters] = broker.target_pair();
+        let mut receipts = std::collections::HashSet::new();
+        for queue in [tasks, results, control, dead_letters] {
+            queue.send(vec![Message::new("a")]).await.expect("sends");
+            receipts.insert(queue.receive(REQUEST).await.expect("receives").remove(0).receipt);
+        }
+        assert_eq!(receipts.len(), 4);
+    }
+
+    #[tokio::test]
     async fn requested_failures_have_no_effect() {
         let queue = MemoryQueue::new(MemoryOptions::default());
         queue.fail_next(2);
-        let sent = queue.send(vec![Message::new("a", "job")]).await;
+        let sent = queue.send(vec![Message::new("a")]).await;
         assert!(matches!(sent, Err(Error::Unavailable { .. })), "{sent:?}");
         assert!(matches!(queue.depth().await, Err(Error::Unavailable { .. })));
         assert_eq!(queue.depth().await.expect("answers again"), Depth::default());

@@ -11,7 +11,7 @@ use telemetry::metrics::{DESTINATION, ERROR, OPERATION};
 use telemetry::{Duty, Health, metrics};
 use tokio::time::Instant;
 
-use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive, Visit};
+use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
 /// A wrapper around a queue.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Drop for Asked<'_> {
 }
 
 impl Observed {
-    /// Wraps a queue. `name` is its role in the target (`tasks`, `results`, `dead-letters`).
+    /// Wraps a queue. `name` is its role in the target (`tasks`, `results`, `control`, `dead-letters`).
     pub fn new(queue: Arc<dyn Queue>, name: &'static str, health: &Health) -> Self {
         Self { queue, name, answers: health.answering(format!("the queue of {name}")) }
     }
@@ -89,10 +89,6 @@ impl Queue for Observed {
 
     async fn depth(&self) -> Result<Depth, Error> {
         self.observe("depth", self.queue.depth()).await
-    }
-
-    async fn look(&self, visit: Visit) -> Result<bool, Error> {
-        self.observe("depth", self.queue.look(visit)).await
     }
 
     fn limits(&self) -> Limits {

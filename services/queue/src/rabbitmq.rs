@@ -1,8 +1,8 @@
 //! RabbitMQ: quorum queues whose leases last as long as their connection.
 //!
 //! [`connections`] are shared by the sessions of queues, [`session`] is two channels on one of them, [`leases`] tracks the
-//! messages that it holds, [`subscription`] makes the broker send as many messages as receivers request, [`lanes`] divides
-//! them between groups, [`failure`] explains errors, and [`broker`] has the queues of jobs.
+//! messages that it holds, [`subscription`] makes the broker send as many messages as receivers request, [`failure`] explains
+//! errors, and [`broker`] has the queues of a target.
 //!
 //! RabbitMQ has no lease that ends by time. A delivery belongs to a channel until it is settled, and returns to the
 //! queue when the channel closes: because its node died, the network failed, the broker restarted, or the broker's
@@ -14,7 +14,6 @@ mod broker;
 mod connections;
 mod failure;
 mod frames;
-pub(crate) mod lanes;
 mod leases;
 mod session;
 mod subscription;
@@ -26,18 +25,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::Retryable;
+use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use self::address::Address;
 pub use self::broker::RabbitBroker;
 use self::connections::Connections;
 use self::failure::{During, explain, no_permission};
-use self::lanes::{Lanes, whole_lanes};
-use self::session::{Outgoing, Session, Unsent};
+use self::session::{Session, Unsent};
 use crate::clock::deadline;
 use crate::error::check_sizes;
 use crate::pauses::while_others_wait;
-use crate::{Delivery, Depth, Error, Fairness, Limits, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
 /// The largest body: the default `max_message_size` of RabbitMQ 4. RabbitMQ 3 allows 128 MiB.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -46,34 +45,26 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Number of returns to the queue after which the broker removes a message. The engine gives up much earlier, by its
 /// own count; the default of RabbitMQ 4 is 20.
 const DELIVERY_LIMIT: u32 = 1000;
-/// Lanes of the task queue of a target. Each is a quorum queue, which costs the broker memory even if it is empty.
-const LANES: usize = 8;
 /// Time within which a ready message arrives, unless it goes to another consumer.
 const ARRIVAL_MAX: Duration = Duration::from_secs(1);
 /// Number of connections on which one call tries to do its work.
 const TRIES_MAX: usize = 3;
 
-/// The address and settings of a queue.
+/// The address and settings of the queues of a target.
 #[derive(Clone)]
 pub struct RabbitOptions {
     /// `amqp(s)://user:password@host:port/vhost`. Parameters: `heartbeat` (seconds), `cacertfile`.
     pub url: String,
-    /// The queue's name.
-    pub name: String,
-    /// The number of queues that hold its messages, as lanes for their groups: NAME, NAME-2, NAME-3 …. The last two are
-    /// short. With 1, groups wait for each other. Every process that opens the queue must set the same value.
-    pub lanes: usize,
-    /// The queue for messages that the broker removes; it is created together with this queue.
-    pub dead_letters: Option<String>,
+    /// The beginning of all names.
+    pub prefix: String,
     /// A file of certificate authorities (PEM) to trust besides those of the system; takes precedence over
     /// `cacertfile`.
     pub ca_file: Option<PathBuf>,
-    /// How long a delivery may stay unsettled. If set, it becomes an argument of the queue and of its consumers, and
-    /// every process that opens the queue must set the same value. Brokers before 3.12 ignore the argument of the
-    /// queue, brokers before 4.3 that of consumers; they need `consumer_timeout` in their configuration. `None`: the
-    /// broker's 30 minutes.
+    /// How long a delivery may stay unsettled. If set, it becomes an argument of queues and of their consumers, and every
+    /// process that opens them must set the same value. Brokers before 3.12 ignore the argument of queues, brokers before
+    /// 4.3 that of consumers; they need `consumer_timeout` in their configuration. `None`: the broker's 30 minutes.
     pub consumer_timeout: Option<Duration>,
-    /// Number of returns to the queue after which the broker removes a message, to `dead_letters` if set.
+    /// Number of returns to the queue after which the broker removes a message; one of a job moves to the dead letters.
     pub delivery_limit: u32,
     /// The largest body.
     pub message_bytes_max: usize,
@@ -84,13 +75,11 @@ pub struct RabbitOptions {
 }
 
 impl RabbitOptions {
-    /// Returns the settings of a queue without dead-letter queue, on a broker with default settings.
-    pub fn new(url: impl Into<String>, name: impl Into<String>) -> Self {
+    /// Returns the settings for a broker with default settings.
+    pub fn new(url: impl Into<String>, prefix: impl Into<String>) -> Self {
         Self {
             url: url.into(),
-            name: name.into(),
-            lanes: 1,
-            dead_letters: None,
+            prefix: prefix.into(),
             ca_file: None,
             consumer_timeout: None,
             delivery_limit: DELIVERY_LIMIT,
@@ -100,18 +89,7 @@ impl RabbitOptions {
         }
     }
 
-    /// Returns the settings of the three queues of a compute target: tasks, results and dead letters.
-    pub fn target(url: &str, prefix: &str) -> [Self; 3] {
-        let dead_letters = format!("{prefix}-dead-letters");
-        let queue = |name: &str| Self {
-            dead_letters: Some(dead_letters.clone()),
-            ..Self::new(url, format!("{prefix}-{name}"))
-        };
-        let tasks = Self { lanes: LANES, ..queue("tasks") };
-        [tasks, queue("results"), Self::new(url, dead_letters.clone())]
-    }
-
-    /// Returns the limits of the queue.
+    /// Returns the limits of the queues.
     pub fn limits(&self) -> Limits {
         Limits {
             message_bytes_max: self.message_bytes_max,
@@ -119,39 +97,29 @@ impl RabbitOptions {
             delay_max: Duration::ZERO,
             timed_lease: false,
             bundle_max: 1,
-            fairness: match self.lanes {
-                1 => Fairness::None,
-                lanes => Fairness::Lanes(whole_lanes(lanes)),
-            },
         }
     }
 
-    /// Returns the names of the queues that hold its messages.
-    pub fn queue_names(&self) -> Vec<String> {
-        Lanes::new(&self.name, self.lanes).names().to_vec()
+    /// Returns the name of a queue of the target itself.
+    fn name_of_target(&self, end: &str) -> String {
+        format!("{}-{end}", self.prefix)
     }
 }
 
 impl Debug for RabbitOptions {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("RabbitOptions").field("name", &self.name).finish_non_exhaustive()
+        formatter.debug_struct("RabbitOptions").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
-/// A queue of RabbitMQ, in one quorum queue or several lanes, with a channel for each direction. Its connection is its own,
-/// or that of a [`RabbitBroker`].
+/// A quorum queue of RabbitMQ, with a channel for each direction on a connection of a [`RabbitBroker`].
 ///
-/// - With several lanes, each group of messages is in one of them, and callers get messages of all lanes in turns.
-///   Groups wait for each other only in the same lane, first in, first out; where that has messages already, their first
-///   ones are in short lanes.
-/// - A lease is the connection, and [`Queue::extend`] only reports lost leases. The `visibility` of a receive and delays
+/// - A lease lasts as long as the session, and [`Queue::extend`] only reports lost leases. The `visibility` of a receive and delays
 ///   of messages are ignored.
-/// - The broker sends as many messages as callers hold and request; messages that arrive early wait here. While no lane
-///   has any, each may send one, which can be more than is requested.
-/// - Unclaimed messages return to the queue after five seconds without a request, those beyond a request at once, and
-///   all immediately after a receive with `messages_max` 0. They return
-///   as new messages that carry their count, because the broker would count a delivery that no caller had; so they come
-///   after the others.
+/// - The broker sends as many messages as callers hold and request; messages that arrive early wait here.
+/// - Unclaimed messages return to the queue after five seconds without a request, or immediately after a receive with
+///   `messages_max` 0. They return as new messages that carry their count, because the broker would count a delivery that
+///   no caller had; so they come after the others.
 /// - Sending returns once the broker has confirmed, which for a quorum queue means on disk on most of its nodes. The
 ///   queue sends messages that were unconfirmed when the connection broke again, which may duplicate them.
 /// - AMQP does not confirm acknowledgements: one that was in flight when the connection broke may be lost.
@@ -164,20 +132,18 @@ impl Debug for RabbitOptions {
 /// Tested with 3.10. Based on documentation only: `x-acquired-count` and its difference from `x-delivery-count` (4.3),
 /// the delivery limit of 20 that 4.0 gives queues declared without one, `x-consumer-timeout` of queues (3.12) and of
 /// consumers (4.3), and that 4.3 cancels a consumer at the timeout instead of closing the channel.
-pub struct RabbitQueue {
+struct RabbitQueue {
     access: Access,
-    is_new: bool,
     current: Mutex<Arc<Session>>,
     /// Held while connecting.
     connecting: tokio::sync::Mutex<Connecting>,
 }
 
-/// How to open a session of a queue.
+/// Which queue, and how to open a session of it.
 struct Access {
     connections: Arc<Connections>,
     address: Address,
     options: RabbitOptions,
-    lanes: Arc<Lanes>,
 }
 
 #[derive(Default)]
@@ -189,63 +155,26 @@ struct Connecting {
 }
 
 impl RabbitQueue {
-    /// Connects, without a second try, and creates the queue and its dead-letter queue if they are absent.
+    /// Opens the queue. With `declare`, creates it, and the dead-letter queue of one of a job, if they are absent.
     ///
-    /// [`Error::Misconfigured`] means a rejected user, a missing virtual host, an untrusted certificate, or a queue of
-    /// that name with other properties; [`Error::Unavailable`] means anything that may pass.
-    pub async fn open(options: RabbitOptions) -> Result<Self, Error> {
-        let connections = Connections::separate(format!("gristmill {}", options.name));
-        let access = Access::new(Arc::new(connections), Address::new(&options)?, options);
-        let until = access.until();
-        let session = access.connect(0, true, until, false).await?;
-        Ok(Self::with(access, session))
-    }
-
-    /// Opens the queue of a job on a shared connection. With `declare`, creates it and its dead-letter queue if they are
-    /// absent.
-    async fn open_of_job(connections: Arc<Connections>, options: RabbitOptions, declare: bool) -> Result<Self, Error> {
-        let access = Access::new(connections, Address::of_job(&options)?, options);
-        let session = access.connect_patiently(0, declare).await?;
-        Ok(Self::with(access, session))
-    }
-
-    fn with(access: Access, session: Session) -> Self {
-        let is_new = session.is_new;
-        let (current, connecting) = (Mutex::new(Arc::new(session)), tokio::sync::Mutex::default());
-        Self { access, is_new, current, connecting }
-    }
-
-    /// Whether the queue did not exist when this process opened it.
-    pub fn is_new(&self) -> bool {
-        self.is_new
-    }
-
-    /// Deletes the messages that no consumer holds.
-    pub async fn purge(&self) -> Result<(), Error> {
-        let session = self.session().await?;
-        self.answer(session.purge()).await
-    }
-
-    /// Closes the connection properly, so that the broker gets every acknowledgement, and ends its leases. A later call
-    /// connects again.
-    pub async fn close(&self) -> Result<(), Error> {
-        match self.living() {
-            Some(session) => self.answer(session.close()).await,
-            None => Ok(()),
-        }
+    /// [`Error::Misconfigured`] means a queue of that name with other properties, or a missing permission;
+    /// [`Error::Unavailable`] means anything that may pass.
+    async fn open(access: Access, declare: bool) -> Result<Self, Error> {
+        let session = access.connect(0, declare).await?;
+        Ok(Self { access, current: Mutex::new(Arc::new(session)), connecting: tokio::sync::Mutex::default() })
     }
 
     fn current(&self) -> MutexGuard<'_, Arc<Session>> {
         self.current.lock().expect("no holder panics")
     }
 
-    /// Returns the connection, if it is alive.
+    /// Returns the session, if it is alive.
     fn living(&self) -> Option<Arc<Session>> {
         let session = self.current().clone();
         session.is_alive().then_some(session)
     }
 
-    /// Returns the connection, or a new one if it broke.
+    /// Returns the session, or a new one if it broke.
     async fn session(&self) -> Result<Arc<Session>, Error> {
         if let Some(session) = self.living() {
             return Ok(session);
@@ -259,13 +188,15 @@ impl RabbitQueue {
             return Err(error.clone());
         }
         let generation = connecting.breaks + 1;
-        let session = self.access.connect_patiently(generation, false).await;
+        let session = self.access.connect(generation, false).await;
         let session = session.inspect_err(|error| connecting.failed = Some((Instant::now(), error.clone())))?;
         let session = Arc::new(session);
         let old = std::mem::replace(&mut *self.current(), session.clone());
         connecting.breaks = generation;
-        let reason = old.leases.ended().map(|ended| ended.reason).unwrap_or_default();
-        tracing::warn!(queue.name = %self.access.address, error = %reason, "connected again; all earlier leases are lost");
+        if old.is_connected() {
+            let reason = old.leases.ended().map(|ended| ended.reason).unwrap_or_default();
+            tracing::warn!(queue.name = %self.access.address, error = %reason, "opened again; all its leases are lost");
+        }
         Ok(session)
     }
 
@@ -287,7 +218,7 @@ impl RabbitQueue {
         })
     }
 
-    /// Receives on one connection. Returns `None` if the connection ends meanwhile.
+    /// Receives in one session. Returns `None` if the session ends meanwhile.
     async fn receive_on(
         &self,
         session: &Session,
@@ -322,8 +253,7 @@ impl RabbitQueue {
             let Ok(ready) = self.answer(session.subscription.ready()).await else { continue };
             let deliveries = leases.take(messages_max);
             let arrival_by = *arrival_by.get_or_insert_with(|| Instant::now() + ARRIVAL_MAX);
-            let is_empty = ready.iter().all(|ready| *ready == 0);
-            if !deliveries.is_empty() || is_empty || Instant::now() >= arrival_by {
+            if !deliveries.is_empty() || ready == 0 || Instant::now() >= arrival_by {
                 return Ok(Some(deliveries));
             }
             tokio::select! { () = changed => {}, () = sleep(Duration::from_millis(10)) => {} }
@@ -335,19 +265,12 @@ impl RabbitQueue {
 impl Queue for RabbitQueue {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
         check_sizes(&messages, self.access.options.message_bytes_max, &self.access.address.to_string())?;
-        let outgoing = |Message { body, group, .. }: Message| Outgoing { body, group, lane: 0 };
-        let mut messages: Vec<Outgoing> = messages.into_iter().map(outgoing).collect();
+        let mut messages: Vec<Bytes> = messages.into_iter().map(|message| message.body).collect();
         for tries in 1.. {
             if messages.is_empty() {
                 break;
             }
             let session = self.session().await?;
-            match timeout(self.access.options.answer_wait_max, session.place(&mut messages)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) if tries < TRIES_MAX => continue,
-                Ok(Err(error)) => return Err(explain(&self.access.address, During::Looking, error)),
-                Err(_) => return Err(self.no_answer()),
-            }
             let sending = session.send(messages);
             match timeout(self.access.options.answer_wait_max, sending).await {
                 Ok(Ok(())) => break,
@@ -421,7 +344,7 @@ impl Queue for RabbitQueue {
 
     async fn depth(&self) -> Result<Depth, Error> {
         let session = self.session().await?;
-        let ready: usize = self.answer(session.ready()).await?.iter().sum();
+        let ready: usize = self.answer(session.ready()).await?;
         let (held, arrived) = session.leases.counts();
         Ok(Depth { visible: (ready + arrived) as u64, in_flight: held as u64, delayed: 0 })
     }
@@ -438,37 +361,16 @@ impl Debug for RabbitQueue {
 }
 
 impl Access {
-    fn new(connections: Arc<Connections>, address: Address, options: RabbitOptions) -> Self {
-        let lanes = Arc::new(Lanes::new(&options.name, options.lanes));
-        Self { connections, address, options, lanes }
-    }
-
-    /// Returns until when to try to connect.
-    fn until(&self) -> Instant {
-        Instant::now() + self.options.connect_wait_max
-    }
-
-    /// Tries to connect until it succeeds, or the wait is over.
-    async fn connect_patiently(&self, generation: u32, declare: bool) -> Result<Session, Error> {
-        let until = self.until();
+    /// Opens a session. Tries again until it succeeds, or the wait is over.
+    async fn connect(&self, generation: u32, declare: bool) -> Result<Session, Error> {
+        let until = Instant::now() + self.options.connect_wait_max;
         let is_over = || Instant::now() >= until || self.connections.has_ended();
-        (|| self.connect(generation, declare, until, true))
-            .retry(while_others_wait(None))
-            .when(|error| matches!(error, Error::Unavailable { .. }) && !is_over())
-            .await
-    }
-
-    /// Connects, and fails after `until`.
-    async fn connect(
-        &self,
-        generation: u32,
-        declare: bool,
-        until: Instant,
-        is_patient: bool,
-    ) -> Result<Session, Error> {
-        let seat = self.connections.seat(&self.address, until, is_patient).await?;
-        let session = Session::open(seat, &self.address, &self.options, &self.lanes, generation, declare);
-        let silent = || self.address.unavailable("it accepted the connection, but does not answer");
-        timeout_at(until, session).await.unwrap_or_else(|_| Err(silent()))
+        let open = || async {
+            let seat = self.connections.seat(&self.address, until, true).await?;
+            let session = Session::open(seat, self, generation, declare);
+            let silent = || self.address.unavailable("it accepted the connection, but does not answer");
+            timeout_at(until, session).await.unwrap_or_else(|_| Err(silent()))
+        };
+        open.retry(while_others_wait(None)).when(|error| matches!(error, Error::Unavailable { .. }) && !is_over()).await
     }
 }

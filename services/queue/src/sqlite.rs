@@ -1,7 +1,7 @@
 //! The embedded queue: one SQLite file, nothing to install, shared by any number of processes on one machine.
 //!
 //! [`store`] contains the statements, [`thread`] shares commits between callers, [`failure`] explains errors, and
-//! [`broker`] has the queues of jobs, in files of their own.
+//! [`broker`] has the queues of a target, each in a file of its own.
 
 mod broker;
 mod failure;
@@ -25,7 +25,7 @@ use self::store::Store;
 use self::thread::{Call, Mailbox, QueueThread, Receiver};
 use crate::clock::deadline;
 use crate::error::{Cause, check_sizes};
-use crate::{Clock, Delivery, Depth, Error, Fairness, Limits, Message, Queue, Receipt, Receive, Visit};
+use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
 /// What a power cut may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,9 +59,9 @@ impl Default for SqliteOptions {
 /// A queue in a SQLite file in WAL mode: `tasks.db`, `tasks.db-wal` and `tasks.db-shm`
 /// belong together. The file must be on a local disk, because network file systems do not support the locks.
 ///
-/// Groups take turns, a message each; within a group, messages are delivered first in, first out. Messages that return after
-/// an expired lease or a delay follow all new messages; released messages are the first again. One receive returns at most
-/// about 16 MiB, no matter how many messages it requests.
+/// New messages are delivered first in, first out. Messages that return after an expired lease or a delay follow all new
+/// messages; released messages are the first again. One receive returns at most about 16 MiB, no matter how many messages
+/// it requests.
 ///
 /// Each open queue has a thread. It runs calls that arrive while it is busy together, in one commit, so many
 /// callers are cheap. One call with a hundred messages still costs far less than a hundred calls. If a commit fails,
@@ -85,8 +85,8 @@ impl SqliteQueue {
         Self::start(path, Store::open(path, options, true)?, None)
     }
 
-    /// Opens the queue of a job. Without `create`, its file must exist.
-    fn open_of_job(path: &Path, options: SqliteOptions, create: bool) -> Result<Self, Error> {
+    /// Opens a queue whose file may be deleted at any time. Without `create`, it must exist.
+    fn open_deletable(path: &Path, options: SqliteOptions, create: bool) -> Result<Self, Error> {
         if !create && !path.exists() {
             return Err(absent(path));
         }
@@ -183,10 +183,6 @@ impl Queue for SqliteQueue {
         self.call(Store::depth).await
     }
 
-    async fn look(&self, mut visit: Visit) -> Result<bool, Error> {
-        self.call(move |store| store.look(&mut *visit)).await.map(|()| true)
-    }
-
     fn limits(&self) -> Limits {
         Limits {
             message_bytes_max: MESSAGE_BYTES_MAX,
@@ -194,7 +190,6 @@ impl Queue for SqliteQueue {
             delay_max: Duration::MAX,
             timed_lease: true,
             bundle_max: 1,
-            fairness: Fairness::Groups,
         }
     }
 }

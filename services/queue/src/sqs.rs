@@ -2,7 +2,7 @@
 //!
 //! [`service`] sends and retries requests, [`failure`] explains errors, [`leases`] tracks
 //! the leases of this process, [`body`] encodes bytes as text, [`attributes`] creates and describes queues, and [`broker`]
-//! has the queues of jobs.
+//! has the queues of a target.
 //!
 //! Every request costs money, so the queue sends none for an answer that it knows. A lease cannot last longer than
 //! 12 hours after the receive: an extension is shortened to the remaining time, and without remaining time the lease
@@ -31,21 +31,19 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-pub use self::attributes::{Redrive, SqsAttributes, SqsTarget};
+pub use self::attributes::{Redrive, SqsAttributes};
 pub use self::broker::SqsBroker;
 use self::failure::{DELETE, EXTEND, Failure, SEND};
 use self::leases::{LEASE_MAX, Leases, Waiting, seconds};
 use self::service::{BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches};
 use crate::clock::deadline;
 use crate::error::check_sizes;
-use crate::{Delivery, Depth, Error, Fairness, LeaseClock, Limits, Message, Queue, Receipt, Receive};
+use crate::{Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt, Receive};
 
 /// The limit of `WaitTimeSeconds`.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// The limit of `DelaySeconds`.
 const DELAY_MAX: Duration = Duration::from_secs(900);
-/// The limit of `MessageGroupId`.
-const GROUP_CHARACTERS_MAX: usize = 128;
 /// A batch may be as large as the largest message that the service allows, which is at least this, even if the queue
 /// allows less for one message.
 const BATCH_BYTES_MIN: usize = 256 << 10;
@@ -53,14 +51,14 @@ const BATCH_BYTES_MIN: usize = 256 << 10;
 /// The address of a queue.
 #[derive(Clone, Debug, Default)]
 pub struct SqsOptions {
-    /// The name of the queue in the account of the AWS settings, or its URL; for [`SqsTarget`] and [`SqsBroker`] the
-    /// prefix of the names.
+    /// The name of the queue in the account of the AWS settings, or its URL; for [`SqsBroker`] the prefix of all
+    /// names.
     pub queue: String,
     /// Endpoint of SQS, which overrides that of the AWS settings.
     pub endpoint: Option<String>,
     /// Region, which overrides that of the AWS settings.
     pub region: Option<String>,
-    /// Create the queue if it does not exist; for [`SqsBroker`] the queue of dead letters.
+    /// Create the queue if it does not exist; for [`SqsBroker`] those of the target itself.
     pub create: bool,
 }
 
@@ -90,23 +88,14 @@ impl SqsQueue {
     /// Opens a queue with the AWS settings of the environment.
     pub async fn open(options: SqsOptions) -> Result<Self, Error> {
         let client = connect(&options).await?;
-        Self::open_with(client, &options.queue, options.create.then_some(None)).await
+        let (queue, _) = Self::open_with(client, &options.queue, options.create).await?;
+        Ok(queue)
     }
 
     /// Returns the attributes of the queue.
     pub async fn attributes(&self) -> Result<SqsAttributes, Error> {
         let looked = attributes::look(&self.inner.client, &self.inner.url).await;
         looked.map(|(attributes, _)| attributes).map_err(|failure| self.inner.error(failure))
-    }
-
-    /// Removes all messages. SQS may also remove messages that are sent up to a minute later. Only
-    /// for queues without users.
-    pub async fn purge(&self) -> Result<(), Error> {
-        let request = || {
-            let request = self.inner.client.purge_queue().queue_url(&self.inner.url);
-            answer("PurgeQueue", REQUEST_TIME, request.send())
-        };
-        persist(request).await.map(drop).map_err(|failure| self.inner.error(failure))
     }
 
     /// Returns the limits of a queue that allows this size of a message.
@@ -117,7 +106,6 @@ impl SqsQueue {
             delay_max: DELAY_MAX,
             timed_lease: true,
             bundle_max: 1,
-            fairness: Fairness::QuietGroups,
         }
     }
 
@@ -148,7 +136,6 @@ impl Inner {
         let encoded = messages.into_iter().map(|message| Encoded {
             body: body::encode(&message.body),
             delay_seconds: seconds(message.delay.min(DELAY_MAX)),
-            group: group(&message.group),
         });
         let batches = pack(encoded, self.message_bytes_max.max(BATCH_BYTES_MIN));
         let batches = send_batches(SEND, batches, |entries| {
@@ -386,13 +373,12 @@ impl Drop for Claimed {
 struct Encoded {
     body: String,
     delay_seconds: i32,
-    group: Option<String>,
 }
 
 impl Encoded {
     fn entry(&self, id: usize) -> SendMessageBatchRequestEntry {
         let entry = SendMessageBatchRequestEntry::builder().id(id.to_string()).message_body(&self.body);
-        whole(entry.delay_seconds(self.delay_seconds).set_message_group_id(self.group.clone()).build())
+        whole(entry.delay_seconds(self.delay_seconds).build())
     }
 }
 
@@ -417,13 +403,6 @@ fn in_tens<E>(entries: Vec<E>) -> Vec<Vec<E>> {
     let mut entries = entries.into_iter();
     let tens = std::iter::repeat_with(|| entries.by_ref().take(BATCH_MAX).collect::<Vec<_>>());
     tens.take_while(|batch| !batch.is_empty()).collect()
-}
-
-/// Returns the name of a message group: the group in the characters that SQS allows.
-fn group(group: &str) -> Option<String> {
-    let allowed = |c: char| if c.is_ascii_graphic() { c } else { '_' };
-    let name: String = group.chars().map(allowed).take(GROUP_CHARACTERS_MAX).collect();
-    (!name.is_empty()).then_some(name)
 }
 
 fn delivery(message: Received, leased_at: Instant) -> Option<(Delivery, Arc<str>)> {
@@ -457,7 +436,7 @@ mod tests {
     use super::*;
 
     fn encoded(bytes: usize) -> Encoded {
-        Encoded { body: "x".repeat(bytes), delay_seconds: 0, group: None }
+        Encoded { body: "x".repeat(bytes), delay_seconds: 0 }
     }
 
     #[test]
@@ -469,13 +448,5 @@ mod tests {
         assert_eq!(sizes(&[1; 25]), [10, 10, 5]);
         assert_eq!(sizes(&[50, 50, 1, 99, 1, 100, 100]), [2, 2, 1, 1, 1]);
         assert_eq!(in_tens(vec![0; 21]).iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 1]);
-    }
-
-    #[test]
-    fn group_name_uses_allowed_characters_only() {
-        assert_eq!(group("job-1_a.b").as_deref(), Some("job-1_a.b"));
-        assert_eq!(group("größer als\n").as_deref(), Some("gr__er_als_"));
-        assert_eq!(group(&"x".repeat(200)).map(|name| name.len()), Some(128));
-        assert_eq!(group(""), None);
     }
 }

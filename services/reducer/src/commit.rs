@@ -141,7 +141,7 @@ impl Reducer {
         let bytes_max = dead_letters.limits().message_bytes_max;
         let (writer, job_id) = (&self.options.writer, &self.spec.job_id);
         let letter = DeadLetter::message(&unreadable.reason, writer, job_id, "results", &delivery.body, bytes_max);
-        let sent = dead_letters.send(vec![Message::new(letter, "dead-letters")]).await;
+        let sent = dead_letters.send(vec![Message::new(letter)]).await;
         sent.inspect_err(|error| {
             tracing::warn!(
                 job.id = self.spec.job_id,

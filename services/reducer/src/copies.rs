@@ -92,7 +92,7 @@ impl Reducer {
         self.speculation.copied(&numbers, Some(until));
         let message = |slow: &Slow| {
             let body = serde_json::to_vec(&slow.descriptor).expect("descriptors always serialise");
-            Message::new(body, &*self.spec.job_id)
+            Message::new(body)
         };
         tasks.send(slow.iter().map(message).collect()).await?;
         for Slow { descriptor, detail, age } in slow {

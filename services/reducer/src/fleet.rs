@@ -527,6 +527,12 @@ fn show_trouble(job: JobStore, job_id: String, trouble: String) {
     });
 }
 
+/// Whether a queue does not exist any more.
+fn is_absent(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<queue::Error>());
+    causes.any(|cause| matches!(cause, queue::Error::Absent { .. }))
+}
+
 /// Creates queues of this name that do not exist.
 async fn create(target: &TargetStore, broker: &dyn Broker, name: &str) -> anyhow::Result<JobQueues> {
     target.put_queues(name).await.context("note that the job has queues")?;
@@ -575,9 +581,28 @@ impl Task {
             Err(error) => match self.job.result().await? {
                 // Another reducer has ended the job, and its queues are deleted.
                 Some(result) => Ok(Outcome::Ended(result.state)),
+                None if is_absent(&error) => {
+                    self.queues_are_lost().await?;
+                    Ok(Outcome::Left)
+                }
                 None => Err(error),
             },
         }
+    }
+
+    /// Lets reducers create the queues of the job again, and publish what has not ended: somebody has deleted them.
+    async fn queues_are_lost(&self) -> storage::Result<()> {
+        let admitted_in = job_of_queues(&self.queues).map(|(_, number)| number);
+        if self.stop.is_cancelled() || self.job.published_in().await? != admitted_in {
+            // The job has other queues by now.
+            return Ok(());
+        }
+        tracing::warn!(
+            job.id = self.job_id,
+            "somebody has deleted the queues of the job; they are created again, and what has not ended is published again"
+        );
+        self.job.forget_published().await?;
+        self.target.mark_open(&self.job_id).await
     }
 
     /// Removes the marker of an ended job, unless the job has just been reopened. A job without a result and without a marker

@@ -68,7 +68,7 @@ impl Job {
     async fn send(&self, events: &[(ResultEvent, &[u8])]) {
         let mut body = Vec::new();
         events.iter().for_each(|(event, rows)| encode_record(event, rows, &mut body));
-        self.results.send(vec![Message::new(body, "job")]).await.expect("sent");
+        self.results.send(vec![Message::new(body)]).await.expect("sent");
     }
 
     async fn send_event(&self, event: ResultEvent) {

@@ -144,9 +144,9 @@ impl Agent {
     /// Works until it is stopped. Fails if the queue or the store cannot be used; the queue then redelivers the
     /// mini-batches of this agent.
     pub async fn run(self, stop: watch::Receiver<Stop>) -> Result<()> {
-        let (tasks, job_id, patience) = (self.tasks.clone(), self.spec.job_id.clone(), self.timing.patience);
+        let (tasks, patience) = (self.tasks.clone(), self.timing.patience);
         let held = self.work(stop).await?;
-        give_back(&*tasks, &job_id, held, patience).await
+        give_back(&*tasks, held, patience).await
     }
 
     /// Returns the root of the log tree: in the job's folder, or on this node if the job has none. The path is free of links,

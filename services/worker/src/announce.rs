@@ -186,7 +186,7 @@ impl Announcer {
                     let is_superfluous = has_checkpoints && attempt.status == AttemptStatus::Succeeded;
                     succeeded.extend(is_superfluous.then_some(attempt.mini_batch));
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
-                    next_tries.extend(next_try.map(|next_try| task_message(&self.job_id, next_try, task_bytes_max)));
+                    next_tries.extend(next_try.map(|next_try| task_message(next_try, task_bytes_max)));
                     announced.push((lease, receipt));
                 }
                 Announcement::Drop { lease } => {
@@ -195,7 +195,7 @@ impl Announcer {
                 }
                 Announcement::Return { lease, descriptor } => {
                     let Some(receipt) = self.leases.receipt(lease) else { continue };
-                    next_tries.push(task_message(&self.job_id, *descriptor, task_bytes_max));
+                    next_tries.push(task_message(*descriptor, task_bytes_max));
                     announced.push((lease, receipt));
                 }
             }
@@ -309,18 +309,13 @@ async fn name_places(attempt: &mut Attempt, descriptor: &Descriptor, takes: Take
 }
 
 /// Returns mini-batches: publishes each again unchanged, and acknowledges the old message.
-pub async fn give_back(
-    tasks: &dyn Queue,
-    job_id: &str,
-    held: Vec<(queue::Receipt, Descriptor)>,
-    patience: Duration,
-) -> Result<()> {
+pub async fn give_back(tasks: &dyn Queue, held: Vec<(queue::Receipt, Descriptor)>, patience: Duration) -> Result<()> {
     if held.is_empty() {
         return Ok(());
     }
     let bytes_max = tasks.limits().message_bytes_max;
     let (receipts, descriptors): (Vec<_>, Vec<_>) = held.into_iter().unzip();
-    let message = |descriptor| task_message(job_id, descriptor, bytes_max);
+    let message = |descriptor| task_message(descriptor, bytes_max);
     let messages: Vec<Message> = descriptors.into_iter().map(message).collect();
     while_unavailable("return mini-batches", Some(patience), || tasks.send(messages.clone())).await?;
     while_unavailable("return mini-batches", Some(patience), || tasks.acknowledge(&receipts)).await?;
@@ -370,14 +365,14 @@ pub fn processed(job_id: &str, attempt: &Attempt) -> Step {
 }
 
 /// Returns the message for a descriptor. If it is too large for the queue, it points into the plan.
-fn task_message(job_id: &str, descriptor: Descriptor, bytes_max: usize) -> Message {
+fn task_message(descriptor: Descriptor, bytes_max: usize) -> Message {
     let encode = |descriptor: &Descriptor| serde_json::to_vec(descriptor).expect("descriptors always serialise");
     let mut body = encode(&descriptor);
     if body.len() > bytes_max {
         let PlanPosition { chunk, line } = PlanPosition::of(descriptor.mini_batch);
         body = encode(&Descriptor { work: Work::Planned { chunk, line }, ..descriptor });
     }
-    Message::new(body, job_id)
+    Message::new(body)
 }
 
 #[cfg(test)]
@@ -475,7 +470,7 @@ mod tests {
 
     impl Node {
         async fn hold(&self) -> LeaseId {
-            self.tasks.send(vec![Message::new("first", "job")]).await.expect("memory is always there");
+            self.tasks.send(vec![Message::new("first")]).await.expect("memory is always there");
             let delivery = receive(&self.tasks).await;
             self.leases.hold(delivery.receipt, tokio::time::Instant::now())
         }
@@ -637,12 +632,12 @@ mod tests {
         let node = node(10_000);
         let lease = node.hold().await;
         node.tasks.fail_next(3);
-        give_back(&*node.tasks, "job", vec![], PATIENCE).await.expect("nothing to do");
+        give_back(&*node.tasks, vec![], PATIENCE).await.expect("nothing to do");
         let receipt = node.leases.receipt(lease).expect("held");
         let held = vec![(receipt.clone(), descriptor(7, 10))];
-        give_back(&*node.tasks, "job", held.clone(), PATIENCE).await.expect("answers in time");
+        give_back(&*node.tasks, held.clone(), PATIENCE).await.expect("answers in time");
         node.tasks.fail_next(1000);
-        give_back(&*node.tasks, "job", held, PATIENCE).await.expect_err("stays away");
+        give_back(&*node.tasks, held, PATIENCE).await.expect_err("stays away");
     }
 
     /// A store in which each object takes this long to write.

@@ -19,7 +19,7 @@ pub async fn bury(
         let bytes_max = dead_letters.limits().message_bytes_max;
         let letter = |(delivery, reason): &(Delivery, String)| {
             let letter = DeadLetter::message(reason, node, job_id, "tasks", &delivery.body, bytes_max);
-            Message::new(letter, "dead-letters")
+            Message::new(letter)
         };
         dead_letters.send(buried.iter().map(letter).collect()).await?;
     }
@@ -38,7 +38,7 @@ mod tests {
     #[tokio::test]
     async fn messages_are_buried_together_and_stay_in_the_queue_until_then() {
         let [tasks, dead_letters] = [(); 2].map(|()| MemoryQueue::new(MemoryOptions::default()));
-        let poison = |number: usize| Message::new(format!("poison {number}"), "job");
+        let poison = |number: usize| Message::new(format!("poison {number}"));
         tasks.send((0..3).map(poison).collect()).await.expect("sends");
         let lease = Duration::from_secs(60);
         let received = tasks.receive(Receive { messages_max: 3, visibility: lease, wait: Duration::ZERO }).await;

@@ -63,7 +63,7 @@ impl<'a> Messages<'a> {
 
     pub fn finish(mut self) -> Vec<Message> {
         self.close();
-        self.full.into_iter().map(|body| Message::new(body, self.job_id)).collect()
+        self.full.into_iter().map(Message::new).collect()
     }
 }
 

@@ -24,7 +24,7 @@ pub async fn check_target(queues: &Queues, report: &mut Report) {
         }
     }
     // A reducer that receives it looks for new jobs, and drops it.
-    match queues.control.send(vec![Message::new(&b"doctor"[..], CONTROL)]).await {
+    match queues.control.send(vec![Message::new(&b"doctor"[..])]).await {
         Ok(()) => report.ok(format!("queue {CONTROL}, publish"), "allowed"),
         Err(error) => report.failed(format!("queue {CONTROL}, publish"), format!("{error:#}")),
     }
@@ -46,7 +46,7 @@ pub async fn check(name: &str, queue: &dyn Queue, report: &mut Report) {
         report.ok(check("message size"), format!("{carried} bytes"));
     }
     let body = format!("doctor {}", storage::random_name());
-    if let Err(error) = queue.send(vec![Message::new(body.clone().into_bytes(), name)]).await {
+    if let Err(error) = queue.send(vec![Message::new(body.clone().into_bytes())]).await {
         return report.failed(check("publish"), format!("{error:#}"));
     }
     report.ok(check("publish"), "allowed");

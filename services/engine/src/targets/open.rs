@@ -6,8 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use queue::{
-    Broker, Bundles, JobQueues, NamesAtService, Queue, RabbitBroker, SqliteBroker, SqliteOptions, SqsBroker,
-    SqsOptions, TargetQueues,
+    Broker, Bundles, JobQueues, Queue, RabbitBroker, SqliteBroker, SqliteOptions, SqsBroker, SqsOptions, TargetQueues,
 };
 use serde::Serialize;
 use storage::{StoreOptions, TargetStore};
@@ -109,8 +108,8 @@ impl Broker for Bundling {
         self.0.open(name).await.map(bundling)
     }
 
-    fn names_at_service(&self, name: &str) -> NamesAtService {
-        self.0.names_at_service(name)
+    fn name_of_tasks(&self, name: &str) -> String {
+        self.0.name_of_tasks(name)
     }
 
     async fn target(&self) -> Result<TargetQueues, queue::Error> {
@@ -161,6 +160,8 @@ impl Target {
         let open = async {
             let broker = self.broker(create).await?;
             let TargetQueues { control, dead_letters, are_new } = broker.target().await?;
+            // Files have no prefix that could be mistaken.
+            let are_new = are_new && self.queue()?.prefix().is_some();
             Ok(Queues { control, dead_letters, broker, are_new })
         };
         open.await.map_err(|error| self.explain(error))

@@ -1,9 +1,11 @@
+//! What becomes of bundles and their members, whatever receivers do.
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Clock, ManualClock, MemoryOptions, MemoryQueue, SqliteOptions, SqliteQueue};
+use crate::{Clock, ManualClock, MemoryOptions, MemoryQueue};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -25,9 +27,9 @@ fn site() -> Site {
     Site { service, queue, clock }
 }
 
-/// Returns messages of the job, of which up to `bundle_max` may travel together.
+/// Returns messages of which up to `bundle_max` may travel together.
 fn messages(bodies: impl IntoIterator<Item = u32>, bundle_max: usize) -> Vec<Message> {
-    bodies.into_iter().map(|body| Message { bundle_max, ..Message::new(body.to_string(), "job") }).collect()
+    bodies.into_iter().map(|body| Message { bundle_max, ..Message::new(body.to_string()) }).collect()
 }
 
 impl Site {
@@ -134,41 +136,26 @@ async fn receive_expects_bundles_as_large_as_the_last() {
     assert_eq!(site.receive(3).await.len(), 10);
 }
 
-#[tokio::test]
-async fn look_shows_the_members() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let service = SqliteQueue::open(folder.path().join("queue.db"), SqliteOptions::default()).expect("opens");
-    let queue = Bundles::new(Arc::new(service), |delivery| delivery.body.clone());
-    queue.send(messages(0..3, 2)).await.expect("sends");
-    let seen = Arc::new(Mutex::new(BTreeSet::new()));
-    let visited = seen.clone();
-    let visit = Box::new(move |body: &[u8]| {
-        visited.lock().expect("no panic").insert(body.to_vec());
-    });
-    assert!(queue.look(visit).await.expect("looks"));
-    assert_eq!(*seen.lock().expect("no panic"), BTreeSet::from([b"0".to_vec(), b"1".to_vec(), b"2".to_vec()]));
-}
-
 #[test]
-fn bundles_hold_neighbours_of_one_group_and_delay_up_to_the_limits() {
+fn bundles_hold_neighbours_of_one_delay_up_to_the_limits() {
     let mut sent = messages(0..5, 3);
-    sent.push(Message::new("alone", "job"));
-    sent.push(Message { bundle_max: 3, ..Message::new("a", "other") });
-    sent.push(Message { bundle_max: 3, delay: LEASE, ..Message::new("b", "other") });
+    sent.push(Message::new("alone"));
+    sent.push(Message { bundle_max: 3, ..Message::new("a") });
+    sent.push(Message { bundle_max: 3, delay: LEASE, ..Message::new("b") });
     let bundled = bundle(sent, usize::MAX);
-    let members = |message: &Message| read(&message.body).map_or(1, |(_, members)| members.len());
+    let members = |message: &Message| members(&message.body).map_or(1, |members| members.len());
     assert_eq!(bundled.iter().map(members).collect::<Vec<_>>(), [3, 2, 1, 1, 1]);
-    let large = HEADER_BYTES_MAX + 3 + 2;
+    let large = HEADER_BYTES_MAX + 2;
     assert_eq!(bundle(messages(0..6, 64), large).iter().map(members).collect::<Vec<_>>(), [2, 2, 2]);
     assert_eq!(bundle(messages(0..200, 1000), usize::MAX).len(), 200usize.div_ceil(MEMBERS_MAX));
 }
 
 #[test]
 fn body_that_is_not_a_bundle_is_a_message() {
-    for body in ["", "bundle", "bundle \n", "bundle 0\n", "bundle 1 1\na", "bundle 0 1\nab", "bundle 0 -1\n", "{}"] {
-        assert_eq!(read(&Bytes::from(body)), None, "{body:?}");
+    for body in ["", "bundle", "bundle \n", "bundle 1\n", "bundle 1 1\na", "bundle 1\nab", "bundle -1\n", "{}"] {
+        assert_eq!(members(&Bytes::from(body)), None, "{body:?}");
     }
-    assert_eq!(read(&Bytes::from("bundle 1 2 0\ngab")), Some(("g".into(), vec!["ab".into(), "".into()])));
+    assert_eq!(members(&Bytes::from("bundle 2 0\nab")), Some(vec!["ab".into(), "".into()]));
 }
 
 /// What a receiver does with the members that it holds.
@@ -270,21 +257,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bodies_travel_together(bodies: Vec<Vec<u8>>, group in "\\PC*") {
-        let messages: Vec<Message> = bodies.iter().map(|body| Message {
-            bundle_max: MEMBERS_MAX,
-            ..Message::new(body.clone(), group.clone())
-        }).collect();
-        let arrived: Vec<Vec<u8>> = bundle(messages, usize::MAX).into_iter().flat_map(|message| {
-            assert_eq!(&message.group, &group);
-            match read(&message.body) {
-                Some((of, members)) => {
-                    assert_eq!(&of, &group);
-                    members.iter().map(|member| member.to_vec()).collect::<Vec<_>>()
-                }
-                None => vec![message.body.to_vec()],
-            }
-        }).collect();
-        prop_assert_eq!(arrived, bodies);
+    fn any_bodies_travel_together(bodies: Vec<Vec<u8>>) {
+        let message = |body: &Vec<u8>| Message { bundle_max: MEMBERS_MAX, ..Message::new(body.clone()) };
+        let sent = bundle(bodies.iter().map(message).collect(), usize::MAX);
+        let arrived = sent.into_iter().flat_map(|message| members(&message.body).unwrap_or(vec![message.body]));
+        prop_assert_eq!(arrived.map(|body| body.to_vec()).collect::<Vec<_>>(), bodies);
     }
 }

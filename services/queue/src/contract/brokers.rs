@@ -9,12 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{Broker, Delivery, Error, JobQueues, Message, Queue, Receipt, Receive};
+use crate::{Broker, Delivery, Error, JobQueues, Message, Queue, Receipt, Receive, TargetQueues};
 
 /// A broker to be tested.
 #[async_trait]
 pub trait Harness: Send + Sync {
-    /// Returns the broker, which has no queues at first and no other users.
+    /// Returns the broker, which has no queues at first and no other users. It creates those of the target.
     fn broker(&self) -> Arc<dyn Broker>;
 
     /// Returns another broker with the same queues, as another process would have it.
@@ -26,7 +26,7 @@ pub trait Harness: Send + Sync {
     }
 }
 
-/// Returns every name of which a test may leave queues.
+/// Returns the name of every job whose queues a test may leave.
 pub fn names() -> Vec<String> {
     [vec!["job".to_owned(), "other".to_owned(), "next".to_owned()], unusual_names()].concat()
 }
@@ -42,6 +42,8 @@ fn unusual_names() -> Vec<String> {
 macro_rules! broker_contract {
     ($harness:expr) => {
         $crate::broker_contract! { $harness =>
+            queues_of_the_target_are_created_once
+            queues_of_the_target_outlive_those_of_jobs
             absent_queues_cannot_be_opened
             creating_again_keeps_messages
             queues_of_a_job_and_of_two_jobs_are_separate
@@ -68,6 +70,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A lease that no test outlives.
 const LEASE: Duration = Duration::from_secs(600);
 
+async fn target(broker: &dyn Broker) -> TargetQueues {
+    broker.target().await.expect("opens")
+}
+
 async fn create(broker: &dyn Broker, name: &str) -> JobQueues {
     broker.create(name).await.expect("creates")
 }
@@ -82,7 +88,7 @@ async fn assert_absent(broker: &dyn Broker, name: &str) {
 }
 
 async fn send(queue: &Arc<dyn Queue>, body: &str) {
-    queue.send(vec![Message::new(body.to_owned(), "job")]).await.expect("sends");
+    queue.send(vec![Message::new(body.to_owned())]).await.expect("sends");
 }
 
 /// Receives one message.
@@ -113,6 +119,34 @@ async fn assert_none(queue: &Arc<dyn Queue>) {
     let request = Receive { messages_max: 10, visibility: LEASE, wait: Duration::from_millis(100) };
     let deliveries = queue.receive(request).await.expect("receives");
     assert!(deliveries.is_empty(), "{deliveries:?}");
+}
+
+/// The first to open the queues of the target creates them, and everyone else gets the same ones.
+pub async fn queues_of_the_target_are_created_once(harness: &dyn Harness) {
+    let (broker, another) = (harness.broker(), harness.another().await);
+    let first = target(&*broker).await;
+    assert!(first.are_new, "there were none");
+    send(&first.control, "news").await;
+    send(&first.dead_letters, "letter").await;
+    assert!(!target(&*broker).await.are_new);
+    let again = target(&*another).await;
+    assert!(!again.are_new);
+    assert_holds(&again.control, "news").await;
+    assert_holds(&again.dead_letters, "letter").await;
+}
+
+/// The queues of the target have nothing to do with those of its jobs.
+pub async fn queues_of_the_target_outlive_those_of_jobs(harness: &dyn Harness) {
+    let broker = harness.broker();
+    let (target, job) = (target(&*broker).await, create(&*broker, "job").await);
+    send(&job.tasks, "task").await;
+    assert_none(&target.control).await;
+    assert_none(&target.dead_letters).await;
+    send(&target.control, "news").await;
+    send(&target.dead_letters, "letter").await;
+    broker.delete("job").await.expect("deletes");
+    assert_holds(&target.control, "news").await;
+    assert_holds(&target.dead_letters, "letter").await;
 }
 
 /// Queues that were never created or have been deleted cannot be opened, and opening creates none.
@@ -222,7 +256,7 @@ pub async fn calls_of_a_deleted_queue_fail_or_find_nothing(harness: &dyn Harness
     // A service may take a moment to notice.
     let until = Instant::now() + harness.notice_max();
     let refused = loop {
-        match queues.tasks.send(vec![Message::new("late", "job")]).await {
+        match queues.tasks.send(vec![Message::new("late")]).await {
             Err(error) => break error,
             Ok(()) => assert!(Instant::now() < until, "messages are still accepted"),
         }
@@ -281,12 +315,17 @@ pub async fn closing_ends_leases(harness: &dyn Harness) {
     let [first, second] = [take(&queues.tasks).await, take(&queues.tasks).await];
     let (done, held) = if first.body == "done" { (first, second) } else { (second, first) };
     acknowledge(&queues.tasks, done.receipt).await;
+    let news = target(&*broker).await.control;
+    send(&news, "news").await;
+    take(&news).await;
     broker.close().await;
-    let opened = open(&*another, "job").await;
+    let (opened, news) = (open(&*another, "job").await, target(&*another).await.control);
     if queues.tasks.limits().timed_lease {
         assert_none(&opened.tasks).await;
+        assert_none(&news).await;
         return;
     }
+    timeout(harness.notice_max(), take(&news)).await.expect("the lease ends promptly");
     let again = timeout(harness.notice_max(), take(&opened.tasks)).await.expect("the lease ends promptly");
     assert_eq!((&again.body, again.receive_count), (&held.body, 2));
     acknowledge(&opened.tasks, again.receipt).await;

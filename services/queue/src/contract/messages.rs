@@ -15,7 +15,7 @@ pub async fn bodies_are_delivered_unchanged(harness: &dyn Harness) {
         Bytes::from(every_byte.iter().copied().cycle().take(large).collect::<Vec<u8>>()),
         Bytes::from(every_byte),
     ];
-    let messages = bodies.iter().map(|body| Message::new(body.clone(), "job")).collect();
+    let messages = bodies.iter().map(|body| Message::new(body.clone())).collect();
     test.queue.send(messages).await.expect("send");
     let deliveries = test.take(bodies.len()).await;
     bodies.sort();
@@ -42,8 +42,8 @@ pub async fn batch_of_any_size_is_sent_completely(harness: &dyn Harness) {
 pub async fn oversized_message_is_rejected_with_its_batch(harness: &dyn Harness) {
     let test = Tester::new(harness);
     let Some(bytes_max) = test.capabilities.message_bytes_max else { return };
-    let largest = Message::new(vec![b'x'; bytes_max], "job");
-    let too_large = Message::new(vec![b'x'; bytes_max + 1], "job");
+    let largest = Message::new(vec![b'x'; bytes_max]);
+    let too_large = Message::new(vec![b'x'; bytes_max + 1]);
     let refused = test.queue.send(vec![largest.clone(), too_large]).await;
     assert!(
         matches!(refused, Err(Error::TooLarge { bytes, bytes_max: limit, .. }) if (bytes, limit) == (bytes_max + 1, bytes_max)),
@@ -77,44 +77,6 @@ pub async fn new_messages_are_delivered_in_order(harness: &dyn Harness) {
     deliveries.extend(test.take(3).await);
     let bodies: Vec<&[u8]> = deliveries.iter().map(|delivery| &delivery.body[..]).collect();
     assert_eq!(bodies, [b"a", b"b", b"c", b"d", b"e"]);
-}
-
-/// A group gets its turn however many messages of another one wait, where the backend promises it.
-pub async fn few_messages_do_not_wait_for_many_of_another_group(harness: &dyn Harness) {
-    let test = Tester::new(harness);
-    if matches!(test.capabilities.fairness, Fairness::None | Fairness::QuietGroups) {
-        return;
-    }
-    let message = |group: &str, number: usize| Message::new(format!("{group}{number}"), group);
-    test.queue.send((0..1500).map(|number| message("many", number)).collect()).await.expect("send");
-    test.take(10).await;
-    test.queue.send((0..10).map(|number| message("few", number)).collect()).await.expect("send");
-    let next = test.take(20).await;
-    let few = next.iter().filter(|delivery| delivery.body.starts_with(b"few")).count();
-    assert_eq!(few, 10, "{:?}", sorted_bodies(&next));
-}
-
-/// Every group gets its part of the deliveries, up to as many groups as there are lanes.
-pub async fn groups_get_equal_parts_of_deliveries(harness: &dyn Harness) {
-    let test = Tester::new(harness);
-    let groups = match test.capabilities.fairness {
-        // What only the service itself shows.
-        Fairness::None | Fairness::QuietGroups => return,
-        Fairness::Lanes(lanes) => lanes,
-        Fairness::Groups => 20,
-    };
-    let group = |number: usize| format!("{number:02}");
-    let message = |number: usize| Message::new(group(number), group(number));
-    for number in 0..groups {
-        let count = if number + 1 < groups { 40 } else { 5 };
-        test.queue.send((0..count).map(|_| message(number)).collect()).await.expect("send");
-    }
-    // All messages of the last group are among the first five of each.
-    let bodies = sorted_bodies(&test.take(5 * groups).await);
-    for number in 0..groups {
-        let received = bodies.iter().filter(|body| *body == group(number).as_bytes()).count();
-        assert_eq!(received, 5, "group {number}: {bodies:?}");
-    }
 }
 
 /// A waiting receive returns when a message is sent.
@@ -187,32 +149,14 @@ pub async fn delayed_message_is_hidden_until_its_time(harness: &dyn Harness) {
     if !test.capabilities.delay {
         return;
     }
-    let delayed = Message { delay: test.units(3 + LATE_UNITS), ..Message::new("later", "job") };
-    test.queue.send(vec![delayed, Message::new("now", "job")]).await.expect("send");
+    let delayed = Message { delay: test.units(3 + LATE_UNITS), ..Message::new("later") };
+    test.queue.send(vec![delayed, Message::new("now")]).await.expect("send");
     assert_eq!(sorted_bodies(&test.take(1).await), ["now"]);
     test.pass(3).await;
     test.assert_none_visible().await;
     let deliveries = test.receive_while(10, test.pass(LATE_UNITS + 1)).await;
     assert_eq!(sorted_bodies(&deliveries), ["later"]);
     test.assert_count(&deliveries[0], 1);
-}
-
-/// A look shows every message, leased or not, and leases none.
-pub async fn look_shows_leased_and_visible_messages(harness: &dyn Harness) {
-    let test = Tester::new(harness);
-    let large = "x".repeat(10_000);
-    test.send(&["a", "b", &large]).await;
-    test.take(1).await;
-    let seen = Arc::new(Mutex::new(BTreeSet::new()));
-    let all = seen.clone();
-    let visit = Box::new(move |body: &[u8]| {
-        all.lock().expect("no holder panics").insert(body.to_vec());
-    });
-    if test.queue.look(visit).await.expect("look") {
-        let expected = ["a", "b", &large].map(|body| body.as_bytes().to_vec());
-        assert_eq!(*seen.lock().expect("no holder panics"), BTreeSet::from(expected));
-        assert_eq!(test.take(2).await.len(), 2);
-    }
 }
 
 /// What the queue says of its limits is what the other tests hold it to.
@@ -224,7 +168,6 @@ pub async fn limits_agree_with_capabilities(harness: &dyn Harness) {
     if let Some(bytes_max) = test.capabilities.message_bytes_max {
         assert_eq!(limits.message_bytes_max, bytes_max);
     }
-    assert_eq!(limits.fairness, test.capabilities.fairness);
 }
 
 /// Depth counts visible, leased and delayed messages separately.
@@ -234,7 +177,7 @@ pub async fn depth_counts_visible_leased_and_delayed_messages(harness: &dyn Harn
     test.send(&["a", "b", "c", "d", "e"]).await;
     let deliveries = test.take(2).await;
     if test.capabilities.delay {
-        let delayed = Message { delay: test.units(5), ..Message::new("later", "job") };
+        let delayed = Message { delay: test.units(5), ..Message::new("later") };
         test.queue.send(vec![delayed]).await.expect("send");
     }
     let depth = test.queue.depth().await.expect("depth");

@@ -1,18 +1,19 @@
-//! Queues of jobs in memory.
+//! The queues of a target in memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use async_trait::async_trait;
 
 use super::{MemoryOptions, MemoryQueue};
-use crate::{Broker, Error, JobQueues};
+use crate::{Broker, Error, JobQueues, TargetQueues};
 
-/// The queues of jobs in memory, for tests.
+/// The queues of a target in memory, for tests.
 #[derive(Debug, Default)]
 pub struct MemoryBroker {
     options: MemoryOptions,
+    target: OnceLock<[Arc<MemoryQueue>; 2]>,
     queues: Mutex<BTreeMap<String, [Arc<MemoryQueue>; 2]>>,
     /// Queues that it has created. No two of them have equal receipts.
     created: AtomicU32,
@@ -24,12 +25,17 @@ impl MemoryBroker {
         Self { options, ..Self::default() }
     }
 
-    /// Returns the names whose queues exist, in order.
+    /// Returns the control queue and that of dead letters.
+    pub fn target_pair(&self) -> [Arc<MemoryQueue>; 2] {
+        self.target.get_or_init(|| self.new_pair()).clone()
+    }
+
+    /// Returns the names of the jobs whose queues exist, in order.
     pub fn names(&self) -> Vec<String> {
         self.queues().keys().cloned().collect()
     }
 
-    /// Returns the queues of tasks and of results, if they exist.
+    /// Returns the queues of tasks and of results of a job, if they exist.
     pub fn pair(&self, name: &str) -> Option<[Arc<MemoryQueue>; 2]> {
         self.queues().get(name).cloned()
     }
@@ -37,16 +43,25 @@ impl MemoryBroker {
     fn queues(&self) -> MutexGuard<'_, BTreeMap<String, [Arc<MemoryQueue>; 2]>> {
         self.queues.lock().expect("no holder panics")
     }
+
+    fn new_pair(&self) -> [Arc<MemoryQueue>; 2] {
+        [(); 2].map(|()| {
+            let number = self.created.fetch_add(1, Ordering::SeqCst);
+            Arc::new(MemoryQueue::numbered(self.options.clone(), number))
+        })
+    }
 }
 
 #[async_trait]
 impl Broker for MemoryBroker {
+    async fn target(&self) -> Result<TargetQueues, Error> {
+        let are_new = self.target.get().is_none();
+        let [control, dead_letters] = self.target_pair();
+        Ok(TargetQueues { control, dead_letters, are_new })
+    }
+
     async fn create(&self, name: &str) -> Result<JobQueues, Error> {
-        let queue = || {
-            let number = self.created.fetch_add(1, Ordering::SeqCst);
-            Arc::new(MemoryQueue::lane(self.options.clone(), number))
-        };
-        self.queues().entry(name.to_owned()).or_insert_with(|| [queue(), queue()]);
+        self.queues().entry(name.to_owned()).or_insert_with(|| self.new_pair());
         self.open(name).await
     }
 
@@ -64,9 +79,8 @@ impl Broker for MemoryBroker {
         Ok(())
     }
 
-    async fn target(&self) -> Result<crate::TargetQueues, Error> {
-        let q = || Arc::new(MemoryQueue::new(MemoryOptions::default()));
-        Ok(crate::TargetQueues { control: q(), dead_letters: q(), are_new: false })
+    fn name_of_tasks(&self, name: &str) -> String {
+        name.to_owned()
     }
 
     fn jobs_max(&self) -> u32 {

@@ -20,6 +20,8 @@ const HEARTBEAT_SECONDS: u16 = 20;
 #[derive(Clone)]
 pub(super) struct Address {
     pub uri: AMQPUri,
+    /// The name of the queue.
+    pub queue: String,
     pub ca_file: Option<PathBuf>,
     /// The queue belongs to a job, and may be deleted at any time.
     pub of_job: bool,
@@ -29,13 +31,13 @@ pub(super) struct Address {
 impl Address {
     /// Parses `amqp(s)://user:password@host:port/vhost`, with `?cacertfile=` and `&heartbeat=`. Only scheme and host
     /// are required, and unknown parameters are ignored.
-    pub fn new(options: &RabbitOptions) -> Result<Self, Error> {
-        let misconfigured = |words: String| Error::Misconfigured { queue: options.name.clone(), source: words.into() };
+    pub fn new(options: &RabbitOptions, queue: &str, of_job: bool) -> Result<Self, Error> {
+        let misconfigured = |words: String| Error::Misconfigured { queue: queue.to_owned(), source: words.into() };
         let wrong = |reason: &str| {
             let form = "write amqp://user:password@host:5672/vhost, or amqps:// for TLS";
             misconfigured(format!("its URL {reason}; {form}"))
         };
-        if options.name.is_empty() || options.name.len() > 255 {
+        if queue.is_empty() || queue.len() > 255 {
             return Err(misconfigured("its name must have 1 to 255 bytes; choose another prefix".to_owned()));
         }
         let url = Url::parse(&options.url).map_err(|error| wrong(&format!("cannot be read ({error})")))?;
@@ -69,19 +71,14 @@ impl Address {
         let ca_file = options.ca_file.clone().or_else(|| parameter("cacertfile").map(PathBuf::from));
         let shown_scheme = url.scheme();
         let shown_vhost = if vhost == "/" { "" } else { &vhost };
-        let label = format!("{} at {shown_scheme}://{host}:{port}/{shown_vhost}", options.name);
+        let label = format!("{queue} at {shown_scheme}://{host}:{port}/{shown_vhost}");
         let uri = AMQPUri {
             scheme,
             authority: AMQPAuthority { userinfo: AMQPUserInfo { username, password }, host, port },
             vhost,
             query: AMQPQueryString { heartbeat: Some(heartbeat), ..AMQPQueryString::default() },
         };
-        Ok(Self { uri, ca_file, of_job: false, label })
-    }
-
-    /// Returns the address of a queue of a job.
-    pub fn of_job(options: &RabbitOptions) -> Result<Self, Error> {
-        Ok(Self { of_job: true, ..Self::new(options)? })
+        Ok(Self { uri, queue: queue.to_owned(), ca_file, of_job, label })
     }
 
     pub fn user(&self) -> &str {
@@ -145,7 +142,7 @@ mod tests {
     use super::*;
 
     fn address(url: &str) -> Result<Address, Error> {
-        Address::new(&RabbitOptions::new(url, "demo-tasks"))
+        Address::new(&RabbitOptions::new(url, "demo"), "demo-tasks", true)
     }
 
     #[test]
@@ -169,7 +166,7 @@ mod tests {
         assert!(!shown.contains("sesame"), "{shown}");
         assert!(shown.starts_with("demo-tasks at amqp://broker:5672/jobs "), "{shown}");
         for wrong in ["http://user:sesame@broker", "amqp://user:sesame@", "amqp://user:sesame@host:port", "sesame"] {
-            let error = Address::new(&RabbitOptions::new(wrong, "demo-tasks")).expect_err("not a URL");
+            let error = self::address(wrong).expect_err("not a URL");
             assert!(
                 matches!(error, Error::Misconfigured { .. }) && !format!("{error:#}").contains("sesame"),
                 "{error:#}"

@@ -1,4 +1,5 @@
-//! Queues of jobs on RabbitMQ: `PREFIX-NAME-tasks` and `PREFIX-NAME-results`, on shared connections.
+//! The queues of a target on RabbitMQ, on shared connections: `PREFIX-control`, `PREFIX-dead-letters`, and
+//! `PREFIX-NAME-tasks` and `PREFIX-NAME-results` for each job.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use tokio::time::{Instant, timeout};
 use super::address::Address;
 use super::connections::Connections;
 use super::failure::{During, explain, is_gone};
-use super::{RabbitOptions, RabbitQueue, TRIES_MAX};
+use super::{Access, RabbitOptions, RabbitQueue, TRIES_MAX};
 use crate::broker::{Naming, Part};
-use crate::{Broker, Error, JobQueues};
+use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
 /// How many jobs may have queues at a time. Each has two quorum queues, each of which costs every node of the broker some
 /// hundred kilobytes of memory even if it is empty, and its log on disk.
@@ -22,11 +23,11 @@ const JOBS_MAX: u32 = 1000;
 /// The names that RabbitMQ allows: it counts bytes, and other characters would be several.
 const NAMING: Naming = Naming { characters_max: 255, marks: "-_." };
 
-/// The queues of jobs on RabbitMQ, each one quorum queue without lanes.
+/// The queues of a target on RabbitMQ, each one quorum queue.
 ///
 /// All queues that it opens share its connections, each with two channels, of which an idle one costs nothing but memory: it
 /// has no consumer. If a connection breaks, all queues on it lose their leases, and use the same new connection. Messages
-/// that are returned too often move to `PREFIX-dead-letters`.
+/// of jobs that are returned too often move to `PREFIX-dead-letters`.
 ///
 /// RabbitMQ 3.10 closes a whole connection if a client starts a consumer, or sends a message, in the milliseconds in which
 /// the broker deletes the queue. Stop the workers of a job before you delete its queues.
@@ -36,19 +37,19 @@ pub struct RabbitBroker {
 }
 
 impl RabbitBroker {
-    /// Connects, without a second try, with the settings of the queues of a target.
-    ///
-    /// `consumer_timeout` is that of [`RabbitOptions`], and of every process that uses the queues.
+    /// Connects, without a second try, to a broker with default settings but for [`RabbitOptions::consumer_timeout`].
     pub async fn connect(url: &str, prefix: &str, consumer_timeout: Option<Duration>) -> Result<Self, Error> {
         Self::connect_with(RabbitOptions { consumer_timeout, ..RabbitOptions::new(url, prefix) }).await
     }
 
-    /// Connects, without a second try. [`RabbitOptions::name`] is the prefix of all names; lanes and dead letters are
-    /// ignored.
+    /// Connects, without a second try.
+    ///
+    /// [`Error::Misconfigured`] means a rejected user, a missing virtual host, or an untrusted certificate;
+    /// [`Error::Unavailable`] means anything that may pass.
     pub async fn connect_with(options: RabbitOptions) -> Result<Self, Error> {
-        let connections = Arc::new(Connections::shared(format!("gristmill {}", options.name)));
+        let connections = Arc::new(Connections::new(format!("gristmill {}", options.prefix)));
         let until = Instant::now() + options.connect_wait_max;
-        connections.seat(&Address::of_job(&options)?, until, false).await?;
+        connections.seat(&Address::new(&options, &options.prefix, false)?, until, false).await?;
         Ok(Self { options, connections })
     }
 
@@ -57,31 +58,32 @@ impl RabbitBroker {
         self.connections.count()
     }
 
-    fn options_of(&self, name: &str, part: Part) -> RabbitOptions {
-        let prefix = &self.options.name;
-        RabbitOptions {
-            name: NAMING.name(&format!("{prefix}-{name}"), part),
-            lanes: 1,
-            dead_letters: Some(format!("{prefix}-dead-letters")),
-            ..self.options.clone()
-        }
+    fn name_of(&self, name: &str, part: Part) -> String {
+        NAMING.name(&format!("{}-{name}", self.options.prefix), part)
+    }
+
+    async fn open_queue(&self, name: &str, of_job: bool, declare: bool) -> Result<RabbitQueue, Error> {
+        let (connections, options) = (self.connections.clone(), self.options.clone());
+        let address = Address::new(&options, name, of_job)?;
+        RabbitQueue::open(Access { connections, address, options }, declare).await
     }
 
     async fn open_queues(&self, name: &str, declare: bool) -> Result<JobQueues, Error> {
-        let [tasks, results] = Part::BOTH
-            .map(|part| RabbitQueue::open_of_job(self.connections.clone(), self.options_of(name, part), declare));
-        let (tasks, results) = tokio::try_join!(tasks, results)?;
+        let [tasks, results] = Part::BOTH.map(|part| self.name_of(name, part));
+        let (tasks, results) =
+            tokio::try_join!(self.open_queue(&tasks, true, declare), self.open_queue(&results, true, declare))?;
         Ok(JobQueues { tasks: Arc::new(tasks), results: Arc::new(results) })
     }
 
-    async fn delete_queue(&self, options: RabbitOptions) -> Result<(), Error> {
-        let address = Address::of_job(&options)?;
+    async fn delete_queue(&self, name: String) -> Result<(), Error> {
+        let options = &self.options;
+        let address = Address::new(options, &name, true)?;
         for tries in 1.. {
             let until = Instant::now() + options.connect_wait_max;
             let seat = self.connections.seat(&address, until, true).await?;
             let delete = async {
                 let channel = seat.create_channel().await?;
-                channel.queue_delete(options.name.as_str().into(), QueueDeleteOptions::default()).await?;
+                channel.queue_delete(name.as_str().into(), QueueDeleteOptions::default()).await?;
                 channel.close(200, "deleted".into()).await
             };
             match timeout(options.answer_wait_max, delete).await {
@@ -98,6 +100,14 @@ impl RabbitBroker {
 
 #[async_trait]
 impl Broker for RabbitBroker {
+    async fn target(&self) -> Result<TargetQueues, Error> {
+        let [control, dead_letters] = [CONTROL, DEAD_LETTERS].map(|end| self.options.name_of_target(end));
+        let (control, dead_letters) =
+            tokio::try_join!(self.open_queue(&control, false, true), self.open_queue(&dead_letters, false, true))?;
+        let are_new = control.current().is_new;
+        Ok(TargetQueues { control: Arc::new(control), dead_letters: Arc::new(dead_letters), are_new })
+    }
+
     async fn create(&self, name: &str) -> Result<JobQueues, Error> {
         self.open_queues(name, true).await
     }
@@ -107,25 +117,12 @@ impl Broker for RabbitBroker {
     }
 
     async fn delete(&self, name: &str) -> Result<(), Error> {
-        let deletions = Part::BOTH.map(|part| self.delete_queue(self.options_of(name, part)));
+        let deletions = Part::BOTH.map(|part| self.delete_queue(self.name_of(name, part)));
         try_join_all(deletions).await.map(drop)
     }
 
-    async fn target(&self) -> Result<crate::TargetQueues, Error> {
-        let open = async |n: &str| {
-            RabbitQueue::open(RabbitOptions {
-                name: format!("{}-{n}", self.options.name),
-                lanes: 1,
-                dead_letters: None,
-                ..self.options.clone()
-            })
-            .await
-        };
-        Ok(crate::TargetQueues {
-            control: Arc::new(open("control").await?),
-            dead_letters: Arc::new(open("dead-letters").await?),
-            are_new: false,
-        })
+    fn name_of_tasks(&self, name: &str) -> String {
+        self.name_of(name, Part::Tasks)
     }
 
     fn jobs_max(&self) -> u32 {
@@ -139,6 +136,6 @@ impl Broker for RabbitBroker {
 
 impl Debug for RabbitBroker {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("RabbitBroker").field("prefix", &self.options.name).finish_non_exhaustive()
+        formatter.debug_struct("RabbitBroker").field("prefix", &self.options.prefix).finish_non_exhaustive()
     }
 }

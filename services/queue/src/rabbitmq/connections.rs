@@ -24,7 +24,7 @@ use super::leases::Leases;
 use crate::Error;
 use crate::pauses::while_others_wait;
 
-/// Sessions on one shared connection. Each has two channels, and a broker allows 2047 by default.
+/// Sessions on one connection. Each has two channels, and a broker allows 2047 by default.
 const SESSIONS_MAX: usize = 500;
 const CLOSED: &str = "this process has closed its connection";
 /// Channels that are left for short questions, and for those which the broker is about to close.
@@ -35,7 +35,6 @@ const CHANNELS_SPARE: usize = 16;
 pub(super) struct Connections {
     /// The name that the broker shows.
     name: String,
-    sessions_max: usize,
     links: Mutex<Vec<Arc<Link>>>,
     /// Held while connecting: the last failure, and its time.
     connecting: tokio::sync::Mutex<Option<(Instant, Error)>>,
@@ -62,16 +61,11 @@ impl Link {
 
     /// Whether there are numbers left for the channels of another session.
     fn has_numbers(&self) -> bool {
-        self.is_separate() || self.channels.load(Ordering::Relaxed) + CHANNELS_SPARE <= self.channels_max
+        self.channels.load(Ordering::Relaxed) + CHANNELS_SPARE <= self.channels_max
     }
 
     fn has_room(&self) -> bool {
         self.sessions.load(Ordering::Relaxed) < self.sessions_max && self.has_numbers()
-    }
-
-    /// Whether no other session may use it.
-    fn is_separate(&self) -> bool {
-        self.sessions_max == 1
     }
 
     /// Ends the leases of all sessions: the client does not tell their consumers when it closes the connection itself.
@@ -80,19 +74,21 @@ impl Link {
         held.iter().filter_map(Weak::upgrade).for_each(|leases| leases.end(CLOSED, false));
     }
 
-    /// Queues the request to close the connection.
-    fn close(&self) {
-        drop(queued(Box::pin(self.connection.close(200, "dropped".into()))));
+    /// Returns why it broke, as far as a session knows.
+    fn reason(&self) -> Option<String> {
+        let held = self.leases.lock().expect("no holder panics");
+        held.iter().filter_map(Weak::upgrade).find_map(|leases| leases.ended()).map(|ended| ended.reason)
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.close();
+        // This queues the request.
+        drop(queued(Box::pin(self.connection.close(200, "dropped".into()))));
     }
 }
 
-/// The place of a session on a connection. Dropping the only one closes the connection.
+/// The place of a session on a connection.
 #[derive(Debug)]
 pub(super) struct Seat(Arc<Link>);
 
@@ -123,20 +119,11 @@ impl Seat {
         let channel = self.0.connection.create_channel().await?;
         Ok(OwnChannel { channel, runtime: Handle::current() })
     }
-
-    /// Closes the connection after all frames written before.
-    pub async fn close_connection(&self) -> lapin::Result<()> {
-        self.0.connection.close(200, "done".into()).await
-    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.0.sessions.fetch_sub(1, Ordering::Relaxed);
-        if self.0.is_separate() {
-            // Consumers keep their channel open, and the channel keeps the connection open.
-            self.0.close();
-        }
     }
 }
 
@@ -174,19 +161,13 @@ impl Drop for OwnChannel {
 }
 
 impl Connections {
-    /// Connects for each session anew.
-    pub fn separate(name: String) -> Self {
-        Self::new(name, 1)
-    }
-
-    /// Lets sessions share connections.
-    pub fn shared(name: String) -> Self {
-        Self::new(name, SESSIONS_MAX)
-    }
-
-    fn new(name: String, sessions_max: usize) -> Self {
-        let (links, connecting, has_ended) = (Mutex::default(), tokio::sync::Mutex::default(), AtomicBool::new(false));
-        Self { name, sessions_max, links, connecting, has_ended }
+    pub fn new(name: String) -> Self {
+        Self {
+            name,
+            links: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+            has_ended: AtomicBool::new(false),
+        }
     }
 
     fn links(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
@@ -218,13 +199,14 @@ impl Connections {
             .await
             .inspect_err(|error| *failed = Some((Instant::now(), error.clone())))?;
         let link = Arc::new(link);
-        let seat = Seat::on(&link);
         let mut links = self.links();
-        // Otherwise the link is dropped with its only seat.
+        // Otherwise the link is dropped.
         if self.has_ended() {
             return Err(Self::closed(address));
         }
+        let seat = Seat::on(&link);
         links.push(link);
+        self.forget_broken(&mut links);
         Ok(seat)
     }
 
@@ -242,11 +224,22 @@ impl Connections {
         // An empty connection stays only if it is the only one.
         links.retain(|link| {
             let is_useful = link.sessions.load(Ordering::Relaxed) > 0 || is_first && link.has_numbers();
-            let stays = link.is_alive() && is_useful;
-            is_first &= !stays;
-            stays
+            is_first &= !(link.is_alive() && is_useful);
+            is_useful
         });
-        Ok(links.iter().find(|link| link.has_room()).map(Seat::on))
+        let seat = links.iter().find(|link| link.is_alive() && link.has_room()).map(Seat::on);
+        if seat.is_some() {
+            self.forget_broken(&mut links);
+        }
+        Ok(seat)
+    }
+
+    /// Tells of each broken connection once there is a living one.
+    fn forget_broken(&self, links: &mut Vec<Arc<Link>>) {
+        for link in links.extract_if(.., |link| !link.is_alive()) {
+            let reason = link.reason().unwrap_or_default();
+            tracing::warn!(error = %reason, "{}: connected again; all leases of the broken connection are lost", self.name);
+        }
     }
 
     async fn connect(&self, address: &Address, until: Instant) -> Result<Link, Error> {
@@ -262,7 +255,7 @@ impl Connections {
             0 => usize::MAX,
             channels => channels.into(),
         };
-        let sessions_max = self.sessions_max.min(channels_max.saturating_sub(CHANNELS_SPARE) / 2).max(1);
+        let sessions_max = SESSIONS_MAX.min(channels_max.saturating_sub(CHANNELS_SPARE) / 2).max(1);
         let (sessions, channels) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Ok(Link { connection, sessions, sessions_max, channels, channels_max, leases: Mutex::default() })
     }

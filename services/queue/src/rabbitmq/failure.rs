@@ -75,12 +75,9 @@ pub(super) fn explain(address: &Address, during: During, error: lapin::Error) ->
                 "a different kind of queue has this name; delete that when it is empty, or choose another prefix ({said})"
             ),
         ),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) if !address.of_job => (
-            true,
-            format!(
-                "it was deleted with its messages; restart this command to create it, then retry the jobs ({said})"
-            ),
-        ),
+        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) if !address.of_job => {
+            (true, format!("it was deleted with its messages; restart this command to create it ({said})"))
+        }
         _ if is_certificate(&error) && address.encrypted() => (
             true,
             format!(

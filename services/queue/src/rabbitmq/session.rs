@@ -4,21 +4,19 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::future::join_all;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::RabbitOptions;
-use super::address::Address;
 use super::connections::{OwnChannel, Seat};
 use super::failure::{During, explain, is_absence, reply};
 use super::frames::{Frame, queued};
-use super::lanes::Lanes;
 use super::leases::Leases;
-use super::subscription::{self, Subscription, group_header, milliseconds};
-use crate::Error;
+use super::subscription::{self, Subscription, milliseconds};
+use super::{Access, RabbitOptions};
+use crate::{DEAD_LETTERS, Error};
 
 /// Written to disk before it is confirmed.
 const PERSISTENT: u8 = 2;
@@ -26,7 +24,7 @@ const PERSISTENT: u8 = 2;
 const BURST_MESSAGES_MAX: usize = 1024;
 const BURST_BYTES_MAX: usize = 16 << 20;
 
-/// One session. Dropping it closes its channels, which ends its leases, and a connection that it has for itself.
+/// One session. Dropping it closes its channels, which ends its leases.
 #[derive(Debug)]
 pub(super) struct Session {
     pub leases: Arc<Leases>,
@@ -35,23 +33,15 @@ pub(super) struct Session {
     /// Held while frames of messages are queued, because the broker must get them in the order of their numbers.
     order: Mutex<()>,
     seat: Seat,
-    /// Whether the queue did not exist before.
+    /// It has created its queue, one of the target itself.
     pub is_new: bool,
     _keeper: AbortOnDropHandle<()>,
-}
-
-/// A message to send.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    pub body: Bytes,
-    pub group: String,
-    pub lane: usize,
 }
 
 /// Why messages were not sent.
 pub(super) enum Unsent {
     /// The connection broke before these were confirmed; they may have arrived.
-    Broken(Vec<Outgoing>, lapin::Error),
+    Broken(Vec<Bytes>, lapin::Error),
     /// The broker rejects them.
     Refused(String),
     /// There is no such queue.
@@ -61,43 +51,29 @@ pub(super) enum Unsent {
 }
 
 impl Session {
-    /// Opens a session on a connection. With `declare`, creates the lanes of the queue and its dead-letter queue; otherwise
-    /// they must exist.
-    pub async fn open(
-        seat: Seat,
-        address: &Address,
-        options: &RabbitOptions,
-        lanes: &Arc<Lanes>,
-        generation: u32,
-        declare: bool,
-    ) -> Result<Self, Error> {
+    /// Opens a session on a connection. With `declare`, creates the queue, and the dead-letter queue of one of a job;
+    /// otherwise the queue must exist.
+    pub async fn open(seat: Seat, access: &Access, generation: u32, declare: bool) -> Result<Self, Error> {
         let during = if declare { During::Declaring } else { During::Looking };
-        let asks = declare && !address.of_job;
-        let session = Self::open_channels(seat, options, lanes, generation, declare, asks).await;
-        session.map_err(|error| explain(address, during, error))
+        let session = Self::open_channels(seat, access, generation, declare).await;
+        session.map_err(|error| explain(&access.address, during, error))
     }
 
-    async fn open_channels(
-        seat: Seat,
-        options: &RabbitOptions,
-        lanes: &Arc<Lanes>,
-        generation: u32,
-        declare: bool,
-        asks_whether_new: bool,
-    ) -> lapin::Result<Self> {
-        let is_new = asks_whether_new && is_absent(&seat, &lanes.names()[0]).await?;
+    async fn open_channels(seat: Seat, access: &Access, generation: u32, declare: bool) -> lapin::Result<Self> {
+        let Access { address, options, .. } = access;
+        let is_new = declare && !address.of_job && is_absent(&seat, &address.queue).await?;
         let publishing = publishing_channel(&seat).await?;
-        if let Some(dead_letters) = options.dead_letters.as_deref().filter(|_| declare) {
+        let dead_letters = address.of_job.then(|| options.name_of_target(DEAD_LETTERS));
+        if let Some(dead_letters) = dead_letters.as_deref().filter(|_| declare) {
             declare_queue(&publishing, dead_letters, declare, arguments(options, None)).await?;
         }
-        let arguments = arguments(options, options.dead_letters.as_deref());
-        for lane in lanes.names() {
-            declare_queue(&publishing, lane, declare, arguments.clone()).await?;
-        }
-        let leases = Arc::new(Leases::new(generation, lanes.clone()));
+        let arguments = arguments(options, dead_letters.as_deref());
+        declare_queue(&publishing, &address.queue, declare, arguments).await?;
+        let leases = Arc::new(Leases::new(generation));
         seat.hold(&leases);
         let receiving = seat.create_channel().await?;
-        let subscription = Arc::new(Subscription::new(receiving, leases.clone(), options.consumer_timeout));
+        let subscription =
+            Arc::new(Subscription::new(receiving, leases.clone(), &address.queue, options.consumer_timeout));
         let keeper = AbortOnDropHandle::new(tokio::spawn(subscription.clone().keep()));
         let publishing = tokio::sync::Mutex::new(publishing);
         Ok(Self { leases, subscription, publishing, order: Mutex::default(), seat, is_new, _keeper: keeper })
@@ -115,6 +91,11 @@ impl Session {
         alive
     }
 
+    /// Returns whether the connection is alive, even if the leases are not.
+    pub fn is_connected(&self) -> bool {
+        self.seat.is_alive()
+    }
+
     /// Returns whether the broker accepts nothing because it is short of memory or disk.
     pub fn is_blocked(&self) -> bool {
         self.seat.is_blocked()
@@ -129,18 +110,8 @@ impl Session {
         Ok((**channel).clone())
     }
 
-    /// Gives each message the lane of its group.
-    pub async fn place(&self, messages: &mut [Outgoing]) -> lapin::Result<()> {
-        let lanes = &self.leases.lanes;
-        let groups = || messages.iter().map(|message| message.group.as_str());
-        let ready = if lanes.are_placed(groups()) { vec![0; lanes.names().len()] } else { self.ready().await? };
-        let placed = lanes.place(groups(), ready);
-        messages.iter_mut().zip(placed).for_each(|(message, lane)| message.lane = lane);
-        Ok(())
-    }
-
     /// Sends messages, and returns when the broker has confirmed them all.
-    pub async fn send(&self, messages: Vec<Outgoing>) -> Result<(), Unsent> {
+    pub async fn send(&self, messages: Vec<Bytes>) -> Result<(), Unsent> {
         let channel = match self.channel().await {
             Ok(channel) => channel,
             Err(error) => return Err(Unsent::Broken(messages, error)),
@@ -182,45 +153,20 @@ impl Session {
     }
 
     /// Queues the frames of messages without other frames in between.
-    fn publish<'a>(
-        &'a self,
-        channel: &'a Channel,
-        messages: &'a [Outgoing],
-    ) -> Vec<Frame<'a, lapin::PublisherConfirm>> {
+    fn publish<'a>(&'a self, channel: &'a Channel, messages: &'a [Bytes]) -> Vec<Frame<'a, lapin::PublisherConfirm>> {
         let _order = self.order.lock().expect("no holder panics");
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let plain = BasicProperties::default().with_delivery_mode(PERSISTENT);
-        let lanes = &self.leases.lanes;
-        let mut frames: Vec<Frame<'a, _>> = Vec::with_capacity(messages.len());
-        for Outgoing { body, group, lane } in messages {
-            let queue = lanes.names()[*lane].as_str().into();
-            let properties = match lanes.are_several() {
-                true => plain.clone().with_headers(group_header(group)),
-                false => plain.clone(),
-            };
-            frames.push(queued(Box::pin(channel.basic_publish("".into(), queue, options, body, properties))));
-        }
-        frames
+        let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+        let publish = |body: &'a Bytes| {
+            let queue = self.subscription.queue.as_str().into();
+            queued(Box::pin(channel.basic_publish("".into(), queue, options, body, properties.clone())))
+        };
+        messages.iter().map(publish).collect()
     }
 
-    /// Returns the number of ready messages in each lane.
-    pub async fn ready(&self) -> lapin::Result<Vec<usize>> {
-        subscription::ready(&self.channel().await?, self.leases.lanes.names()).await
-    }
-
-    /// Deletes the messages that no consumer holds.
-    pub async fn purge(&self) -> lapin::Result<()> {
-        let channel = self.channel().await?;
-        for lane in self.leases.lanes.names() {
-            channel.queue_purge(lane.as_str().into(), QueuePurgeOptions::default()).await?;
-        }
-        self.subscription.acknowledge_arrived().await
-    }
-
-    /// Closes the connection after all frames written before.
-    pub async fn close(&self) -> lapin::Result<()> {
-        self.leases.end("the queue was closed", false);
-        self.seat.close_connection().await
+    /// Returns the number of ready messages.
+    pub async fn ready(&self) -> lapin::Result<usize> {
+        subscription::ready(&self.channel().await?, &self.subscription.queue).await
     }
 }
 
@@ -274,11 +220,11 @@ fn arguments(options: &RabbitOptions, dead_letters: Option<&str>) -> FieldTable 
 }
 
 /// Splits messages into bursts, so that at most one burst is in memory twice.
-fn bursts(mut messages: &[Outgoing]) -> impl Iterator<Item = &[Outgoing]> {
+fn bursts(mut messages: &[Bytes]) -> impl Iterator<Item = &[Bytes]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fitting = messages.iter().take(BURST_MESSAGES_MAX).take_while(|message| {
-            bytes += message.body.len();
+            bytes += message.len();
             bytes <= BURST_BYTES_MAX
         });
         let (burst, rest) = messages.split_at(fitting.count().max(1).min(messages.len()));

@@ -1,14 +1,10 @@
-//! Makes the broker send as many messages as the callers of the queue request, in equal parts of each lane.
+//! Makes the broker send as many messages as the callers of the queue request.
 //!
-//! A consumer of a quorum queue has a fixed prefetch, and a channel as a whole has none. So a larger request adds
-//! consumers, and a much smaller one replaces all of them; messages of a canceled consumer stay
-//! leased. One task of the connection does all of this, so a dropped receive leaves nothing half done.
-//!
-//! With several lanes the task looks how many messages each has before it divides a request ([`divide`]), and again
-//! every second while messages arrive, or when a receiver waits and the broker sends nothing of some lane. It never
-//! looks while nothing is requested, or while each lane may send.
-//!
-//! [`divide`]: super::lanes::divide
+//! A consumer of a quorum queue has a fixed prefetch, and a channel as a whole has none. So the first request begins a
+//! consumer, a larger one adds another, and a much smaller one replaces all of them; messages of a canceled consumer stay
+//! leased, and make no room for others. (If each larger request replaced the consumer, a node that holds older messages
+//! would replace it at every receive, which then takes three times as long.) One task of the session does all of this, so a
+//! dropped receive leaves nothing half done.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -17,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use futures::future::{join_all, try_join_all};
+use futures::future::{join_all, try_join};
 use lapin::message::{Delivery, DeliveryResult};
 use lapin::options::{
     BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions, BasicQosOptions,
@@ -30,20 +26,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::connections::OwnChannel;
 use super::failure::{is_refusal, said};
 use super::frames::{Frame, queued};
-use super::leases::{Fit, Incoming, Leases, Settlement, Source};
+use super::leases::{ConsumerSet, Fit, Incoming, Leases, Settlement};
 use crate::Receipt;
 
-/// One consumer replaces more consumers of a lane than this.
-const CONSUMERS_MAX: usize = 16;
-
+/// Messages without a request return to the queue after this time, and consumers end.
+const IDLE_MAX: Duration = Duration::from_secs(5);
 /// How long the broker may take to fill the prefetch.
 const SETTLE_MAX: Duration = Duration::from_millis(500);
 /// How long the broker may take to confirm returned messages.
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
 /// Deliveries of a message before it returned as a new one.
 const DELIVERIES_BEFORE: &str = "x-gristmill-deliveries";
-/// The group of a message, if the queue has several lanes.
-const GROUP: &str = "x-gristmill-group";
 /// Written to disk before it is confirmed.
 const PERSISTENT: u8 = 2;
 
@@ -52,6 +45,8 @@ const PERSISTENT: u8 = 2;
 pub(super) struct Subscription {
     pub channel: OwnChannel,
     pub leases: Arc<Leases>,
+    /// The name of the queue.
+    pub queue: String,
     arguments: FieldTable,
     /// Held while frames that settle are queued: the broker must get them in the planned order,
     /// because one may include all tags before it.
@@ -62,11 +57,6 @@ pub(super) struct Subscription {
     stopping: tokio::sync::Mutex<()>,
 }
 
-struct Member {
-    consumer: Consumer,
-    source: Source,
-}
-
 /// How to settle messages.
 #[derive(Clone, Copy)]
 enum Settle {
@@ -75,7 +65,7 @@ enum Settle {
 }
 
 impl Subscription {
-    pub fn new(channel: OwnChannel, leases: Arc<Leases>, consumer_timeout: Option<Duration>) -> Self {
+    pub fn new(channel: OwnChannel, leases: Arc<Leases>, queue: &str, consumer_timeout: Option<Duration>) -> Self {
         let mut arguments = FieldTable::default();
         if let Some(timeout) = consumer_timeout {
             arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
@@ -83,6 +73,7 @@ impl Subscription {
         Self {
             channel,
             leases,
+            queue: queue.to_owned(),
             arguments,
             order: Mutex::default(),
             ending: Default::default(),
@@ -90,7 +81,7 @@ impl Subscription {
         }
     }
 
-    /// Adapts the consumers to the requests until the connection ends.
+    /// Adapts the consumers to the requests until the session ends.
     pub async fn keep(self: Arc<Self>) {
         if let Err(error) = self.fit().await {
             end(&self.leases, &error);
@@ -98,103 +89,73 @@ impl Subscription {
     }
 
     async fn fit(&self) -> lapin::Result<()> {
-        let mut members: Vec<Member> = Vec::new();
+        let mut consumers: Vec<Consumer> = Vec::new();
         let mut idle_since = None;
         loop {
             let fit = self.leases.fit();
-            if !matches!(fit, Fit::Idle(_)) {
+            if fit != Fit::Idle {
                 idle_since = None;
             }
             match fit {
                 Fit::Ended => return Ok(()),
                 Fit::Right => self.leases.misfit.notified().await,
-                Fit::Divide => self.divide(&mut members).await?,
-                Fit::DivideAt(moment) => {
-                    tokio::select! { () = self.leases.misfit.notified() => {}, () = sleep_until(moment) => {} }
-                }
-                Fit::Stop => self.stop(&mut members).await?,
-                Fit::Idle(idle_max) => {
-                    let until = *idle_since.get_or_insert_with(Instant::now) + idle_max;
+                Fit::More(messages) => consumers.push(self.consume(messages).await?),
+                Fit::Replace => self.cancel(&mut consumers).await?,
+                Fit::Stop => self.stop(&mut consumers).await?,
+                Fit::Idle => {
+                    let until = *idle_since.get_or_insert_with(Instant::now) + IDLE_MAX;
                     tokio::select! {
                         () = self.leases.misfit.notified() => {}
-                        () = sleep_until(until) => self.stop(&mut members).await?,
+                        () = sleep_until(until) => self.stop(&mut consumers).await?,
                     }
                 }
             }
         }
     }
 
-    /// Divides the request between the lanes.
-    async fn divide(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
-        let ready = match self.leases.lanes.are_several() {
-            true => self.ready().await?,
-            false => vec![usize::MAX],
-        };
-        let (mut ended, mut added) = (Vec::new(), Vec::new());
-        for (lane, change) in self.leases.divide(&ready).into_iter().enumerate() {
-            let count = members.iter().filter(|member| member.source.lane == lane).count();
-            if change.cancel || change.add > 0 && count >= CONSUMERS_MAX {
-                ended.extend(members.extract_if(.., |member| member.source.lane == lane));
-            }
-            if change.add > 0 {
-                added.push((lane, u16::try_from(change.add).unwrap_or(u16::MAX)));
-            }
-        }
-        self.cancel(ended).await?;
-        self.add(members, added).await
-    }
-
-    /// Adds consumers: lanes, and how many messages each may send.
-    async fn add(&self, members: &mut Vec<Member>, added: Vec<(usize, u16)>) -> lapin::Result<()> {
-        let mut frames = Vec::with_capacity(added.len());
-        for (lane, prefetch) in added {
-            let source = Source { lane, consumer: self.leases.add_consumer(lane, prefetch.into()) };
-            let (queue, arguments) = (self.leases.lanes.names()[lane].as_str().into(), self.arguments.clone());
-            // A prefetch is that of the consumers which follow it, so all frames are in this order.
-            let qos = queued(Box::pin(self.channel.basic_qos(prefetch, BasicQosOptions::default())));
-            let consume = self.channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), arguments);
-            frames.push((source, qos, queued(Box::pin(consume))));
-        }
-        for (source, qos, consume) in frames {
-            qos.await?;
-            let consumer = consume.await?;
-            consumer.set_delegate(Arrivals { leases: self.leases.clone(), source });
-            members.push(Member { consumer, source });
-        }
+    /// Adds a consumer.
+    async fn consume(&self, messages: usize) -> lapin::Result<Consumer> {
+        let prefetch = u16::try_from(messages).unwrap_or(u16::MAX);
+        let set = self.leases.add_consumer(prefetch.into());
+        // A prefetch is that of the consumers which follow it. This sends both requests in this order.
+        let qos = self.channel.basic_qos(prefetch, BasicQosOptions::default());
+        let (queue, arguments) = (self.queue.as_str().into(), self.arguments.clone());
+        let consume = self.channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), arguments);
+        let ((), consumer) = try_join(qos, consume).await?;
+        consumer.set_delegate(Arrivals { leases: self.leases.clone(), set });
         self.leases.changed.notify_waiters();
-        Ok(())
+        Ok(consumer)
     }
 
-    /// Ends consumers once the broker has nothing to send to them.
-    async fn cancel(&self, members: Vec<Member>) -> lapin::Result<()> {
-        if members.is_empty() {
-            return Ok(());
-        }
+    /// Ends all consumers once the broker has nothing to send to them.
+    async fn cancel(&self, consumers: &mut Vec<Consumer>) -> lapin::Result<()> {
         let _ending = self.ending.write().await;
-        self.settle_down(&members.iter().map(|member| member.source.lane).collect()).await?;
-        for Member { mut consumer, source } in members {
-            self.leases.remove_consumer(source.consumer);
+        self.settle_down().await?;
+        let set = self.leases.remove_consumers();
+        for mut consumer in consumers.drain(..) {
             self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await?;
             // Messages that arrive after the request bypass the delegate.
             while let Some(delivery) = consumer.next().await {
-                arrive(&self.leases, source, delivery?);
+                arrive(&self.leases, set, delivery?);
             }
         }
         self.leases.changed.notify_waiters();
         Ok(())
     }
 
-    async fn stop(&self, members: &mut Vec<Member>) -> lapin::Result<()> {
+    async fn stop(&self, consumers: &mut Vec<Consumer>) -> lapin::Result<()> {
         let _stopping = self.stopping.lock().await;
-        self.cancel(std::mem::take(members)).await?;
+        if !consumers.is_empty() {
+            self.cancel(consumers).await?;
+        }
         self.send_back().await
     }
 
-    /// Waits until the broker has nothing to send of these lanes: the consumers are full, or the queue is empty. The
-    /// broker itself would return, and count, a message that is still on its way when its consumer ends.
-    async fn settle_down(&self, lanes: &BTreeSet<usize>) -> lapin::Result<()> {
+    /// Waits until the broker has nothing to send: the consumers are full, or the queue is empty. The broker itself would
+    /// return, and count, a message that is still on its way when its consumer ends.
+    async fn settle_down(&self) -> lapin::Result<()> {
         let until = Instant::now() + SETTLE_MAX;
-        while self.leases.may_arrive(lanes, &self.ready().await?) && Instant::now() < until {
+        while self.ready().await? > 0 && self.leases.may_arrive() && Instant::now() < until {
             sleep(Duration::from_millis(5)).await;
         }
         Ok(())
@@ -222,7 +183,7 @@ impl Subscription {
             return Ok(());
         }
         let (mut sent, mut unsent) = (BTreeSet::new(), BTreeSet::new());
-        for ((tag, ..), is_sent) in arrived.iter().zip(self.sent_back(&arrived).await) {
+        for ((tag, _), is_sent) in arrived.iter().zip(self.sent_back(&arrived).await) {
             let tags = if is_sent { &mut sent } else { &mut unsent };
             tags.insert(*tag);
         }
@@ -233,17 +194,17 @@ impl Subscription {
     }
 
     /// Sends copies. Returns for each whether the broker has it.
-    async fn sent_back(&self, arrived: &[(u64, usize, Incoming)]) -> Vec<bool> {
+    async fn sent_back(&self, arrived: &[(u64, Incoming)]) -> Vec<bool> {
         let confirmed = async {
             self.channel.confirm_select(ConfirmSelectOptions::default()).await?;
             let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
             let mut confirms = Vec::with_capacity(arrived.len());
-            for (_, lane, message) in arrived {
-                let mut headers = message.group.as_deref().map(group_header).unwrap_or_default();
+            for (_, message) in arrived {
+                let mut headers = FieldTable::default();
                 let before = message.receive_count.saturating_sub(1);
                 headers.insert(DELIVERIES_BEFORE.into(), AMQPValue::LongLongInt(before.into()));
                 let properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
-                let queue = self.leases.lanes.names()[*lane].as_str().into();
+                let queue = self.queue.as_str().into();
                 confirms.push(self.channel.basic_publish("".into(), queue, options, &message.body, properties).await?);
             }
             let mut confirmed = Vec::with_capacity(confirms.len());
@@ -262,12 +223,6 @@ impl Subscription {
         let (frames, lost) = self.queue_frames(Settle::Acknowledge, || self.leases.settle(receipts));
         drop(ending);
         written(frames).await.map(|()| lost)
-    }
-
-    /// Acknowledges all waiting messages.
-    pub async fn acknowledge_arrived(&self) -> lapin::Result<()> {
-        let frames = self.queue_frames(Settle::Acknowledge, || (self.leases.settle_arrived(), ())).0;
-        written(frames).await
     }
 
     /// Releases messages; those with lost leases have been released already.
@@ -292,30 +247,19 @@ impl Subscription {
         (frames, rest)
     }
 
-    /// Returns the number of ready messages in each lane. Messages that the broker sent meanwhile have arrived by then:
-    /// it answers the second question after everything that it had to send when it answered the first.
-    pub async fn ready(&self) -> lapin::Result<Vec<usize>> {
-        self.look().await?;
-        self.look().await
-    }
-
-    async fn look(&self) -> lapin::Result<Vec<usize>> {
-        ready(&self.channel, self.leases.lanes.names()).await
+    /// Returns the number of ready messages. Messages that the broker sent meanwhile have arrived by then: it answers the
+    /// second question after everything that it had to send when it answered the first.
+    pub async fn ready(&self) -> lapin::Result<usize> {
+        ready(&self.channel, &self.queue).await?;
+        ready(&self.channel, &self.queue).await
     }
 }
 
-/// Returns the number of ready messages in each queue.
-pub(super) async fn ready(channel: &Channel, queues: &[String]) -> lapin::Result<Vec<usize>> {
+/// Returns the number of ready messages in a queue.
+pub(super) async fn ready(channel: &Channel, queue: &str) -> lapin::Result<usize> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    let asked = queues.iter().map(|queue| channel.queue_declare(queue.as_str().into(), options, FieldTable::default()));
-    Ok(try_join_all(asked).await?.iter().map(|queue| queue.message_count() as usize).collect())
-}
-
-/// Returns the headers of a message that names its group.
-pub(super) fn group_header(group: &str) -> FieldTable {
-    let mut headers = FieldTable::default();
-    headers.insert(GROUP.into(), AMQPValue::LongString(group.into()));
-    headers
+    let declared = channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
+    Ok(declared.message_count() as usize)
 }
 
 /// Returns whole milliseconds, the unit of the broker.
@@ -330,13 +274,13 @@ async fn written(frames: Vec<Frame<'_>>) -> lapin::Result<()> {
 /// Records the deliveries of a consumer in the order of arrival.
 struct Arrivals {
     leases: Arc<Leases>,
-    source: Source,
+    set: ConsumerSet,
 }
 
 impl ConsumerDelegate for Arrivals {
     fn on_new_delivery(&self, delivery: DeliveryResult) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         match delivery {
-            Ok(Some(delivery)) => arrive(&self.leases, self.source, delivery),
+            Ok(Some(delivery)) => arrive(&self.leases, self.set, delivery),
             Ok(None) => self
                 .leases
                 .end("the broker canceled the consumer: a lease was too long, or the queue was deleted", false),
@@ -346,18 +290,10 @@ impl ConsumerDelegate for Arrivals {
     }
 }
 
-fn arrive(leases: &Leases, source: Source, delivery: Delivery) {
+fn arrive(leases: &Leases, set: ConsumerSet, delivery: Delivery) {
     let receive_count = receive_count(&delivery);
-    let group = leases.lanes.are_several().then(|| group(&delivery)).flatten();
-    let message = Incoming { body: Bytes::from(delivery.data), receive_count, group };
-    leases.arrive(delivery.delivery_tag, source, message);
-}
-
-fn group(delivery: &Delivery) -> Option<String> {
-    match delivery.properties.headers().as_ref()?.inner().get(GROUP)? {
-        AMQPValue::LongString(group) => std::str::from_utf8(group.as_bytes()).ok().map(str::to_owned),
-        _ => None,
-    }
+    let message = Incoming { body: Bytes::from(delivery.data), receive_count };
+    leases.arrive(delivery.delivery_tag, set, message);
 }
 
 fn end(leases: &Leases, error: &lapin::Error) {

@@ -1,4 +1,5 @@
-//! Queues of jobs in files: `NAME-tasks.db` and `NAME-results.db` in one folder.
+//! The queues of a target in files of one folder: `control.db`, `dead-letters.db`, and `NAME-tasks.db` and
+//! `NAME-results.db` for each job.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +14,7 @@ use super::failure::misconfigured;
 use super::{SqliteOptions, SqliteQueue};
 use crate::broker::{Naming, Part};
 use crate::error::Cause;
-use crate::{Broker, Error, JobQueues};
+use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
 /// How many jobs may have queues at a time: an open queue is a thread and three files, and each job has two.
 const JOBS_MAX: u32 = 100;
@@ -22,7 +23,7 @@ const NAMING: Naming = Naming { characters_max: 248, marks: "-_." };
 /// What belongs to a queue, the database first: without it SQLite ignores the others.
 const ENDINGS: [&str; 3] = ["", "-wal", "-shm"];
 
-/// The queues of jobs in a folder, shared by any number of processes on one machine. It must be on a local disk.
+/// The queues of a target in a folder, shared by any number of processes on one machine. It must be on a local disk.
 ///
 /// Those of this process who open the same queue share it while one of them holds it, because each open queue has a
 /// thread. Which queues exist is what files there are; a deleted queue is noticed at the next call, and by those who wait
@@ -40,7 +41,7 @@ struct Shared {
 }
 
 impl SqliteBroker {
-    /// Has the queues in this folder, which need not exist before the first job.
+    /// Has the queues in this folder, which is made with the first queue.
     pub fn new(folder: PathBuf, options: SqliteOptions) -> Self {
         Self { shared: Arc::new(Shared { folder, options, open: Mutex::default() }) }
     }
@@ -53,29 +54,50 @@ impl SqliteBroker {
 }
 
 impl Shared {
-    fn path(&self, name: &str, part: Part) -> PathBuf {
-        self.folder.join(format!("{}.db", NAMING.name(name, part)))
+    fn path(&self, queue: &str) -> PathBuf {
+        self.folder.join(format!("{queue}.db"))
+    }
+
+    fn path_of_job(&self, name: &str, part: Part) -> PathBuf {
+        self.path(&NAMING.name(name, part))
+    }
+
+    fn make_folder(&self) -> Result<(), Error> {
+        fs::create_dir_all(&self.folder).map_err(|error| {
+            misconfigured(&self.folder, Cause::new(format!("the folder cannot be made ({error})"), error))
+        })
+    }
+
+    fn target(&self) -> Result<TargetQueues, Error> {
+        self.make_folder()?;
+        let [control, dead_letters] = [CONTROL, DEAD_LETTERS].map(|queue| self.path(queue));
+        let are_new = !control.exists();
+        Ok(TargetQueues {
+            control: self.open_queue(control, true)?,
+            dead_letters: self.open_queue(dead_letters, true)?,
+            are_new,
+        })
     }
 
     fn open(&self, name: &str, create: bool) -> Result<JobQueues, Error> {
-        let tasks = self.open_part(self.path(name, Part::Tasks), create)?;
-        let results = self.open_part(self.path(name, Part::Results), create)?;
+        let tasks = self.open_queue(self.path_of_job(name, Part::Tasks), create)?;
+        let results = self.open_queue(self.path_of_job(name, Part::Results), create)?;
         Ok(JobQueues { tasks, results })
     }
 
-    fn open_part(&self, path: PathBuf, create: bool) -> Result<Arc<SqliteQueue>, Error> {
+    fn open_queue(&self, path: PathBuf, create: bool) -> Result<Arc<SqliteQueue>, Error> {
         let mut open = self.open.lock().expect("no holder panics");
         if let Some(queue) = open.get(&path).and_then(Weak::upgrade).filter(|queue| queue.exists()) {
             return Ok(queue);
         }
-        let queue = Arc::new(SqliteQueue::open_of_job(&path, self.options.clone(), create)?);
+        let queue = Arc::new(SqliteQueue::open_deletable(&path, self.options.clone(), create)?);
         open.retain(|_, queue| queue.strong_count() > 0);
         open.insert(path, Arc::downgrade(&queue));
         Ok(queue)
     }
 
     fn delete(&self, name: &str) -> Result<(), Error> {
-        for path in Part::BOTH.map(|part| self.path(name, part)) {
+        for path in Part::BOTH.map(|part| self.path_of_job(name, part)) {
             for ending in ENDINGS {
                 let mut file = path.clone().into_os_string();
                 file.push(ending);
@@ -97,15 +119,13 @@ fn remove(file: &Path) -> Result<(), Error> {
 
 #[async_trait]
 impl Broker for SqliteBroker {
+    async fn target(&self) -> Result<TargetQueues, Error> {
+        self.work(Shared::target).await
+    }
+
     async fn create(&self, name: &str) -> Result<JobQueues, Error> {
         let name = name.to_owned();
-        let create = move |shared: &Shared| {
-            fs::create_dir_all(&shared.folder).map_err(|error| {
-                misconfigured(&shared.folder, Cause::new(format!("the folder cannot be made ({error})"), error))
-            })?;
-            shared.open(&name, true)
-        };
-        self.work(create).await
+        self.work(move |shared| shared.make_folder().and_then(|()| shared.open(&name, true))).await
     }
 
     async fn open(&self, name: &str) -> Result<JobQueues, Error> {
@@ -118,14 +138,8 @@ impl Broker for SqliteBroker {
         self.work(move |shared| shared.delete(&name)).await
     }
 
-    async fn target(&self) -> Result<crate::TargetQueues, Error> {
-        let f = &self.shared.folder;
-        let q = |n: &str| SqliteQueue::open(f.join(n), self.shared.options.clone());
-        Ok(crate::TargetQueues {
-            control: Arc::new(q("control.db")?),
-            dead_letters: Arc::new(q("dead-letters.db")?),
-            are_new: false,
-        })
+    fn name_of_tasks(&self, name: &str) -> String {
+        self.shared.path_of_job(name, Part::Tasks).display().to_string()
     }
 
     fn jobs_max(&self) -> u32 {

@@ -1,23 +1,18 @@
 //! The file: its schema, and every statement that runs on it.
 //!
-//! There is one table with its index, a table for large bodies, and one for turns. `visible_at` is the time from which a
-//! message may be received: in the past (new or released), or in the future because of a delay (`receive_count` 0) or a
-//! lease. The index defines the order of claims.
-//!
-//! Groups take turns. A new message is visible since [`VISIBLE_NOW`] plus its *place*: one behind the last message of its
-//! group, but not before the first message that waits. So ten messages of one group do not wait for a thousand of another,
-//! and a claim costs what it costs with one group.
+//! There is one table with its index, and a table for large bodies. `visible_at` is the time from which a message may be
+//! received: in the past (new or released), or in the future because of a delay (`receive_count` 0) or a lease. The index
+//! defines the order of claims.
 //!
 //! SQLite reads a whole row to change one of its columns. So the row that changes with every claim, extension and
 //! release contains the body only if it is small.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
+use rusqlite::{Connection, OpenFlags, Row, params};
 
 use super::failure::{explain, misconfigured};
 use super::{Durability, SqliteOptions};
@@ -36,17 +31,16 @@ enum FileKind {
     Empty,
     /// A queue with the schema of this build.
     Queue,
-    /// A queue of an earlier build, which had no table for turns, or for large bodies either.
-    Former,
     Other,
     ReadOnly,
 }
 
 /// Marks a SQLite file as a queue ("GmQu").
 const APPLICATION_ID: i32 = 0x476d_5175;
-const SCHEMA_VERSION: i32 = 3;
+const SCHEMA_VERSION: i32 = 1;
 
-/// Ids are never reused (AUTOINCREMENT), so a receipt (id, delivery) identifies one delivery permanently.
+/// Ids are never reused (AUTOINCREMENT), so a receipt (id, delivery) identifies one delivery permanently. A message with a
+/// row in `large_body` has an empty `body`.
 const SCHEMA: &str = "
     CREATE TABLE message (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -55,13 +49,7 @@ const SCHEMA: &str = "
         body BLOB NOT NULL
     );
     CREATE INDEX message_by_visible_at ON message (visible_at);
-";
-
-/// The tables that queues of earlier builds lack. A message with a row in `large_body` has an empty `body`. `turn` has the
-/// place of the last message of each group that is ahead of others.
-const SCHEMA_OF_LATER_TABLES: &str = "
-    CREATE TABLE IF NOT EXISTS large_body (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
-    CREATE TABLE IF NOT EXISTS turn (name TEXT PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE large_body (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 ";
 
 /// From this size on, a body has its own row: half a page.
@@ -71,9 +59,6 @@ const LARGE_BODY_BYTES: usize = 4096;
 /// order of their ids, and stored with the same length as current dates (6 bytes), so that a claim overwrites
 /// the row in place, without moving the body.
 const VISIBLE_NOW: i64 = 1 << 40;
-
-/// End of the places, in 2013: later times are those of leases and delays.
-const PLACES_END: i64 = VISIBLE_NOW + (1 << 38);
 
 /// Pages of 8 KiB between two checkpoints: 16 MiB, so that the file is synced a few times a second at full speed.
 const CHECKPOINT_PAGES: i32 = 2048;
@@ -94,16 +79,10 @@ const SET_LEASE: &str = "UPDATE message SET visible_at = ?1 WHERE id = ?2 AND re
 const DELETE: &str = "DELETE FROM message WHERE id = ?1 AND receive_count = ?2";
 const HAS_LARGE_BODIES: &str = "SELECT EXISTS (SELECT 1 FROM large_body)";
 const DELETE_LARGE_BODY: &str = "DELETE FROM large_body WHERE id = ?1";
-const FIRST_PLACE: &str = "SELECT min(visible_at) FROM message WHERE visible_at > ?1";
-const LAST_PLACE: &str = "SELECT max(place) FROM turn";
-const PLACE: &str = "SELECT place FROM turn WHERE name = ?1";
-const SET_PLACE: &str = "INSERT OR REPLACE INTO turn (name, place) VALUES (?1, ?2)";
-const FORGET_PLACES: &str = "DELETE FROM turn WHERE place < ?1";
 const NEXT_VISIBLE: &str = "SELECT min(visible_at) FROM message";
 const COUNT: &str = "SELECT count(*) FROM message";
 const COUNT_HIDDEN: &str = "
     SELECT count(*), count(*) FILTER (WHERE receive_count > 0) FROM message WHERE visible_at > ?1";
-const BODIES: &str = "SELECT message.body, large_body.body FROM message LEFT JOIN large_body USING (id)";
 const IN_FLIGHT: &str = "
     SELECT receive_count, message.body, large_body.body FROM message LEFT JOIN large_body USING (id)
     WHERE visible_at > ?1 AND receive_count > 0 ORDER BY +id";
@@ -121,7 +100,7 @@ impl Store {
         match store.prepare_file(&options).map_err(|error| explain(path, error))? {
             FileKind::Queue => Ok(store),
             FileKind::ReadOnly => Err(misconfigured(path, "the file cannot be written; check its permissions".into())),
-            FileKind::Empty | FileKind::Former | FileKind::Other => {
+            FileKind::Empty | FileKind::Other => {
                 Err(misconfigured(path, "it is a database of something else; choose another path".into()))
             }
         }
@@ -140,13 +119,9 @@ impl Store {
         configure(&self.connection, options)?;
         self.in_transaction(|store| {
             // Another process may have been faster.
-            let kind = store.file_kind()?;
-            if kind == FileKind::Empty {
+            if store.file_kind()? == FileKind::Empty {
                 store.connection.execute_batch(SCHEMA)?;
                 store.connection.pragma_update(None, "application_id", APPLICATION_ID)?;
-            }
-            if matches!(kind, FileKind::Empty | FileKind::Former) {
-                store.connection.execute_batch(SCHEMA_OF_LATER_TABLES)?;
                 store.connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
             }
             store.file_kind()
@@ -160,7 +135,6 @@ impl Store {
         Ok(match marks {
             _ if self.connection.is_readonly("main")? => FileKind::ReadOnly,
             (APPLICATION_ID, SCHEMA_VERSION) => FileKind::Queue,
-            (APPLICATION_ID, 1..SCHEMA_VERSION) => FileKind::Former,
             (0, 0) if empty => FileKind::Empty,
             _ => FileKind::Other,
         })
@@ -183,31 +157,16 @@ impl Store {
 
     pub(super) fn send(&self, messages: &[Message]) -> rusqlite::Result<()> {
         let mut insert = self.connection.prepare_cached(INSERT)?;
-        let mut turns = self.turns()?;
         for message in messages {
             let delayed = !message.delay.is_zero();
-            let visible_at = if delayed { self.clock.after(message.delay) } else { turns.next(&message.group)? };
+            let visible_at = if delayed { self.clock.after(message.delay) } else { VISIBLE_NOW };
             let is_large = message.body.len() >= LARGE_BODY_BYTES;
             insert.execute(params![visible_at, if is_large { &[] } else { &message.body[..] }])?;
             if is_large {
                 self.connection.prepare_cached(INSERT_LARGE_BODY)?.execute([&message.body[..]])?;
             }
         }
-        turns.save()
-    }
-
-    fn turns(&self) -> rusqlite::Result<Turns<'_>> {
-        let mut first = self.connection.prepare_cached(FIRST_PLACE)?;
-        let first: Option<i64> = first.query_row([VISIBLE_NOW], |row| row.get(0))?;
-        let before = match first.filter(|first| *first < PLACES_END) {
-            Some(first) => first - VISIBLE_NOW - 1,
-            // Nothing waits, so all groups are level.
-            None => {
-                let last: Option<i64> = self.connection.prepare_cached(LAST_PLACE)?.query_row([], |row| row.get(0))?;
-                last.unwrap_or(0)
-            }
-        };
-        Ok(Turns { connection: &self.connection, before, places: BTreeMap::new() })
+        Ok(())
     }
 
     /// Returns whether a claim would find a message.
@@ -302,15 +261,6 @@ impl Store {
         Ok(Depth { visible: count(total - hidden), in_flight: count(in_flight), delayed: count(hidden - in_flight) })
     }
 
-    pub(super) fn look(&self, visit: &mut dyn FnMut(&[u8])) -> rusqlite::Result<()> {
-        let mut bodies = self.connection.prepare_cached(BODIES)?;
-        let mut rows = bodies.query([])?;
-        while let Some(row) = rows.next()? {
-            visit(&body(row, 0, 1)?);
-        }
-        Ok(())
-    }
-
     pub(super) fn in_flight(&self) -> rusqlite::Result<Vec<(Bytes, u32)>> {
         let mut in_flight = self.connection.prepare_cached(IN_FLIGHT)?;
         let rows = in_flight.query_map([self.now()], |row| Ok((body(row, 1, 2)?, row.get(0)?)))?;
@@ -326,44 +276,9 @@ impl Store {
         self.run(PURGE_LARGE_BODIES)
     }
 
-    /// Returns the current time, but never a time before [`PLACES_END`], even if the machine's clock shows 1970.
+    /// Returns the current time, but never a time before [`VISIBLE_NOW`], even if the machine's clock shows 1970.
     fn now(&self) -> i64 {
-        self.clock.now_milliseconds().max(PLACES_END)
-    }
-}
-
-/// The places of messages that one call sends.
-struct Turns<'a> {
-    connection: &'a Connection,
-    /// The place before the first message that waits.
-    before: i64,
-    /// The place of the last message of each group.
-    places: BTreeMap<&'a str, i64>,
-}
-
-impl<'a> Turns<'a> {
-    /// Returns since when the next message of a group is visible.
-    fn next(&mut self, group: &'a str) -> rusqlite::Result<i64> {
-        let last = match self.places.get(group) {
-            Some(last) => *last,
-            None => {
-                let mut place = self.connection.prepare_cached(PLACE)?;
-                let last: Option<i64> = place.query_row([group], |row| row.get(0)).optional()?;
-                last.map_or(self.before, |last| last.max(self.before))
-            }
-        };
-        let next = (last + 1).min(PLACES_END - VISIBLE_NOW - 1);
-        self.places.insert(group, next);
-        Ok(VISIBLE_NOW + next)
-    }
-
-    fn save(self) -> rusqlite::Result<()> {
-        self.connection.prepare_cached(FORGET_PLACES)?.execute([self.before])?;
-        let mut set_place = self.connection.prepare_cached(SET_PLACE)?;
-        for (group, place) in self.places {
-            set_place.execute(params![group, place])?;
-        }
-        Ok(())
+        self.clock.now_milliseconds().max(VISIBLE_NOW)
     }
 }
 

@@ -9,8 +9,8 @@ use aws_sdk_sqs::types::QueueAttributeName;
 
 use super::failure::Failure;
 use super::leases::Leases;
-use super::service::{REQUEST_TIME, Retries, answer, connect, persist};
-use super::{Inner, SqsOptions, SqsQueue, region};
+use super::service::{REQUEST_TIME, Retries, answer, persist};
+use super::{Inner, SqsQueue, region};
 use crate::{Depth, Error};
 
 /// How long SQS keeps a message, the maximum: a job may wait for its fleet.
@@ -48,50 +48,14 @@ pub struct Redrive {
     pub receive_count_max: u32,
 }
 
-/// The three queues of a target.
-#[derive(Clone, Debug)]
-pub struct SqsTarget {
-    /// `<prefix>-tasks`
-    pub tasks: SqsQueue,
-    /// `<prefix>-results`
-    pub results: SqsQueue,
-    /// `<prefix>-dead-letters`
-    pub dead_letters: SqsQueue,
-}
-
-impl SqsTarget {
-    /// Opens the queues with one client. With `create`, creates those that do not exist: tasks and results with
-    /// the dead-letter queue; existing queues stay unchanged.
-    pub async fn open(options: SqsOptions) -> Result<Self, Error> {
-        let client = connect(&options).await?;
-        let SqsOptions { queue: prefix, create, .. } = options;
-        let name = |role| format!("{prefix}-{role}");
-        let open = |name: String, redrive| {
-            let client = client.clone();
-            async move { SqsQueue::open_with(client, &name, create.then_some(redrive)).await }
-        };
-        let dead_letters = open(name("dead-letters"), None).await?;
-        let redrive = match create {
-            true => Some(Redrive {
-                dead_letters_arn: dead_letters.attributes().await?.arn,
-                receive_count_max: RECEIVES_MAX,
-            }),
-            false => None,
-        };
-        let tasks = open(name("tasks"), redrive.clone()).await?;
-        let results = open(name("results"), redrive).await?;
-        Ok(Self { tasks, results, dead_letters })
-    }
-}
-
 impl SqsQueue {
-    /// Opens a queue. With `create`, creates it with that redrive policy if it does not exist.
-    pub(super) async fn open_with(client: Client, queue: &str, create: Option<Option<Redrive>>) -> Result<Self, Error> {
+    /// Opens a queue. With `create`, creates it if it does not exist. Returns whether it was created.
+    pub(super) async fn open_with(client: Client, queue: &str, create: bool) -> Result<(Self, bool), Error> {
         let name = queue.rsplit('/').next().unwrap_or(queue).to_owned();
         let explained = |failure: Failure| failure.explain(&name, region(&client));
         check_region(&client, &name)?;
         if name.ends_with(".fifo") {
-            let source = "it is a FIFO queue, which holds back the messages of a job; use a standard queue".into();
+            let source = "it is a FIFO queue, which delivers messages one after the other; use a standard queue".into();
             return Err(Error::Misconfigured { queue: name, source });
         }
         let found = if is_url(queue) {
@@ -99,13 +63,12 @@ impl SqsQueue {
         } else {
             find(&client, queue).await
         };
-        let (url, created) = match (found, create) {
-            (Err(Failure::NoQueue), Some(redrive)) => {
-                (self::create(&client, &name, redrive.as_ref()).await.map_err(&explained)?, true)
-            }
-            (found, _) => (found.map_err(&explained)?, false),
+        let (url, created) = match found {
+            Err(Failure::NoQueue) if create => (self::create(&client, &name, None).await, true),
+            found => (found, false),
         };
-        Self::at(client, name, url, created, false).await
+        let url = url.map_err(explained)?;
+        Ok((Self::at(client, name, url, created, false).await?, created))
     }
 
     /// Opens the queue of a job. With `create`, creates it with that redrive policy if it does not exist.

@@ -1,4 +1,5 @@
-//! Queues of jobs on SQS: `PREFIX-NAME-tasks` and `PREFIX-NAME-results`, with the attributes of the queues of a target.
+//! The queues of a target on SQS: `PREFIX-control`, `PREFIX-dead-letters`, and `PREFIX-NAME-tasks` and
+//! `PREFIX-NAME-results` for each job.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
@@ -7,14 +8,14 @@ use async_trait::async_trait;
 use aws_sdk_sqs::Client;
 use futures::future::try_join_all;
 use tokio::sync::OnceCell;
-use tokio::try_join;
+use tokio::{join, try_join};
 
 use super::attributes::{RECEIVES_MAX, check_region, find};
 use super::failure::Failure;
 use super::service::{REQUEST_TIME, answer, connect, persist};
 use super::{Redrive, SqsOptions, SqsQueue, region};
 use crate::broker::{Naming, Part};
-use crate::{Broker, Error, JobQueues};
+use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
 /// How many jobs may have queues at a time. The service allows any number, but each waiting receiver of each costs a request
 /// every 20 seconds.
@@ -22,7 +23,8 @@ const JOBS_MAX: u32 = 2000;
 /// The names that SQS allows.
 const NAMING: Naming = Naming { characters_max: 80, marks: "-_" };
 
-/// The queues of jobs on SQS, with one client. Messages that are received too often move to `PREFIX-dead-letters`.
+/// The queues of a target on SQS, with one client. Messages of jobs that are received too often move to
+/// `PREFIX-dead-letters`.
 ///
 /// For a minute after a deletion, AWS refuses to create a queue of the same name, which is [`Error::Unavailable`]; so jobs
 /// have names that are not used again. A new queue takes a moment to become known everywhere, in which another process may
@@ -46,12 +48,16 @@ impl SqsBroker {
         NAMING.name(&format!("{}-{name}", self.options.queue), part)
     }
 
+    /// Returns a queue of the target itself, and whether it was created.
+    async fn open_of_target(&self, end: &str) -> Result<(SqsQueue, bool), Error> {
+        let name = format!("{}-{end}", self.options.queue);
+        SqsQueue::open_with(self.client.clone(), &name, self.options.create).await
+    }
+
     /// Returns where messages go that are received too often.
     async fn redrive(&self) -> Result<&Redrive, Error> {
         let find = async || {
-            let name = format!("{}-dead-letters", self.options.queue);
-            let create = self.options.create.then_some(None);
-            let dead_letters = SqsQueue::open_with(self.client.clone(), &name, create).await?;
+            let (dead_letters, _) = self.open_of_target(DEAD_LETTERS).await?;
             let dead_letters_arn = dead_letters.attributes().await?.arn;
             Ok(Redrive { dead_letters_arn, receive_count_max: RECEIVES_MAX })
         };
@@ -83,6 +89,13 @@ impl SqsBroker {
 
 #[async_trait]
 impl Broker for SqsBroker {
+    async fn target(&self) -> Result<TargetQueues, Error> {
+        // If both are missing, the error always names the first.
+        let (control, dead_letters) = join!(self.open_of_target(CONTROL), self.open_of_target(DEAD_LETTERS));
+        let ((control, are_new), (dead_letters, _)) = (control?, dead_letters?);
+        Ok(TargetQueues { control: Arc::new(control), dead_letters: Arc::new(dead_letters), are_new })
+    }
+
     async fn create(&self, name: &str) -> Result<JobQueues, Error> {
         self.open_with(name, Some(self.redrive().await?)).await
     }
@@ -96,15 +109,8 @@ impl Broker for SqsBroker {
         try_join_all(deletions).await.map(drop)
     }
 
-    async fn target(&self) -> Result<crate::TargetQueues, Error> {
-        let open = async |n: &str| {
-            SqsQueue::open(SqsOptions { queue: format!("{}-{n}", self.options.queue), ..self.options.clone() }).await
-        };
-        Ok(crate::TargetQueues {
-            control: Arc::new(open("control").await?),
-            dead_letters: Arc::new(open("dead-letters").await?),
-            are_new: false,
-        })
+    fn name_of_tasks(&self, name: &str) -> String {
+        self.queue_name(name, Part::Tasks)
     }
 
     fn jobs_max(&self) -> u32 {

@@ -91,13 +91,21 @@ async fn sqlite_queues_are_files_that_only_creation_makes() {
 }
 
 #[tokio::test]
+async fn sqlite_queues_of_the_target_are_files_of_its_folder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _target = sqlite(folder.path()).target().await.expect("creates");
+    let of = |name: &str| ["", "-shm", "-wal"].map(|ending| format!("{name}.db{ending}"));
+    assert_eq!(files(&folder), [of("control"), of("dead-letters")].concat());
+}
+
+#[tokio::test]
 async fn open_sqlite_queues_are_shared_within_a_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = sqlite(folder.path());
     let first = broker.create("job").await.expect("creates");
     let again = broker.open("job").await.expect("opens");
     assert!(Arc::ptr_eq(&first.tasks, &again.tasks) && Arc::ptr_eq(&first.results, &again.results));
-    first.tasks.send(vec![Message::new("kept", "job")]).await.expect("sends");
+    first.tasks.send(vec![Message::new("kept")]).await.expect("sends");
     drop((first, again));
     let later = broker.open("job").await.expect("opens");
     assert_eq!(later.tasks.depth().await.expect("depth").total(), 1);
@@ -109,11 +117,11 @@ async fn sqlite_queue_that_is_created_again_is_independent_of_the_deleted_one() 
     let folder = tempfile::tempdir().expect("a folder");
     let (broker, another) = (sqlite(folder.path()), sqlite(folder.path()));
     let old = broker.create("job").await.expect("creates");
-    old.tasks.send(vec![Message::new("old", "job")]).await.expect("sends");
+    old.tasks.send(vec![Message::new("old")]).await.expect("sends");
     another.delete("job").await.expect("deletes");
     let new = broker.create("job").await.expect("creates again");
-    new.tasks.send(vec![Message::new("new", "job")]).await.expect("sends");
-    let refused = old.tasks.send(vec![Message::new("late", "job")]).await;
+    new.tasks.send(vec![Message::new("new")]).await.expect("sends");
+    let refused = old.tasks.send(vec![Message::new("late")]).await;
     assert!(matches!(refused, Err(Error::Absent { .. })), "{refused:?}");
     drop(old);
     assert_eq!(new.tasks.depth().await.expect("depth").total(), 1);

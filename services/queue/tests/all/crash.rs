@@ -19,7 +19,7 @@ async fn child_works_until_killed() {
     let queue = SqliteQueue::open(Path::new(&path), SqliteOptions::default()).expect("opens");
     for round in 0.. {
         let bodies: Vec<String> = (0..10).map(|number| format!("{round}-{number}")).collect();
-        queue.send(bodies.iter().map(|body| Message::new(body.clone(), "job")).collect()).await.expect("sends");
+        queue.send(bodies.iter().map(|body| Message::new(body.clone())).collect()).await.expect("sends");
         bodies.iter().for_each(|body| println!("sent {body}"));
         let request = Receive { messages_max: 5, visibility: LEASE, wait: Duration::ZERO };
         let deliveries = queue.receive(request).await.expect("receives");

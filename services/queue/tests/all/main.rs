@@ -4,6 +4,5 @@ mod backends;
 mod brokers;
 mod contract;
 mod crash;
-mod demultiplexer;
 mod model;
 mod sqlite;

@@ -90,7 +90,7 @@ impl Model {
                 visible_at: if *delay == 0 { 0 } else { now + delay },
                 count: 0,
             });
-            Message { delay: milliseconds(*delay), ..Message::new(number.to_string(), "job") }
+            Message { delay: milliseconds(*delay), ..Message::new(number.to_string()) }
         };
         delays.iter().map(message).collect()
     }

@@ -27,7 +27,7 @@ fn open_at(path: &Path, clock: &ManualClock) -> SqliteQueue {
 }
 
 async fn send(queue: &SqliteQueue, bodies: &[&'static str]) {
-    queue.send(bodies.iter().map(|body| Message::new(*body, "job")).collect()).await.expect("sends");
+    queue.send(bodies.iter().map(|body| Message::new(*body)).collect()).await.expect("sends");
 }
 
 async fn receive(queue: &SqliteQueue, request: Receive) -> Vec<Delivery> {
@@ -73,7 +73,7 @@ async fn receipts_are_never_reused() {
 async fn leases_of_a_dead_run_are_listed_and_released() {
     let folder = tempfile::tempdir().expect("a folder");
     let queue = open(&folder.path().join("queue.db"));
-    let delayed = Message { delay: LEASE, ..Message::new("delayed", "job") };
+    let delayed = Message { delay: LEASE, ..Message::new("delayed") };
     queue.send(vec![delayed]).await.expect("sends");
     send(&queue, &["a", "b", "c"]).await;
     let held = receive(&queue, request(2)).await;
@@ -137,7 +137,7 @@ async fn concurrent_openers_lose_nothing() {
                 let mut taken = Vec::new();
                 for round in 0..50 {
                     let body = format!("{worker} {round}");
-                    queue.send(vec![Message::new(body, "job")]).await.expect("sends");
+                    queue.send(vec![Message::new(body)]).await.expect("sends");
                     let deliveries = receive(&queue, request(3)).await;
                     let receipts: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
                     assert!(queue.acknowledge(&receipts).await.expect("acknowledges").is_empty());
@@ -203,7 +203,7 @@ async fn damaged_file_is_reported_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
     let queue = open(&path);
-    queue.send(vec![Message::new(vec![b'x'; 1000], "job"); 1000]).await.expect("sends");
+    queue.send(vec![Message::new(vec![b'x'; 1000]); 1000]).await.expect("sends");
     drop(queue);
     let mut bytes = std::fs::read(&path).expect("reads");
     bytes[8192..].fill(0xee);
@@ -222,7 +222,7 @@ async fn locked_file_is_unavailable_until_it_is_unlocked() {
     let queue = SqliteQueue::open(&path, options).expect("opens");
     let other = rusqlite::Connection::open(&path).expect("opens");
     other.execute_batch("BEGIN IMMEDIATE").expect("locks");
-    let sent = queue.send(vec![Message::new("a", "job")]).await;
+    let sent = queue.send(vec![Message::new("a")]).await;
     assert!(matches!(sent, Err(Error::Unavailable { .. })), "{sent:?}");
     other.execute_batch("ROLLBACK").expect("unlocks");
     send(&queue, &["b"]).await;

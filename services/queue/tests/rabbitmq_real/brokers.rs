@@ -1,4 +1,4 @@
-//! The queues of jobs: RabbitMQ keeps the contract of brokers, and all queues share a connection, also after it broke.
+//! The queues of a target: RabbitMQ keeps the contract of brokers, and all queues share a connection, also after it broke.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,58 +6,41 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::{join_all, try_join_all};
-use queue::contract::brokers::{self, names};
-use queue::contract::{Capabilities, Harness};
-use queue::{Broker as _, Error, Fairness, JobQueues, Message, Queue, RabbitBroker, RabbitOptions, Receive};
+use queue::contract::brokers::Harness;
+use queue::{Broker as _, Error, JobQueues, Message, Queue, RabbitBroker, RabbitOptions};
 
 use crate::broker::Broker;
-use crate::contract::capabilities;
 use crate::proxy::Proxy;
-use crate::{Deleted, PATIENCE, options, shared_url, unused_name};
+use crate::{
+    Deleted, PATIENCE, channel, connect, log, options, receive, receive_one, request, send, shared_url, unused_queues,
+};
 
 struct Rabbit {
-    prefix: String,
+    options: RabbitOptions,
     broker: Arc<RabbitBroker>,
-    _dead_letters: Deleted,
+    _deleted: Deleted,
 }
 
 impl Rabbit {
     async fn new() -> Self {
-        let prefix = unused_name();
-        let broker = Arc::new(broker(shared_url(), &prefix).await);
-        Self { broker, _dead_letters: Deleted(format!("{prefix}-dead-letters")), prefix }
+        let (options, deleted) = unused_queues();
+        Self { broker: Arc::new(connect(&options).await), options, _deleted: deleted }
     }
 }
 
-async fn broker(url: String, prefix: &str) -> RabbitBroker {
-    RabbitBroker::connect_with(options(url, prefix)).await.expect("connects")
-}
-
 #[async_trait]
-impl brokers::Harness for Rabbit {
+impl Harness for Rabbit {
     fn broker(&self) -> Arc<dyn queue::Broker> {
         self.broker.clone()
     }
 
     async fn another(&self) -> Arc<dyn queue::Broker> {
-        Arc::new(broker(shared_url(), &self.prefix).await)
+        Arc::new(connect(&self.options).await)
     }
 
     /// A busy broker takes its time.
     fn notice_max(&self) -> Duration {
         Duration::from_secs(10)
-    }
-}
-
-impl Drop for Rabbit {
-    fn drop(&mut self) {
-        let delete = async {
-            let broker = broker(shared_url(), &self.prefix).await;
-            for name in names() {
-                broker.delete(&name).await.expect("deletes");
-            }
-        };
-        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(delete));
     }
 }
 
@@ -67,68 +50,9 @@ mod rabbit_broker {
     queue::broker_contract!(Rabbit::new().await);
 }
 
-/// A queue of a job, beside others on the same connection, one of which is being received from.
-struct Beside {
-    queue: Arc<dyn Queue>,
-    others: JobQueues,
-    _rabbit: Rabbit,
-}
-
-impl Beside {
-    async fn new() -> Self {
-        let rabbit = Rabbit::new().await;
-        let others = rabbit.broker.create("other").await.expect("creates");
-        others.tasks.send((0..20).map(|_| Message::new("other", "other")).collect()).await.expect("sends");
-        assert!(!receive(&others.tasks, 5).await.is_empty());
-        let queue = rabbit.broker.create("job").await.expect("creates").tasks;
-        assert_eq!(rabbit.broker.connections(), 1);
-        Self { queue, others, _rabbit: rabbit }
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let depth =
-            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.others.tasks.depth()));
-        if !std::thread::panicking() {
-            assert_eq!(depth.expect("depth").total(), 20, "the other queue has lost or got messages");
-        }
-    }
-}
-
-#[async_trait]
-impl Harness for Beside {
-    fn queue(&self) -> Arc<dyn Queue> {
-        self.queue.clone()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        capabilities(Fairness::None)
-    }
-
-    async fn pass(&self, time: Duration) {
-        tokio::time::sleep(time).await;
-    }
-}
-
-mod queue_beside_others {
-    use super::Beside;
-
-    queue::queue_contract!(Beside::new().await);
-}
-
-async fn receive(queue: &Arc<dyn Queue>, messages_max: usize) -> Vec<queue::Delivery> {
-    let request = Receive { messages_max, visibility: Duration::from_secs(60), wait: PATIENCE };
-    queue.receive(request).await.expect("receives")
-}
-
-async fn send(queue: &Arc<dyn Queue>, body: String) {
-    queue.send(vec![Message::new(body, "job")]).await.expect("sends");
-}
-
 /// Receives one message and acknowledges it.
 async fn take(queue: &Arc<dyn Queue>) -> String {
-    let delivery = receive(queue, 1).await.pop().expect("a message");
+    let delivery = receive_one(queue).await;
     assert!(queue.acknowledge(&[delivery.receipt]).await.expect("acknowledges").is_empty());
     String::from_utf8(delivery.body.to_vec()).expect("text was sent")
 }
@@ -142,7 +66,7 @@ async fn create(broker: &RabbitBroker, jobs: usize) -> Vec<JobQueues> {
 /// Sends through every queue, and receives it.
 async fn assert_all_work(jobs: &[JobQueues]) {
     join_all(jobs.iter().flat_map(|job| [&job.tasks, &job.results]).enumerate().map(async |(number, queue)| {
-        send(queue, number.to_string()).await;
+        send(queue, [number.to_string()]).await;
         assert_eq!(take(queue).await, number.to_string());
     }))
     .await;
@@ -150,26 +74,31 @@ async fn assert_all_work(jobs: &[JobQueues]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_queues_share_one_connection_also_after_it_broke() {
+    log::collect();
     let rabbit = Broker::start("");
     let proxy = Proxy::start(rabbit.port).await;
-    let broker = broker(format!("amqp://guest:guest@127.0.0.1:{}/%2f", proxy.port), "demo").await;
-    let jobs = create(&broker, 25).await;
+    let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", proxy.port);
+    let broker = connect(&options(url, "shared")).await;
+    let target = broker.target().await.expect("creates");
+    let mut jobs = create(&broker, 25).await;
+    jobs.push(JobQueues { tasks: target.control, results: target.dead_letters });
     assert_all_work(&jobs).await;
     assert_eq!(broker.connections(), 1);
-    for _ in 0..3 {
+    for cuts in 1..=3 {
         proxy.cut();
         assert_all_work(&jobs).await;
         assert_eq!(broker.connections(), 1);
+        assert_eq!((log::count(&["gristmill shared", "connected again"]), log::count(&["shared-"])), (cuts, 0));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_queues_survive_a_restart_of_the_broker() {
     let mut rabbit = Broker::start("");
-    let broker = Arc::new(broker(rabbit.url(), "demo").await);
+    let broker = Arc::new(connect(&options(rabbit.url(), "demo")).await);
     let jobs = create(&broker, 5).await;
     for (number, job) in jobs.iter().enumerate() {
-        send(&job.tasks, number.to_string()).await;
+        send(&job.tasks, [number.to_string()]).await;
     }
     let held = receive(&jobs[0].tasks, 1).await;
     assert_eq!(held[0].body, "0");
@@ -183,11 +112,11 @@ async fn all_queues_survive_a_restart_of_the_broker() {
     rabbit.kill();
     let refused = tokio::spawn({
         let queue = jobs[2].results.clone();
-        async move { queue.send(vec![Message::new("late", "job")]).await }
+        async move { queue.send(vec![Message::new("late")]).await }
     });
     rabbit.start_again();
     refused.await.expect("no panic").expect("it waits for the broker");
-    send(&jobs[1].results, "sent after the restart".to_owned()).await;
+    send(&jobs[1].results, ["sent after the restart".to_owned()]).await;
     assert_eq!(waiting.await.expect("no panic"), "sent after the restart");
     let lost = jobs[0].tasks.acknowledge(&[held[0].receipt.clone()]).await.expect("acknowledges");
     assert_eq!(lost.len(), 1, "the lease ended with the connection");
@@ -199,7 +128,7 @@ async fn all_queues_survive_a_restart_of_the_broker() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_connection_is_followed_by_another() {
     let rabbit = Broker::start("channel_max = 36");
-    let broker = broker(rabbit.url(), "demo").await;
+    let broker = connect(&options(rabbit.url(), "demo")).await;
     let jobs = create(&broker, 11).await;
     assert_eq!(broker.connections(), 3, "ten queues on each");
     assert_all_work(&jobs).await;
@@ -219,10 +148,10 @@ async fn dropped_queue_ends_its_leases_and_no_others() {
     let kept = rabbit.broker.create("job").await.expect("creates");
     let dropped = rabbit.broker.open("job").await.expect("opens");
     for body in ["a", "b"] {
-        send(&kept.tasks, body.to_owned()).await;
+        send(&kept.tasks, [body.to_owned()]).await;
     }
     let held = receive(&kept.tasks, 1).await;
-    assert_eq!(receive(&dropped.tasks, 1).await.len(), 1);
+    receive_one(&dropped.tasks).await;
     drop(dropped);
     let again = receive(&kept.tasks, 1).await;
     assert_eq!((&*again[0].body, again[0].receive_count), (&b"b"[..], 2));
@@ -238,15 +167,13 @@ async fn idle_queue_has_no_consumer() {
     let rabbit = Rabbit::new().await;
     let idle = rabbit.broker.create("job").await.expect("creates");
     let other = rabbit.broker.open("job").await.expect("opens");
-    send(&idle.tasks, "first".to_owned()).await;
+    send(&idle.tasks, ["first".to_owned()]).await;
     // A consumer that holds messages is counted even after it has ended.
     assert_eq!(take(&idle.tasks).await, "first");
-    let connection = lapin::Connection::connect(&shared_url(), lapin::ConnectionProperties::default()).await;
-    let connection = connection.expect("connects");
-    let channel = connection.create_channel().await.expect("a channel");
+    let (_connection, channel) = channel().await;
     let consumers = async || {
         let passive = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
-        let name = format!("{}-job-tasks", rabbit.prefix);
+        let name = format!("{}-job-tasks", rabbit.options.prefix);
         channel.queue_declare(name.into(), passive, Default::default()).await.expect("exists").consumer_count()
     };
     assert_eq!(consumers().await, 1);
@@ -256,7 +183,7 @@ async fn idle_queue_has_no_consumer() {
         }
     };
     tokio::time::timeout(PATIENCE, ended).await.expect("it ends");
-    send(&idle.tasks, "second".to_owned()).await;
+    send(&idle.tasks, ["second".to_owned()]).await;
     assert_eq!(take(&other.tasks).await, "second");
 }
 
@@ -266,15 +193,15 @@ async fn idle_queue_has_no_consumer() {
 async fn deletions_end_no_lease_of_other_queues() {
     let rabbit = Rabbit::new().await;
     let kept = rabbit.broker.create("job").await.expect("creates");
-    send(&kept.tasks, "held".to_owned()).await;
+    send(&kept.tasks, ["held".to_owned()]).await;
     let held = receive(&kept.tasks, 1).await;
     for round in 0..30 {
         let other = rabbit.broker.create("other").await.expect("creates");
-        send(&other.tasks, "task".to_owned()).await;
+        send(&other.tasks, ["task".to_owned()]).await;
         take(&other.tasks).await;
         let tasks = other.tasks.clone();
         let receiving = tokio::spawn(async move {
-            let request = Receive { messages_max: 1, visibility: Duration::from_secs(60), wait: PATIENCE };
+            let request = request(1);
             while tasks.receive(request).await.is_ok() {}
         });
         tokio::time::sleep(Duration::from_millis(round % 7)).await;
@@ -299,7 +226,7 @@ async fn deletions_end_no_lease_of_other_queues() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn absent_queues_leave_no_error_behind() {
     let rabbit = Broker::start("channel_max = 36");
-    let broker = broker(rabbit.url(), "demo").await;
+    let broker = connect(&options(rabbit.url(), "demo")).await;
     let kept = broker.create("kept").await.expect("creates");
     for round in 0..60 {
         let absent = broker.open("absent").await;
@@ -315,14 +242,12 @@ async fn closed_broker_ends_waiting_receives_and_opens_no_connection() {
     let rabbit = Rabbit::new().await;
     let queues = rabbit.broker.create("job").await.expect("creates");
     let waiting = queues.tasks.clone();
-    let waiting = tokio::spawn(async move {
-        waiting.receive(Receive { messages_max: 1, visibility: Duration::from_secs(60), wait: PATIENCE }).await
-    });
+    let waiting = tokio::spawn(async move { waiting.receive(request(1)).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     rabbit.broker.close().await;
     let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("promptly").expect("no panic");
     assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
-    let refused = queues.tasks.send(vec![Message::new("late", "job")]).await.expect_err("it is closed");
+    let refused = queues.tasks.send(vec![Message::new("late")]).await.expect_err("it is closed");
     assert!(format!("{refused:#}").contains("this process has closed its connection"), "{refused:#}");
     assert_eq!(rabbit.broker.connections(), 0);
 }
@@ -331,7 +256,7 @@ async fn closed_broker_ends_waiting_receives_and_opens_no_connection() {
 async fn broker_connects_like_a_queue() {
     let rabbit = Rabbit::new().await;
     let timeout = Some(Duration::from_secs(1200));
-    let broker = RabbitBroker::connect(&shared_url(), &rabbit.prefix, timeout).await.expect("connects");
+    let broker = RabbitBroker::connect(&shared_url(), &rabbit.options.prefix, timeout).await.expect("connects");
     let queues = broker.create("job").await.expect("creates");
     assert_eq!(queues.tasks.limits(), RabbitOptions { consumer_timeout: timeout, ..options("", "") }.limits());
     let refused = RabbitBroker::connect("http://host", "demo", None).await.expect_err("not a URL");

@@ -5,51 +5,58 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use queue::contract::{Capabilities, Harness, OldReceipt};
-use queue::{Fairness, Queue, RabbitOptions, RabbitQueue};
+use queue::{Broker as _, JobQueues, Queue};
 
-use crate::{Deleted, PATIENCE, unused_queue};
+use crate::{Deleted, PATIENCE, connect, numbered, receive, send, unused_queues};
 
-struct Rabbit {
-    queue: Arc<RabbitQueue>,
-    lanes: usize,
+/// A queue of a job, beside others on the same connection, one of which is being received from.
+struct Beside {
+    queue: Arc<dyn Queue>,
+    others: JobQueues,
     _deleted: Deleted,
 }
 
-impl Rabbit {
-    async fn new(lanes: usize) -> Self {
-        let (options, deleted) = unused_queue();
-        let options = RabbitOptions { lanes, ..options };
-        let queue = Arc::new(RabbitQueue::open(options).await.expect("opens"));
-        Self { queue, lanes, _deleted: deleted }
+impl Beside {
+    async fn new() -> Self {
+        let (options, deleted) = unused_queues();
+        let broker = connect(&options).await;
+        let others = broker.create("other").await.expect("creates");
+        send(&others.tasks, numbered(20)).await;
+        receive(&others.tasks, 5).await;
+        let queue = broker.create("job").await.expect("creates").tasks;
+        assert_eq!(broker.connections(), 1);
+        Self { queue, others, _deleted: deleted }
     }
 }
 
-pub fn capabilities(fairness: Fairness) -> Capabilities {
-    Capabilities {
-        time_unit: Duration::from_millis(20),
-        wait_max: PATIENCE,
-        timed_lease: false,
-        old_receipt: OldReceipt::Lost,
-        delay: false,
-        exact_counts: false,
-        first_in_first_out: true,
-        fairness,
-        dropped_receive_returns: true,
-        message_bytes_max: Some(16 << 20),
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let depth =
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.others.tasks.depth()));
+        if !std::thread::panicking() {
+            assert_eq!(depth.expect("depth").total(), 20, "the other queue has lost or got messages");
+        }
     }
 }
 
 #[async_trait]
-impl Harness for Rabbit {
+impl Harness for Beside {
     fn queue(&self) -> Arc<dyn Queue> {
         self.queue.clone()
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities(match self.lanes {
-            1 => Fairness::None,
-            lanes => Fairness::Lanes(lanes - 2),
-        })
+        Capabilities {
+            time_unit: Duration::from_millis(20),
+            wait_max: PATIENCE,
+            timed_lease: false,
+            old_receipt: OldReceipt::Lost,
+            delay: false,
+            exact_counts: false,
+            first_in_first_out: true,
+            dropped_receive_returns: true,
+            message_bytes_max: Some(16 << 20),
+        }
     }
 
     async fn pass(&self, time: Duration) {
@@ -57,14 +64,8 @@ impl Harness for Rabbit {
     }
 }
 
-mod rabbit_queue {
-    use super::Rabbit;
+mod queue_beside_others {
+    use super::Beside;
 
-    queue::queue_contract!(Rabbit::new(1).await);
-}
-
-mod rabbit_queue_with_lanes {
-    use super::Rabbit;
-
-    queue::queue_contract!(Rabbit::new(8).await);
+    queue::queue_contract!(Beside::new().await);
 }

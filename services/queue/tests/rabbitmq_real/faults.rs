@@ -2,22 +2,21 @@
 //! lost.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use queue::{Error, Message, Queue, RabbitOptions, RabbitQueue};
+use queue::{Broker as _, Error, Message, RabbitOptions};
 
 use crate::broker::Broker;
 use crate::proxy::Proxy;
 use crate::{
-    PATIENCE, bodies, lost, numbered, options, receipts, receive, receive_all, receive_one, request, send, shared_url,
-    unused_queue, wait_until_lost,
+    PATIENCE, bodies, connect, log, lost, numbered, open, options, receipts, receive, receive_all, receive_one,
+    request, send, shared_url, unused_queues, wait_until_lost,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_broker_loses_nothing() {
     let mut broker = Broker::start("");
-    let queue = RabbitQueue::open(options(broker.url(), "tasks")).await.expect("opens");
+    let queue = open(&options(broker.url(), "demo")).await;
     send(&queue, numbered(300)).await;
     let held = receive(&queue, 50).await;
     let done = receive(&queue, 20).await;
@@ -25,7 +24,7 @@ async fn killed_broker_loses_nothing() {
     // The broker answers this after the acknowledgements.
     assert_eq!(queue.depth().await.expect("depth").in_flight, held.len() as u64);
     assert!(lost(&queue, &receipts(&held)).await.is_empty());
-    broker.has_noted("tasks").await;
+    broker.has_noted("demo-job-tasks").await;
     broker.kill();
     wait_until_lost(&queue, &receipts(&held)).await;
     assert_eq!(queue.acknowledge(&receipts(&held)).await.expect("acknowledge"), receipts(&held));
@@ -47,27 +46,29 @@ async fn killed_broker_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_receive_survives_a_restart() {
     let mut broker = Broker::start("");
-    let queue = Arc::new(RabbitQueue::open(options(broker.url(), "tasks")).await.expect("opens"));
+    let queue = open(&options(broker.url(), "demo")).await;
     let receiver = queue.clone();
     let waiting = tokio::spawn(async move { receive_one(&receiver).await });
-    broker.has_noted("tasks").await;
+    for queue in ["demo-job-tasks", "demo-job-results"] {
+        broker.has_noted(queue).await;
+    }
     broker.kill();
     broker.start_again();
-    let other = RabbitQueue::open(options(broker.url(), "tasks")).await.expect("opens");
+    let other = connect(&options(broker.url(), "demo")).await.open("job").await.expect("opens").tasks;
     send(&other, ["late".to_owned()]).await;
     assert_eq!(waiting.await.expect("no panic").body, "late");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_sent_over_broken_connections_arrive() {
-    let (mut options, _deleted) = unused_queue();
+    let (mut options, _deleted) = unused_queues();
     let proxy = Proxy::start(broker_port()).await;
     options.url = through(&proxy);
-    let queue = Arc::new(RabbitQueue::open(options).await.expect("opens"));
+    let queue = open(&options).await;
     let sender = queue.clone();
     let sending = tokio::spawn(async move {
         for body in numbered(400) {
-            while let Err(error) = sender.send(vec![Message::new(body.clone(), "job")]).await {
+            while let Err(error) = sender.send(vec![Message::new(body.clone())]).await {
                 assert!(matches!(error, Error::Unavailable { .. }), "{error:#}");
             }
         }
@@ -86,17 +87,17 @@ async fn messages_sent_over_broken_connections_arrive() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_network_ends_leases() {
-    let (mut options, _deleted) = unused_queue();
+    let (mut options, _deleted) = unused_queues();
     let proxy = Proxy::start(broker_port()).await;
     options.url = format!("{}?heartbeat=1", through(&proxy));
     options.answer_wait_max = Duration::from_secs(5);
     options.connect_wait_max = Duration::from_secs(5);
-    let queue = RabbitQueue::open(options).await.expect("opens");
+    let queue = open(&options).await;
     send(&queue, numbered(10)).await;
     let held = receive(&queue, 10).await;
     proxy.stall();
     wait_until_lost(&queue, &receipts(&held)).await;
-    let refused = queue.send(vec![Message::new("more", "job")]).await;
+    let refused = queue.send(vec![Message::new("more")]).await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
     proxy.resume();
     // Until the queue has connected again it may give up, because the test has shortened its waits.
@@ -115,9 +116,10 @@ async fn stalled_network_ends_leases() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lease_beyond_the_consumer_timeout_is_lost_with_all_others() {
+    log::collect();
     let broker = Broker::start("consumer_timeout = 5000");
-    let options = RabbitOptions { consumer_timeout: Some(Duration::from_secs(5)), ..options(broker.url(), "tasks") };
-    let queue = RabbitQueue::open(options).await.expect("opens");
+    let options = RabbitOptions { consumer_timeout: Some(Duration::from_secs(5)), ..options(broker.url(), "slow") };
+    let queue = open(&options).await;
     assert_eq!(queue.limits().lease_max, Some(Duration::from_secs(5)));
     send(&queue, numbered(20)).await;
     let held = queue.receive(request(20)).await.expect("receive");
@@ -138,6 +140,8 @@ async fn lease_beyond_the_consumer_timeout_is_lost_with_all_others() {
         acknowledged.extend(bodies(&kept));
     }
     assert_eq!(acknowledged.into_iter().collect::<Vec<_>>(), numbered(20));
+    assert!(log::count(&["slow-job-tasks", "opened again"]) > 0);
+    assert_eq!(log::count(&["gristmill slow"]), 0, "the connection has not broken");
 }
 
 fn broker_port() -> u16 {

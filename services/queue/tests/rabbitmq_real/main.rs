@@ -1,20 +1,24 @@
-//! The RabbitMQ queue with real brokers: the one at `GRISTMILL_TEST_AMQP_URL`, and others that a test may harm.
+//! RabbitMQ queues with real brokers: the one at `GRISTMILL_TEST_AMQP_URL`, and others that a test may harm.
 
 mod broker;
 mod brokers;
 mod contract;
 mod faults;
-mod lanes;
+mod log;
 mod prefetch;
 mod proxy;
 mod refusals;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lapin::options::QueueDeleteOptions;
-use queue::{Delivery, Message, Queue, RabbitOptions, RabbitQueue, Receipt, Receive};
+use queue::contract::brokers::names;
+use queue::{
+    Broker as _, CONTROL, DEAD_LETTERS, Delivery, Message, Queue, RabbitBroker, RabbitOptions, Receipt, Receive,
+};
 
 /// How long a busy machine may take for anything. A test that passes never waits this long.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -25,50 +29,70 @@ fn shared_url() -> String {
         .expect("GRISTMILL_TEST_AMQP_URL names no RabbitMQ: start it with scripts/up")
 }
 
-/// Returns an unused queue name.
-fn unused_name() -> String {
+/// Returns an unused prefix of queue names.
+fn unused_prefix() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_micros();
     format!("test-{}-{now}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Deletes a queue of the shared broker with its lanes when dropped.
+/// Deletes the queues with this prefix on the shared broker when dropped.
 struct Deleted(String);
 
 impl Drop for Deleted {
     fn drop(&mut self) {
         let delete = async {
-            let connection = lapin::Connection::connect(&shared_url(), lapin::ConnectionProperties::default()).await?;
-            let channel = connection.create_channel().await?;
-            for name in (RabbitOptions { lanes: 8, ..options("", &self.0) }).queue_names() {
-                channel.queue_delete(name.into(), QueueDeleteOptions::default()).await?;
+            let broker = connect(&options(shared_url(), &self.0)).await;
+            let (_connection, channel) = channel().await;
+            for name in names() {
+                broker.delete(&name).await.expect("the queues of a job can be deleted");
             }
-            Ok::<_, lapin::Error>(())
+            for end in [CONTROL, DEAD_LETTERS] {
+                delete(&channel, &format!("{}-{end}", self.0)).await;
+            }
         };
-        let deleted = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(delete));
-        if !std::thread::panicking() {
-            deleted.expect("the queue can be deleted");
-        }
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(delete));
     }
 }
 
-/// Returns the settings of a queue that waits patiently for its broker.
-fn options(url: impl Into<String>, name: impl Into<String>) -> RabbitOptions {
-    RabbitOptions { connect_wait_max: PATIENCE, answer_wait_max: PATIENCE, ..RabbitOptions::new(url, name) }
+/// Returns a plain channel to the shared broker.
+async fn channel() -> (lapin::Connection, lapin::Channel) {
+    let connection = lapin::Connection::connect(&shared_url(), lapin::ConnectionProperties::default()).await;
+    let connection = connection.expect("connects");
+    let channel = connection.create_channel().await.expect("a channel");
+    (connection, channel)
 }
 
-/// Returns the settings of a queue that does not exist yet on the shared broker.
-fn unused_queue() -> (RabbitOptions, Deleted) {
-    let name = unused_name();
-    (options(shared_url(), &name), Deleted(name))
+async fn delete(channel: &lapin::Channel, queue: &str) {
+    channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await.expect("deletes");
 }
 
-async fn send(queue: &RabbitQueue, bodies: impl IntoIterator<Item = String>) {
-    queue.send(bodies.into_iter().map(|body| Message::new(body, "job")).collect()).await.expect("send");
+/// Returns the settings of queues that wait patiently for their broker.
+fn options(url: impl Into<String>, prefix: impl Into<String>) -> RabbitOptions {
+    RabbitOptions { connect_wait_max: PATIENCE, answer_wait_max: PATIENCE, ..RabbitOptions::new(url, prefix) }
+}
+
+/// Returns the settings of queues that do not exist yet on the shared broker.
+fn unused_queues() -> (RabbitOptions, Deleted) {
+    let prefix = unused_prefix();
+    (options(shared_url(), &prefix), Deleted(prefix))
+}
+
+async fn connect(options: &RabbitOptions) -> RabbitBroker {
+    RabbitBroker::connect_with(options.clone()).await.expect("connects")
+}
+
+/// Opens a queue as a process of its own would: `PREFIX-job-tasks`.
+async fn open(options: &RabbitOptions) -> Arc<dyn Queue> {
+    connect(options).await.create("job").await.expect("opens").tasks
+}
+
+async fn send(queue: &Arc<dyn Queue>, bodies: impl IntoIterator<Item = String>) {
+    queue.send(bodies.into_iter().map(Message::new).collect()).await.expect("send");
 }
 
 /// Receives exactly this many messages, in as many calls as the broker needs.
-async fn receive(queue: &RabbitQueue, messages: usize) -> Vec<Delivery> {
+async fn receive(queue: &Arc<dyn Queue>, messages: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     while deliveries.len() < messages {
         let more = queue.receive(request(messages - deliveries.len())).await.expect("receive");
@@ -78,12 +102,12 @@ async fn receive(queue: &RabbitQueue, messages: usize) -> Vec<Delivery> {
     deliveries
 }
 
-async fn receive_one(queue: &RabbitQueue) -> Delivery {
+async fn receive_one(queue: &Arc<dyn Queue>) -> Delivery {
     receive(queue, 1).await.remove(0)
 }
 
 /// Receives until this many different messages have arrived and no other follows within a second.
-async fn receive_all(queue: &RabbitQueue, expected: usize) -> Vec<Delivery> {
+async fn receive_all(queue: &Arc<dyn Queue>, expected: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     loop {
         let is_complete = bodies(&deliveries).len() >= expected;
@@ -101,13 +125,13 @@ fn request(messages_max: usize) -> Receive {
     Receive { messages_max, visibility: Duration::from_secs(60), wait: PATIENCE }
 }
 
-async fn lost(queue: &RabbitQueue, receipts: &[Receipt]) -> Vec<Receipt> {
+async fn lost(queue: &Arc<dyn Queue>, receipts: &[Receipt]) -> Vec<Receipt> {
     let leases: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), Duration::from_secs(60))).collect();
     queue.extend(&leases).await.expect("extend")
 }
 
 /// Waits until all these leases are lost.
-async fn wait_until_lost(queue: &RabbitQueue, receipts: &[Receipt]) {
+async fn wait_until_lost(queue: &Arc<dyn Queue>, receipts: &[Receipt]) {
     let noticed = async {
         while lost(queue, receipts).await.len() < receipts.len() {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,14 +1,14 @@
 //! The broker sends only as many messages as receivers request, so that other nodes get the rest.
 
-use queue::{Queue, RabbitQueue};
+use queue::Delivery;
 
-use crate::{bodies, lost, numbered, receipts, receive, receive_all, receive_one, request, send, unused_queue};
+use crate::{bodies, lost, numbered, open, receipts, receive, receive_all, receive_one, request, send, unused_queues};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queue_holds_requested_messages_and_leaves_the_rest() {
-    let (options, _deleted) = unused_queue();
-    let one = RabbitQueue::open(options.clone()).await.expect("opens");
-    let other = RabbitQueue::open(options).await.expect("opens");
+    let (options, _deleted) = unused_queues();
+    let one = open(&options).await;
+    let other = open(&options).await;
     send(&one, numbered(100)).await;
     let mut held = Vec::new();
     for messages in [3, 1, 10, 6] {
@@ -20,10 +20,32 @@ async fn queue_holds_requested_messages_and_leaves_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_are_delivered_once_while_requests_grow_and_shrink() {
+    const MESSAGES: usize = 10_000;
+    let (options, _deleted) = unused_queues();
+    let queue = open(&options).await;
+    send(&queue, numbered(MESSAGES)).await;
+    let (mut held, mut settled) = (Vec::new(), 0);
+    for requested in [2, 500, 20, 300, 40].into_iter().cycle() {
+        let received = queue.receive(request(requested)).await.expect("receive");
+        let again = received.iter().filter(|delivery| delivery.receive_count > 1).count();
+        assert_eq!(again, 0, "delivered a second time, after {settled} messages");
+        // A node settles what its processes have done meanwhile: sometimes nearly all, sometimes little.
+        held.extend(received);
+        let done: Vec<Delivery> = held.drain(..held.len() - requested.min(held.len())).collect();
+        settled += done.len();
+        assert!(queue.acknowledge(&receipts(&done)).await.expect("acknowledge").is_empty());
+        if settled + held.len() == MESSAGES {
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prefetched_messages_return_after_the_last_request() {
-    let (options, _deleted) = unused_queue();
-    let one = RabbitQueue::open(options.clone()).await.expect("opens");
-    let other = RabbitQueue::open(options).await.expect("opens");
+    let (options, _deleted) = unused_queues();
+    let one = open(&options).await;
+    let other = open(&options).await;
     send(&one, numbered(30)).await;
     let held = receive(&one, 10).await;
     // Acknowledging makes room, which the broker fills; but no receive requests these messages here.
@@ -35,19 +57,4 @@ async fn prefetched_messages_return_after_the_last_request() {
     one.release(&receipts(&held[5..])).await.expect("release");
     let again = receive_one(&one).await;
     assert_eq!(again.receive_count, 2, "a released message counts its delivery");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn purge_removes_messages_that_no_consumer_holds() {
-    let (options, _deleted) = unused_queue();
-    let queue = RabbitQueue::open(options).await.expect("opens");
-    send(&queue, numbered(50)).await;
-    let held = receive(&queue, 5).await;
-    queue.purge().await.expect("purge");
-    queue.release(&receipts(&held)).await.expect("release");
-    let left = receive_all(&queue, held.len()).await;
-    assert_eq!(bodies(&left), bodies(&held));
-    queue.close().await.expect("close");
-    assert_eq!(lost(&queue, &receipts(&left)).await, receipts(&left), "closing ends the leases");
-    assert_eq!(bodies(&receive_all(&queue, held.len()).await), bodies(&held), "a later call connects again");
 }

@@ -1,44 +1,44 @@
 //! Errors of the broker: one clear line each, without a password.
 
-use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
-use lapin::types::FieldTable;
-use queue::{Error, Message, Queue, RabbitOptions, RabbitQueue};
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable};
+use queue::{Broker as _, CONTROL, Error, Message, RabbitBroker, RabbitOptions, TargetQueues};
 
 use crate::broker::{Broker, Certificates};
-use crate::{Deleted, PATIENCE, options, receive_one, request, send, shared_url, unused_name, unused_queue};
+use crate::{
+    channel, connect, delete, open, options, receive_one, request, send, shared_url, unused_prefix, unused_queues,
+};
 
-/// Opens a queue, and returns the error, which must be one that only a person can correct.
-async fn misconfigured(options: RabbitOptions) -> String {
-    match RabbitQueue::open(options).await {
-        Err(error @ Error::Misconfigured { .. }) => format!("{error:#}"),
+/// Returns the text of an error that only a person can correct.
+fn misconfigured<T>(result: Result<T, Error>) -> String {
+    match result.err() {
+        Some(error @ Error::Misconfigured { .. }) => format!("{error:#}"),
         other => panic!("{other:?}"),
     }
 }
 
-async fn channel() -> (lapin::Connection, lapin::Channel) {
-    let connection = lapin::Connection::connect(&shared_url(), lapin::ConnectionProperties::default()).await;
-    let connection = connection.expect("connects");
-    let channel = connection.create_channel().await.expect("a channel");
-    (connection, channel)
+async fn target(options: &RabbitOptions) -> Result<TargetQueues, Error> {
+    connect(options).await.target().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queue_of_another_kind_is_rejected() {
-    let (options, _deleted) = unused_queue();
+    let (options, _deleted) = unused_queues();
     let (_connection, channel) = channel().await;
-    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    channel.queue_declare(options.name.as_str().into(), durable, FieldTable::default()).await.expect("declared");
-    let error = misconfigured(options).await;
-    assert!(error.contains("a different kind of queue has this name") && error.contains("x-queue-type"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queue_with_other_arguments_is_rejected() {
-    let (options, _deleted) = unused_queue();
-    let _queue = RabbitQueue::open(options.clone()).await.expect("opens");
-    RabbitQueue::open(options.clone()).await.expect("the same again is no problem");
-    let error = misconfigured(RabbitOptions { dead_letters: Some(options.name.clone()), ..options }).await;
-    assert!(error.contains("a different kind of queue has this name") && error.contains("x-dead-letter"), "{error}");
+    let declare = async |end: &str, arguments: FieldTable| {
+        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let name = format!("{}-{end}", options.prefix);
+        channel.queue_declare(name.into(), durable, arguments).await.expect("declared");
+    };
+    declare(CONTROL, FieldTable::default()).await;
+    let mut quorum = FieldTable::default();
+    quorum.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    declare("job-tasks", quorum).await;
+    let broker = connect(&options).await;
+    let errors = [misconfigured(broker.target().await), misconfigured(broker.create("job").await)];
+    for (error, told) in errors.iter().zip(["x-queue-type", "x-dead-letter"]) {
+        assert!(error.contains("a different kind of queue has this name") && error.contains(told), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,60 +46,50 @@ async fn wrong_user_or_address_is_named() {
     let with = |change: &dyn Fn(&mut url::Url)| {
         let mut url = url::Url::parse(&shared_url()).expect("a URL");
         change(&mut url);
-        RabbitOptions::new(url, unused_name())
+        RabbitBroker::connect_with(RabbitOptions::new(url, unused_prefix()))
     };
-    let error = misconfigured(with(&|url| url.set_password(Some("sesame")).expect("set"))).await;
+    let error = misconfigured(with(&|url| url.set_password(Some("sesame")).expect("set")).await);
     assert!(error.contains("rejects user guest or the password") && !error.contains("sesame"), "{error}");
-    let error = misconfigured(with(&|url| url.set_path("/nowhere"))).await;
+    let error = misconfigured(with(&|url| url.set_path("/nowhere")).await);
     assert!(error.contains("no virtual host nowhere"), "{error}");
-    let error = misconfigured(with(&|url| url.set_path("/nowhere"))).await;
+    let error = misconfigured(with(&|url| url.set_path("/nowhere")).await);
     assert!(!error.contains("guest:guest"), "{error}");
     let unreachable = with(&|url| url.set_port(Some(1)).expect("set"));
-    match RabbitQueue::open(unreachable).await {
+    match unreachable.await {
         Err(error @ Error::Unavailable { .. }) => {
             assert!(format!("{error:#}").contains("is RabbitMQ running?"), "{error:#}");
         }
         other => panic!("{other:?}"),
     }
     let no_host = with(&|url| url.set_host(Some("no-such-host.invalid")).expect("set"));
-    assert!(matches!(RabbitQueue::open(no_host).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(no_host.await, Err(Error::Unavailable { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deleted_queue_is_not_recreated_silently() {
-    let (options, _deleted) = unused_queue();
-    let queue = RabbitQueue::open(options.clone()).await.expect("opens");
+    let (options, _deleted) = unused_queues();
+    let queue = target(&options).await.expect("creates").control;
     send(&queue, ["lost".to_owned()]).await;
     receive_one(&queue).await;
     let (_connection, channel) = channel().await;
-    channel.queue_delete(options.name.as_str().into(), QueueDeleteOptions::default()).await.expect("deleted");
-    let error = queue.receive(request(1)).await.expect_err("it was deleted");
-    assert!(
-        matches!(error, Error::Misconfigured { .. }) && format!("{error:#}").contains("it was deleted"),
-        "{error:#}"
-    );
-    let error = queue.send(vec![Message::new("more", "job")]).await.expect_err("it was deleted");
-    assert!(matches!(error, Error::Misconfigured { .. }), "{error:#}");
-    let queue = RabbitQueue::open(options.clone()).await.expect("opening creates it again");
-    channel.queue_delete(options.name.as_str().into(), QueueDeleteOptions::default()).await.expect("deleted");
-    let error = queue.send(vec![Message::new("more", "job")]).await.expect_err("there is no queue");
-    assert!(
-        matches!(error, Error::Misconfigured { .. }) && format!("{error:#}").contains("does not exist"),
-        "{error:#}"
-    );
+    let name = format!("{}-{CONTROL}", options.prefix);
+    delete(&channel, &name).await;
+    let error = misconfigured(queue.receive(request(1)).await);
+    assert!(error.contains("it was deleted"), "{error}");
+    misconfigured(queue.send(vec![Message::new("more")]).await);
+    let again = target(&options).await.expect("creates it again");
+    assert!(again.are_new);
+    delete(&channel, &name).await;
+    let error = misconfigured(again.control.send(vec![Message::new("more")]).await);
+    assert!(error.contains("does not exist"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_letter_queue_is_created_and_used() {
-    let prefix = unused_name();
-    let target = RabbitOptions::target(&shared_url(), &prefix);
-    let [tasks, results, dead_letters] =
-        target.map(|options| RabbitOptions { delivery_limit: 1, connect_wait_max: PATIENCE, ..options });
-    let _deleted = [&tasks, &results, &dead_letters].map(|options| Deleted(options.name.clone()));
-    assert_eq!(dead_letters.name, format!("{prefix}-dead-letters"));
-    RabbitQueue::open(results).await.expect("opens");
-    let dead_letters = RabbitQueue::open(dead_letters).await.expect("the same queue as before");
-    let tasks = RabbitQueue::open(tasks).await.expect("opens");
+async fn message_of_a_job_that_is_returned_too_often_moves_to_the_dead_letters() {
+    let (options, _deleted) = unused_queues();
+    let broker = connect(&RabbitOptions { delivery_limit: 1, ..options }).await;
+    let tasks = broker.create("job").await.expect("creates").tasks;
+    let dead_letters = broker.target().await.expect("opens").dead_letters;
     send(&tasks, ["poison".to_owned()]).await;
     for _ in 0..2 {
         let delivery = receive_one(&tasks).await;
@@ -111,10 +101,10 @@ async fn dead_letter_queue_is_created_and_used() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn message_beyond_the_limit_of_the_broker_is_rejected() {
     let broker = Broker::start("max_message_size = 1000");
-    let queue = RabbitQueue::open(options(broker.url(), "tasks")).await.expect("opens");
+    let queue = open(&options(broker.url(), "demo")).await;
     send(&queue, ["held".to_owned()]).await;
     let held = receive_one(&queue).await;
-    let error = queue.send(vec![Message::new(vec![0; 2000], "job")]).await.expect_err("rejected");
+    let error = queue.send(vec![Message::new(vec![0; 2000])]).await.expect_err("rejected");
     assert!(
         matches!(error, Error::Misconfigured { .. }) && format!("{error:#}").contains("max_message_size"),
         "{error:#}"
@@ -140,14 +130,12 @@ async fn missing_permission_is_named() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), definitions).expect("written");
     let broker = Broker::start(&format!("load_definitions = {}", file.path().display()));
-    let user = |user: &str| options(format!("amqp://{user}:sesame@127.0.0.1:{}/", broker.port), "tasks");
-    let error = misconfigured(user("guest")).await;
+    let user = |user: &str| options(format!("amqp://{user}:sesame@127.0.0.1:{}/", broker.port), "demo");
+    let error = misconfigured(target(&user("guest")).await);
     assert!(error.contains("user guest may not use it") && !error.contains("sesame"), "{error}");
-    let queue = RabbitQueue::open(user("deaf")).await.expect("it may create");
+    let queue = target(&user("deaf")).await.expect("it may create").control;
     send(&queue, ["a".to_owned()]).await;
-    let error = queue.receive(request(1)).await.expect_err("it may not receive");
-    assert!(matches!(error, Error::Misconfigured { .. }), "{error:#}");
-    let error = format!("{error:#}");
+    let error = misconfigured(queue.receive(request(1)).await);
     assert!(error.contains("user deaf may not use it") && !error.contains("sesame"), "{error}");
 }
 
@@ -163,14 +151,14 @@ async fn certificate_is_checked() {
     );
     let broker = Broker::start(&listener);
     let url = |host: &str| format!("amqps://guest:guest@{host}:{}/%2f", broker.port);
-    let error = misconfigured(options(url("localhost"), "tasks")).await;
+    let error = misconfigured(RabbitBroker::connect_with(options(url("localhost"), "demo")).await);
     assert!(error.contains("certificate is not trusted") && error.contains("cacertfile"), "{error}");
     let missing = format!("{}?cacertfile=/no/such/file", url("localhost"));
-    let error = misconfigured(options(missing, "tasks")).await;
+    let error = misconfigured(RabbitBroker::connect_with(options(missing, "demo")).await);
     assert!(error.contains("/no/such/file"), "{error}");
     for host in ["localhost", "127.0.0.1"] {
         let trusted = format!("{}?cacertfile={}", url(host), certificates.path("ca.pem"));
-        let queue = RabbitQueue::open(options(trusted, "tasks")).await.expect("opens");
+        let queue = open(&options(trusted, "demo")).await;
         send(&queue, [host.to_owned()]).await;
         let delivery = receive_one(&queue).await;
         assert_eq!(delivery.body, host);

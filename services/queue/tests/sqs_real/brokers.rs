@@ -1,38 +1,38 @@
-//! The queues of jobs: SQS keeps the contract of brokers as far as the emulators can show.
+//! The queues of a target: SQS keeps the contract of brokers as far as the emulators can show.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::{join_all, try_join_all};
 use queue::contract::brokers::{Harness, names};
-use queue::{Broker, Error, Redrive, SqsBroker, SqsQueue};
+use queue::{Broker, CONTROL, DEAD_LETTERS, Error, Queue, Redrive, SqsBroker, SqsQueue};
 
 use crate::proxy::{Fate, Proxy};
-use crate::{Deleted, localstack, moto, open, options, unused_name};
+use crate::{Deleted, localstack, messages, moto, open, options, receipts, receive, request, unused_name};
 
 struct Aws {
     endpoint: String,
     prefix: String,
     broker: Arc<SqsBroker>,
-    _dead_letters: Deleted,
 }
 
 impl Aws {
     async fn new(endpoint: String) -> Self {
         let prefix = unused_name();
-        let dead_letters = open(&endpoint, &format!("{prefix}-dead-letters"), true).await.expect("creates");
-        let broker = Arc::new(broker(&endpoint, &prefix).await);
-        Self { endpoint, prefix, broker, _dead_letters: Deleted(dead_letters) }
+        let broker = Arc::new(broker(&endpoint, &prefix, true).await);
+        Self { endpoint, prefix, broker }
     }
 
-    /// Returns a queue of a job by its name.
+    /// Returns a queue by the end of its name.
     async fn queue(&self, name: &str) -> Result<SqsQueue, Error> {
         open(&self.endpoint, &format!("{}-{name}", self.prefix), false).await
     }
 }
 
-async fn broker(endpoint: &str, prefix: &str) -> SqsBroker {
-    SqsBroker::connect(options(endpoint, prefix, false)).await.expect("connects")
+/// Connects. With `create`, creates missing queues of the target itself.
+async fn broker(endpoint: &str, prefix: &str, create: bool) -> SqsBroker {
+    SqsBroker::connect(options(endpoint, prefix, create)).await.expect("connects")
 }
 
 #[async_trait]
@@ -42,7 +42,7 @@ impl Harness for Aws {
     }
 
     async fn another(&self) -> Arc<dyn Broker> {
-        Arc::new(broker(&self.endpoint, &self.prefix).await)
+        Arc::new(broker(&self.endpoint, &self.prefix, false).await)
     }
 
     /// A request that waits for messages lasts up to 20 seconds.
@@ -56,6 +56,9 @@ impl Drop for Aws {
         let delete = async {
             for name in names() {
                 let _ = self.broker.delete(&name).await;
+            }
+            for end in [CONTROL, DEAD_LETTERS] {
+                drop(self.queue(end).await.map(Deleted));
             }
         };
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(delete));
@@ -72,6 +75,7 @@ mod on_moto {
     use super::{Aws, moto};
 
     queue::broker_contract! { Aws::new(moto()).await =>
+        queues_of_the_target_are_created_once
         absent_queues_cannot_be_opened
         creating_again_keeps_messages
         calls_of_a_deleted_queue_fail_or_find_nothing
@@ -80,45 +84,83 @@ mod on_moto {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_of_a_job_have_the_policies_of_their_target() {
+async fn queues_have_policies() {
     for endpoint in [localstack(), moto()] {
         let aws = Aws::new(endpoint).await;
+        aws.broker.target().await.expect("creates");
         aws.broker.create("job").await.expect("creates");
-        let dead_letters = aws.queue("dead-letters").await.expect("exists").attributes().await.expect("exists");
-        for part in ["tasks", "results"] {
-            let queue = aws.queue(&format!("job-{part}")).await.expect("exists");
-            let attributes = queue.attributes().await.expect("exists");
-            assert!(attributes.arn.ends_with(&format!(":{}-job-{part}", aws.prefix)), "{attributes:?}");
-            let redrive = Redrive { dead_letters_arn: dead_letters.arn.clone(), receive_count_max: 100 };
-            assert_eq!(attributes.redrive, Some(redrive));
+        let attributes = async |end: &str| {
+            let attributes = aws.queue(end).await.expect("exists").attributes().await.expect("exists");
+            assert!(attributes.arn.ends_with(&format!(":{}-{end}", aws.prefix)), "{attributes:?}");
             assert_eq!(attributes.retention, Duration::from_secs(14 * 24 * 3600));
+            attributes
+        };
+        let dead_letters = attributes(DEAD_LETTERS).await;
+        assert_eq!((dead_letters.redrive, attributes(CONTROL).await.redrive), (None, None));
+        let redrive = Redrive { dead_letters_arn: dead_letters.arn, receive_count_max: 100 };
+        for end in ["job-tasks", "job-results"] {
+            assert_eq!(attributes(end).await.redrive, Some(redrive.clone()));
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn target_without_dead_letters_is_named_or_completed() {
-    let (endpoint, prefix) = (localstack(), unused_name());
-    let refused = broker(&endpoint, &prefix).await.create("job").await.expect_err("there is no target");
-    let told = format!("{refused:#}");
-    assert!(matches!(refused, Error::Misconfigured { .. }), "{told}");
-    assert!(told.contains(&format!("{prefix}-dead-letters cannot be used: it does not exist")), "{told}");
-    let broker = SqsBroker::connect(options(&endpoint, &prefix, true)).await.expect("connects");
-    broker.create("job").await.expect("creates");
-    let _dead_letters = Deleted(open(&endpoint, &format!("{prefix}-dead-letters"), false).await.expect("exists"));
-    broker.delete("job").await.expect("deletes");
+async fn unacknowledged_message_of_a_job_moves_to_the_dead_letters() {
+    let aws = Aws::new(localstack()).await;
+    aws.broker.create("job").await.expect("creates");
+    let tasks = aws.queue("job-tasks").await.expect("exists");
+    tasks.send(messages(1)).await.expect("sends");
+    for count in 1..=100 {
+        let deliveries = receive(&tasks, 1).await;
+        assert_eq!(deliveries[0].receive_count, count);
+        tasks.release(&receipts(&deliveries)).await.expect("releases");
+    }
+    assert!(tasks.receive(request(1)).await.expect("receives").is_empty());
+    let dead = receive(&aws.queue(DEAD_LETTERS).await.expect("exists"), 1).await;
+    assert_eq!(dead[0].body, "00000");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_queues_of_the_target_are_named_or_created() {
+    let aws = Aws::new(localstack()).await;
+    let another = broker(&aws.endpoint, &aws.prefix, false).await;
+    for (refused, end) in
+        [(another.target().await.err(), "control"), (another.create("job").await.err(), "dead-letters")]
+    {
+        let refused = refused.expect("there is no target");
+        let told = format!("{refused:#}");
+        assert!(matches!(refused, Error::Misconfigured { .. }), "{told}");
+        let name = format!("{}-{end}", aws.prefix);
+        let expected = [&name[..], "cannot be used: it does not exist in region us-east-1", "create it"];
+        expected.iter().for_each(|words| assert!(told.contains(words), "{words:?} is missing in: {told}"));
+    }
+    aws.broker.create("job").await.expect("creates");
+    assert!(aws.queue(DEAD_LETTERS).await.is_ok() && aws.queue(CONTROL).await.is_err());
+    assert!(aws.broker.target().await.expect("creates the other").are_new);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_of_the_target_are_created_once_by_concurrent_calls() {
+    let aws = Aws::new(localstack()).await;
+    let brokers = join_all((0..4).map(|_| broker(&aws.endpoint, &aws.prefix, true))).await;
+    let opened = try_join_all(brokers.iter().map(|broker| broker.target())).await.expect("opens");
+    opened[0].control.send(messages(1)).await.expect("sends");
+    for target in opened {
+        assert_eq!(target.control.depth().await.expect("depth").total(), 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn name_that_was_deleted_within_a_minute_is_unavailable() {
     const RECENT: &str = r#"{"__type":"com.amazonaws.sqs#QueueDeletedRecently","message":"You must wait 60 seconds after deleting a queue before you can create another with the same name."}"#;
     let aws = Aws::new(localstack()).await;
+    aws.broker.target().await.expect("creates");
     let proxy = Proxy::start(&localstack(), |request| match request.action.as_str() {
         "CreateQueue" => Fate::Fail(Some((400, RECENT))),
         _ => Fate::Pass,
     })
     .await;
-    let broker = broker(&proxy.endpoint, &aws.prefix).await;
+    let broker = broker(&proxy.endpoint, &aws.prefix, false).await;
     let refused = broker.create("job").await.expect_err("AWS refuses");
     let told = format!("{refused:#}");
     assert!(matches!(refused, Error::Unavailable { .. }), "{told}");
@@ -130,11 +172,11 @@ async fn opening_asks_for_the_address_of_each_queue_once() {
     let aws = Aws::new(localstack()).await;
     aws.broker.create("job").await.expect("creates");
     let proxy = Proxy::start(&localstack(), |_| Fate::Pass).await;
-    let broker = broker(&proxy.endpoint, &aws.prefix).await;
+    let broker = broker(&proxy.endpoint, &aws.prefix, false).await;
     assert_eq!(proxy.requests().len(), 0);
     let queues = broker.open("job").await.expect("opens");
     for _ in 0..3 {
-        queues.tasks.send(crate::messages(1)).await.expect("sends");
+        queues.tasks.send(messages(1)).await.expect("sends");
     }
     assert_eq!((proxy.count("GetQueueUrl"), proxy.count("SendMessageBatch")), (2, 3));
 }

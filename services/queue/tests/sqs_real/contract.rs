@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use queue::Queue;
 use queue::contract::{Capabilities, Harness, OldReceipt};
-use queue::{Fairness, Queue};
 
-use crate::{Deleted, localstack, moto, unused_queue};
+use crate::{Deleted, localstack, messages, moto, open, receive, unused_name, unused_queue};
 
 struct Aws {
     queue: Deleted,
@@ -29,8 +29,6 @@ impl Harness for Aws {
             delay: true,
             exact_counts: false,
             first_in_first_out: false,
-            // LocalStack does not have them, so no test depends on them.
-            fairness: Fairness::QuietGroups,
             dropped_receive_returns: true,
             message_bytes_max: Some(self.queue.limits().message_bytes_max),
         }
@@ -65,5 +63,18 @@ mod on_moto {
         released_message_is_visible_immediately
         delayed_message_is_hidden_until_its_time
         depth_counts_visible_leased_and_delayed_messages
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queue_can_be_opened_by_url() {
+    for endpoint in [localstack(), moto()] {
+        let name = unused_name();
+        let queue = Deleted(open(&endpoint, &name, true).await.expect("creates"));
+        queue.send(messages(1)).await.expect("sends");
+        let arn = queue.attributes().await.expect("exists").arn;
+        let account = arn.split(':').nth(4).expect("an account");
+        let by_url = open(&endpoint, &format!("{endpoint}/{account}/{name}"), false).await.expect("opens");
+        receive(&by_url, 1).await;
     }
 }

@@ -7,7 +7,6 @@ mod faults;
 mod limits;
 mod proxy;
 mod refusals;
-mod target;
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -74,7 +73,7 @@ impl Drop for Deleted {
 }
 
 fn messages(count: usize) -> Vec<Message> {
-    (0..count).map(|number| Message::new(format!("{number:05}"), "job")).collect()
+    (0..count).map(|number| Message::new(format!("{number:05}"))).collect()
 }
 
 fn request(messages_max: usize) -> Receive {

@@ -21,6 +21,7 @@ struct Target {
     store: TargetStore,
     broker: Arc<MemoryBroker>,
     control: Arc<MemoryQueue>,
+    dead_letters: Arc<MemoryQueue>,
     publisher: Arc<Rows3>,
     options: FleetOptions,
 }
@@ -31,15 +32,23 @@ struct Rows3 {
     calls: AtomicUsize,
     /// Fails at first.
     failures: AtomicUsize,
+    /// Publishes nothing at first.
+    silent: AtomicUsize,
 }
 
 impl Publisher for Rows3 {
     fn publish(&self, job: JobStore, queues: JobQueues) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>> {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        let fails = self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        let is_left = |count: &AtomicUsize| {
+            count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+        };
+        let (fails, is_silent) = (is_left(&self.failures), is_left(&self.silent));
         Box::pin(async move {
             if fails {
                 anyhow::bail!("the test wants it");
+            }
+            if is_silent {
+                return Ok(());
             }
             let job_id = job.spec().await?.job_id;
             for mini_batch in 0..3 {
@@ -47,11 +56,11 @@ impl Publisher for Rows3 {
                 let event = ResultEvent::Attempt(Box::new(attempt));
                 let mut body = begin_message(&job_id);
                 encode_record(&event, format!("{job_id} {mini_batch}\n").as_bytes(), &mut body);
-                queues.results.send(vec![Message::new(body, &job_id)]).await?;
+                queues.results.send(vec![Message::new(body)]).await?;
             }
             let mut body = begin_message(&job_id);
             encode_record(&ResultEvent::Planned(Planned { mini_batches: 3, items: None }), b"", &mut body);
-            queues.results.send(vec![Message::new(body, &job_id)]).await?;
+            queues.results.send(vec![Message::new(body)]).await?;
             Ok(())
         })
     }
@@ -71,8 +80,8 @@ impl Target {
         };
         options.reducer.progress_interval = Duration::from_millis(20);
         options.reducer.commit_interval = PAUSE;
-        let control = Arc::new(MemoryQueue::new(MemoryOptions::default()));
-        Self { folder, store, broker: Arc::default(), control, publisher: Arc::default(), options }
+        let [control, dead_letters] = [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
+        Self { folder, store, broker: Arc::default(), control, dead_letters, publisher: Arc::default(), options }
     }
 
     async fn enqueue(&self, job_id: &str) -> JobSpec {
@@ -86,15 +95,19 @@ impl Target {
 
     fn serve(&self) -> (CancellationToken, JoinHandle<anyhow::Result<()>>) {
         let stop = CancellationToken::new();
+        (stop.clone(), self.serve_until(stop))
+    }
+
+    fn serve_until(&self, stop: CancellationToken) -> JoinHandle<anyhow::Result<()>> {
         let fleet = Fleet {
             target: self.store.clone(),
             broker: self.broker.clone(),
             control: self.control.clone(),
-            dead_letters: Arc::new(MemoryQueue::new(MemoryOptions::default())),
+            dead_letters: self.dead_letters.clone(),
             publisher: self.publisher.clone(),
             options: self.options.clone(),
         };
-        (stop.clone(), tokio::spawn(fleet.run(stop)))
+        tokio::spawn(fleet.run(stop))
     }
 
     async fn result(&self, job_id: &str) -> JobResult {
@@ -220,6 +233,68 @@ async fn reopened_job_continues_in_other_queues() {
 }
 
 #[tokio::test]
+async fn queues_that_somebody_deletes_are_created_again_and_the_job_is_published_again() {
+    let target = Target::new().await;
+    // What is published at first ends no mini-batch.
+    target.publisher.silent.store(1, Ordering::SeqCst);
+    target.enqueue("job").await;
+    let serving = target.serve();
+    let job = target.store.job("job");
+    while job.published_in().await.expect("readable").is_none() {
+        tokio::time::sleep(PAUSE).await;
+    }
+    for name in target.broker.names() {
+        target.broker.delete(&name).await.expect("memory is always there");
+    }
+    assert_eq!(target.result("job").await.state, JobState::Completed);
+    assert_eq!(target.publisher.calls.load(Ordering::SeqCst), 2);
+    target.wait_until_tidy().await;
+    end(serving).await;
+}
+
+#[tokio::test]
+async fn unreadable_message_goes_to_the_dead_letters() {
+    let target = Target::new().await;
+    target.publisher.silent.store(1, Ordering::SeqCst);
+    target.enqueue("job").await;
+    let serving = target.serve();
+    while target.broker.names().is_empty() {
+        tokio::time::sleep(PAUSE).await;
+    }
+    let [_, results] = target.broker.pair(&target.broker.names()[0]).expect("it is there");
+    results.send(vec![Message::new("hello, world")]).await.expect("memory is always there");
+    let request = Receive { messages_max: 1, visibility: Duration::from_secs(60), wait: Duration::from_secs(60) };
+    let letters = target.dead_letters.receive(request).await.expect("memory is always there");
+    let letter: protocol::DeadLetter = serde_json::from_slice(&letters[0].body).expect("a letter");
+    assert_eq!((letter.body(), &*letter.job_id, &*letter.queue), (b"hello, world".to_vec(), "job", "results"));
+    end(serving).await;
+}
+
+#[tokio::test]
+async fn stopped_process_leaves_a_slow_final_file_to_the_next() {
+    let mut target = Target::new().await;
+    target.options.reducer.output_grace = Duration::ZERO;
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    target.options.reducer.crash = Arc::new(move |point| {
+        if point == crate::CrashPoint::DuringOutput {
+            stopping.cancel();
+        }
+    });
+    target.enqueue("job").await;
+    target.serve_until(stop).await.expect("no panic").expect("stops");
+    assert!(target.store.job("job").result().await.expect("readable").is_none(), "it goes on");
+    assert_eq!(target.store.open_ids().await.expect("readable"), ["job"]);
+    let folder = fs::read_dir(target.folder.path().join("job")).expect("the output folder");
+    assert_eq!(folder.count(), 0, "nothing is left of what was written");
+    target.options = Target::new().await.options;
+    let serving = target.serve();
+    assert_eq!(target.result("job").await.state, JobState::Completed);
+    assert_eq!(target.output("job"), "job 0\njob 1\njob 2\n");
+    end(serving).await;
+}
+
+#[tokio::test]
 async fn queues_that_a_killed_process_left_are_deleted() {
     let target = Target::new().await;
     for name in ["gone.0", "foreign"] {
@@ -303,7 +378,7 @@ async fn message_about_a_new_job_makes_a_process_look_at_once() {
     // The first look is over.
     tokio::time::sleep(Duration::from_millis(200)).await;
     target.enqueue("job").await;
-    target.control.send(vec![Message::new("job", "job")]).await.expect("sent");
+    target.control.send(vec![Message::new("job")]).await.expect("sent");
     while target.broker.names().is_empty() {
         tokio::time::sleep(PAUSE).await;
     }

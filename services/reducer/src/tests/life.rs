@@ -359,7 +359,7 @@ async fn unreadable_message_that_no_dead_letters_take_stays_in_the_queue_and_del
     let dead_letters = Arc::new(MemoryQueue::new(MemoryOptions::default()));
     dead_letters.fail_next(1000);
     job.options.dead_letters = Some(dead_letters);
-    job.results.send(vec![Message::new(&b"nonsense"[..], "job")]).await.expect("sent");
+    job.results.send(vec![Message::new(&b"nonsense"[..])]).await.expect("sent");
     job.send_rows(0, "zero\n").await;
     job.planned(1).await;
     assert_eq!(job.run().await.state, JobState::Completed);
@@ -370,7 +370,7 @@ async fn unreadable_message_that_no_dead_letters_take_stays_in_the_queue_and_del
 #[tokio::test]
 async fn unreadable_message_is_kept_for_inspection() {
     let job = Job::new();
-    job.results.send(vec![Message::new(&b"nonsense"[..], "job")]).await.expect("sent");
+    job.results.send(vec![Message::new(&b"nonsense"[..])]).await.expect("sent");
     job.send_rows(0, "zero\n").await;
     job.planned(1).await;
     assert_eq!(job.run().await.state, JobState::Completed);

@@ -105,7 +105,7 @@ impl Job {
     }
 
     async fn send(&self, body: Vec<u8>) {
-        self.results.send(vec![Message::new(body, "one")]).await.expect("sent");
+        self.results.send(vec![Message::new(body)]).await.expect("sent");
     }
 
     async fn open(&self) -> Reducer {

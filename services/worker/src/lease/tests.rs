@@ -26,7 +26,7 @@ struct Node {
 impl Node {
     /// Receives another message and holds it.
     async fn hold(&self) -> LeaseId {
-        self.tasks.send(vec![Message::new("x", "job")]).await.expect("memory is always there");
+        self.tasks.send(vec![Message::new("x")]).await.expect("memory is always there");
         let delivery = receive(&self.tasks).await.remove(0);
         self.leases.hold(delivery.receipt, delivery.leased_at)
     }
@@ -34,7 +34,7 @@ impl Node {
 
 async fn with_one_message() -> Arc<MemoryQueue> {
     let tasks = Arc::new(MemoryQueue::new(MemoryOptions::default()));
-    tasks.send(vec![Message::new("x", "job")]).await.expect("memory is always there");
+    tasks.send(vec![Message::new("x")]).await.expect("memory is always there");
     tasks
 }
 
@@ -230,7 +230,7 @@ async fn lapsed_leases_are_removed_once_and_in_order() {
 async fn delivery_after_a_long_wait_is_extended_immediately() {
     let mut node = node().await;
     sleep(5 * SECOND).await;
-    node.tasks.send(vec![Message::new("x", "job")]).await.expect("memory is always there");
+    node.tasks.send(vec![Message::new("x")]).await.expect("memory is always there");
     let receipt = receive(&node.tasks).await.remove(0).receipt;
     let id = node.leases.hold(receipt, Instant::now() + SECOND - LEASE_STEP);
     sleep(2 * LEASE_STEP).await;

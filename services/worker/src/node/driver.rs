@@ -382,7 +382,7 @@ impl<B: NodeBackend> Visits<B> {
                 let held = std::mem::take(&mut resources.held);
                 let returning = async move {
                     if let Some(queues) = queues
-                        && let Err(error) = give_back(&*queues.tasks, &job_id, held, patience).await
+                        && let Err(error) = give_back(&*queues.tasks, held, patience).await
                         && failure(&error) == AgentFailed::Otherwise
                     {
                         tracing::warn!(job.id = job_id, "mini-batches return only when their leases end: {error:#}");

@@ -152,7 +152,7 @@ impl Target {
             let paths = vec![path.as_path().into()];
             let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
             let descriptor = Descriptor { job_id: job_id.into(), ..descriptor(number as u64, work) };
-            Message::new(serde_json::to_vec(&descriptor).expect("serialises"), job_id)
+            Message::new(serde_json::to_vec(&descriptor).expect("serialises"))
         };
         let messages = names.iter().enumerate().map(message).collect();
         self.queues(job_id)[0].send(messages).await.expect("memory is always there");
@@ -398,7 +398,7 @@ async fn unreadable_message_becomes_a_dead_letter() {
     let target = Target::new().await;
     let newer = r#"{"job_id":"job","mini_batch":1,"work":{"kind":"telepathy"}}"#;
     target.enqueue("job", WAITS, |_| (), &[]).await;
-    let messages = vec![Message::new("hello", "x"), Message::new(newer, "job"), Message::new(vec![0xff, 0xfe], "y")];
+    let messages = vec![Message::new("hello"), Message::new(newer), Message::new(vec![0xff, 0xfe])];
     target.queues("job")[0].send(messages).await.expect("memory is always there");
     target.give(&[("node-1", "job")]).await;
     let running = target.start("node-1", |_| ());
@@ -426,7 +426,7 @@ async fn poison_message_that_no_dead_letters_take_costs_other_mini_batches_nothi
     let paths = vec!["/not/an/input/of/the/job".into()];
     let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
     let poison = Descriptor { job_id: "job".into(), ..descriptor(99, work) };
-    let poison = Message::new(serde_json::to_vec(&poison).expect("serialises"), "job");
+    let poison = Message::new(serde_json::to_vec(&poison).expect("serialises"));
     target.queues("job")[0].send(vec![poison]).await.expect("memory is always there");
     target.give(&[("node-1", "job")]).await;
     let running = target.start("node-1", |_| ());

@@ -3,31 +3,13 @@
 use super::*;
 
 fn leases(arrived: u64) -> Arc<Leases> {
-    let leases = Arc::new(Leases::new(7, Arc::new(Lanes::new("tasks", 1))));
-    (1..=arrived).for_each(|tag| arrive(&leases, tag, 0, 0));
+    let leases = Arc::new(Leases::new(7));
+    (1..=arrived).for_each(|tag| arrive(&leases, tag, 0));
     leases
 }
 
-fn arrive(leases: &Leases, tag: u64, lane: usize, consumer: u32) {
-    leases.arrive(tag, Source { lane, consumer }, Incoming { receive_count: 1, ..Incoming::default() });
-}
-
-/// Carries out a division as the subscription would. Returns the consumers that it has added, by lane.
-fn subscribe(leases: &Leases, consumers: &mut Vec<(usize, u32)>, ready: &[usize]) -> Vec<usize> {
-    let changes = leases.divide(ready);
-    for (lane, change) in changes.iter().enumerate() {
-        consumers.retain(|(of, number)| {
-            let stays = *of != lane || !change.cancel;
-            if !stays {
-                leases.remove_consumer(*number);
-            }
-            stays
-        });
-        if change.add > 0 {
-            consumers.push((lane, leases.add_consumer(lane, change.add)));
-        }
-    }
-    changes.iter().map(|change| change.add).collect()
+fn arrive(leases: &Leases, tag: u64, set: ConsumerSet) {
+    leases.arrive(tag, set, Incoming { receive_count: 1, ..Incoming::default() });
 }
 
 fn receipts(tags: impl IntoIterator<Item = i64>) -> Vec<Receipt> {
@@ -43,7 +25,8 @@ fn one_frame_settles_all_tags_without_open_predecessors() {
     assert_eq!(leases.settle(&receipts([5])), (vec![(5, true)], vec![]));
     assert_eq!(leases.settle(&receipts([8])), (vec![(8, false)], vec![]));
     assert_eq!(leases.settle(&receipts([7])), (vec![(7, true)], vec![]));
-    assert_eq!(leases.settle_arrived(), [(10, true)]);
+    let waiting = leases.take_arrived().into_iter().map(|(tag, _)| tag).collect();
+    assert_eq!(leases.settle_tags(&waiting), [(10, true)]);
 }
 
 #[test]
@@ -61,78 +44,76 @@ fn receipt_is_valid_once_and_on_its_connection() {
 }
 
 #[test]
-fn subscription_fits_held_and_requested_messages() {
-    let (leases, mut consumers, ready) = (leases(0), Vec::new(), [usize::MAX]);
+fn broker_sends_what_is_held_and_requested() {
+    let leases = leases(0);
     assert_eq!(leases.fit(), Fit::Right);
     let wish = leases.want(8);
-    assert_eq!(leases.fit(), Fit::Divide);
-    assert_eq!(subscribe(&leases, &mut consumers, &ready), [8]);
-    (1..=8).for_each(|tag| arrive(&leases, tag, 0, 1));
+    assert_eq!(leases.fit(), Fit::More(8));
+    let set = leases.add_consumer(8);
+    assert_eq!(leases.fit(), Fit::Right);
+    (1..=8).for_each(|tag| arrive(&leases, tag, set));
     assert_eq!(leases.take(8).len(), 8);
     drop(wish);
-    assert_eq!(leases.fit(), Fit::Idle(IDLE_MAX), "a consumer without a receiver ends");
+    assert_eq!(leases.fit(), Fit::Idle, "a consumer without a receiver ends");
     let wish = leases.want(2);
-    assert_eq!(leases.fit(), Fit::Divide);
-    assert_eq!(subscribe(&leases, &mut consumers, &ready), [2]);
-    leases.settle(&receipts(1..=8));
-    assert_eq!(leases.fit(), Fit::Divide, "the broker would send ten");
-    assert_eq!(subscribe(&leases, &mut consumers, &ready), [2]);
-    assert_eq!(consumers.len(), 1);
+    assert_eq!(leases.fit(), Fit::More(2));
+    leases.add_consumer(2);
     assert_eq!(leases.fit(), Fit::Right);
     drop(wish);
-    arrive(&leases, 9, 0, 3);
-    assert_eq!(leases.fit(), Fit::Idle(IDLE_MAX));
+    arrive(&leases, 9, set);
+    assert_eq!(leases.fit(), Fit::Idle);
     leases.want_no_more();
     assert_eq!(leases.fit(), Fit::Stop);
-}
-
-#[test]
-fn unrequested_messages_of_other_lanes_return_at_once() {
-    let leases = Arc::new(Leases::new(7, Arc::new(Lanes::new("tasks", 4))));
-    let mut consumers = Vec::new();
-    let wish = leases.want(1);
-    assert_eq!(subscribe(&leases, &mut consumers, &[0; 4]), [1; 4]);
-    assert_eq!(leases.fit(), Fit::Right, "each lane can send, so nothing is asked again");
-    arrive(&leases, 1, 2, 3);
-    assert_eq!(leases.take(1).len(), 1);
-    drop(wish);
-    assert_eq!(leases.fit(), Fit::Idle(LISTEN_MAX));
-    arrive(&leases, 2, 0, 1);
-    assert_eq!(leases.fit(), Fit::Stop);
-    consumers.iter().for_each(|(_, number)| leases.remove_consumer(*number));
+    leases.remove_consumers();
+    assert_eq!(leases.fit(), Fit::Idle, "the message that has arrived returns");
     assert_eq!(leases.take_arrived().len(), 1);
     assert_eq!(leases.fit(), Fit::Right);
 }
 
-#[tokio::test(start_paused = true)]
-async fn lanes_are_divided_again_while_messages_arrive() {
-    let leases = Arc::new(Leases::new(7, Arc::new(Lanes::new("tasks", 2))));
-    let mut consumers = Vec::new();
-    let wish = leases.want(4);
-    assert_eq!(subscribe(&leases, &mut consumers, &[100, 0]), [4, 0]);
-    assert_eq!(leases.fit(), Fit::DivideAt(Instant::now() + LOOK_PAUSE), "the other lane cannot send");
-    (1..=4).for_each(|tag| arrive(&leases, tag, 0, 1));
-    leases.take(4);
-    drop(wish);
-    tokio::time::advance(DIVIDE_EVERY).await;
-    leases.settle(&receipts([1]));
-    arrive(&leases, 5, 0, 1);
-    let wish = leases.want(1);
-    assert_eq!(leases.take(1).len(), 1, "the request is satisfied at once");
-    drop(wish);
-    assert_eq!(leases.fit(), Fit::Divide);
-    assert_eq!(subscribe(&leases, &mut consumers, &[96, 10]), [0, 0]);
-    assert!(consumers.is_empty(), "the first lane no longer refills itself");
-    leases.settle(&receipts([2, 3]));
-    let _wish = leases.want(2);
-    assert_eq!(leases.fit(), Fit::Divide);
-    assert_eq!(subscribe(&leases, &mut consumers, &[96, 10]), [0, 2]);
+#[test]
+fn settled_message_makes_room_for_another() {
+    let leases = leases(0);
+    let _wish = leases.want(4);
+    let set = leases.add_consumer(4);
+    (1..=4).for_each(|tag| arrive(&leases, tag, set));
+    leases.take(3);
+    assert_eq!(leases.fit(), Fit::More(3));
+    leases.settle(&receipts(1..=3));
+    assert_eq!(leases.fit(), Fit::Right);
+    assert!(leases.may_arrive());
 }
 
 #[test]
-fn group_of_an_arrival_keeps_its_lane() {
-    let leases = Leases::new(7, Arc::new(Lanes::new("tasks", 4)));
-    let message = Incoming { group: Some("job".to_owned()), ..Incoming::default() };
-    leases.arrive(1, Source { lane: 1, consumer: 1 }, message);
-    assert_eq!(leases.lanes.of("job"), Some(1));
+fn consumers_that_get_too_many_messages_are_replaced() {
+    let leases = leases(0);
+    let wish = leases.want(10);
+    let set = leases.add_consumer(10);
+    (1..=10).for_each(|tag| arrive(&leases, tag, set));
+    leases.take(10);
+    drop(wish);
+    leases.settle(&receipts(1..=8));
+    let _wish = leases.want(2);
+    assert_eq!(leases.fit(), Fit::Replace, "the broker would send ten");
+    assert_eq!(leases.remove_consumers(), set);
+    assert_eq!(leases.fit(), Fit::More(2));
+    let next = leases.add_consumer(2);
+    assert_ne!(next, set);
+    leases.settle(&receipts(9..=10));
+    arrive(&leases, 11, next);
+    assert_eq!(leases.fit(), Fit::Right, "what the former consumers got makes no room");
+}
+
+#[test]
+fn many_consumers_become_one() {
+    let leases = leases(0);
+    for tag in 1..=CONSUMERS_MAX as u64 {
+        let _wish = leases.want(1);
+        assert_eq!(leases.fit(), Fit::More(1));
+        arrive(&leases, tag, leases.add_consumer(1));
+        leases.take(1);
+    }
+    let _wish = leases.want(1);
+    assert_eq!(leases.fit(), Fit::Replace);
+    leases.remove_consumers();
+    assert_eq!(leases.fit(), Fit::More(1));
 }

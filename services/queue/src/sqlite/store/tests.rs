@@ -26,12 +26,6 @@ fn statements_find_rows_by_index() {
         let plan = plan(&store, statement);
         assert_eq!(plan, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)", "{statement}");
     }
-    assert_eq!(
-        plan(&store, FIRST_PLACE),
-        "SEARCH message USING COVERING INDEX message_by_visible_at (visible_at>?)",
-        "one row is read"
-    );
-    assert_eq!(plan(&store, PLACE), "SEARCH turn USING PRIMARY KEY (name=?)");
     for statement in [COUNT_HIDDEN, IN_FLIGHT, RELEASE_ALL] {
         let plan = plan(&store, statement);
         assert!(plan.starts_with("SEARCH message USING INDEX message_by_visible_at (visible_at>?)"), "{plan}");
@@ -56,7 +50,7 @@ fn full_durability_syncs_every_commit() {
 fn claims_and_extensions_do_not_rewrite_large_bodies() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
-    store.send(&[Message::new(vec![1; 2_000_000], "job")]).expect("sends");
+    store.send(&[Message::new(vec![1; 2_000_000])]).expect("sends");
     let log = folder.path().join("queue.db-wal");
     let empty_the_log = "PRAGMA wal_checkpoint(TRUNCATE)";
     store.connection.query_row(empty_the_log, [], |_| Ok(())).expect("checkpoints");
@@ -75,7 +69,7 @@ fn body_of_any_size_is_stored_and_removed_with_its_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
     let bodies: Vec<_> = [0, 1, LARGE_BODY_BYTES - 1, LARGE_BODY_BYTES, 1_000_000].map(|size| vec![7; size]).into();
-    let messages: Vec<_> = bodies.iter().map(|body| Message::new(body.clone(), "job")).collect();
+    let messages: Vec<_> = bodies.iter().map(|body| Message::new(body.clone())).collect();
     let minute = Duration::from_secs(60);
     store.send(&messages).expect("sends");
     let deliveries = store.claim(10, minute).expect("claims");
@@ -96,29 +90,10 @@ fn body_of_any_size_is_stored_and_removed_with_its_message() {
 }
 
 #[test]
-fn queue_of_an_earlier_build_is_upgraded() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("queue.db");
-    let former = Connection::open(&path).expect("opens");
-    former.execute_batch(SCHEMA).expect("is SQL");
-    former.pragma_update(None, "application_id", APPLICATION_ID).expect("writes");
-    former.pragma_update(None, "user_version", 1).expect("writes");
-    let large = vec![1; 100_000];
-    former.execute(INSERT, params![VISIBLE_NOW, large]).expect("inserts");
-    drop(former);
-    for _ in 0..2 {
-        let store = open(&folder);
-        let delivery = store.claim(1, Duration::from_secs(60)).expect("claims").remove(0);
-        assert_eq!(delivery.body, large);
-        store.release(&[delivery.receipt]).expect("releases");
-    }
-}
-
-#[test]
 fn claim_stops_at_its_size_limit() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
-    store.send(&vec![Message::new(vec![1; CLAIM_BYTES_MAX / 4], "job"); 6]).expect("sends");
+    store.send(&vec![Message::new(vec![1; CLAIM_BYTES_MAX / 4]); 6]).expect("sends");
     let numbers = |messages_max| -> Vec<i64> {
         let deliveries = store.claim(messages_max, Duration::from_secs(60)).expect("claims");
         deliveries.iter().map(|delivery| delivery.receipt.numbers().0).collect()
@@ -134,54 +109,13 @@ fn full_disk_fails_one_transaction_only() {
     let store = open(&folder);
     let path = folder.path().join("queue.db");
     store.connection.pragma_update(None, "max_page_count", 40).expect("sets a limit");
-    let small = Message::new("small", "job");
+    let small = Message::new("small");
     store.send(std::slice::from_ref(&small)).expect("fits");
-    let large = Message::new(vec![0; 1 << 20], "job");
+    let large = Message::new(vec![0; 1 << 20]);
     let error = store.in_transaction(|store| store.send(&[small.clone(), large.clone()])).expect_err("does not fit");
     let error = explain(&path, error);
     assert!(matches!(&error, Error::Misconfigured { .. }), "{error:?}");
     let expected = format!("queue {} cannot be used: the disk is full; free some space and run again", path.display());
     assert_eq!(format!("{error:#}"), expected);
     assert_eq!(store.claim(10, Duration::from_secs(60)).expect("still works").len(), 1);
-}
-
-/// Sends messages of a group, whose bodies are its name and their numbers.
-fn send(store: &Store, group: &str, numbers: std::ops::Range<u32>) {
-    let messages: Vec<_> = numbers.map(|number| Message::new(format!("{group}{number}"), group)).collect();
-    store.send(&messages).expect("sends");
-}
-
-fn bodies(store: &Store, messages_max: usize) -> Vec<String> {
-    let deliveries = store.claim(messages_max, Duration::from_secs(60)).expect("claims");
-    deliveries.iter().map(|delivery| String::from_utf8_lossy(&delivery.body).into_owned()).collect()
-}
-
-#[test]
-fn groups_take_turns() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    send(&store, "a", 0..1500);
-    assert_eq!(bodies(&store, 2), ["a0", "a1"]);
-    send(&store, "b", 0..2);
-    send(&store, "a", 1500..1501);
-    assert_eq!(bodies(&store, 5), ["a2", "b0", "a3", "b1", "a4"]);
-    send(&store, "b", 2..3);
-    assert_eq!(bodies(&store, 3), ["a5", "b2", "a6"], "what a group did not use is lost");
-    assert_eq!(bodies(&store, 2000).pop().as_deref(), Some("a1500"));
-    assert!(bodies(&store, 1).is_empty());
-    send(&store, "c", 0..2);
-    send(&store, "a", 1501..1503);
-    assert_eq!(bodies(&store, 4), ["c0", "a1501", "c1", "a1502"], "an empty queue holds nothing against a group");
-}
-
-#[test]
-fn groups_that_are_level_are_forgotten() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    for job in 0..20 {
-        send(&store, &format!("job{job}-"), 0..3);
-        assert_eq!(bodies(&store, 10).len(), 3);
-    }
-    let turns = store.connection.query_row("SELECT count(*) FROM turn", [], |row| row.get::<_, i64>(0));
-    assert!(turns.expect("counts") <= 2);
 }

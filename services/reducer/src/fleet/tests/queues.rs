@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use queue::{Error, MemoryBroker, MemoryOptions};
+use queue::{Error, MemoryBroker, MemoryOptions, TargetQueues};
 
 use super::super::*;
 
@@ -36,6 +36,14 @@ impl Broker for Interrupted {
             create(&self.target, &*self.broker, name).await.expect("memory is always there");
         }
         Ok(())
+    }
+
+    async fn target(&self) -> Result<TargetQueues, Error> {
+        self.broker.target().await
+    }
+
+    fn name_of_tasks(&self, name: &str) -> String {
+        self.broker.name_of_tasks(name)
     }
 
     fn jobs_max(&self) -> u32 {
