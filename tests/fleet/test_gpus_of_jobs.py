@@ -1,10 +1,10 @@
-"""Jobs that share a worker with GPUs: a GPU belongs to one job at a time."""
+"""GPUs of the processes of jobs on targets: a GPU belongs to one job at a time."""
 
 from __future__ import annotations
 
 import json
 
-from harness import wait_until
+from harness import file_names, wait_until
 
 HOLDS = """
     import os
@@ -40,11 +40,10 @@ def test_job_waits_for_the_gpu_of_another_and_says_so(workplace, sqlite):
 
     def hint():
         found = sqlite.status(second)["hint"]
-        return found if found and "GPU" in found else None
+        return found if found and "other jobs" in found else None
 
     waits = wait_until(hint, "the wait of the second job")
-    assert waits.startswith("no process works on it yet; node here has it, and for "), waits
-    assert waits.endswith(" s: other jobs use the GPU of this node"), waits
+    assert waits.startswith("other jobs have all processes that it could use; "), waits
     assert gpus_of(workplace, "second") == set()
     for name in ["second", "first"]:
         release(workplace, name)
@@ -54,7 +53,6 @@ def test_job_waits_for_the_gpu_of_another_and_says_so(workplace, sqlite):
     facts = [json.loads(line) for line in workplace.record_file.read_text().splitlines()]
     assert [fact["job"] for fact in facts] == ["first"] * 4 + ["second"] * 4, "one after the other"
     assert {fact["gpus"] for fact in facts} == {"0"}
-    assert sqlite.status(second)["progress"]["waiting"] == [], "nothing is left of the wait"
 
 
 def test_job_gets_the_gpus_that_processes_of_another_have_left(workplace, sqlite):
@@ -83,9 +81,28 @@ def test_job_gets_the_gpus_that_processes_of_another_have_left(workplace, sqlite
 
 def test_processes_of_one_job_share_its_gpu(workplace, sqlite):
     sqlite.reducer()
-    worker = sqlite.worker(AZ_BATCHAI_GPU_COUNT_FOUND="1")
-    only = sqlite.enqueue(job(workplace, "only", 6, process_count_per_node=3))
-    worker.wait_for_record("began", 3)
-    assert gpus_of(workplace, "only") == {"0"}
+    worker = sqlite.worker("--process-count", 8, AZ_BATCHAI_GPU_COUNT_FOUND="2")
+    shared = {"process_count_per_gpu": 3, "process_count_per_node": None}
+    only = sqlite.enqueue(job(workplace, "only", 12, **shared))
+    worker.wait_for_record("began", 6)
+    began = [fact["gpus"] for fact in workplace.recorded("began")]
+    assert sorted(began) == ["0"] * 3 + ["1"] * 3
     release(workplace, "only")
-    sqlite.wait_for_end(only)
+    assert sqlite.lines(only) == file_names(12)
+
+
+def test_processes_of_a_job_have_several_gpus_each(workplace, sqlite):
+    """A node with an odd number of GPUs has one that no process of this job can use, and that another job gets."""
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 8, AZ_BATCHAI_GPU_COUNT_FOUND="5")
+    pairs = sqlite.enqueue(job(workplace, "pairs", 6, gpus_per_process=2, process_count_per_node=None))
+    worker.wait_for_record("began", 2)
+    taken = [gpu for gpus in gpus_of(workplace, "pairs") for gpu in gpus.split(",")]
+    assert len(taken) == len(set(taken)) == 4, taken
+    single = sqlite.enqueue(job(workplace, "single", 1, requires={"gpus": 1}))
+    worker.wait_for_record("began", 3)
+    assert gpus_of(workplace, "single").isdisjoint(taken)
+    for name in ("pairs", "single"):
+        release(workplace, name)
+    assert sqlite.lines(pairs) == file_names(6)
+    assert sqlite.lines(single) == file_names(1)

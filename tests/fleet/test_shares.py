@@ -1,10 +1,10 @@
-"""Jobs that have work at the same time divide the processes of a worker."""
+"""Jobs that have work at the same time divide the processes of the workers, or take turns where these are too few."""
 
 import json
 
 import pytest
 
-from harness import HOLDS, file_names, go
+from harness import HOLDS, file_names, go, wait_until
 
 FEW, MANY, TOGETHER = 6, 60, 20
 
@@ -49,13 +49,10 @@ def test_jobs_with_work_divide_a_worker(workplace, sqlite):
     assert sqlite.output(result).decode().splitlines() == file_names(FEW)
     assert sqlite.status(many)["result"] is None, "the second job goes on"
 
-    # Runs of the first job end only after the second has begun: from then on each begins runs in two processes.
-    facts = [json.loads(line) for line in workplace.record_file.read_text().splitlines()]
-    events = [fact["event"] for fact in facts]
-    first, last = events.index("many began"), len(events) - events[::-1].index("few began")
-    together = facts[first:last]
-    assert len(pids(fact for fact in together if fact["event"] == "many began")) <= 2
-    assert len(pids(fact for fact in together if fact["event"] == "few began")) <= 2
+    # Until the first runs of the first job end, it wants more than its half.
+    assert len(pids(workplace.recorded("many began")[:TOGETHER])) <= 2
+    assert len(pids(workplace.recorded("few began")[:2])) == 2
+    assert len(pids(workplace.recorded("few began"))) <= 2, "it never has more than its half"
 
     few_ended.touch()
     assert sqlite.lines(many) == file_names(MANY)
@@ -64,11 +61,8 @@ def test_jobs_with_work_divide_a_worker(workplace, sqlite):
 
 
 def test_job_behind_long_runs_begins(workplace, target):
-    """A worker whose processes are busy for long, with more work than it needs, still learns of another job.
-
-    LocalStack has no fair queues, so the worker sees each message of the large job first.
-    """
-    count = 6 if target.kind == "sqs" else 40
+    """A worker whose processes are all busy for long starts a process of a new job beside them."""
+    count = 40
     workplace.data(count)
     large = target.enqueue(workplace.job(HOLDS, name="large", speculation=False))
     target.reducer()
@@ -119,10 +113,7 @@ QUICK_IN = """
     ids=["high", "low", "max_share"],
 )
 def test_job_has_its_part_beside_another(workplace, target, settings, processes):
-    """The other job, of normal priority, has long runs for all five processes of the worker.
-
-    The worker holds all of its mini-batches: the emulator of SQS prefers no job.
-    """
+    """The other job, of normal priority, has long runs in all five processes of the worker."""
     held = target.enqueue(workplace.job_of_its_own("held", 10, HOLDS))
     target.reducer()
     worker = target.worker("--process-count", 5)
@@ -175,6 +166,102 @@ def test_priority_of_a_waiting_job_can_be_changed(workplace, sqlite):
     assert "; priority: low\n" in sqlite.command("status", job_id, expect=0).stdout
     (row,) = json.loads(sqlite.command("jobs", "--json", expect=0).stdout)
     assert row["priority"] == "low"
+
+
+@pytest.mark.parametrize("order", ["large first", "small first"])
+def test_killed_worker_with_two_jobs_loses_nothing(workplace, target, order):
+    script = """
+        import os, time
+        from recorder import record
+        def run(files):
+            record(os.environ["JOB"])
+            time.sleep(0.03)
+            return [os.path.basename(files[0])]
+    """
+    counts = {"large": 120, "small": 40}
+    names = sorted(counts, reverse=order.startswith("small"))
+    jobs = {}
+    for name in names:
+        job = workplace.job_of_its_own(name, counts[name], script, environment_variables={"JOB": name}, run_max_try=3)
+        jobs[name] = target.enqueue(job)
+    target.reducer()
+    first = target.worker("--process-count", 2)
+    wait_until(lambda: workplace.recorded("large") and workplace.recorded("small"), "runs of both jobs")
+    first.process.kill()
+    first.process.wait()
+    target.worker("--process-count", 2)
+    for name, job_id in jobs.items():
+        result = target.wait_for_end(job_id)
+        assert target.output(result).decode().splitlines() == file_names(counts[name])
+        assert result["mini_batches"]["failed"] == 0, json.dumps(result)
+
+
+JOBS = 40
+COUNTS_ITS_SIBLINGS = """
+    import os
+    from pathlib import Path
+    from recorder import record
+    def siblings():
+        count = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            count += int(parent) == os.getppid() and state != "Z"
+        return count
+    def run(files):
+        record("began", job=os.environ["JOB"], processes=siblings())
+        return [os.path.basename(files[0])]
+"""
+
+
+def test_forty_jobs_complete_on_a_worker_of_two_processes_a_few_at_a_time(workplace, sqlite):
+    sqlite.reducer()
+    jobs = []
+    for number in range(JOBS):
+        name = f"job{number}"
+        job = workplace.job_of_its_own(name, 1, COUNTS_ITS_SIBLINGS, environment_variables={"JOB": name})
+        jobs.append(sqlite.enqueue(job))
+    sqlite.worker("--process-count", 2)
+    for job_id in jobs:
+        result = sqlite.wait_for_end(job_id)
+        assert result["mini_batches"] == {"total": 1, "succeeded": 1, "failed": 0}
+    began = workplace.recorded("began")
+    assert len({fact["job"] for fact in began}) == len(began) == JOBS, "each ran once"
+    # Processes of jobs that have just ended may be counted too.
+    assert max(fact["processes"] for fact in began) <= 4, began
+
+
+def test_jobs_with_long_work_take_turns_on_one_process(workplace, sqlite):
+    """Neither job ends before the other has begun, and jobs that wait say how many are ahead of them."""
+    script = """
+        import os, time
+        from recorder import record
+        def run(files):
+            record("run", job=os.environ["JOB"])
+            time.sleep(0.2)
+            return [os.path.basename(files[0])]
+    """
+    sqlite.reducer()
+    sqlite.worker("--process-count", 1)
+    ids = {}
+    for name in ("one", "two", "three"):
+        job = workplace.job_of_its_own(name, 100, script, environment_variables={"JOB": name})
+        ids[name] = sqlite.enqueue(job)
+    waits = "other jobs have all processes that it could use"
+
+    def hints():
+        found = [sqlite.status(job_id)["hint"] or "" for job_id in ids.values()]
+        found = sorted(hint.partition("; `")[0] for hint in found if hint.startswith(waits))
+        return found if len(found) == 2 else None
+
+    assert wait_until(hints, "two jobs that wait") == [waits, f"{waits}; 1 job is ahead of it"]
+    wait_until(lambda: {fact["job"] for fact in workplace.recorded("run")} == set(ids), "runs of each job")
+    assert all(sqlite.status(job_id)["result"] is None for job_id in ids.values()), "they take turns"
+    for job_id in ids.values():
+        assert sqlite.lines(job_id) == file_names(100)
+    assert len(workplace.recorded("run")) == 300, "no mini-batch ran twice"
 
 
 def test_job_of_this_machine_has_no_priority(workplace):
