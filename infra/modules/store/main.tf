@@ -2,12 +2,16 @@
 #
 #   PREFIX/jobs/ID/…          plan, parts, ledger, logs, result of a job
 #   PREFIX/open/ID            the job has not ended
+#   PREFIX/schedule/NUMBER    which worker works on which job; reducers keep the last ones
+#   PREFIX/queues/NAME        queues of a job that may exist
+#   PREFIX/workers/NODE       what a worker offers and does
+#   PREFIX/quotas.json        limits of the target and of owners
+#   PREFIX/writers/…          which job writes which output
 #   PREFIX/snapshots/DIGEST   scripts and reference data, named by their content
-#   PREFIX/workers/NODE       what a worker offers to jobs
 #   PREFIX/doctor/…           test objects of `gristmill doctor`
 
 resource "aws_s3_bucket" "store" {
-  # checkov:skip=CKV2_AWS_62: nothing consumes events: roles read the bucket, and workers get their work from a queue.
+  # checkov:skip=CKV2_AWS_62: nothing consumes events: roles read the bucket, and workers get their work from queues.
   # checkov:skip=CKV_AWS_144: the store contains data of running jobs; users copy the outputs that they keep.
   # checkov:skip=CKV_AWS_145: with the key of the platform; without one for trials (environments/dev).
   # checkov:skip=CKV_AWS_18: CloudTrail's data events, which belong to the account, record access.
@@ -46,7 +50,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "store" {
   }
 }
 
-# Always off. A commit point (a ledger segment, a result, a seat) is created if absent and never written again, so it has no
+# Always off. A commit point (a ledger segment, a result, a schedule) is created if absent and never written again, so it has no
 # older version. Versions of replaced or deleted objects (progress, parts, markers of open jobs) would only cost money, and a
 # deleted part would remain as a version that no rule of a job removes.
 resource "aws_s3_bucket_versioning" "store" {
