@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness import ROOT
+from harness import Workplace
 from terraform_files import INFRA
 from terraform_plan import REGION, Plan
 
@@ -91,15 +91,24 @@ def test_need_is_what_the_workers_of_the_target_meet(
             assert {metric["namespace"] for metric in need} == {f"Gristmill/{target}"}
 
 
-def test_reducers_report_the_need_in_the_form_that_scaling_reads(made: Plan) -> None:
+def test_reducers_report_the_need_in_the_form_that_scaling_reads(made: Plan, workplace: Workplace) -> None:
     for name, container in made.containers().items():
         variables = {entry["name"]: entry["value"] for entry in container["environment"]}
         target, _, role = name.partition("-")
         expected = f"Gristmill/{target}" if role == "reducer" else None
         assert variables.get("GRISTMILL_CLOUDWATCH_NAMESPACE") == expected, name
-    line = (ROOT / "services/cli/src/observe/cloudwatch.rs").read_text()
-    assert '"Dimensions": [["Target", "Requires"]]' in line and '"Name": "ProcessesWanted"' in line
-    assert '"GRISTMILL_CLOUDWATCH_NAMESPACE"' in (ROOT / "services/cli/src/settings.rs").read_text()
+    addresses = {"GRISTMILL_QUEUE": "sqlite:queues", "GRISTMILL_STORE": f"file://{workplace.folder}/store"}
+    # With the log of the tasks, too.
+    settings = {"GRISTMILL_CLOUDWATCH_NAMESPACE": "Gristmill/sqs", "GRISTMILL_LOG_FORMAT": "json"}
+    reducer = workplace.start("reducer", **addresses, **settings)
+    line = json.loads(reducer.process.stdout.readline())
+    (directive,) = line["_aws"]["CloudWatchMetrics"]
+    (need,) = metrics_of(alarms_of(made, "sqs")["worker-rest"])
+    assert (directive["Namespace"], directive["Metrics"][0]["Name"]) == (need["namespace"], need["metric_name"])
+    assert [sorted(names) for names in directive["Dimensions"]] == [sorted(need["dimensions"])]
+    assert (line["Requires"], line["ProcessesWanted"]) == (need["dimensions"]["Requires"], 0), (
+        "it tells that nobody waits"
+    )
 
 
 def test_workers_start_at_once_and_stop_late(made: Plan) -> None:
