@@ -85,8 +85,8 @@ def test_need_is_what_the_workers_of_the_target_meet(
             metrics = metrics_of(alarm)
             assert len(metrics) <= 10, "an alarm of CloudWatch takes ten"
             need = [metric for metric in metrics if metric["metric_name"] == "ProcessesWanted"]
-            assert sorted(metric["dimensions"].pop("Requires") for metric in need) == sorted(kinds)
-            assert all(metric["dimensions"] == {"Target": target} for metric in need)
+            dimensions = [sorted(metric["dimensions"].items()) for metric in need]
+            assert sorted(dimensions) == [[("Requires", kind), ("Target", target)] for kind in sorted(kinds)]
             assert {metric["stat"] for metric in need} == {"Maximum"}, "every reducer reports all of it"
             assert {metric["namespace"] for metric in need} == {f"Gristmill/{target}"}
 
