@@ -1,7 +1,7 @@
-"""Measures ten jobs of very different sizes that share one worker: how long each waits, and when it ends.
+"""Measures ten jobs of very different sizes that share three workers: how long each waits, and when it ends.
 
-Under equal shares, each job gets the same part of the worker until it ends. The ideal end of a job is when it would
-then end, by the rate at which the worker finished the mini-batches of all jobs.
+Under equal shares, each job gets the same part of the fleet until it ends. The ideal end of a job is when it would
+then end, by the rate at which the workers finished the mini-batches of all jobs.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SIZES = [1, 4, 13, 46, 170, 600, 2_200, 7_700, 28_000, 100_000]
 PROCESSES = 2
+WORKERS = 3
 SECONDS_MAX = 900
 
 
@@ -30,13 +31,13 @@ SECONDS_MAX = 900
 class Job:
     mini_batches: int
     began: float
-    """Seconds from the start of the worker to the first start of a run."""
+    """Seconds from the start of the workers to the first start of a run."""
     ended: float
-    """Seconds from the start of the worker to the output."""
+    """Seconds from the start of the workers to the output."""
 
 
 def crowd(target: Target, data: Path, scale: float) -> list[Job]:
-    """Publishes all jobs, the largest first, and then starts a worker and a reducer."""
+    """Enqueues all jobs, the largest first, and then starts workers and a reducer."""
     sizes = [max(1, round(size * scale)) for size in SIZES]
     folders = [target.folder / str(number) for number in range(len(sizes))]
     files = []
@@ -51,10 +52,10 @@ def crowd(target: Target, data: Path, scale: float) -> list[Job]:
         for file in reversed(files)
     ]
     if any([process.wait() != 0 for process in publishing]):
-        sys.exit("a job could not be published")
+        sys.exit("a job could not be enqueued")
     outputs = [folder / "rows" for folder in folders]
     started = time.time()
-    with target.roles(workers=1):
+    with target.roles(workers=WORKERS):
         while not all(output.exists() for output in outputs):
             if time.time() - started > SECONDS_MAX:
                 sys.exit(f"the jobs have not ended within {SECONDS_MAX} s")
@@ -70,7 +71,7 @@ def crowd(target: Target, data: Path, scale: float) -> list[Job]:
 
 
 def ideal_ends(jobs: list[Job]) -> list[float]:
-    """Returns when each job ends if all share the worker equally."""
+    """Returns when each job ends if all share the workers equally."""
     began = min(job.began for job in jobs)
     rate = sum(job.mini_batches for job in jobs) / (max(job.ended for job in jobs) - began)
     return [began + sum(min(other.mini_batches, job.mini_batches) for other in jobs) / rate for job in jobs]
@@ -92,8 +93,8 @@ def section(new_target: Callable[[str], Target], data: Path, scale: float) -> st
             [f"{end:.1f} s" for end in ideal],
         ]
     rows = [list(row) for row in zip(*columns, strict=True)]
-    return f"""Ten jobs are published, the largest first, and then one worker with {PROCESSES} processes starts. *Began*
-is the first run of a job, *ended* its output, *ideal* the end under equal shares of the rate at which the worker
-finished all of them.
+    return f"""Ten jobs are enqueued, the largest first, and then a reducer and {WORKERS} workers start, each with
+{PROCESSES} processes. *Began* is the first run of a job, *ended* its output, *ideal* the end under equal shares of the
+rate at which the workers finished all of them.
 
 {table(heads, rows)}"""

@@ -35,6 +35,10 @@ PAGE = HERE / "FLEET.md"
 LONE = "What fairness costs a job that is alone"
 """The section of `--beside`, which the page keeps otherwise."""
 PROCESSES = 2
+LARGE_JOBS = 5
+"""Jobs that have all processes while a small one comes."""
+IDLE_SECONDS = 4
+COUNTED_SECONDS = 60
 
 
 class Target:
@@ -122,7 +126,7 @@ def whole_run(target: Target, data: Path, count: int) -> float:
 
 
 def work_off(target: Target, data: Path, count: int) -> float:
-    """Returns the seconds from the start of a worker and a reducer until the output of a published job exists."""
+    """Returns the seconds from the start of a worker and a reducer until the output of a planned job exists."""
     target.run("enqueue", str(target.write_job(data)))
     started = time.perf_counter()
     with target.roles(workers=1):
@@ -180,6 +184,54 @@ def cancellation(target: Target, data: Path) -> float:
         return time.perf_counter() - started
 
 
+def first_run(target: Target, data: Path) -> float:
+    """Returns the seconds from the end of `enqueue` to the first run, where a worker and a reducer are idle."""
+    with target.roles(workers=1):
+        time.sleep(IDLE_SECONDS)
+        target.run("enqueue", str(target.write_job(data, "record_start")))
+        enqueued = time.time()
+        wait_until(target.records, "the first run")
+        return target.records()[0][3] - enqueued
+
+
+def small_beside_large(target: Target, data: Path, few: Path) -> tuple[float, float]:
+    """Returns the seconds from `enqueue` of a small job to its first run and to its output.
+
+    Large jobs have all processes of three workers."""
+    large = []
+    for number in range(LARGE_JOBS):
+        folder = target.folder / f"large-{number}"
+        folder.mkdir()
+        settings = {
+            "process_count_per_node": PROCESSES,
+            "environment_variables": {"RECORD": str(folder / "record"), "RUN_SECONDS": "0.2"},
+        }
+        large.append((folder, write_job(folder, "record_start", files_at(data), name=f"large-{number}", **settings)))
+    with target.roles(workers=3):
+        for _, file in large:
+            target.run("enqueue", str(file))
+        wait_until(lambda: all((folder / "record").exists() for folder, _ in large), "runs of every large job")
+        time.sleep(IDLE_SECONDS)
+        started = time.time()
+        target.run("enqueue", str(target.write_job(few, "record_start", run_seconds=0.2)))
+        output = target.folder / "rows"
+        wait_until(output.exists, "the output of the small job")
+        return target.records()[0][3] - started, output.stat().st_mtime - started
+
+
+def idle_requests(target_through: Callable[[str], Target], endpoint: str) -> dict[str, float]:
+    """Returns the requests to SQS and S3 in an hour of one idle worker and one idle reducer, by kind."""
+    with CountingProxy(endpoint) as proxy:
+        target = target_through(proxy.url)
+        with target.roles(workers=1):
+            time.sleep(IDLE_SECONDS)
+            proxy.counts.clear()
+            time.sleep(COUNTED_SECONDS)
+            counts = dict(proxy.counts)
+    named = {f"S3 {kind}" if kind in STORE else f"SQS {kind}": number for kind, number in counts.items()}
+    return {kind: number * 3600 / COUNTED_SECONDS for kind, number in sorted(named.items())}
+
+
 def requests(target_through: Callable[[str], Target], endpoint: str, data: Path, count: int) -> dict[str, float]:
     """Returns the requests to SQS and S3 per 1 000 mini-batches, by kind."""
     with CountingProxy(endpoint) as proxy:
@@ -200,7 +252,7 @@ def main() -> None:
     options = parser.parse_args()
     endpoint, amqp = os.environ["GRISTMILL_TEST_AWS_ENDPOINT"], os.environ["GRISTMILL_TEST_AMQP_URL"]
     count = max(100, round(20_000 * options.scale))
-    data, few = small_files(options.data, count), small_files(options.data, 200)
+    data, few, ten = (small_files(options.data, number) for number in (count, 200, 10))
     work = options.data / "fleet"
     shutil.rmtree(work, ignore_errors=True)
 
@@ -246,11 +298,12 @@ def main() -> None:
         lambda: work_off(new_target("SQS"), data, count),
         lambda: peer(str(PEERS / "boto_side.py"), endpoint, str(count)),
     )
-    compare(f"{title} SQS, once they are published", worked_off, "boto3 loop", boto)
+    compare(f"{title} SQS, once they are planned", worked_off, "boto3 loop", boto)
     compare(f"{title} SQS, the whole command", whole, "boto3 loop", boto)
 
     lines += ["", "| reaction | RabbitMQ | SQS |", "|---|---|---|"]
     for title, measure in (
+        ("end of `enqueue` until the first run, on an idle fleet", first_run),
         ("SIGKILL of a worker until its mini-batches run elsewhere", takeover),
         ("`gristmill cancel` until three workers have stopped", cancellation),
     ):
@@ -261,9 +314,24 @@ def main() -> None:
         lines.append(f"| {title} | {seconds[0]:.1f} s | {seconds[1]:.1f} s |")
         print(lines[-1], flush=True)
 
+    beside = [
+        [statistics.median(times) for times in zip(*runs, strict=True)]
+        for runs in (
+            [small_beside_large(new_target(kind), data, ten) for _ in range(options.rounds)]
+            for kind in ("RabbitMQ", "SQS")
+        )
+    ]
+    for number, what in enumerate(("first run", "output")):
+        title = f"start of `enqueue` of ten mini-batches of 0.2 s until the {what}, beside {LARGE_JOBS} large jobs"
+        lines.append(f"| {title} | {beside[0][number]:.1f} s | {beside[1][number]:.1f} s |")
+        print(lines[-1], flush=True)
+
     lines += ["", "| requests per 1 000 mini-batches of one file (SQS and S3) | |", "|---|---|"]
     counted = requests(lambda url: new_target("SQS", url), endpoint, data, count)
     lines += [f"| {kind} | {number:.1f} |" for kind, number in counted.items()]
+    lines += ["", "| requests in an hour of one idle worker and one idle reducer | |", "|---|---|"]
+    idle = idle_requests(lambda url: new_target("SQS", url), endpoint)
+    lines += [f"| {kind} | {number:,.0f} |" for kind, number in idle.items()]
     lines += ["", crowd.section(new_target, options.data, options.scale)]
     shutil.rmtree(work, ignore_errors=True)
 
@@ -289,7 +357,7 @@ def report(tables: str, options: argparse.Namespace) -> str:
 `scripts/bench fleet` writes this page. Both brokers, the store and all roles share one small machine, so look at the
 ratios: a real fleet has other times. RabbitMQ is Debian's, with quorum queues; SQS and S3 are LocalStack. Each figure
 is a median of release builds (rounds: {options.rounds}) with {PROCESSES} Python processes. *The whole command*
-starts, plans, publishes, runs and writes the one ordered file; *once they are published* is from the start of a worker
+starts, plans, publishes, runs and writes the one ordered file; *once they are planned* is from the start of a worker
 and a reducer to that file. Celery acknowledges late and returns results, and its worker starts before its clock; the
 boto3 loop only receives and deletes existing messages. *Ratio*: above 1, gristmill is faster.
 

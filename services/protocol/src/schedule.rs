@@ -116,6 +116,8 @@ pub struct Schedule {
     pub number: u64,
     /// When it was computed, by the clock of the store, milliseconds since the epoch.
     pub made_at: u64,
+    /// A random name of the process that has committed it. Of two equal schedules one is lost, like any other two.
+    pub author: String,
     /// What each node works on, ordered by node and job.
     pub allocations: Vec<Allocation>,
     /// What nodes must end and have not confirmed, ordered by node and job.

@@ -254,7 +254,8 @@ impl KnownJob {
         let now = Instant::now();
         match &self.publication {
             Publication::Complete(number) if *number == admitted_in => return Ok(false),
-            Publication::Missing { looked_at, .. } if now - *looked_at < SIGNS_EVERY => return Ok(is_own),
+            // Whoever publishes it may be done by now, so only the next look tells.
+            Publication::Missing { looked_at, .. } if now - *looked_at < SIGNS_EVERY => return Ok(false),
             _ => {}
         }
         let store = target.job(&self.demand.job_id);

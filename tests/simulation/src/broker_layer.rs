@@ -98,6 +98,10 @@ impl Broker for BrokerLayer {
         self.inner.target().await
     }
 
+    fn name_of_tasks(&self, name: &str) -> String {
+        self.inner.name_of_tasks(name)
+    }
+
     fn jobs_max(&self) -> u32 {
         self.jobs_max
     }

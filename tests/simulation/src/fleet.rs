@@ -293,7 +293,7 @@ impl World {
             sleep(job.job.begins).await;
             store.put_spec(&job.spec).await.expect("memory takes it");
             target.mark_open(&job.spec.job_id).await.expect("memory takes it");
-            self.control.send(vec![Message::new("a job", "control")]).await.expect("memory takes it");
+            self.control.send(vec![Message::new("a job")]).await.expect("memory takes it");
         }
         let canceled = async {
             let Some(after) = canceled_after else { return };

@@ -112,18 +112,19 @@ impl Witness {
     /// Messages of jobs are published, so that these jobs run.
     pub fn begun(&self, messages: &[Message]) {
         for message in messages {
-            let job = self.of(&message.group);
+            let job_id = job_of_message(&message.body).unwrap_or_else(|_| descriptor(&message.body).job_id);
+            let job = self.of(&job_id);
             let mut begun = self.begun.lock().expect("no holder panics");
             // A job may end before all its messages are published.
-            if job.result().is_some() || begun.contains(&message.group) {
+            if job.result().is_some() || begun.contains(&job_id) {
                 continue;
             }
             let owners: Vec<&str> = begun.iter().map(|job_id| self.of(job_id).job.owner.as_str()).collect();
             if let Some(full) = self.limits.full(&job.job.owner, &owners) {
-                let detail = format!("{} begins, and {full}: {begun:?}", message.group);
+                let detail = format!("{job_id} begins, and {full}: {begun:?}");
                 self.report("no more jobs run than quotas allow", detail);
             }
-            begun.insert(message.group.clone());
+            begun.insert(job_id);
         }
     }
 

@@ -175,7 +175,10 @@ fn requirements_are_exact() {
     let reason = fleet.waits_for(2).expect("it waits");
     assert!(matches!(&reason, WaitsFor::FittingWorker(Unfit { nodes: 2, .. })), "{reason:?}");
     let text = reason.to_string();
-    assert!(text.starts_with("none of 2 workers has label pool=spot; the nearest, node-0000, lacks:"), "{text}");
+    assert!(
+        text.starts_with("none of the 2 workers meets `requires` (label pool=spot); node-0000 comes nearest"),
+        "{text}"
+    );
 }
 
 #[test]

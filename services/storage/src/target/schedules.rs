@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::TargetStore;
 use crate::create::{Commit, create};
-use crate::{Error, Result};
+use crate::{Error, Result, random_name};
 
 /// Old schedules that are kept. A slow reader still finds the next one, and a slow writer the one that it competes with.
 const KEPT: u64 = 64;
@@ -74,6 +74,7 @@ pub struct ScheduleFollower {
     /// Number of the last schedule that the caller knows of.
     told: u64,
     damage: Option<Error>,
+    author: String,
     /// When it last found one, or listed them; `None`: it has not begun.
     certain_at: Option<Instant>,
 }
@@ -81,7 +82,7 @@ pub struct ScheduleFollower {
 impl ScheduleFollower {
     /// Knows no schedule yet.
     pub fn new(target: TargetStore) -> Self {
-        Self { target, known: Schedule::default(), told: 0, damage: None, certain_at: None }
+        Self { target, known: Schedule::default(), told: 0, damage: None, author: random_name(), certain_at: None }
     }
 
     /// Returns the last schedule that it has found.
@@ -97,6 +98,7 @@ impl ScheduleFollower {
 
     /// Commits the schedule after the known one. If another process was faster, the known one is its schedule afterwards.
     pub async fn commit(&mut self, next: Schedule) -> Result<Commit> {
+        let next = Schedule { author: self.author.clone(), ..next };
         let commit = self.target.create_schedule(&next).await?;
         match commit {
             Commit::Committed => {
@@ -174,6 +176,18 @@ mod tests {
             assert_eq!(target.schedule(1).await.expect("readable"), Some(numbered(1, "a")));
             assert!(follower.look().await.expect("readable"));
             assert_eq!(follower.known(), &numbered(1, "a"));
+        }
+    }
+
+    /// The store takes a write with equal content for a repeated one.
+    #[tokio::test]
+    async fn one_of_two_processes_commits_equal_schedules() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(folder.path()).await {
+            let [mut one, mut other] = [(); 2].map(|()| ScheduleFollower::new(target.clone()));
+            assert_eq!(one.commit(numbered(1, "a")).await.expect("writable"), Commit::Committed);
+            assert_eq!(other.commit(numbered(1, "a")).await.expect("writable"), Commit::Lost);
+            assert_eq!(one.known(), other.known());
         }
     }
 

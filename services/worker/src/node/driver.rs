@@ -25,7 +25,7 @@ use super::allocations::{
 };
 use super::allotment::Allotment;
 use super::pause::Pauses;
-use super::registration::Registration;
+use super::registration::{Entry, Registration};
 use crate::agent::Timing;
 use crate::announce::{give_back, tell};
 use crate::pressure;
@@ -110,7 +110,7 @@ impl<B: NodeBackend> Driver<B> {
             visits: BTreeMap::new(),
         };
         let mut allocations = Allocations::new(config, Instant::now());
-        let states = watch::Sender::new(allocations.state());
+        let states = watch::Sender::new(Entry::of(&allocations));
         let registration = Registration::start(target.clone(), states.subscribe());
         let (mut schedules, _following) = follow(target);
         let mut pauses = Pauses::watch(LeaseClock::System);
@@ -143,10 +143,10 @@ impl<B: NodeBackend> Driver<B> {
                 visits.perform(action);
             }
             backend.handled(&allocations, has_looked);
-            let state = allocations.state();
+            let entry = Entry::of(&allocations);
             states.send_if_modified(|known| {
-                let is_new = *known != state;
-                *known = state;
+                let is_new = *known != entry;
+                *known = entry;
                 is_new
             });
         }

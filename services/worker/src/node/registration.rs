@@ -9,10 +9,27 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::allocations::Allocations;
+
 /// How long the end of a node waits for a store that does not answer.
 const REMOVAL_MAX: Duration = Duration::from_secs(5);
 
-/// The entry of a node.
+/// What the entry says, and how long it may stay as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    state: NodeState,
+    /// From one renewal to the next.
+    period: Duration,
+}
+
+impl Entry {
+    pub fn of(allocations: &Allocations) -> Self {
+        let period = if allocations.has_work() { WORKER_PERIOD_AT_WORK } else { WORKER_PERIOD };
+        Self { state: allocations.state(), period }
+    }
+}
+
+/// The entry of a node in the store.
 pub(super) struct Registration {
     target: TargetStore,
     node: String,
@@ -22,10 +39,10 @@ pub(super) struct Registration {
 
 impl Registration {
     /// Writes the entry, and keeps it up to date.
-    pub fn start(target: TargetStore, states: watch::Receiver<NodeState>) -> Self {
-        let node = states.borrow().name.clone();
+    pub fn start(target: TargetStore, entries: watch::Receiver<Entry>) -> Self {
+        let node = entries.borrow().state.name.clone();
         let (renewals, renewed_at) = watch::channel(None);
-        let renewing = renew(target.clone(), states, renewals);
+        let renewing = renew(target.clone(), entries, renewals);
         Self { target, node, renewed_at, renewing: AbortOnDropHandle::new(tokio::spawn(renewing)) }
     }
 
@@ -46,10 +63,10 @@ impl Registration {
     }
 }
 
-async fn renew(target: TargetStore, mut states: watch::Receiver<NodeState>, renewals: watch::Sender<Option<Instant>>) {
+async fn renew(target: TargetStore, mut entries: watch::Receiver<Entry>, renewals: watch::Sender<Option<Instant>>) {
     let mut is_told = false;
     loop {
-        let state = states.borrow_and_update().clone();
+        let Entry { state, period } = entries.borrow_and_update().clone();
         let began = Instant::now();
         match target.put_worker(&state).await {
             Ok(()) => drop(renewals.send_replace(Some(began))),
@@ -61,15 +78,13 @@ async fn renew(target: TargetStore, mut states: watch::Receiver<NodeState>, rene
             ),
         }
         sleep(WORKER_PERIOD_AT_WORK).await;
-        if states.borrow().jobs.is_empty() {
-            let _ = timeout(WORKER_PERIOD - WORKER_PERIOD_AT_WORK, changed(&mut states)).await;
-        }
+        let _ = timeout(period - WORKER_PERIOD_AT_WORK, changed(&mut entries)).await;
     }
 }
 
-/// Waits until the node has another state.
-async fn changed(states: &mut watch::Receiver<NodeState>) {
-    if states.changed().await.is_err() {
+/// Waits until the entry has to say something else.
+async fn changed(entries: &mut watch::Receiver<Entry>) {
+    if entries.changed().await.is_err() {
         // The node ends, and removes its entry.
         std::future::pending().await
     }
@@ -88,21 +103,32 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn entry_follows_the_state_of_the_node_until_it_ends() {
         let target = TargetStore::new(Arc::new(InMemory::new()), Path::default());
-        let states = watch::Sender::new(NodeState { name: "node".to_owned(), ..NodeState::default() });
-        let registration = Registration::start(target.clone(), states.subscribe());
+        let state = NodeState { name: "node".to_owned(), ..NodeState::default() };
+        let entries = watch::Sender::new(Entry { state, period: WORKER_PERIOD });
+        let registration = Registration::start(target.clone(), entries.subscribe());
         let seen = async || {
             let seen = target.seen_workers().await.expect("memory is always there");
             seen.into_iter().map(|worker| worker.state).collect::<Vec<_>>()
         };
         sleep(Duration::from_millis(1)).await;
-        assert_eq!(seen().await, [states.borrow().clone()]);
+        assert_eq!(seen().await, [entries.borrow().state.clone()]);
         for processes in 1..=3 {
-            states.send_modify(|state| {
-                state.jobs.insert("job".to_owned(), Running { processes, ..Running::default() });
+            entries.send_modify(|entry| {
+                entry.state.jobs.insert("job".to_owned(), Running { processes, ..Running::default() });
             });
             sleep(WORKER_PERIOD_AT_WORK + Duration::from_millis(1)).await;
-            assert_eq!(seen().await, [states.borrow().clone()]);
+            assert_eq!(seen().await, [entries.borrow().state.clone()]);
         }
+        let renewals = async |seconds| {
+            let before = registration.renewed_at();
+            sleep(Duration::from_secs(seconds)).await;
+            registration.renewed_at() != before
+        };
+        sleep(WORKER_PERIOD_AT_WORK).await;
+        assert!(!renewals(10).await && renewals(10).await, "nothing depends on a node without work");
+        entries.send_modify(|entry| entry.period = WORKER_PERIOD_AT_WORK);
+        sleep(WORKER_PERIOD_AT_WORK).await;
+        assert!(renewals(2).await && renewals(2).await);
         registration.remove().await;
         assert_eq!(seen().await, []);
     }
