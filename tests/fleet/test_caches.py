@@ -42,7 +42,7 @@ def job(workplace, number, waits="no", **settings):
 def test_least_recently_used_is_evicted_and_what_a_job_uses_is_not(workplace, sqlite):
     workplace.data(1)
     sqlite.reducer()
-    worker = sqlite.worker("--cache-size", "2500KB", "--process-count", 1, GRISTMILL_LOG="info")
+    worker = sqlite.worker("--cache-size", "2500KB", "--process-count", 2, GRISTMILL_LOG="info")
     waiting = sqlite.enqueue(job(workplace, 0, waits="yes"))
     worker.wait_for_record("run")
     for number in (1, 2, 3):

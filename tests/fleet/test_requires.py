@@ -44,6 +44,12 @@ def test_job_runs_only_where_there_are_enough_gpus(workplace, sqlite):
     assert {(fact["zone"], fact["gpu"]) for fact in workplace.recorded("run")} == {("c", "0")}
 
 
+def unfit(target, job_id):
+    """Returns the status of a job once its hint says that no worker meets `requires`."""
+    status = target.status(job_id)
+    return status if "does not meet `requires`" in (status["hint"] or "") else None
+
+
 def test_job_that_no_worker_takes_says_so_and_waits_for_one_that_does(workplace, sqlite):
     workplace.data(2)
     sqlite.reducer()
@@ -53,18 +59,13 @@ def test_job_that_no_worker_takes_says_so_and_waits_for_one_that_does(workplace,
     job = workplace.job(SCRIPT, requires={"labels": {"zone": "b"}})
     enqueued = sqlite.command("enqueue", job.file, expect=0)
     lacks = "does not meet `requires` (label zone=b): its label zone is a, the job requires b"
-    assert f"warning: the only worker of target sqlite, node-a, {lacks}; the job waits" in enqueued.stderr
+    assert f"warning: the only worker, node-a, {lacks}; the job waits for one that does" in enqueued.stderr
     job_id = enqueued.stdout.strip()
 
-    def unfit():
-        status = sqlite.status(job_id)
-        return (status["progress"] or {}).get("unfit") and status
-
-    waiting = wait_until(unfit, "a reducer that has read the list of workers")
+    waiting = wait_until(lambda: unfit(sqlite, job_id), "a schedule that knows the worker")
     assert waiting["state"] == "Queued", waiting
     assert waiting["hint"].startswith(f"the only worker, node-a, {lacks}; start one with: "), waiting
     assert "gristmill worker --target sqlite --label zone=b" in waiting["hint"], waiting
-    assert waiting["progress"]["mini_batches"]["failed"] == 0, waiting
 
     worker(sqlite, "b")
     result = sqlite.wait_for_end(job_id)
@@ -74,17 +75,15 @@ def test_job_that_no_worker_takes_says_so_and_waits_for_one_that_does(workplace,
 
 @pytest.mark.parametrize("target", ["sqlite", "rabbitmq"], indirect=True)
 def test_job_does_not_wait_behind_one_that_no_worker_takes(workplace, target):
-    """The only worker returns the messages that it cannot use, and asks for no others for a while."""
+    """The only worker never sees the messages of the other job."""
     target.reducer()
     worker(target, "a")
     zone_b = {"labels": {"zone": "b"}}
-    unfit = target.enqueue(workplace.job_of_its_own("unfit", 400, SCRIPT, requires=zone_b))
-    wait_until(
-        lambda: (target.status(unfit)["progress"] or {}).get("unfit"), "a reducer that has read the list of workers"
-    )
+    other = target.enqueue(workplace.job_of_its_own("other", 400, SCRIPT, requires=zone_b))
+    wait_until(lambda: unfit(target, other), "a schedule that knows the worker")
     fits = target.enqueue(workplace.job_of_its_own("fits", 5, SCRIPT))
     target.wait_for_end(fits)
-    assert target.status(unfit)["result"] is None
+    assert target.status(other)["result"] is None
     assert [fact["zone"] for fact in workplace.recorded("run")] == ["a"] * 5
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from harness import wait_until
+from harness import HOLDS, go, wait_until
 
 ROWS = """
     import os
@@ -114,29 +114,38 @@ def test_files_that_no_path_can_name_are_left_out(workplace, sqlite):
 
 @pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
 def test_dead_letters_are_sent_again_or_deleted(workplace, target):
+    """Each is sent to the queue of its job from which it came, while the job has queues."""
     workplace.data(3)
-    job_id = target.enqueue(workplace.job(ROWS))
+    job_id = target.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
+    target.reducer()
+    wait_until(lambda: target.waiting("tasks") == 3, "the messages of the job")
     target.send("tasks", "not of Gristmill")
     newer = json.dumps({"job_id": job_id, "mini_batch": 0, "work": {"kind": "video"}})
     target.send("tasks", newer)
-    target.reducer()
-    worker = target.worker()
-    assert len(target.lines(job_id)) == 3
-    worker.process.terminate()
-    worker.wait()
+    worker = target.worker("--process-count", 3, "--grace", 1)
+    worker.wait_for_record("held", 3)
 
     def letters():
         return json.loads(target.command("dead-letters", "--json", expect=0).stdout)
 
-    assert {letter["body"] for letter in letters()} == {"not of Gristmill", newer}
+    wait_until(lambda: {letter["body"] for letter in letters()} == {"not of Gristmill", newer}, "both letters")
+    worker.process.terminate()
+    worker.wait()
+    wait_until(lambda: target.waiting("tasks") == 3, "the messages of the job")
     nothing = target.command("dead-letters", "--redrive", "--job", "no-such-job", expect=0)
     assert "0 messages sent to their queues again" in nothing.stderr and len(letters()) == 2, str(nothing)
     sent = target.command("dead-letters", "--redrive", "--job", job_id, expect=0)
-    assert "1 message sent to their queues again" in sent.stderr, str(sent)
-    assert [letter["body"] for letter in letters()] == ["not of Gristmill"]
-    wait_until(lambda: target.waiting("tasks") == 1, "the message in its queue")
+    assert "2 messages sent to their queues again" in sent.stderr and letters() == [], str(sent)
+    wait_until(lambda: target.waiting("tasks") == 5, "the messages in the queue of the job")
+    go(workplace)
+    target.worker()
+    assert len(target.lines(job_id)) == 3
+    wait_until(lambda: len(letters()) == 2, "both letters")
+    wait_until(lambda: not target.queues(), "the end of the queues of the job")
+    kept = target.command("dead-letters", "--redrive", expect=0)
+    assert "0 messages sent to their queues again" in kept.stderr and len(letters()) == 2, str(kept)
     deleted = target.command("dead-letters", "--delete", expect=0)
-    assert "1 message deleted" in deleted.stderr and letters() == [], str(deleted)
+    assert "2 messages deleted" in deleted.stderr and letters() == [], str(deleted)
 
 
 def test_role_says_that_it_has_created_the_queues(workplace, rabbitmq):
@@ -150,8 +159,7 @@ def test_role_says_that_it_has_created_the_queues(workplace, rabbitmq):
         running = role()
         running.send(signal.SIGTERM)
         printed.append(said in running.wait().stdout)
-    for queue in ("tasks", "results", "dead-letters"):
-        for name in rabbitmq.lanes(queue):
-            rabbitmq.components.manage_rabbitmq(f"queues/%2f/{name}", "DELETE")
+    assert rabbitmq.queues() == [], "only those of the target"
+    rabbitmq.components.remove(rabbitmq.prefix)
     rabbitmq.prefix = existing
     assert printed == [True, False]
