@@ -52,13 +52,9 @@ def test_every_variable_is_used(path: Path) -> None:
     assert [name for name in names if not re.search(rf"\.{name}\b", users)] == []
 
 
-# Of types that provider_v6.txt lacks, from the same package.
-FURTHER_NAMES = {"data.aws_sqs_queues": {"id", "queue_name_prefix", "queue_urls", "region"}}
-
-
 def removed(text: str) -> dict[str, set[str]]:
     """Returns the names in Terraform text that version 6 of the provider does not have, or advises against."""
-    known = {**FURTHER_NAMES, **provider_v6.table()}
+    known = provider_v6.table()
     known["data.aws_region"].discard("name")
     return {
         type_name: lost for type_name, names in provider_v6.used(text).items() if (lost := names - known[type_name])

@@ -1,6 +1,5 @@
 """The components for trials and tests: `localstack/` and the processes of `scripts/up`."""
 
-import json
 import re
 import subprocess
 import sys
@@ -52,24 +51,16 @@ def test_targets_match_the_published_ports():
     assert named == published
 
 
-def test_both_brokers_start_with_the_queues_of_a_target_and_a_redrive_policy(components: Components):
-    attributes = {}
+def test_both_brokers_start_with_the_queues_of_a_target(components: Components):
     sqs = components.client("sqs")
-    for name in ("tasks", "results", "dead-letters"):
-        url = sqs.get_queue_url(QueueName=f"gristmill-{name}")["QueueUrl"]
-        attributes[name] = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    for name in ("tasks", "results"):
-        redrive = json.loads(attributes[name]["RedrivePolicy"])
-        assert redrive["deadLetterTargetArn"] == attributes["dead-letters"]["QueueArn"]
+    for name in ("control", "dead-letters"):
+        assert sqs.get_queue_url(QueueName=f"gristmill-{name}")["QueueUrl"]
     assert components.client("s3").head_bucket(Bucket="gristmill")
 
     queues = {queue["name"]: queue for queue in components.manage_rabbitmq("queues/%2f")}
-    lanes = ["tasks", *(f"tasks-{number}" for number in range(2, 9))]
-    for name in (*lanes, "results", "dead-letters"):
+    for name in ("control", "dead-letters"):
         queue = queues[f"gristmill-{name}"]
         assert (queue["type"], queue["durable"]) == ("quorum", True)
-    for name in (*lanes, "results"):
-        assert queues[f"gristmill-{name}"]["arguments"]["x-dead-letter-routing-key"] == "gristmill-dead-letters"
 
 
 def test_creating_existing_queues_changes_nothing(components: Components):

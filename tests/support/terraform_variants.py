@@ -58,7 +58,7 @@ ACCESS = {
 LARGE = {
     "worker": {
         "max": 1000,
-        "backlog_each": 3,
+        "processes": 3,
         "secrets": {name: f"{SECRET}:{name}::" for name in ("PASSWORD", "USER_NAME")},
     },
     "portal": PORTAL,
@@ -111,17 +111,23 @@ CHANGED: dict[str, Call] = {
     "sqs": target(
         "sqs",
         **ACCESS,
-        worker={"on_demand_floor": 5, "on_demand_percent": 10, "max": 7, "backlog_each": 10, "lease_seconds": 60},
+        worker={
+            "on_demand_floor": 5,
+            "on_demand_percent": 10,
+            "max": 7,
+            "processes": 10,
+            "requires": ["any", "label zone=a"],
+            "lease_seconds": 60,
+        },
         reducer={"count": 3, "cpu": 2048, "memory": 8192, "disk_gib": 100},
         alarm_thresholds={
-            "oldest_result_minutes": 7,
             "placement_failures": 9,
             "missing_percent": 50,
-            "no_progress_minutes": 60,
+            "no_worker_minutes": 60,
         },
     ),
     "moved": target("moved", worker={"gpus": 1}),
-    "gpus": target("gpus", worker={"gpus": 1}, images={"worker": "registry/own:2"}),
+    "gpus": target("gpus", worker={"gpus": 2}, images={"worker": "registry/own:2"}),
     "large": target(
         "large", **{**LARGE, "portal": {**PORTAL, "read_only": False}, "images": {"portal": "registry/portal:2"}}
     ),

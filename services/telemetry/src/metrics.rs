@@ -17,7 +17,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 use protocol::WEARS;
 
@@ -45,6 +44,8 @@ pub const REQUIRES: &str = "requires";
 
 /// The [`REQUIRES`] of jobs that any node may run.
 pub const ANY: &str = "any";
+/// The [`REQUIRES`] of jobs that need a GPU.
+pub const GPU: &str = "1 GPU";
 
 /// The destination of descriptors.
 pub const TASKS: &str = "tasks";
@@ -166,10 +167,10 @@ impl Metrics {
     }
 
     /// Sets how many processes the open jobs could use, by what they require of a node. Kinds of nodes of which nobody wants
-    /// one any more stay, with zero, so that scaling rules see it; [`ANY`] is always there.
+    /// one any more stay, with zero, so that scaling rules see it; [`ANY`] and [`GPU`] are always there.
     pub fn want(&self, wanted: &BTreeMap<String, u64>) {
         let mut known = self.wanted.lock().expect("no holder panics");
-        known.entry(ANY.to_owned()).or_default();
+        known.extend([ANY, GPU].map(|kind| (kind.to_owned(), 0)));
         known.values_mut().for_each(|count| *count = 0);
         known.extend(wanted.iter().map(|(kind, count)| (kind.clone(), *count)));
         for (kind, count) in &*known {
@@ -191,8 +192,10 @@ impl Metrics {
     /// Returns the metrics of a role. `system`: the broker, as OpenTelemetry names it.
     fn registry(&self, role: Role, system: &'static str) -> Registry {
         let mut root = Registry::default();
-        let about = [("role", role.word()), ("version", env!("CARGO_PKG_VERSION"))];
-        root.register("gristmill_build", "Role and version of this process", Info::new(about));
+        // A gauge, because KEDA does not read a page with a metric of type info.
+        let build: Family<Labels<2>, Gauge> = Family::default();
+        build.get_or_create(&[("role", role.word()), ("version", env!("CARGO_PKG_VERSION"))]).set(1);
+        root.register("gristmill_build_info", "Role and version of this process", build);
         // Each metric appears with all values of its labels, before the first event.
         let _ = self.messages_sent.get_or_create(&[(DESTINATION, DEAD_LETTERS), (OPERATION, "send")]);
         let own = match role {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use protocol::{Demand, GpuDemand, Quotas, Schedule};
-use telemetry::metrics::ANY;
+use telemetry::metrics::{ANY, GPU};
 
 /// Returns the processes that the admitted jobs could use, by what the jobs require of a node; [`ANY`]: nothing. An owner
 /// counts with as many as may be in flight.
@@ -31,7 +31,7 @@ fn kind(job: &Demand) -> String {
     match (job.requires.is_empty(), job.gpus) {
         (false, _) => job.requires.to_string(),
         (true, GpuDemand::WherePresent) => ANY.to_owned(),
-        (true, GpuDemand::Each(1) | GpuDemand::Shared(_)) => "1 GPU".to_owned(),
+        (true, GpuDemand::Each(1) | GpuDemand::Shared(_)) => GPU.to_owned(),
         (true, GpuDemand::Each(gpus)) => format!("{gpus} GPUs"),
     }
 }
