@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -29,19 +30,22 @@ VISIBLE_NOW = 1 << 40
 
 
 def send_all(target: Target, bodies: Iterable[str]) -> None:
-    """Puts messages of one group into the task queue, as a process could that has the rights of an enqueuer."""
-    with sqlite3.connect(target.folder / "queues/tasks.db", timeout=60) as database:
+    """Puts messages into the task queue of the only job, as a process could that has the rights of a reducer."""
+    (queue,) = target.queues("-tasks")
+    with sqlite3.connect(target.folder / "queues" / f"{queue}.db", timeout=60) as database:
         rows = ((VISIBLE_NOW + place, body.encode()) for place, body in enumerate(bodies, 1))
         database.executemany("insert into message (visible_at, receive_count, body) values (?, 0, ?)", rows)
     database.close()
 
 
 def left_in(target: Target) -> int:
-    """Returns the number of messages in the task queue, with those that workers hold."""
-    with sqlite3.connect(target.folder / "queues/tasks.db", timeout=60) as database:
-        (count,) = database.execute("select count(*) from message").fetchone()
-    database.close()
-    return count
+    """Returns the number of messages in the task queues, with those that workers hold. A deleted queue has none."""
+    left = 0
+    for queue in target.queues("-tasks"):
+        with contextlib.suppress(sqlite3.OperationalError):
+            ((count,),) = target.query(queue, "select count(*) from message")
+            left += count
+    return left
 
 
 def letters_of(target: Target) -> Iterator[dict]:
@@ -53,23 +57,30 @@ def letters_of(target: Target) -> Iterator[dict]:
 
 @pytest.mark.timeout(200 + 2 * POISON_SECONDS)
 def test_good_job_goes_on_beside_poison_of_another_team(workplace, sqlite):
-    """Half of the messages are no mini-batches, the others invent mini-batches of an open job of the same priority."""
+    """Half of the messages are no mini-batches, the others invent mini-batches of an open job of the same priority.
+
+    That job stays open until they are put aside: what is in the queue of a job when it ends is deleted with the queue.
+    """
     workplace.data(20)
     script = """
         import os
-        from recorder import record
+        from recorder import record, wait_for
         def run(files):
             record("run", job=os.environ["JOB"])
+            if os.environ["JOB"] == "bad" and files[0].endswith("000.txt"):
+                wait_for(lambda: os.path.exists(os.environ["RELEASE"]))
             return [os.path.basename(files[0])]
     """
 
     def job(name: str, **settings):
-        variables = {"JOB": name}
+        variables = {"JOB": name, "RELEASE": str(workplace.folder / "release")}
         names = {"file": f"{name}.yaml", "name": name, "entry_script": f"{name}.py", "output": f"output/{name}"}
+        settings = {"run_invocation_timeout": POISON_SECONDS, **settings}
         return workplace.job(script, owner=name, environment_variables=variables, **names, **settings)
 
     sqlite.reducer()
     bad = sqlite.enqueue(job("bad"))
+    wait_until(lambda: sqlite.waiting("tasks") == 20, "the messages of the bad job")
     work = {"kind": "planned", "chunk": 2**40, "line": 0}
     numbers = range(10**6, 10**6 + POISON // 2)
     invented = (json.dumps({"job_id": bad, "mini_batch": number, "work": work}) for number in numbers)
@@ -84,8 +95,10 @@ def test_good_job_goes_on_beside_poison_of_another_team(workplace, sqlite):
         assert sqlite.lines(good) == file_names(20)
         put_aside = sqlite.waiting("dead-letters")
         assert put_aside < POISON // 2, f"the good job waited for {put_aside} of {POISON} poison messages"
+        # One worker holds a mini-batch.
+        wait_until(lambda: left_in(sqlite) <= 1, "every poison message put aside", POISON_SECONDS)
+        (workplace.folder / "release").touch()
         sqlite.wait_for_end(bad)
-        wait_until(lambda: left_in(sqlite) == 0, "every poison message put aside", POISON_SECONDS)
     finally:
         for worker in workers:
             worker.kill()

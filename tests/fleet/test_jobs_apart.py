@@ -144,13 +144,14 @@ def test_script_finds_no_secret_of_its_worker(workplace, sqlite):
     }
     settings = {"append_row_file_name": None, "output_action": "summary_only"}
     spy = job(workplace, "spy", SPIES, environment_variables={"MODE": "spy"}, **settings)
-    # The worker of another user writes to what these create.
     before = os.umask(0)
     try:
         job_id = sqlite.enqueue(spy)
-        sqlite.reducer(**secrets)
     finally:
         os.umask(before)
+    sqlite.reducer(**secrets)
+    # Then they belong to the user of the worker.
+    sqlite.wait_for_queues()
     with without_root(workplace):
         sqlite.worker("--pass-environment", "CHOSEN", CHOSEN="by a flag", **secrets)
     sqlite.wait_for_end(job_id)

@@ -17,7 +17,7 @@ import promql_parser
 import pytest
 import ruamel.yaml
 
-from harness import ROOT, Job, Workplace, wait_until
+from harness import HOLDS, ROOT, Job, Workplace, file_names, go, wait_until
 from targets import Target
 
 SCRIPT = """
@@ -232,17 +232,22 @@ def test_scrape_has_every_metric_of_dashboard_and_alerts(sqlite: Target, job: Jo
 
 
 @pytest.mark.parametrize("name", ["worker", "reducer"])
-def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(sqlite: Target, job: Job, name: str) -> None:
-    # The loop of an idle reducer runs every five seconds.
+def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(sqlite: Target, name: str) -> None:
+    """The role cannot acknowledge or receive messages of the job: the file of that queue is locked for all processes."""
     role = Role(sqlite, name, GRISTMILL_STALL_SECONDS="8")
-    # The role cannot receive this message, because its queue has been removed.
+    (sqlite.reducer if name == "worker" else sqlite.worker)()
+    job_id = sqlite.enqueue(sqlite.workplace.job_of_its_own("held", 40, HOLDS, run_invocation_timeout=600))
+    role.running.wait_for_record("held")
     role.pause()
-    sqlite.enqueue(job)
+    if name == "reducer":
+        go(sqlite.workplace)
+        wait_until(lambda: sqlite.waiting("results"), "results that nobody has received")
     queue = "tasks" if name == "worker" else "results"
-    away = sqlite3.connect(sqlite.folder / "queues" / f"{queue}.db", timeout=30, isolation_level=None)
-    # No other process can use the queue during this time.
+    (file,) = (sqlite.folder / "queues").glob(f"*-{queue}.db")
+    away = sqlite3.connect(file, timeout=30, isolation_level=None)
     away.execute("begin exclusive")
     role.running.send(signal.SIGCONT)
+    go(sqlite.workplace)
     unhealthy = wait_until(
         lambda: (answer := role.get("/healthz"))[0] == 503 and queue in answer[1] and answer[1], "an unhealthy role"
     )
@@ -253,6 +258,7 @@ def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(sqlite: Target,
     away.close()
     wait_until(lambda: role.get("/healthz")[0] == 200, "a healthy role")
     assert role.health() == 0
+    assert sqlite.lines(job_id) == file_names(40)
 
 
 def test_stopped_role_is_unhealthy(sqlite: Target) -> None:
@@ -309,8 +315,8 @@ def test_every_line_of_every_role_has_the_documented_fields(sqlite: Target, job:
     enqueued = sqlite.command("enqueue", job.file, **debug)
     check_lines(objects(enqueued.stderr))
     job_id = enqueued.stdout.strip()
-    roles = [sqlite.start(name, "--idle-exit", "5", **debug).wait() for name in ("worker", "reducer")]
-    for role in roles:
+    roles = [sqlite.start(name, "--idle-exit", "5", **debug) for name in ("worker", "reducer")]
+    for role in [running.wait() for running in roles]:
         assert role.exit_status == 0 and role.stdout == "", str(role)
         lines = check_lines(role.stderr)
         assert any("is ready" in line["message"] for line in lines), lines
