@@ -61,9 +61,9 @@ def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     # The reducer of a remote store writes the number of processes now and then.
     wait_until(lambda: jobs(target)["first"]["share"] == 1.0, "the share of the first job")
     listed = jobs(target)
-    assert (listed["second"]["turn"], listed["second"]["processes"]) == (reason, 0)
-    assert listed["first"]["turn"] is None
-    assert "turn" not in listed["other"], "it has ended"
+    assert (listed["second"]["waits_for"], listed["second"]["processes"]) == (reason, 0)
+    assert listed["first"]["waits_for"] is None
+    assert "waits_for" not in listed["other"], "it has ended"
     assert target.objects(f"jobs/{second}/plan/complete.json"), "it is planned"
 
     (workplace.folder / "release").touch()
@@ -176,7 +176,7 @@ def test_job_whose_owner_has_its_mini_batches_in_flight_says_so(workplace, targe
     status = wait_until(waits, "the reason why the second job waits")
     assert status["state"] == "Queued", status
     assert status["hint"] == f"{reason}; `gristmill jobs --target {target.name}` shows all jobs", status
-    assert jobs(target)["second"]["turn"] == reason
+    assert jobs(target)["second"]["waits_for"] == reason
     assert reason in target.command("jobs", expect=0).stdout
     target.wait_for_end(target.enqueue(job(workplace, "other", owner="bo")))
     assert workplace.recorded("second began") == []

@@ -12,7 +12,7 @@ use crate::target_flags::TargetFlags;
 
 #[derive(Args, Debug)]
 pub struct DeadLetterArguments {
-    /// Send the messages to their queues again, such as after an update of all roles to one version.
+    /// Send the messages to the queues of their jobs again, such as after an update of all roles to one version.
     #[arg(long, conflicts_with = "delete")]
     redrive: bool,
     /// Delete the messages.

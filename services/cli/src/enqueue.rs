@@ -20,7 +20,7 @@ pub struct EnqueueArguments {
     /// Follow the job to its end, as `run` does. The exit status says how it ended.
     #[arg(long)]
     wait: bool,
-    /// Reject the job, with exit status 75, if the quotas of the target would make it wait for its turn.
+    /// Reject the job, with exit status 75, if the quotas of the target would make it wait.
     #[arg(long)]
     refuse_when_full: bool,
     /// Print one JSON object, and nothing else, on standard output: the job id at once, or with --wait the result at the

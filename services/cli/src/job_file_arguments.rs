@@ -25,7 +25,7 @@ pub struct JobFileArguments {
     /// Replace a value of the job file: `mini_batch_size=20`, `inputs.images.path=data/*.png`.
     #[arg(long = "set", value_name = "KEY=VALUE", add = complete::set_keys())]
     set: Vec<String>,
-    /// `low`, `normal` or `high`: the weight of the job on nodes that it shares with other jobs.
+    /// `low`, `normal` or `high`: the weight of the job beside other jobs of the target.
     #[arg(long, value_name = "PRIORITY", value_parser = PRIORITIES)]
     priority: Option<String>,
     /// The person or team that the job counts for on a compute target [default: the name of the user].

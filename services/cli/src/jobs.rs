@@ -94,11 +94,11 @@ fn line(row: &Summary, width: usize, of_target: bool) -> String {
     let fraction = |counts: Counts| format!("{}/{}", counts.succeeded, counts.total);
     let age = row.started_at.map(|at| compact((Utc::now() - at).num_milliseconds() as f64 / 1000.0).0);
     let duration = row.elapsed_seconds.map(|seconds| compact(seconds).1);
-    let turn = row.activity.as_ref().and_then(|activity| activity.turn.as_deref());
-    let turn = turn.map_or_else(String::new, |reason| format!("  {reason}"));
+    let waits_for = row.activity.as_ref().and_then(|activity| activity.waits_for.as_deref());
+    let waits_for = waits_for.map_or_else(String::new, |reason| format!("  {reason}"));
     let rest = match &row.problem {
         Some(problem) => problem.replace('\n', " "),
-        None => format!("{:>13}  {:>13}{turn}", fraction(row.mini_batches), fraction(row.items)),
+        None => format!("{:>13}  {:>13}{waits_for}", fraction(row.mini_batches), fraction(row.items)),
     };
     let [age, duration] = [age, duration].map(|text| text.unwrap_or_else(|| "-".to_owned()));
     let place = if of_target { placed(row) } else { String::new() };
@@ -145,8 +145,8 @@ mod tests {
         assert_eq!(words(line(&row, 1, true)), "a Running ana high 3 (75%) 3m12s 1m15s - 20s 2/9 2/9");
         assert_eq!(words(line(&row, 1, false)), "a Running - 20s 2/9 2/9");
         assert_eq!(header(3, true).len(), line(&row, 3, true).len());
-        let turn = Some("owner ana has 1 of 1 jobs running".to_owned());
-        let waiting = Summary { activity: Some(Activity { turn, share: None, ..activity }), ..row };
+        let waits_for = Some("owner ana has 1 of 1 jobs running".to_owned());
+        let waiting = Summary { activity: Some(Activity { waits_for, share: None, ..activity }), ..row };
         assert!(line(&waiting, 1, true).ends_with("  owner ana has 1 of 1 jobs running"));
     }
 }

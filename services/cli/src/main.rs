@@ -127,13 +127,14 @@ enum Command {
     /// Run a job, or continue an interrupted one; with --target, through the queues of that target.
     #[command(after_help = RUN_EXAMPLES)]
     Run(run::RunArguments),
-    /// Plan a job and publish it to a compute target, where workers and reducers process it.
+    /// Plan a job for a compute target, where reducers publish it and workers run it.
     #[command(after_help = ENQUEUE_EXAMPLES, mut_arg("target", without_default))]
     Enqueue(enqueue::EnqueueArguments),
     /// Run one worker of a compute target. Start any number of them, on any machine, at any time.
     #[command(mut_arg("target", without_default))]
     Worker(worker::WorkerArguments),
-    /// Run a reducer of a compute target: it commits the results of all open jobs and writes their outputs.
+    /// Run a reducer of a compute target: it decides which worker runs which job, publishes jobs, commits their results and
+    /// writes their outputs. Without one, nothing begins.
     #[command(mut_arg("target", without_default))]
     Reducer(reducer::ReducerArguments),
     /// Check that the local worker or reducer is making progress; exit status 0 if it is.

@@ -35,6 +35,7 @@ pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result
     watched.tell_where();
     let options = ReducingOptions {
         idle_exit: arguments.idle_exit.map(Duration::from_secs),
+        tidies: arguments.idle_exit.is_some(),
         health: watched.health.clone(),
         ..ReducingOptions::default()
     };

@@ -123,7 +123,9 @@ pub fn hint(hint: &Hint) -> String {
         Lack::Schedule(waits_for) => format!("{waits_for}; `gristmill jobs{flags}` shows all jobs"),
         Lack::Worker { since, planned: true } => {
             let lost = match since.age >= LONG {
-                true => format!("; if workers run and find no work, the queue has lost its messages: {retry}"),
+                true => {
+                    format!("; if workers run and find no work, the queue has lost its messages: {retry} --republish")
+                }
                 false => String::new(),
             };
             format!("no worker has been heard from since {}; {worker}{lost}", ago(*since))
@@ -163,7 +165,10 @@ mod tests {
         assert!(text.ends_with("; start one with: gristmill worker --target t"), "{text}");
         let long = Since { age: Duration::from_secs(600), ..since };
         let text = hinted(Lack::Worker { since: long, planned: true }, target());
-        assert!(text.ends_with("the queue has lost its messages: gristmill retry job --target t"), "{text}");
+        assert!(
+            text.ends_with("the queue has lost its messages: gristmill retry job --target t --republish"),
+            "{text}"
+        );
         let text = hinted(Lack::Worker { since, planned: false }, target());
         assert!(text.ends_with("continue with: gristmill retry job --target t"), "{text}");
         let text = hinted(Lack::Reducer(since), target());

@@ -21,13 +21,13 @@ pub struct WorkerArguments {
     /// Name of this node in logs and reports, unique among all nodes [default: the host name and random digits].
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Exit after this time without work.
+    /// Exit after this time without a job.
     #[arg(long, value_name = "SECONDS")]
     idle_exit: Option<u64>,
     /// Time for running mini-batches to end when the worker must stop [default: 30].
     #[arg(long, value_name = "SECONDS")]
     grace: Option<u64>,
-    /// Number of Python processes that jobs with work share [default: as a job sets it, or one for each core].
+    /// Number of Python processes that jobs share, whatever a job sets [default: one for each core or GPU, or as a job sets it].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     process_count: Option<u32>,
     /// Maximum size of the caches of this machine (environments, snapshots, copies of side inputs): `500MB`, `20GB`. What
@@ -118,7 +118,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     match ended.with_context(|| format!("worker {name} failed"))? {
         Ended::Idle => {
             let idle = arguments.idle_exit.unwrap_or_default();
-            life!("worker {name} ends: no work for {idle} s");
+            life!("worker {name} ends: no job for {idle} s");
         }
         Ended::Stopped => life!("worker {name} ends: stopped by a signal"),
         Ended::SpotNotice => {

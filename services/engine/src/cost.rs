@@ -12,28 +12,30 @@
 //! | delete descriptors | the outcomes of each round, in tens |
 //! | receive and delete outcomes | the messages of 200 ms, in tens; and an empty receive every 20 s |
 //! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 4 s, reports every 10 s, logs |
-//! | PUT | a sign of life of the workers every 4 s, by one node for all |
-//! | GET | requests to cancel, commits of other reducers and signs of life, every 4 s; the ledger at the end |
+//! | PUT | of each node, what it has and does, every 2 s |
+//! | GET | of each node, the next schedule, every second |
+//! | GET | of a reducer, the next schedule every second, and each node's entry every 2 s |
+//! | GET | requests to cancel and commits of other reducers, every 4 s; the ledger at the end |
 //! | GET | of each node, with `speculation`: what has succeeded elsewhere, every 4 s while a run takes longer than 2 s |
 //! | GET, PUT | of each node, with `limits`: the share of the node, every 4 s |
-//! | LIST | open jobs, every 5 s |
+//! | LIST | open jobs and nodes, every second |
 //! | PUT of rows | a part for each mini-batch with more than 64 KiB of them; the output, 8 MiB at a time |
 //! | GET of parts | each part below 5 MiB is read for the output; a larger one is copied by S3, with one PUT |
 //! | LIST of inputs | of inputs in a store: each page |
 //! | GET of inputs | of inputs in a store: each file, or a block for each mini-batch of a table, and beginnings of files |
 //!
 //! `P` is the number of processes of a node, and `depth` the number of mini-batches that a process gets at a time: 20 ms of
-//! work. Not included: retries, looks of busy nodes for other jobs (three requests every 8 s), for another priority
-//! (every 10 s) and for quotas (every 30 s), waits for workers and because of quotas (per hour of a job and reducer 900 PUT of
-//! progress and the GET above), item checkpoints, storage, and the bytes of requests that leave the region.
+//! work. What nodes and reducers ask every second serves all jobs of the target, and counts as if this job were alone. Not
+//! included: retries, quotas (every 30 s), waits for workers and because of quotas (per hour of a job and reducer 900 PUT of
+//! progress and the requests above), item checkpoints, storage, and the bytes of requests that leave the region.
 
 use protocol::{Input, InputKind, ItemPath, JobSpec, PlanPosition};
 use serde::Serialize;
 use storage::PlanComplete;
 
-/// List prices in US dollars for us-east-1 without free tiers. Messages of a job are a fair-queue group, which costs
-/// 0.10 a million more than the 0.40 of standard queues. S3 takes the same for LIST as for PUT.
-pub const LIST_PRICES: Prices = Prices { sqs_million: 0.50, put_thousand: 0.005, get_thousand: 0.0004 };
+/// List prices in US dollars for us-east-1 without free tiers: standard queues, and S3, which takes the same for LIST as for
+/// PUT.
+pub const LIST_PRICES: Prices = Prices { sqs_million: 0.40, put_thousand: 0.005, get_thousand: 0.0004 };
 /// Region, date and source of the list prices.
 pub const PRICES_FROM: &str =
     "us-east-1, March 2026 (https://aws.amazon.com/sqs/pricing/, https://aws.amazon.com/s3/pricing/)";
@@ -85,16 +87,18 @@ const PROCESS_LOGS: f64 = 2.0;
 /// A log that grows is uploaded after 5 s, 10 s, … 120 s.
 const LOG_SECONDS: f64 = 120.0;
 const LOG_UPLOADS_AT_FIRST: f64 = 5.0;
-const WATCH_SECONDS: f64 = 4.0;
 /// Time between two looks of a node for what has succeeded elsewhere.
 const SETTLED_SECONDS: f64 = 4.0;
 /// The shortest run during which it looks.
 const LONG_RUN_SECONDS: f64 = 2.0;
 /// Time between two renewals of a node's entry in the list of workers.
-const REGISTRATION_SECONDS: f64 = storage::WORKER_PERIOD.as_secs() as f64;
+const REGISTRATION_SECONDS: f64 = storage::WORKER_PERIOD_AT_WORK.as_secs() as f64;
+/// Time between two looks for the next schedule, and of a reducer between two listings of open jobs and of nodes.
+const SCHEDULE_SECONDS: f64 = 1.0;
 /// Time between two renewals of a node's share of the limits.
 const LIMITS_SECONDS: f64 = 4.0;
-const LOOK_SECONDS: f64 = 5.0;
+/// Time until a log that grows is uploaded first.
+const LOG_LOOK_SECONDS: f64 = 5.0;
 const POLL_SECONDS: f64 = 20.0;
 const START_SECONDS: f64 = 5.0;
 
@@ -184,24 +188,23 @@ impl Requests {
         let bodies = sends + receives + result_sends + result_receives;
 
         let log_files = nodes * (NODE_LOGS + processes * PROCESS_LOGS);
-        let log_uploads = log_files * (LOG_UPLOADS_AT_FIRST.min(seconds / LOOK_SECONDS) + seconds / LOG_SECONDS);
+        let log_uploads = log_files * (LOG_UPLOADS_AT_FIRST.min(seconds / LOG_LOOK_SECONDS) + seconds / LOG_SECONDS);
         let (rows_put, rows_got) = rows(mini_batches, work.row_bytes as f64, is_inline);
-        let beats = seconds / WATCH_SECONDS;
         let looks = work.speculates && work.run_seconds > LONG_RUN_SECONDS;
         let looks = if looks { nodes * seconds / SETTLED_SECONDS } else { 0.0 };
         let shares = if work.shares_limits && work.nodes > 1 { nodes * seconds / LIMITS_SECONDS } else { 0.0 };
         let puts = rows_put
             + chunks
             + commits
-            + beats
             + shares
             + nodes * (1.0 + seconds / REGISTRATION_SECONDS)
             + seconds / PROGRESS_SECONDS
             + REPORTS * seconds / REPORT_SECONDS
             + log_uploads;
-        // A reducer looks for cancel requests, commits of others and beats; a node for cancel requests and beats.
-        let watches = 3.0 * seconds / PROGRESS_SECONDS + 2.0 * nodes * seconds / WATCH_SECONDS;
-        let gets = rows_got + watches + looks + shares + commits;
+        // Of the reducer: cancel requests and commits of others.
+        let watches = 2.0 * seconds / PROGRESS_SECONDS;
+        let schedules = (nodes + 1.0) * seconds / SCHEDULE_SECONDS + nodes * seconds / REGISTRATION_SECONDS;
+        let gets = rows_got + watches + schedules + looks + shares + commits;
         let whole = |number: f64| number.ceil() as u64;
         Self {
             queue_sends: whole(sends + result_sends),
@@ -212,7 +215,7 @@ impl Requests {
             // Job, identity, column types, plan, markers, snapshots, final file, result; and the first look-ups of each role.
             puts: whole(puts) + 12,
             gets: whole(gets) + 20 + 5 * u64::from(work.nodes) + work.input_gets,
-            lists: whole(seconds / LOOK_SECONDS) + 4 + work.input_lists,
+            lists: whole(2.0 * seconds / SCHEDULE_SECONDS) + 4 + work.input_lists,
         }
     }
 

@@ -89,8 +89,8 @@ pub struct Summary {
 /// The work on an unfinished job of a target, and what it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Activity {
-    /// Why the quotas of the target do not let it run yet, or what a node lets it wait for on which no process works on it.
-    pub turn: Option<String>,
+    /// Why the schedule gives it no process, or what a node waits for on which no process works on it.
+    pub waits_for: Option<String>,
     /// Time from `enqueue` to its first process, or until now; `None`: unknown.
     pub waited_seconds: Option<f64>,
     /// Its processes.
@@ -111,7 +111,7 @@ impl Activity {
         let waited = enqueued.map(|at| (until - at).num_milliseconds().max(0) as f64 / 1000.0);
         let is_known = began_at.is_some() || progress.is_none_or(|progress| progress.nodes == 0);
         Self {
-            turn: hint.and_then(|hint| match hint.lack {
+            waits_for: hint.and_then(|hint| match hint.lack {
                 Lack::Schedule(waits_for) => Some(waits_for.to_string()),
                 Lack::Node { detail, .. } => Some(detail),
                 _ => None,
@@ -245,17 +245,17 @@ mod tests {
 
     #[test]
     fn activity_says_what_a_job_waits_for() {
-        let turn = |lack| {
+        let waits_for = |lack| {
             let target = crate::TargetRef::Named("t".into());
             let hint = Hint { job_id: "job".into(), target, lack };
-            Activity::of(None, None, State::Queued, Some(hint)).turn
+            Activity::of(None, None, State::Queued, Some(hint)).waits_for
         };
         let reason = "owner ana has 1 of 1 mini-batches in flight (quota of the target)".to_owned();
-        let waits_for = WaitsFor::InFlight { owner: "ana".to_owned(), limit: 1 };
-        assert_eq!(turn(Lack::Schedule(waits_for)).as_ref(), Some(&reason));
+        let in_flight = WaitsFor::InFlight { owner: "ana".to_owned(), limit: 1 };
+        assert_eq!(waits_for(Lack::Schedule(in_flight)).as_ref(), Some(&reason));
         let node = "here".to_owned();
-        assert_eq!(turn(Lack::Node { node, seconds: 9, detail: reason.clone() }), Some(reason));
-        assert_eq!(turn(Lack::FirstReducer), None);
+        assert_eq!(waits_for(Lack::Node { node, seconds: 9, detail: reason.clone() }), Some(reason));
+        assert_eq!(waits_for(Lack::FirstReducer), None);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Engine {
 
         let name = new_node_name();
         let stop_reducer = CancellationToken::new();
-        let options = ReducingOptions::default();
+        let options = ReducingOptions { tidies: true, ..ReducingOptions::default() };
         let ended = options.ended.clone();
         let reducing = self.reduce(&name, submission.store.clone(), &queues, options, stop_reducer.clone());
         let mut reducing = AbortOnDropHandle::new(tokio::spawn(reducing));
@@ -129,13 +129,13 @@ impl Engine {
         options: ReducingOptions,
         stop: CancellationToken,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
-        let ReducingOptions { idle_exit, health, ended } = options;
+        let ReducingOptions { idle_exit, tidies, health, ended } = options;
         let reducer = reducer::Options {
             writer: name.to_owned(),
             crash: Arc::new(crate::crash::at),
             ..reducer::Options::shared()
         };
-        let options = FleetOptions { reducer, idle_exit, health, ended, ..FleetOptions::default() };
+        let options = FleetOptions { reducer, idle_exit, tidies, health, ended, ..FleetOptions::default() };
         let Queues { control, dead_letters, broker, .. } = queues.clone();
         Fleet { target, broker, control, dead_letters, publisher: Arc::new(Planned), options }.run(stop)
     }
@@ -187,6 +187,8 @@ impl Engine {
 pub struct ReducingOptions {
     /// End when no job has been open for this long; `None`: never.
     pub idle_exit: Option<Duration>,
+    /// Delete the queues of ended jobs at the end.
+    pub tidies: bool,
     /// Where the process shows that it makes progress.
     pub health: Health,
     /// Notified when a job has ended.

@@ -36,14 +36,14 @@ pub struct OwnerQuota {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
-    /// It waits for its turn.
+    /// It waits.
     #[default]
     Wait,
     /// It is rejected.
     Refuse,
 }
 
-/// A job that waits for its turn.
+/// A job that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contender {
     /// Its id.

@@ -67,7 +67,9 @@ pub struct Demand {
     pub gpus: GpuDemand,
     /// Mini-batches that have not ended.
     pub unfinished: u64,
-    /// Nodes that must not work on it, because mini-batches fail there that succeed elsewhere.
+    /// Whether it starts slow mini-batches a second time, in further processes.
+    pub speculates: bool,
+    /// Nodes that must not work on it for a while, because mini-batches fail there that succeed elsewhere.
     pub excluded: BTreeSet<String>,
 }
 
@@ -103,6 +105,7 @@ impl Demand {
             process_count_per_node: spec.process_count_per_node,
             gpus,
             unfinished,
+            speculates: spec.speculation,
             excluded: BTreeSet::new(),
         }
     }

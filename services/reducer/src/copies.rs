@@ -79,7 +79,7 @@ impl Reducer {
         }
         let most = self.speculation.budget(mini_batches).min(processes);
         let slow = self.slow(idle_for, most).await?;
-        // Of other jobs, too: they come first.
+        // What has not begun comes first.
         if slow.is_empty() || tasks.depth().await?.visible > 0 {
             return Ok(());
         }

@@ -37,6 +37,8 @@ const IDLE_LOOKS_RARER: u32 = 4;
 const LOOK_AGAIN: Duration = Duration::from_secs(4);
 /// From one look for queues that a killed process has left to the next.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// How long the deletion of queues may take at the end.
+const TIDY_TIME: Duration = Duration::from_secs(10);
 /// How long everything may take from the request to stop to the end; containers have 120 s.
 const LEAVE_TIME: Duration = Duration::from_secs(90);
 
@@ -60,6 +62,8 @@ pub struct FleetOptions {
     pub delete_after: Duration,
     /// Return when no job has been open for this long; `None`: never.
     pub idle_exit: Option<Duration>,
+    /// Delete the queues of ended jobs at the end: this process is the last one for now, and nodes have left these jobs.
+    pub tidies: bool,
     /// Where the process shows that it makes progress.
     pub health: Health,
     /// Notified when a job has ended.
@@ -76,6 +80,7 @@ impl Default for FleetOptions {
             trouble_interval: Duration::from_secs(20),
             delete_after: Duration::from_secs(15),
             idle_exit: None,
+            tidies: false,
             health: Health::default(),
             ended: Arc::default(),
             news: Arc::default(),
@@ -123,7 +128,25 @@ impl Fleet {
         };
         let worked = running.work(outlooks, &stop, &alive).await;
         running.leave().await;
+        let Running { fleet, .. } = running;
+        if fleet.options.tidies && timeout(TIDY_TIME, fleet.tidy()).await.is_err() {
+            tracing::warn!("the queues of ended jobs stay until the next reducer runs: store or queue do not answer");
+        }
         worked
+    }
+
+    /// Deletes the queues of ended jobs.
+    async fn tidy(&self) {
+        let tidied = async {
+            let schedule = Planner::new(self.target.clone(), self.broker.jobs_max()).look(|_| None).await?.schedule;
+            let mut queues = KnownQueues::default();
+            queues.add(self.target.queues().await?);
+            queues.delete_unused(&schedule, Duration::ZERO, &self.target, &*self.broker).await;
+            storage::Result::Ok(())
+        };
+        if let Err(error) = tidied.await {
+            tracing::warn!("the queues of ended jobs stay until the next reducer runs: {error:#}");
+        }
     }
 }
 

@@ -23,6 +23,8 @@ const QUOTAS_EVERY: Duration = Duration::from_secs(30);
 const QUOTAS_EVERY_IN_NEED: Duration = Duration::from_secs(4);
 /// From one look for the signs of a process that publishes a job to the next.
 const SIGNS_EVERY: Duration = Duration::from_secs(4);
+/// How long an excluded node gets no processes of the job. It may be the only one that is left.
+const EXCLUDED_FOR: Duration = Duration::from_secs(60);
 /// A process that has given no sign for this long publishes nothing any more.
 const SILENCE: Duration = Duration::from_secs(20);
 
@@ -51,6 +53,8 @@ struct KnownJob {
     demand: Demand,
     /// Mini-batches of the plan; `None`: it was not complete when it was last looked at.
     planned: Option<u64>,
+    /// Since when each node has been excluded.
+    excluded: BTreeMap<String, Instant>,
     publication: Publication,
 }
 
@@ -107,7 +111,7 @@ impl Planner {
         let last: HashMap<&str, &ScheduledJob> =
             self.follower.known().jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
         let mut ended = HashMap::new();
-        let demand = |job: &KnownJob| {
+        let demand = |job: &mut KnownJob| {
             let job_id = job.demand.job_id.as_str();
             let mut backlog = backlog(job_id).unwrap_or_default();
             // The author of the last schedule may have known more.
@@ -115,7 +119,7 @@ impl Planner {
             ended.insert(job.demand.job_id.clone(), backlog.ended);
             job.demand_now(backlog)
         };
-        let demands: Vec<Demand> = self.jobs.values().map(demand).collect();
+        let demands: Vec<Demand> = self.jobs.values_mut().map(demand).collect();
         let mut next = schedule(&demands, &nodes, &self.quotas, self.follower.known(), self.now());
         for job in &mut next.jobs {
             job.ended = ended.get(&job.job_id).copied().unwrap_or_default();
@@ -200,7 +204,13 @@ impl Planner {
         let priority = store.changed_priority().await?.unwrap_or(spec.priority);
         let enqueued_at = u64::try_from(at.timestamp_millis()).unwrap_or_default();
         let demand = Demand::of(&spec, priority, enqueued_at, 1);
-        Ok(Some(KnownJob { marked_at: job.marked_at, demand, planned: None, publication: Publication::Unknown }))
+        Ok(Some(KnownJob {
+            marked_at: job.marked_at,
+            demand,
+            planned: None,
+            excluded: BTreeMap::new(),
+            publication: Publication::Unknown,
+        }))
     }
 
     /// Returns the admitted jobs that this process should publish: those that its own schedules have admitted, and those
@@ -239,14 +249,22 @@ impl Planner {
 
 impl KnownJob {
     /// Returns what the job can use now.
-    fn demand_now(&self, backlog: Backlog) -> Demand {
+    fn demand_now(&mut self, backlog: Backlog) -> Demand {
         let (_, ended) = backlog.ended;
         let unfinished = match self.planned.or(backlog.planned) {
             Some(planned) => planned.saturating_sub(ended),
             // Where some have ended, there are probably as many more.
             None => self.demand.unfinished.max(ended + 1),
         };
-        Demand { unfinished, excluded: backlog.excluded, ..self.demand.clone() }
+        let now = Instant::now();
+        self.excluded.retain(|node, _| backlog.excluded.contains(node));
+        for node in backlog.excluded {
+            self.excluded.entry(node).or_insert(now);
+        }
+        // Only a success ends an exclusion, so the node must have another chance.
+        let is_recent = |(node, since): (&String, &Instant)| (now - *since < EXCLUDED_FOR).then(|| node.clone());
+        let excluded = self.excluded.iter().filter_map(is_recent).collect();
+        Demand { unfinished, excluded, ..self.demand.clone() }
     }
 
     /// Returns whether the job has to be published by this process. `is_own`: it has committed the schedule that admits it.
@@ -400,6 +418,30 @@ mod tests {
         let schedule = planner.look(|_| left(100)).await.expect("readable").schedule;
         let of = |job: &str| processes(&schedule).iter().find(|(_, name, _)| *name == job).map_or(0, |one| one.2);
         assert!(of("two") >= 6 && of("one") >= 1, "{schedule:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn excluded_node_has_another_chance_after_a_minute() {
+        let target = target();
+        let mut planner = Planner::new(target.clone(), 100);
+        enqueue(&target, "one").await;
+        node(&target, "bad", 2, 0).await;
+        let backlog = |_: &str| {
+            let excluded = ["bad".to_owned()].into();
+            Some(Backlog { planned: Some(100), excluded, ..Backlog::default() })
+        };
+        let given = async |planner: &mut Planner| {
+            // It lives.
+            node(&target, "bad", 2, 0).await;
+            let schedule = planner.look(backlog).await.expect("readable").schedule;
+            schedule.allocations.len()
+        };
+        for _ in 0..59 {
+            assert_eq!(given(&mut planner).await, 0);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(given(&mut planner).await, 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,10 +1,10 @@
 //! The store of a compute target: all jobs and the list of open jobs. [`removal`] removes jobs, [`snapshots`] keeps the
 //! folders that travel with them, [`workers`] lists the workers, [`schedules`] says what they work on, [`queues`] which
-//! queues exist, [`writers`] lists those who write an output, and [`turns`] keeps quotas and what they decide.
+//! queues exist, [`writers`] lists those who write an output, and [`quotas`] keeps quotas and marks open jobs.
 //!
 //! ```text
 //! jobs/<job_id>/…      the objects of one job: `JobStore`
-//! open/<job_id>        the job has not ended; empty: it runs, else what it waits for
+//! open/<job_id>        the job has not ended
 //! snapshots/<digest>   a packed folder or file, named by its content
 //! snapshots/removing   a removal of snapshots is in progress
 //! workers/<name>       what a worker has, and what it does
@@ -12,7 +12,6 @@
 //! queues/<name>        queues of this name may exist, for one job
 //! writers/<digest>/<job_id>  the job writes the output with this digest
 //! quotas.json          limits of jobs at a time, by owner
-//! turns/<number>       jobs that have begun after a wait: created if absent
 //! ```
 
 mod queues;

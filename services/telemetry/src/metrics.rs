@@ -69,7 +69,7 @@ pub struct Metrics {
     pub messages_sent: Family<Labels<2>, Counter>,
     /// Messages received, by [`DESTINATION`].
     pub messages_consumed: Family<Labels<2>, Counter>,
-    /// Jobs that are worked on, or whose results are committed.
+    /// Jobs that the worker has, or open jobs of the target.
     pub jobs_open: Gauge,
     /// When an attempt was last announced, or a result committed.
     pub last_progress: FloatGauge,
@@ -216,7 +216,7 @@ impl Metrics {
             show.as_is("gristmill_queue_messages", dead_letters, &self.queue_messages);
         }
         let mut show = Registration(&mut root);
-        let jobs_open = "Jobs that are worked on (worker), or whose results are committed (reducer)";
+        let jobs_open = "Jobs that this worker has (worker), or open jobs of the target (reducer)";
         show.as_is("gristmill_jobs_open", jobs_open, &self.jobs_open);
         let last_progress = "When an attempt was last announced (worker), or a result committed (reducer)";
         show.seconds("gristmill_last_progress_timestamp", last_progress, &self.last_progress);

@@ -30,7 +30,7 @@ pub struct QuotaArguments {
     /// Remove the limits of the owner.
     #[arg(long, requires = "owner")]
     remove: bool,
-    /// Effect on a job above a limit: it waits for its turn, or is rejected.
+    /// Effect on a job above a limit: it waits, or is rejected.
     #[arg(long, value_name = "EFFECT", value_parser = ["wait", "refuse"])]
     when_full: Option<String>,
     /// Print one JSON object.
@@ -112,7 +112,7 @@ fn shown(quotas: &Quotas) -> String {
     lines.push(of("(each)", *each_owner));
     lines.extend(owners.iter().map(|(owner, quota)| of(owner, *quota)));
     let effect = match when_full {
-        WhenFull::Wait => "waits for its turn",
+        WhenFull::Wait => "waits",
         WhenFull::Refuse => "is rejected",
     };
     lines.push(format!("a job above a limit {effect}"));

@@ -281,8 +281,8 @@ const NODES: &[Key] = &[
         .left_out(),
     key_with_default("priority", "`low`, `normal`, `high`", "normal")
         .meaning(
-            "On a compute target: how many of a node's processes the job gets while other jobs have work there: four times \
-             as many as a job of the next lower priority. See [Several jobs on one fleet](#several-jobs-on-one-fleet).",
+            "On a compute target: how many of the fleet's processes the job gets while other jobs have work: four times as \
+             many as a job of the next lower priority. See [Several jobs on one fleet](#several-jobs-on-one-fleet).",
         )
         .job(|job, node| {
             let priorities = Priority::ALL.map(|priority| (priority.word(), priority));
@@ -292,7 +292,7 @@ const NODES: &[Key] = &[
     key("max_share", "1 to 100", "100")
         .meaning(
             "On a compute target: the largest part of a node's processes that the job gets, in percent, even while no \
-             other job has work. At least one process.",
+             other job has work, on each node. At least one process.",
         )
         .job(|job, node| integer(node, 1, 100).map(|percent| job.max_share = Some(percent)))
         .left_out(),
@@ -338,14 +338,13 @@ const NODES: &[Key] = &[
         .left_out(),
     key("gpus_per_process", "1 to 1000", "1")
         .meaning(
-            "GPUs of each process, which no other process uses: for models that need several. On this machine only so far. \
-             See [GPUs of processes](#gpus-of-processes).",
+            "GPUs of each process, which no other process uses: for models that need several. See [GPUs of processes](#gpus-of-processes).",
         )
         .job(|job, node| integer(node, 1, GPU_COUNT_MAX).map(|gpus| job.gpus_per_process = Some(gpus)))
         .left_out(),
     key("process_count_per_gpu", "1 to 1000", "1")
         .meaning(
-            "Processes that share each GPU: for models that leave room on it. On this machine only so far. See [GPUs of \
+            "Processes that share each GPU: for models that leave room on it. See [GPUs of \
              processes](#gpus-of-processes).",
         )
         .job(|job, node| integer(node, 1, PROCESS_COUNT_MAX).map(|count| job.process_count_per_gpu = Some(count)))

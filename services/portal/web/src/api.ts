@@ -10,12 +10,12 @@ export interface Info {
   version: string; place: string; target: string | null; read_only: boolean; job: string | null; now: number;
 }
 
-/** `cause` and `problem` in one line; the fields from `turn` on are those of open jobs of a target. */
+/** `cause` and `problem` in one line; the fields from `waits_for` on are those of open jobs of a target. */
 export interface JobSummary {
   owner: string | null; priority: "low" | "normal" | "high";
   job_id: string; state: State; started_at: string | null; elapsed_seconds: number | null;
   mini_batches: Counts; items: Counts; problem?: string; name: string; cause: string | null;
-  turn?: string | null; waited_seconds?: number | null; processes?: number; share?: number | null;
+  waits_for?: string | null; waited_seconds?: number | null; processes?: number; share?: number | null;
   remaining_seconds?: number | null;
 }
 export interface JobsPage { jobs: JobSummary[]; next: string | null; total: number; place: string; now: number }

@@ -365,9 +365,12 @@ async fn idle_process_exits_and_stopped_one_leaves_its_jobs_open() {
     assert_eq!(target.store.open_ids().await.expect("readable"), ["job"]);
     target.publisher.failures.store(0, Ordering::SeqCst);
     target.options.idle_exit = Some(Duration::from_millis(100));
+    target.options.tidies = true;
+    target.options.delete_after = Duration::from_secs(3600);
     let (_, serving) = target.serve();
     assert_eq!(target.result("job").await.state, JobState::Completed, "another process continues");
     serving.await.expect("no panic").expect("it exits");
+    assert!(target.broker.names().is_empty() && target.store.queues().await.expect("readable").is_empty());
 }
 
 #[tokio::test]

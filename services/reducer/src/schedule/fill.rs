@@ -103,6 +103,12 @@ impl PartialOrd for Candidate {
     }
 }
 
+/// Returns the most processes of which a job can make use.
+fn useful(job: &Demand) -> u32 {
+    let each = if job.speculates { 2 } else { 1 };
+    u32::try_from(job.unfinished.saturating_mul(each)).unwrap_or(u32::MAX)
+}
+
 impl<'a> Fill<'a> {
     /// Starts with free nodes. `occupied`: the nodes that may still have processes of each job.
     pub fn new(
@@ -152,7 +158,7 @@ impl<'a> Fill<'a> {
                 group: groups[number],
                 owner,
                 node_count: job.node_count.map_or(usize::MAX, |count| count as usize),
-                wanted: u32::try_from(job.unfinished).unwrap_or(u32::MAX),
+                wanted: useful(job),
                 expected: u32::try_from(expected).unwrap_or(u32::MAX),
                 before: Vec::new(),
                 occupied: occupied.clone(),

@@ -36,6 +36,7 @@ fn job(number: usize) -> Demand {
         process_count_per_node: None,
         gpus: GpuDemand::WherePresent,
         unfinished: 1_000_000,
+        speculates: false,
         excluded: BTreeSet::new(),
     }
 }

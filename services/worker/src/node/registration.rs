@@ -72,8 +72,8 @@ async fn renew(target: TargetStore, mut entries: watch::Receiver<Entry>, renewal
             Ok(()) => drop(renewals.send_replace(Some(began))),
             Err(_) if std::mem::replace(&mut is_told, true) => {}
             Err(error) => tracing::warn!(
-                "cannot list this node among the workers of the target, so `enqueue` and `status` do not know what it \
-                 has and does; allow it to write {}/workers/: {error:#}",
+                "cannot list this node among the workers of the target, so the schedule gives it no job; allow it to write \
+                 {}/workers/: {error:#}",
                 target.url()
             ),
         }
