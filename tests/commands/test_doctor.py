@@ -11,7 +11,8 @@ from components import Components
 from harness import Workplace, wait_until
 from http_server import Answer, HttpServer, Request, forward
 
-ROLES = ["tasks", "results", "dead-letters"]
+OWN = ["control", "dead-letters"]
+OF_A_JOB = ["tasks of a job", "results of a job"]
 
 
 class Target:
@@ -45,8 +46,13 @@ class Target:
         checks = report["checks"]
         return {check["check"].replace(f"{self.prefix}-", ""): (check["state"], check["message"]) for check in checks}
 
-    def queue_url(self, role: str) -> str:
-        return self.components.client("sqs").get_queue_url(QueueName=f"{self.prefix}-{role}")["QueueUrl"]
+    def queue_url(self, queue: str) -> str:
+        return self.components.client("sqs").get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
+
+    def queues(self) -> list[str]:
+        """Returns the queues of SQS, without the prefix."""
+        listed = self.components.client("sqs").list_queues(QueueNamePrefix=self.prefix).get("QueueUrls", [])
+        return sorted(url.rpartition("/")[2].removeprefix(f"{self.prefix}-") for url in listed)
 
 
 @pytest.fixture
@@ -67,32 +73,35 @@ def all_ok(checks: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
 def test_doctor_creates_missing_queues(target: Target):
     checks = target.doctor(expect=1)
     assert "bucket" in checks["store"][1] and checks["store"][0] == "failed", checks
-    assert "does not exist" in checks["queue tasks"][1] and "doctor --create" in checks["queue tasks"][1]
+    assert (
+        "control cannot be used: it does not exist" in checks["queues"][1] and "doctor --create" in checks["queues"][1]
+    ), checks
     target.doctor("--create", expect=0)
     checks = target.doctor(expect=0)
     assert not not_ok(checks), checks
     for request in ["put", "get", "list", "multipart upload", "delete", "conditional put"]:
         assert f"store, {request}" in checks
-    for role in ROLES:
-        assert f"queue {role}, publish" in checks and f"queue {role}, receive, extend, delete" in checks
+    assert {f"queue {queue}" for queue in OWN} <= checks.keys() and "queue control, publish" in checks
+    for queue in OF_A_JOB:
+        assert f"{queue}, publish" in checks and f"{queue}, receive, extend, delete" in checks
+    assert checks["queues of jobs"][1] == "created and deleted"
     assert checks["store, conditional put"][1] == "of 16 concurrent writers of one object, one succeeded"
     listed = target.components.client("s3").list_objects_v2(Bucket=target.prefix)
     assert listed["KeyCount"] == 0, "nothing is left behind"
-    sqs = target.components.client("sqs")
-    for role in ROLES:
-        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        counts = sqs.get_queue_attributes(QueueUrl=target.queue_url(role), AttributeNames=names)["Attributes"]
-        assert set(counts.values()) == {"0"}, role
+    assert target.queues() == OWN, "those of a job were deleted again"
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    letters = target.queue_url("dead-letters")
+    counts = target.components.client("sqs").get_queue_attributes(QueueUrl=letters, AttributeNames=names)["Attributes"]
+    assert set(counts.values()) == {"0"}
 
 
 def test_created_rabbitmq_queues_pass_all_checks(target: Target):
     target.rabbitmq()
-    checks = target.doctor(expect=1)
-    assert "doctor --create" in checks["queue tasks"][1], checks
     target.doctor("--create", expect=0)
     # The broker may handle the acknowledgements of one `doctor` after the start of the next.
     checks = wait_until(lambda: all_ok(target.doctor(expect=0)), "checks that are all ok")
-    assert checks["queue tasks, type"][1] == "quorum"
+    assert checks["tasks of a job, type"][1] == "quorum"
+    assert checks["queues of jobs"][1] == "created and deleted"
     assert "30 min" in checks["consumer timeout"][1]
 
 
@@ -127,7 +136,7 @@ def test_missing_credentials_are_reported(target: Target):
     target.environment["HOME"] = str(target.workplace.folder)
     checks = target.doctor(expect=1)
     assert "credentials" in checks["store"][1] and checks["store"][0] == "failed", checks
-    assert "credentials" in checks["queue tasks"][1], checks
+    assert "credentials" in checks["queues"][1], checks
 
 
 def test_empty_endpoint_counts_as_unset(target: Target):
@@ -145,7 +154,7 @@ def test_empty_endpoint_counts_as_unset(target: Target):
 def test_wrong_password_is_reported_and_not_shown(target: Target):
     target.rabbitmq(password="s3cr3t")
     checks = target.doctor(expect=1)
-    assert "guest" in checks["queue tasks"][1] and checks["queue tasks"][0] == "failed", checks
+    assert "guest" in checks["queues"][1] and checks["queues"][0] == "failed", checks
     assert checks["broker"][0] == "not_checked" and "rejects user guest" in checks["broker"][1]
     assert "s3cr3t" not in json.dumps(checks)
 
@@ -153,12 +162,13 @@ def test_wrong_password_is_reported_and_not_shown(target: Target):
 def test_classic_queue_is_reported(target: Target):
     target.rabbitmq()
     target.doctor("--create", expect=0)
-    path = f"queues/%2f/{target.prefix}-tasks"
+    path = f"queues/%2f/{target.prefix}-dead-letters"
     target.components.manage_rabbitmq(path, "DELETE")
     target.components.manage_rabbitmq(path, "PUT", {"durable": True, "arguments": {"x-queue-type": "classic"}})
     checks = target.doctor(expect=1)
-    assert list(not_ok(checks)) == ["queue tasks, type"], checks
-    assert "classic" in checks["queue tasks, type"][1] and "--create" in checks["queue tasks, type"][1]
+    assert list(not_ok(checks)) == ["queues"], checks
+    message = checks["queues"][1]
+    assert f"queue {target.prefix}-dead-letters" in message and "a different kind of queue has this name" in message
 
 
 def test_broker_without_management_is_still_checked(target: Target):
@@ -173,10 +183,10 @@ def test_broker_without_management_is_still_checked(target: Target):
 def test_doctor_leaves_waiting_messages_unchanged(target: Target):
     target.doctor("--create", expect=0)
     sqs = target.components.client("sqs")
-    sqs.send_message(QueueUrl=target.queue_url("tasks"), MessageBody="somebody's")
+    sqs.send_message(QueueUrl=target.queue_url("dead-letters"), MessageBody="somebody's")
     checks = target.doctor(expect=0)
-    assert set(not_ok(checks)) == {"queue tasks, receive, extend, delete"}, checks
-    names = {"QueueUrl": target.queue_url("tasks"), "AttributeNames": ["ApproximateReceiveCount"]}
+    assert checks["queue dead-letters"][1] == "1 messages", checks
+    names = {"QueueUrl": target.queue_url("dead-letters"), "AttributeNames": ["ApproximateReceiveCount"]}
     received = []
     while not any(message["Body"] == "somebody's" for message in received):
         received += sqs.receive_message(MaxNumberOfMessages=10, WaitTimeSeconds=5, **names).get("Messages", [])

@@ -80,7 +80,7 @@ def test_killed_role_is_named_within_seconds(workplace, sqlite, role):
     reducer = sqlite.reducer()
     if role.endswith("without workers"):
         wait_until(
-            lambda: "no worker has started" in (sqlite.status(job_id)["hint"] or ""), "a job that a reducer knows"
+            lambda: "no worker is running" in (sqlite.status(job_id)["hint"] or ""), "a job that a reducer knows"
         )
     else:
         worker = sqlite.worker("--process-count", 1)
@@ -180,7 +180,7 @@ def test_followed_job_reports_what_it_waits_for(workplace, sqlite):
 
     read("waiting: no reducer has looked at it yet; start one with: gristmill reducer --target sqlite")
     sqlite.reducer()
-    read("waiting: no worker has started; start one with: gristmill worker --target sqlite")
+    read("waiting: no worker is running; start one with: gristmill worker --target sqlite")
     worker = sqlite.worker("--process-count", 1, GRISTMILL_LEASE_SECONDS="3")
     worker.wait_for_record("held")
     wait_until(lambda: sqlite.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
@@ -190,7 +190,7 @@ def test_followed_job_reports_what_it_waits_for(workplace, sqlite):
     sqlite.worker("--process-count", 1)
     ended = followed.wait()
     assert ended.exit_status == COMPLETED, ended
-    assert "".join(said).count("no worker has started") == 1, said
+    assert "".join(said).count("no worker is running") == 1, said
 
 
 @pytest.mark.parametrize("progress", ["written before", "absent"])

@@ -76,15 +76,14 @@ def test_job_that_begins_on_a_full_disk_waits_for_room_and_says_so(workplace, sq
     workplace.write({"code/weights.bin": os.urandom(1 << 20)})
     running = sqlite.start("enqueue", workplace.job_of_its_own("starts", 3, script).file, "--wait")
     lines = map(bytes.decode, running.process.stderr)
-    line = next(line for line in lines if line.startswith("0 of 3 mini-batches, on node here for "))
-    assert "is full: " in line, line
-    line = next(lines)
-    assert line.startswith("  waiting for node here for ") and "set GRISTMILL_HOME of the worker" in line, line
+    line = next(line for line in lines if "cannot prepare the job" in line)
+    assert line.startswith("waiting: the only worker that fits cannot prepare the job"), line
     (job_id,) = (name.split("/")[1] for name in sqlite.objects("open"))
-    hint = wait_until(lambda: sqlite.status(job_id)["hint"], "the wait of the job")
-    assert hint.startswith("no process works on it yet; node here has it, and for ") and "is full" in hint, hint
     log = (workplace.folder / "worker.log").read_text()
-    assert "the job waits for room on this node: " in log and job_id in log, log
+    assert "the job cannot start on this node: " in log and job_id in log and "is full: " in log, log
+    assert "set GRISTMILL_HOME of the worker" in log, log
+    hint = sqlite.status(job_id)["hint"]
+    assert hint.startswith("the only worker that fits cannot prepare the job") and "is full" in hint, hint
     assert workplace.recorded("ran") == []
 
     filler.unlink()

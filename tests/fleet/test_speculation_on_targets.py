@@ -17,12 +17,12 @@ SCRIPT = """
 def run_beside_a_slow_worker(workplace, target, disturb=lambda slow: None, sleep="1000"):
     workplace.data(FILES)
     job = workplace.job(SCRIPT, process_count_per_node=1)
+    target.reducer()
     slow = target.worker(NODE="slow", SLEEP=sleep)
     job_id = target.enqueue(job)
     slow.wait_for_record("run")
     disturb(slow)
     target.worker(NODE="quick", SLEEP="0.05")
-    target.reducer()
     result = target.wait_for_end(job_id)
     expected = "".join(f"{number:03}.txt\n" for number in range(FILES))
     assert target.output(result).decode() == expected

@@ -29,8 +29,13 @@ TARGET = {
     "store": "s3://acme-gristmill",
     "queue": "sqs://eu-central-1/acme-gristmill",
     "queues": [
-        {"name": "tasks", "visible": 1204, "in_flight": 96, "delayed": 0, "problem": None},
-        {"name": "results", "visible": 3, "in_flight": 12, "delayed": 0, "problem": None},
+        {
+            "name": "tasks of invoices-20261123-141320-7f21c0",
+            "visible": 1204,
+            "in_flight": 96,
+            "delayed": 0,
+            "problem": None,
+        },
         {"name": "dead letters", "visible": 1, "in_flight": 0, "delayed": 0, "problem": None},
     ],
     "dead_letters": [

@@ -251,8 +251,9 @@ def test_job_of_a_target_is_shown_from_the_queue_to_its_output(
     page = open_page(portal.address)
     page.get_by_role("link", name="test").click()
     expect(page.locator(".title .badge")).to_have_text("Queued")
-    sqs.send("tasks", "no descriptor <b>")
     sqs.reducer()
+    sqs.wait_for_queues()
+    sqs.send("tasks", "no descriptor <b>")
     sqs.worker("--node", "first")
     # Nothing is clicked: the page follows.
     expect(page.locator(".title .badge")).to_have_text("Failed", timeout=60_000)
@@ -292,8 +293,10 @@ def test_target_shows_what_is_in_flight_and_who_serves(
     wait_until(lambda: workplace.recorded("held"), "a mini-batch is held")
     portal = Portal(workplace, "--target", sqlite.name)
 
+    name = f"tasks of {job_id}"
+
     def tasks() -> dict[str, int]:
-        return next(queue for queue in portal.get("/target")["queues"] if queue["name"] == "tasks")
+        return next(queue for queue in portal.get("/target")["queues"] if queue["name"] == name)
 
     def reducers() -> list[tuple[str, bool]]:
         return [(one["job_id"], one["silent"]) for one in portal.get("/target")["reducers"]]
@@ -303,8 +306,8 @@ def test_target_shows_what_is_in_flight_and_who_serves(
     assert queue["in_flight"] >= 1 and queue["visible"] + queue["in_flight"] == 3, queue
     page = open_page(portal.address)
     show(page, "target")
-    row = page.get_by_role("row").filter(has=page.get_by_role("cell", name="tasks", exact=True))
-    expect(row.get_by_role("cell")).to_have_text(["tasks", str(queue["visible"]), str(queue["in_flight"]), "0"])
+    row = page.get_by_role("row").filter(has=page.get_by_role("cell", name=name, exact=True))
+    expect(row.get_by_role("cell")).to_have_text([name, str(queue["visible"]), str(queue["in_flight"]), "0"])
     roles = page.locator(".panel").filter(has_text="Workers and reducers")
     served = roles.get_by_role("row").filter(has_text="reducer")
     expect(served.get_by_role("link", name=job_id)).to_be_visible()
