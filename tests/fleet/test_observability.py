@@ -233,7 +233,7 @@ def test_scrape_has_every_metric_of_dashboard_and_alerts(sqlite: Target, job: Jo
 
 @pytest.mark.parametrize("name", ["worker", "reducer"])
 def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(sqlite: Target, name: str) -> None:
-    """The role cannot acknowledge or receive messages of the job: the file of that queue is locked for all processes."""
+    """The role cannot acknowledge or receive messages of the job: the file of that queue is locked."""
     role = Role(sqlite, name, GRISTMILL_STALL_SECONDS="8")
     (sqlite.reducer if name == "worker" else sqlite.worker)()
     job_id = sqlite.enqueue(sqlite.workplace.job_of_its_own("held", 40, HOLDS, run_invocation_timeout=600))

@@ -88,7 +88,7 @@ def test_retry_says_what_has_failed_so_far(workplace, sqlite):
 
 
 def test_lost_messages_are_published_again_on_request(workplace, target):
-    """The queue has lost its waiting messages, but not those at the worker, which may run twice; their rows count once."""
+    """The queue has lost what waited, but not what is at the worker. That may run twice; its rows count once."""
     workplace.data(COUNT)
     job_id = target.enqueue(workplace.job(HELD.replace(">= 4", ">= 0"), speculation=False, run_invocation_timeout=600))
     target.reducer()

@@ -7,8 +7,6 @@ import os
 import signal
 import time
 
-import pytest
-
 from harness import HOLDS_UNTIL_RELEASE as HOLDS
 from harness import RECORDS_ITS_RUNS as RUNS
 from harness import file_names, wait_until
