@@ -174,7 +174,7 @@ export interface Target {
     body: string;
   }[];
   dead_letters_partial: boolean; dead_letters_problem: string | null;
-  workers: { node: string; job_id: string | null; last_at: number; offer: Offer | null }[];
+  workers: { node: string; job_id: string | null; last_at: number; offer: Offer }[];
   workers_problem: string | null;
   reducers: { job_id: string; last_at: number; silent: boolean }[]; now: number;
 }

@@ -94,7 +94,7 @@ function Workers({ target }: { target: Target }) {
             <tbody>
               {workers.map((worker) => (
                 <tr>
-                  <td>worker <span class="mono anywhere">{worker.node}</span>{worker.offer && <div class="muted anywhere">{offered(worker.offer)}</div>}</td>
+                  <td>worker <span class="mono anywhere">{worker.node}</span><div class="muted anywhere">{offered(worker.offer)}</div></td>
                   <td>{worker.job_id === null ? <span class="muted">–</span> : <a class="anywhere" href={address(["jobs", worker.job_id])}>{worker.job_id}</a>}</td>
                   <td><When at={worker.last_at} relative /></td>
                 </tr>
