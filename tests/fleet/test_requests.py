@@ -60,7 +60,8 @@ def counts_of_requests(target, components, job, when_to_work: str) -> tuple[dict
 
 def test_ten_thousand_mini_batches_stay_within_the_request_limits(workplace, components, sqs):
     job = job_of_files(workplace, 10_000)
-    # Before any worker has begun, each descriptor travels alone, which is what `plan --cost` expects.
+    # `plan --cost` expects each descriptor to travel alone. Here a reducer publishes while workers work, so that many share
+    # messages as soon as the first run times are known.
     result, counts, sums = counts_of_requests(sqs, components, job, "after")
     assert result["mini_batches"] == {"total": 10_000, "succeeded": 10_000, "failed": 0}
     print(f"\nrequests of 10 000 mini-batches: {json.dumps(sums)}; in detail: {json.dumps(counts)}")
@@ -68,7 +69,7 @@ def test_ten_thousand_mini_batches_stay_within_the_request_limits(workplace, com
     estimated = json.loads(estimate.stdout)["requests"]
     print(f"estimated by `gristmill plan --cost`: {json.dumps(estimated)}")
     queue = sum(estimated[f"queue_{kind}"] for kind in ("sends", "receives", "deletes", "extensions"))
-    assert queue / 2 <= sums["queue"] <= queue * 2, (queue, sums)
+    assert queue / 10 <= sums["queue"] <= queue * 2, (queue, sums)
     # Their number depends on the duration of the job, and so on the machine.
     assert sums["PUT"] <= 5 * estimated["puts"] and sums["GET"] <= 5 * estimated["gets"], (estimated, sums)
     over = {kind: (count, BOUNDS[kind]) for kind, count in sums.items() if count > BOUNDS[kind]}

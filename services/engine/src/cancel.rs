@@ -35,10 +35,15 @@ impl Jobs {
             return Ok(Canceled::Stopped(result));
         }
         job.store.request_cancel("canceled by the user").await?;
-        if let Self::There { .. } = self
-            && let Some(hint) = self.lacks_reducer(&job_id, job.store.progress().await?.as_ref(), None)
-        {
-            return Ok(Canceled::LacksReducer(hint));
+        if let Self::There { store, .. } = self {
+            let open = self.open_jobs().await?;
+            if open.contains(&job_id) {
+                // The schedule admits a job that waits because of a quota, so that a reducer ends it.
+                store.mark_open(&job_id).await?;
+            }
+            if let Some(hint) = self.lacks_reducer(&job_id, job.store.progress().await?.as_ref(), None, &open) {
+                return Ok(Canceled::LacksReducer(hint));
+            }
         }
         events.notice(Notice::CancelRequested { job_id: job_id.clone(), seconds: CANCEL_TIME.as_secs() });
         let requested = Instant::now();

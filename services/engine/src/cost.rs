@@ -5,12 +5,12 @@
 //!
 //! | request | how many |
 //! |---|---|
-//! | send descriptors | tens of each chunk of 512; a request is billed once for each 64 KiB |
+//! | send descriptors | tens of each chunk of 512, at most: those of quick mini-batches share messages once the first have ended; a request is billed once for each 64 KiB |
 //! | receive descriptors | a node receives when a quarter of its mini-batches is used up: `P × depth / 4` at a time, ten a request |
 //! | extend leases | all deliveries of a node (`2 × P × depth`), in tens, every 4 s, if they are not done by then |
 //! | send outcomes | one a round of a node; a round takes about 50 ms, and a message is full at 128 KiB |
 //! | delete descriptors | the outcomes of each round, in tens |
-//! | receive and delete outcomes | the messages of 200 ms, in tens; and an empty receive every 20 s |
+//! | receive and delete outcomes | the messages of 200 ms, in tens; and an empty receive and a look for the queue of tasks, both every 20 s |
 //! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 4 s, reports every 10 s, logs |
 //! | PUT | of each node, what it has and does, every 2 s |
 //! | GET | of each node, the next schedule, every second |
@@ -180,7 +180,7 @@ impl Requests {
         let commit = (messages / seconds * COMMIT_SECONDS).max(1.0);
         let commits = (messages / commit).ceil().max(mini_batches * outcome_bytes / SEGMENT_BYTES);
         let in_tens = commits * (commit / BATCH).ceil();
-        let result_receives = in_tens + (seconds / POLL_SECONDS).ceil();
+        let result_receives = in_tens + 2.0 * (seconds / POLL_SECONDS).ceil();
 
         let bytes = work.descriptor_bytes as f64 + mini_batches * outcome_bytes;
         // Sent and received.

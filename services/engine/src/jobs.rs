@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use protocol::{Allocation, Counts, JobResult, JobSpec, JobState, Progress, WaitsFor, is_job_id};
 use reducer::Reducer;
 use storage::{JobStore, SeenWorker, TargetStore};
 
-use crate::{Error, Home, Matches, State, TargetRef, is_named, newest_first, started};
+use crate::{Error, Home, Matches, Since, State, TargetRef, is_named, newest_first, started};
 
 /// The jobs that have not ended, by their ids, with what the schedule of their target says of them.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,8 @@ pub(crate) struct Scheduled {
     pub waits_for: Option<WaitsFor>,
     /// The nodes on which it has some.
     pub nodes: Vec<String>,
+    /// When the last schedule was made, if the job is admitted.
+    pub admitted: Option<Since>,
 }
 
 impl OpenJobs {
@@ -286,8 +289,12 @@ impl Jobs {
             Self::Here(_) => OpenJobs::default(),
             Self::There { store, .. } => {
                 let schedule = store.last_schedule().await?.unwrap_or_default();
+                let now = u64::try_from(store.now().timestamp_millis()).unwrap_or_default();
+                let age = Duration::from_millis(now.saturating_sub(schedule.made_at));
+                let made = Since { at: schedule.made_at, age };
                 let jobs = schedule.jobs.into_iter().map(|job| {
-                    let scheduled = Scheduled { waits_for: job.waits_for, nodes: Vec::new() };
+                    let admitted = job.admitted_in.map(|_| made);
+                    let scheduled = Scheduled { waits_for: job.waits_for, nodes: Vec::new(), admitted };
                     (job.job_id, scheduled)
                 });
                 let mut scheduled: HashMap<String, Scheduled> = jobs.collect();

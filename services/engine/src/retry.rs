@@ -83,7 +83,10 @@ impl Engine {
             sleep(Duration::from_secs(1)).await;
         };
         let progress = found.store.progress().await.ok().flatten();
-        let is_served = jobs.lacks_reducer(&found.spec.job_id, progress.as_ref(), None).is_none();
+        let is_served = {
+            let open = jobs.open_jobs().await?;
+            jobs.lacks_reducer(&found.spec.job_id, progress.as_ref(), None, &open).is_none()
+        };
         let had_completed = has_completed(&found);
         let FoundJob { store: job, spec, result, .. } = found;
         let job_id = spec.job_id.clone();

@@ -149,7 +149,10 @@ impl Jobs {
                     });
                 }
                 if job.store.cancel_requested().await?.is_some() {
-                    return Ok(Standing { state: State::Canceling, hint: self.lacks_reducer(id, progress, pulse) });
+                    return Ok(Standing {
+                        state: State::Canceling,
+                        hint: self.lacks_reducer(id, progress, pulse, open),
+                    });
                 }
                 Ok(self.waits(id, progress, pulse, open.scheduled(id)))
             }
@@ -190,8 +193,14 @@ impl Jobs {
     }
 
     /// Returns the hint that no reducer serves the job, if so.
-    pub fn lacks_reducer(&self, job_id: &str, progress: Option<&Progress>, pulse: Option<Pulse>) -> Option<Hint> {
-        lacks_reducer(seen(progress, pulse)).map(|lack| self.hint(job_id, lack))
+    pub fn lacks_reducer(
+        &self,
+        job_id: &str,
+        progress: Option<&Progress>,
+        pulse: Option<Pulse>,
+        open: &OpenJobs,
+    ) -> Option<Hint> {
+        lacks_reducer(seen(progress, pulse), open.scheduled(job_id)).map(|lack| self.hint(job_id, lack))
     }
 
     fn hint(&self, job_id: &str, lack: Lack) -> Hint {
@@ -212,21 +221,16 @@ fn ended(result: &JobResult) -> Standing {
 
 /// Returns what an open job of a compute target waits for.
 fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>) {
-    let waits_for = scheduled.and_then(|scheduled| scheduled.waits_for.clone());
-    let Some((progress, age)) = seen else {
-        // A reducer writes the schedule before the first progress of a job.
-        let lack = match (waits_for, scheduled) {
-            (Some(waits_for), _) => Lack::Schedule(waits_for),
-            (None, Some(scheduled)) => Lack::Start(scheduled.nodes.clone()),
-            (None, None) => Lack::FirstReducer,
-        };
-        return (State::Queued, Some(lack));
-    };
-    let has_started = progress.nodes > 0;
+    let has_started = seen.is_some_and(|(progress, _)| progress.nodes > 0);
     let waits = if has_started { State::Waiting } else { State::Queued };
-    if let Some(lack) = lacks_reducer(seen) {
+    if let Some(lack) = lacks_reducer(seen, scheduled) {
         return (waits, Some(lack));
     }
+    let waits_for = scheduled.and_then(|scheduled| scheduled.waits_for.clone());
+    let start = || Some(Lack::Start(scheduled?.nodes.clone()));
+    let Some((progress, age)) = seen else {
+        return (waits, waits_for.map(Lack::Schedule).or_else(start));
+    };
     if progress.step.is_some() {
         return (State::Running, None);
     }
@@ -244,15 +248,20 @@ fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>)
         Some(Lack::Node { node, seconds, detail })
     };
     match (has_started, silent) {
-        (false, _) => (waits, on_node().or_else(|| Some(Lack::Start(scheduled?.nodes.clone())))),
+        (false, _) => (waits, on_node().or_else(start)),
         (true, Some(silent)) => (waits, Some(on_node().unwrap_or(silent))),
         (true, None) => (State::Running, None),
     }
 }
 
-fn lacks_reducer(seen: Seen<'_>) -> Option<Lack> {
-    let Some((progress, age)) = seen else { return Some(Lack::FirstReducer) };
-    (age > SILENCE).then_some(Lack::Reducer(Since { at: progress.at, age }))
+fn lacks_reducer(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> Option<Lack> {
+    let last = match (seen, scheduled) {
+        (Some((progress, age)), _) => Some(Since { at: progress.at, age }),
+        // A reducer writes the first progress of a job soon after the schedule that admits it.
+        (None, Some(scheduled)) => scheduled.admitted,
+        (None, None) => return Some(Lack::FirstReducer),
+    };
+    last.filter(|last| last.age > SILENCE).map(Lack::Reducer)
 }
 
 /// Returns what a local job waits for whose engine holds its lock.
@@ -286,7 +295,7 @@ mod tests {
     }
 
     fn without_processes(waits_for: WaitsFor) -> Scheduled {
-        Scheduled { waits_for: Some(waits_for), nodes: Vec::new() }
+        Scheduled { waits_for: Some(waits_for), ..Scheduled::default() }
     }
 
     #[test]
@@ -327,7 +336,7 @@ mod tests {
 
     #[test]
     fn job_with_processes_that_have_not_begun_names_their_nodes() {
-        let given = Scheduled { waits_for: None, nodes: vec!["a".to_owned()] };
+        let given = Scheduled { nodes: vec!["a".to_owned()], ..Scheduled::default() };
         let start = (State::Queued, Some(Lack::Start(given.nodes.clone())));
         assert_eq!(there(None, Some(&given)), start);
         assert_eq!(waits_by(&Progress { nodes: 0, ..progress() }, 3, Some(&given)), start);
@@ -362,6 +371,18 @@ mod tests {
             assert_eq!((lacks_reducer(9), lacks_reducer(12)), (false, true), "{progress:?}");
         }
         assert_eq!(waits(&progress(), 12).0, State::Waiting);
+        let admitted = |seconds| {
+            let made = Since { at: 1000, age: Duration::from_secs(seconds) };
+            Scheduled { admitted: Some(made), ..without_processes(WaitsFor::Worker) }
+        };
+        assert_eq!(there(None, Some(&admitted(9))).1, Some(Lack::Schedule(WaitsFor::Worker)));
+        assert!(matches!(there(None, Some(&admitted(12))).1, Some(Lack::Reducer(Since { at: 1000, .. }))));
+        let old = without_processes(WaitsFor::OtherJobs { ahead: 1 });
+        assert_eq!(
+            there(None, Some(&old)).1,
+            Some(Lack::Schedule(WaitsFor::OtherJobs { ahead: 1 })),
+            "it is not admitted"
+        );
         assert_eq!(there(None, None), (State::Queued, Some(Lack::FirstReducer)));
     }
 

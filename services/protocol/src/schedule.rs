@@ -26,8 +26,8 @@ pub struct NodeState {
     pub accepts_work: bool,
     /// The jobs that it prepares or works on, by id.
     pub jobs: BTreeMap<String, Running>,
-    /// The jobs that it cannot prepare.
-    pub unable: BTreeSet<String>,
+    /// The jobs that it cannot prepare, by id, and why.
+    pub unable: BTreeMap<String, String>,
 }
 
 /// What a job has on a node.
@@ -67,6 +67,8 @@ pub struct Demand {
     pub gpus: GpuDemand,
     /// Mini-batches that have not ended.
     pub unfinished: u64,
+    /// Whether somebody has canceled it. It gets no processes, and no limit of jobs keeps it from its end.
+    pub is_canceled: bool,
     /// Whether it starts slow mini-batches a second time, in further processes.
     pub speculates: bool,
     /// Nodes that must not work on it for a while, because mini-batches fail there that succeed elsewhere.
@@ -105,6 +107,7 @@ impl Demand {
             process_count_per_node: spec.process_count_per_node,
             gpus,
             unfinished,
+            is_canceled: false,
             speculates: spec.speculation,
             excluded: BTreeSet::new(),
         }
@@ -228,6 +231,9 @@ pub enum WaitsFor {
     AbleWorker {
         /// Number of these workers.
         workers: u64,
+        /// The reason that one of them gives; empty: none does.
+        #[serde(default)]
+        reason: String,
     },
     /// Nodes that may not work on it any more still have processes of it.
     EarlierNodes,
@@ -248,8 +254,13 @@ impl fmt::Display for WaitsFor {
             }
             Self::Worker => f.write_str("no worker is running"),
             Self::FittingWorker(unfit) => unfit.fmt(f),
-            Self::AbleWorker { workers: 1 } => f.write_str("the only worker that fits cannot prepare the job"),
-            Self::AbleWorker { workers } => write!(f, "none of the {workers} workers that fit can prepare the job"),
+            Self::AbleWorker { workers, reason } => {
+                match workers {
+                    1 => f.write_str("the only worker that fits cannot prepare the job")?,
+                    _ => write!(f, "none of the {workers} workers that fit can prepare the job")?,
+                }
+                if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
+            }
             Self::EarlierNodes => f.write_str("workers that ran it before still have processes of it"),
             Self::OtherJobs { ahead: 0 } => f.write_str("other jobs have all processes that it could use"),
             Self::OtherJobs { ahead: 1 } => {

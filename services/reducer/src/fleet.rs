@@ -37,6 +37,8 @@ const IDLE_LOOKS_RARER: u32 = 4;
 const LOOK_AGAIN: Duration = Duration::from_secs(4);
 /// From one look for queues that a killed process has left to the next.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// From one look whether the queue with the tasks of a job exists to the next.
+const LOOK_FOR_TASKS_EVERY: Duration = Duration::from_secs(20);
 /// How long the deletion of queues may take at the end.
 const TIDY_TIME: Duration = Duration::from_secs(10);
 /// How long everything may take from the request to stop to the end; containers have 120 s.
@@ -556,6 +558,16 @@ fn is_absent(error: &anyhow::Error) -> bool {
     causes.any(|cause| matches!(cause, queue::Error::Absent { .. }))
 }
 
+/// Waits until somebody deletes a queue. A reducer receives nothing from the tasks of a job, so nothing else would tell it.
+async fn absence(queue: &dyn Queue) -> queue::Error {
+    loop {
+        sleep(LOOK_FOR_TASKS_EVERY).await;
+        if let Err(error @ queue::Error::Absent { .. }) = queue.depth().await {
+            return error;
+        }
+    }
+}
+
 /// Creates queues of this name that do not exist.
 async fn create(target: &TargetStore, broker: &dyn Broker, name: &str) -> anyhow::Result<JobQueues> {
     target.put_queues(name).await.context("note that the job has queues")?;
@@ -589,11 +601,14 @@ impl Task {
             return Ok(Outcome::Absent("there is no such job in the store"));
         }
         let queues = create(&self.target, &*self.broker, &self.queues).await?;
-        let options = Options { tasks: Some(queues.tasks), ..self.options.clone() };
+        let options = Options { tasks: Some(queues.tasks.clone()), ..self.options.clone() };
         let served = async {
             let reducer = Reducer::open(self.job.clone(), queues.results, options).await?;
             tracing::info!(job.id = self.job_id, "the job is served");
-            reducer.serve(self.stop.clone()).await
+            tokio::select! {
+                served = reducer.serve(self.stop.clone()) => served,
+                error = absence(&*queues.tasks) => Err(error.into()),
+            }
         };
         match served.await {
             Ok(Some(result)) => {

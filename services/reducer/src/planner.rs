@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
 use protocol::{Demand, NodeState, PLAN_CHUNK_MINI_BATCHES, Quotas, Schedule, ScheduledJob};
 use storage::{Commit, JobStore, OpenJob, ScheduleFollower, TargetStore, WorkerWatch};
 use telemetry::metrics;
@@ -47,9 +46,9 @@ pub struct Planner {
 /// A job, as the planner has read it.
 #[derive(Debug)]
 struct KnownJob {
-    /// When its marker was last written. A command that changes what the job wants, or opens it again, writes the marker
+    /// The version of its marker. A command that changes what the job wants, cancels it, or opens it again writes the marker
     /// again.
-    marked_at: DateTime<Utc>,
+    mark: String,
     demand: Demand,
     /// Mini-batches of the plan; `None`: it was not complete when it was last looked at.
     planned: Option<u64>,
@@ -171,8 +170,8 @@ impl Planner {
     /// Reads the open jobs that are new, or whose markers are, and the plans that were not complete.
     async fn read_jobs(&mut self) -> storage::Result<()> {
         let open = self.target.open_jobs().await?;
-        let marks: HashMap<&str, DateTime<Utc>> = open.iter().map(|job| (job.job_id.as_str(), job.marked_at)).collect();
-        self.jobs.retain(|job_id, job| marks.get(job_id.as_str()) == Some(&job.marked_at));
+        let marks: HashMap<&str, &str> = open.iter().map(|job| (job.job_id.as_str(), job.mark.as_str())).collect();
+        self.jobs.retain(|job_id, job| marks.get(job_id.as_str()) == Some(&job.mark.as_str()));
         for job in open {
             if !self.jobs.contains_key(&job.job_id)
                 && let Some(known) = self.read_job(&job).await?
@@ -203,9 +202,10 @@ impl Planner {
         let Some((spec, at)) = described else { return Ok(None) };
         let priority = store.changed_priority().await?.unwrap_or(spec.priority);
         let enqueued_at = u64::try_from(at.timestamp_millis()).unwrap_or_default();
-        let demand = Demand::of(&spec, priority, enqueued_at, 1);
+        let is_canceled = store.cancel_requested().await?.is_some();
+        let demand = Demand { is_canceled, ..Demand::of(&spec, priority, enqueued_at, 1) };
         Ok(Some(KnownJob {
-            marked_at: job.marked_at,
+            mark: job.mark.clone(),
             demand,
             planned: None,
             excluded: BTreeMap::new(),
@@ -219,7 +219,7 @@ impl Planner {
         let mut due = Vec::new();
         for scheduled in &self.follower.known().jobs {
             let Some(job) = self.jobs.get_mut(&scheduled.job_id) else { continue };
-            let Some(admitted_in) = scheduled.admitted_in else { continue };
+            let Some(admitted_in) = scheduled.admitted_in.filter(|_| !job.demand.is_canceled) else { continue };
             if job.is_missing(admitted_in, &self.target, self.committed.contains(&admitted_in)).await? {
                 due.push((scheduled.job_id.clone(), admitted_in));
             }

@@ -38,8 +38,9 @@ pub(crate) use wanted::wanted;
 pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous: &Schedule, now: u64) -> Schedule {
     let before: HashMap<&str, &ScheduledJob> = previous.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
     let full = admitted(jobs, quotas, &before);
-    let mut wanting: Vec<usize> =
-        (0..jobs.len()).filter(|job| full[*job].is_none() && jobs[*job].unfinished > 0).collect();
+    let mut wanting: Vec<usize> = (0..jobs.len())
+        .filter(|job| full[*job].is_none() && jobs[*job].unfinished > 0 && !jobs[*job].is_canceled)
+        .collect();
     wanting.sort_unstable_by_key(|job| (jobs[*job].enqueued_at, &jobs[*job].job_id));
     let demands: Vec<&Demand> = wanting.iter().map(|job| &jobs[*job]).collect();
     let held = held(&demands, nodes, previous);
@@ -126,11 +127,12 @@ fn revoked(nodes: &[NodeState], previous: &Schedule, allocations: &[Allocation],
     revoked.into_values().collect()
 }
 
-/// Returns for each job the limit of jobs at a time that is in its way. A job that has been admitted stays so.
+/// Returns for each job the limit of jobs at a time that is in its way. A job that has been admitted stays so, and a canceled
+/// one is admitted at once, because a reducer ends it.
 fn admitted(jobs: &[Demand], quotas: &Quotas, before: &HashMap<&str, &ScheduledJob>) -> Vec<Option<Full>> {
     let was = |job: &Demand| before.get(job.job_id.as_str()).is_some_and(|state| state.admitted_in.is_some());
     let running: Vec<String> = jobs.iter().filter(|job| was(job)).map(|job| job.owner.clone()).collect();
-    let waiting = jobs.iter().filter(|job| !was(job)).map(|job| Contender {
+    let waiting = jobs.iter().filter(|job| !was(job) && !job.is_canceled).map(|job| Contender {
         job_id: job.job_id.clone(),
         owner: job.owner.clone(),
         priority: job.priority,
@@ -226,7 +228,7 @@ impl Bounds {
     /// Returns the bounds of a job on a node; `None`: it may have no process there.
     fn of(job: &Demand, node: &NodeState) -> Option<Self> {
         if !node.accepts_work
-            || node.unable.contains(&job.job_id)
+            || node.unable.contains_key(&job.job_id)
             || job.excluded.contains(&node.name)
             || node.offer.lacks(&job.requires).is_some()
         {
@@ -327,7 +329,8 @@ fn reason(job: &Demand, nodes: &[NodeState], fill: &Fill<'_>, number: usize, ahe
     }
     let fitting = || present.iter().filter(|node| node.offer.lacks(&job.requires).is_none());
     if fitting().all(|node| Bounds::of(job, node).is_none()) {
-        return WaitsFor::AbleWorker { workers: fitting().count() as u64 };
+        let reason = fitting().find_map(|node| node.unable.get(&job.job_id)).cloned().unwrap_or_default();
+        return WaitsFor::AbleWorker { workers: fitting().count() as u64, reason };
     }
     if let Some((owner, limit)) = fill.owner_at_its_limit(number) {
         return WaitsFor::InFlight { owner, limit };

@@ -127,7 +127,7 @@ impl<'a> Fill<'a> {
         let mut exceptions = HashMap::new();
         for (at, node) in states.iter().enumerate() {
             let failing = node.jobs.iter().filter(|(_, running)| !running.failing_gpus.is_empty());
-            for id in node.unable.iter().chain(failing.map(|(id, _)| id)) {
+            for id in node.unable.keys().chain(failing.map(|(id, _)| id)) {
                 if let Some(job) = number.get(id.as_str()) {
                     exceptions.insert((*job, at), Bounds::of(demands[*job], node));
                 }

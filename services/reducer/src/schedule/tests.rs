@@ -36,6 +36,7 @@ fn job(number: usize) -> Demand {
         process_count_per_node: None,
         gpus: GpuDemand::WherePresent,
         unfinished: 1_000_000,
+        is_canceled: false,
         speculates: false,
         excluded: BTreeSet::new(),
     }
@@ -327,19 +328,38 @@ fn failing_gpu_is_given_to_another_job() {
     fleet.nodes[0].jobs.get_mut("job-0000").expect("it runs").failing_gpus.extend([0, 1]);
     fleet.step();
     assert_eq!(fleet.all_processes(), [0, 2]);
-    assert_eq!(fleet.waits_for(0), Some(WaitsFor::AbleWorker { workers: 1 }));
+    assert_eq!(fleet.waits_for(0), Some(WaitsFor::AbleWorker { workers: 1, reason: String::new() }));
+}
+
+#[test]
+fn canceled_job_is_admitted_whatever_the_limits_and_gets_no_process() {
+    let mut fleet = Fleet::new(nodes(1, 2), vec![job(0), job(1), job(2)]);
+    fleet.quotas.max_jobs = Some(1);
+    fleet.step();
+    assert_eq!(fleet.all_processes(), [2, 0, 0]);
+    fleet.jobs[1].is_canceled = true;
+    for _ in 0..2 {
+        fleet.step();
+        assert_eq!(fleet.all_processes(), [2, 0, 0]);
+        let admitted: Vec<bool> = fleet.schedule.jobs.iter().map(|job| job.admitted_in.is_some()).collect();
+        assert_eq!(admitted, [true, true, false]);
+    }
+    fleet.jobs[0].is_canceled = true;
+    fleet.step();
+    assert_eq!(fleet.all_processes(), [0, 0, 0], "a reducer ends it");
 }
 
 #[test]
 fn node_that_cannot_prepare_a_job_is_left_out() {
     let mut fleet = Fleet::new(nodes(2, 2), vec![job(0), job(1)]);
-    fleet.nodes[0].unable.insert("job-0000".to_owned());
+    fleet.nodes[0].unable.insert("job-0000".to_owned(), "its disk is full".to_owned());
     fleet.step();
     assert!(fleet.of(0).iter().all(|allocation| allocation.node == "node-0001"));
     assert_eq!(fleet.all_processes(), [2, 2]);
-    fleet.nodes[1].unable.insert("job-0000".to_owned());
+    fleet.nodes[1].unable.insert("job-0000".to_owned(), "its disk is full".to_owned());
     fleet.step();
-    assert_eq!(fleet.waits_for(0), Some(WaitsFor::AbleWorker { workers: 2 }));
+    let reason = "its disk is full".to_owned();
+    assert_eq!(fleet.waits_for(0), Some(WaitsFor::AbleWorker { workers: 2, reason }));
 }
 
 #[test]
@@ -540,7 +560,7 @@ impl Fleet {
                 running.into_iter().for_each(|running| running.failing_gpus.extend([gpu]));
             }
             Change::Unable(node, job) if nodes > 0 && jobs > 0 => {
-                self.nodes[node % nodes].unable.insert(self.jobs[job % jobs].job_id.clone());
+                self.nodes[node % nodes].unable.insert(self.jobs[job % jobs].job_id.clone(), String::new());
             }
             _ => {}
         }

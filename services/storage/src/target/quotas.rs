@@ -1,21 +1,20 @@
 //! The quotas of a target, and the markers of its open jobs.
 
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use protocol::{Quotas, is_job_id};
 
 use super::TargetStore;
-use crate::{Error, Result};
+use crate::{Error, Result, random_name};
 
 /// A job that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenJob {
     /// Its id.
     pub job_id: String,
-    /// When its marker was written, by the clock of the store. Whoever changes what the job wants writes the marker again.
-    pub marked_at: DateTime<Utc>,
+    /// The version of its marker. Whoever changes what the job wants writes the marker again.
+    pub mark: String,
 }
 
 impl TargetStore {
@@ -35,9 +34,11 @@ impl TargetStore {
         self.write("quotas.json", serde_json::to_vec_pretty(quotas).expect("plain data always serialises")).await
     }
 
-    /// Marks a job as open. The caller does this once the job is described, so that reducers find it.
+    /// Marks a job as open. The caller does this once the job is described, so that reducers find it, and after each change
+    /// of what the job wants.
     pub async fn mark_open(&self, job_id: &str) -> Result<()> {
-        self.write(&format!("open/{job_id}"), Vec::new()).await
+        // An ETag may be a digest of the content, and a time may have whole seconds only.
+        self.write(&format!("open/{job_id}"), random_name().into_bytes()).await
     }
 
     /// Marks a job as ended. The caller does this after writing `result.json`.
@@ -49,7 +50,7 @@ impl TargetStore {
     pub async fn open_jobs(&self) -> Result<Vec<OpenJob>> {
         let job = |meta: ObjectMeta| {
             let job_id = meta.location.filename().filter(|name| is_job_id(name))?.to_owned();
-            Some(OpenJob { job_id, marked_at: meta.last_modified })
+            Some(OpenJob { job_id, mark: meta.e_tag.unwrap_or_else(|| meta.last_modified.to_rfc3339()) })
         };
         let listed = self.store.list(Some(&self.path("open"))).try_filter_map(|meta| async move { Ok(job(meta)) });
         let jobs = listed.try_collect::<Vec<_>>().await;
@@ -84,6 +85,21 @@ mod tests {
 
     use super::super::tests::targets;
     use super::*;
+
+    #[tokio::test]
+    async fn marker_that_is_written_again_has_another_version() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for target in targets(folder.path()).await {
+            let mut marks = Vec::new();
+            for _ in 0..3 {
+                target.mark_open("one").await.expect("writable");
+                marks.extend(target.open_jobs().await.expect("readable").into_iter().map(|job| job.mark));
+            }
+            marks.sort_unstable();
+            marks.dedup();
+            assert_eq!(marks.len(), 3, "{marks:?}");
+        }
+    }
 
     #[tokio::test]
     async fn quotas_are_kept() {

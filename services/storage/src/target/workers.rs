@@ -154,7 +154,7 @@ fn believed(bytes: &[u8], name: String) -> Option<NodeState> {
     state.name = name;
     state.offer.labels.retain(|name, value| is_label(name) && is_label(value));
     state.jobs.retain(|job_id, _| is_job_id(job_id));
-    state.unable.retain(|job_id| is_job_id(job_id));
+    state.unable.retain(|job_id, _| is_job_id(job_id));
     Some(state)
 }
 

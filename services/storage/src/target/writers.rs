@@ -27,7 +27,9 @@ impl TargetStore {
         let listed = listed.map_err(|error| Error::from_store(&self.name(&folder), error))?;
         let ids = listed.iter().filter_map(|meta| meta.location.filename());
         for id in ids.filter(|id| is_job_id(id) && **id != *spec.job_id) {
-            if self.exists(&self.path(&format!("open/{id}")), "open").await? {
+            let is_open = self.exists(&self.path(&format!("open/{id}")), "open").await?;
+            // A reducer writes the result before it removes the marker.
+            if is_open && self.job(id).result().await?.is_none() {
                 return Ok(Some(id.to_owned()));
             }
         }
@@ -49,6 +51,8 @@ fn folder_of(spec: &JobSpec) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use protocol::{JobResult, JobState};
+
     use super::super::tests::targets;
     use super::*;
 
@@ -72,6 +76,9 @@ mod tests {
             for spec in [&one, &other] {
                 assert_eq!(target.other_writer(spec).await.expect("readable"), None);
             }
+            let result = JobResult::new("one".to_owned(), JobState::Completed, String::new());
+            target.job("one").create_result(&result).await.expect("writable");
+            assert_eq!(target.other_writer(&same).await.expect("readable"), None, "it has just ended");
             target.mark_ended("one").await.expect("writable");
             assert_eq!(target.other_writer(&same).await.expect("readable"), None);
             target.mark_open("one").await.expect("writable");

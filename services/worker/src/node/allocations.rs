@@ -221,14 +221,22 @@ struct Visit {
 /// What the node knows of a job between visits.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    /// Until when the node leaves the job to others.
-    rests_until: Option<Instant>,
+    /// Until when the node leaves the job to others, and why.
+    rests: Option<(Instant, String)>,
     /// Until when the node does not ask for the job, though others need not know.
     asks_at: Option<Instant>,
     /// Failures to provision the job, in a row.
     failures: u32,
     /// The job is over, or does not exist, by the store.
     is_over: bool,
+}
+
+impl Memory {
+    /// Whether the node waits before it takes the job.
+    fn waits(&self, now: Instant) -> bool {
+        let rests_until = self.rests.as_ref().map(|(until, _)| *until);
+        [rests_until, self.asks_at].into_iter().flatten().any(|until| until > now)
+    }
 }
 
 /// The jobs of a node.
@@ -337,8 +345,10 @@ impl Allocations {
             has_ended_one: visit.has_ended_one,
             failing_gpus: visit.failing_gpus.clone(),
         };
-        let rests = |memory: &Memory| memory.rests_until.is_some_and(|until| until > self.now);
-        let unable = self.memories.iter().filter(|(_, memory)| rests(memory));
+        let unable = self.memories.iter().filter_map(|(job_id, memory)| {
+            let (_, reason) = memory.rests.as_ref().filter(|(until, _)| *until > self.now)?;
+            Some((job_id.clone(), reason.clone()))
+        });
         NodeState {
             name: self.config.node.clone(),
             offer: self.config.offer.clone(),
@@ -346,7 +356,7 @@ impl Allocations {
             schedule: self.schedule,
             accepts_work: !self.is_stopping(),
             jobs: self.visits.values().map(|visit| (visit.job_id.clone(), running(visit))).collect(),
-            unable: unable.map(|(job_id, _)| job_id.clone()).collect(),
+            unable: unable.collect(),
         }
     }
 
@@ -362,8 +372,7 @@ impl Allocations {
         let given = &self.given;
         self.memories.retain(|job_id, memory| {
             memory.is_over &= given.contains_key(job_id);
-            let waits = [memory.rests_until, memory.asks_at].into_iter().flatten().any(|until| until > self.now);
-            waits || memory.is_over || memory.failures > 0 && given.contains_key(job_id)
+            memory.waits(self.now) || memory.is_over || memory.failures > 0 && given.contains_key(job_id)
         });
     }
 
@@ -433,11 +442,11 @@ impl Allocations {
         for (job_id, queues) in new {
             let now = self.now;
             let memory = self.memories.entry(job_id.clone()).or_default();
-            if memory.is_over || [memory.rests_until, memory.asks_at].into_iter().flatten().any(|until| until > now) {
+            if memory.is_over || memory.waits(now) {
                 continue;
             }
             if self.memory_is_short && !self.visits.is_empty() {
-                memory.rests_until = Some(now + REST);
+                memory.rests = Some((now + REST, "its memory is short".to_owned()));
                 let message = "this node leaves the job to others: its memory is short".to_owned();
                 self.act(Action::Log { job_id, is_warning: false, message });
                 continue;
@@ -568,7 +577,7 @@ impl Allocations {
         self.log(id, true, format!("the job cannot start on this node: {reason}"));
         let memory = self.memory(id);
         memory.failures += 1;
-        memory.rests_until = Some(now + REST);
+        memory.rests = Some((now + REST, reason.clone()));
         match obstacle == Obstacle::Lasting || memory.failures >= FAILURES_MAX {
             true => self.begin(id, Step::Tell(reason)),
             false => self.close(id),
@@ -608,11 +617,13 @@ impl Allocations {
         match worked {
             Ok(_) if gave_up => {
                 self.log(id, true, "the agent has given up: this node leaves the job to others for a while".to_owned());
-                self.memory(id).rests_until = Some(now + REST);
+                self.memory(id).rests = Some((now + REST, "its agent has given up".to_owned()));
             }
             Ok(_) => {}
             Err(AgentFailed::WithoutQueues) => self.memory(id).asks_at = Some(now + ASK_AGAIN),
-            Err(AgentFailed::Otherwise) => self.memory(id).rests_until = Some(now + FAILED_REST),
+            Err(AgentFailed::Otherwise) => {
+                self.memory(id).rests = Some((now + FAILED_REST, "its agent has failed".to_owned()));
+            }
         }
         match worked {
             Ok(1..) => self.begin(id, Step::LetGo),

@@ -452,7 +452,7 @@ async fn unprovisionable_job_names_its_cause_and_is_left_to_other_nodes() {
     assert!(cause.contains("/no/such/python"), "{cause}");
     let is_unable = || async {
         let workers = target.store.seen_workers().await.expect("memory is always there");
-        workers.iter().any(|worker| worker.state.unable.contains("job"))
+        workers.iter().any(|worker| worker.state.unable.contains_key("job"))
     };
     target.until(is_unable).await;
     running.drain().await;
