@@ -295,14 +295,15 @@ def test_target_shows_what_is_in_flight_and_who_serves(
 
     name = f"tasks of {job_id}"
 
-    def tasks() -> dict[str, int]:
-        return next(queue for queue in portal.get("/target")["queues"] if queue["name"] == name)
+    def tasks() -> dict[str, int] | None:
+        return next((queue for queue in portal.get("/target")["queues"] if queue["name"] == name), None)
 
     def reducers() -> list[tuple[str, bool]]:
         return [(one["job_id"], one["silent"]) for one in portal.get("/target")["reducers"]]
 
     wait_until(lambda: reducers() == [(job_id, False)], "the reducer is seen")
     queue = tasks()
+    assert queue is not None
     assert queue["in_flight"] >= 1 and queue["visible"] + queue["in_flight"] == 3, queue
     page = open_page(portal.address)
     show(page, "target")
@@ -317,7 +318,7 @@ def test_target_shows_what_is_in_flight_and_who_serves(
     go(workplace)
     sqlite.reducer()
     sqlite.wait_for_end(job_id)
-    wait_until(lambda: (tasks()["in_flight"], reducers()) == (0, []), "nothing is left")
+    wait_until(lambda: (tasks(), reducers()) == (None, []), "nothing is left")
     expect(served).to_have_count(0)
 
 

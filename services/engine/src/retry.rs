@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::ended::has_completed;
 use crate::list::in_order;
 use crate::run::nothing_to_do;
-use crate::submit::{SIGN_EVERY, check_writers, enter};
+use crate::submit::{SIGN_EVERY, check_writers, enter, full};
 use crate::{Engine, Error, Events, For, FoundJob, Notice, Submission, Target, Unfinished};
 
 /// Looks at a job that is about to end, one second after the other.
@@ -126,9 +126,10 @@ impl Engine {
             store.mark_ended(&job_id).await?;
             return Err(Error::BeingRemoved { job_id });
         }
-        let submission = submission(job, spec, store, target).await?;
+        let (full, _) = full(&store, &spec).await?;
+        let submission = Submission { full, ..*submission(job, spec, store, target).await? };
         submission.warn(events).await;
-        Ok(Retry::Submission(submission))
+        Ok(Retry::Submission(Box::new(submission)))
     }
 
     /// Opens a job of a target that is described and planned.
@@ -144,9 +145,10 @@ impl Engine {
         job.plan_complete().await?.iter().for_each(|plan| unfinished.expect(plan.mini_batches));
         events.notice(Notice::Continuing(unfinished.explain(&spec, 0, 0, 0, false)));
         enter(&spec, &store, target).await?;
-        let submission = submission(job, spec, store, target).await?;
+        let (full, _) = full(&store, &spec).await?;
+        let submission = Submission { full, ..*submission(job, spec, store, target).await? };
         submission.warn(events).await;
-        Ok(Retry::Submission(submission))
+        Ok(Retry::Submission(Box::new(submission)))
     }
 }
 

@@ -209,16 +209,20 @@ pub(crate) async fn enter(spec: &JobSpec, store: &TargetStore, target: &Target) 
     let checked = check_writers(spec, store, target).await;
     if let Err(error) = &checked {
         store.job(&spec.job_id).request_cancel(&error.to_string()).await?;
+        // A reducer may have seen the job already.
+        store.mark_open(&spec.job_id).await?;
     }
     checked
 }
 
 /// Returns the limit of jobs at a time for which a new job has to wait, as far as the last schedule tells, and what quotas say
 /// of such jobs.
-async fn full(store: &TargetStore, spec: &JobSpec) -> crate::Result<(Option<Full>, WhenFull)> {
+pub(crate) async fn full(store: &TargetStore, spec: &JobSpec) -> crate::Result<(Option<Full>, WhenFull)> {
     let Some(quotas) = store.quotas().await? else { return Ok((None, WhenFull::Wait)) };
     let jobs = store.last_schedule().await?.unwrap_or_default().jobs;
-    let (running, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.admitted_in.is_some());
+    // One that is opened again may have ended just now.
+    let others = jobs.into_iter().filter(|job| job.job_id != spec.job_id);
+    let (running, waiting): (Vec<_>, Vec<_>) = others.partition(|job| job.admitted_in.is_some());
     let running: Vec<String> = running.into_iter().map(|job| job.owner).collect();
     let (job_id, owner, priority) = (String::new(), spec.owner.clone(), spec.priority);
     let new = Contender { job_id, owner, priority, since: i64::MAX };
