@@ -60,8 +60,8 @@ def counts_of_requests(target, components, job, when_to_work: str) -> tuple[dict
 
 def test_ten_thousand_mini_batches_stay_within_the_request_limits(workplace, components, sqs):
     job = job_of_files(workplace, 10_000)
-    # `plan --cost` expects each descriptor to travel alone. Here a reducer publishes while workers work, so that many share
-    # messages as soon as the first run times are known.
+    # `plan --cost` expects each descriptor to travel alone. Here a reducer publishes while workers work, so that many
+    # share messages as soon as the first run times are known.
     result, counts, sums = counts_of_requests(sqs, components, job, "after")
     assert result["mini_batches"] == {"total": 10_000, "succeeded": 10_000, "failed": 0}
     print(f"\nrequests of 10 000 mini-batches: {json.dumps(sums)}; in detail: {json.dumps(counts)}")

@@ -72,7 +72,10 @@ def test_roles_name_no_command(crate):
 def test_decisions_are_pure():
     worker, reducer = ROOT / "services/worker/src", ROOT / "services/reducer/src"
     files = [worker / "scheduler.rs", worker / "node/allocations.rs", *(worker / "scheduler").glob("*.rs")]
-    files += [reducer / f"{name}.rs" for name in ("tally", "nodes", "judge", "thresholds", "stalls", "speculation", "schedule", "attendance")]
+    files += [
+        reducer / f"{name}.rs"
+        for name in ("tally", "nodes", "judge", "thresholds", "stalls", "speculation", "schedule", "attendance")
+    ]
     assert not occurrences(IMPURE, files)
     assert occurrences(IMPURE, [worker / "agent.rs"])
 
