@@ -1,4 +1,4 @@
-"""One trace follows each mini-batch from the partitioner through a worker to the reducer, and reaches a collector.
+"""One trace follows each mini-batch from the reducer that publishes it through a worker and back, up to a collector.
 
 The executable must have been built with the feature `otlp`; `GRISTMILL_OTLP` names it.
 """
@@ -56,11 +56,11 @@ def collector():
         yield collector
 
 
-def test_one_trace_goes_through_partitioner_worker_and_reducer(workplace, sqlite, collector):
+def test_one_trace_goes_from_the_reducer_through_a_worker_and_back(workplace, sqlite, collector):
     workplace.executable = Path(EXECUTABLE)
     workplace.data(FILES)
     job = workplace.job(SCRIPT, mini_batch_size=1, run_max_try=2)
-    enqueued = sqlite.command("enqueue", job.file, expect=0, **collector.variables("partitioner"))
+    enqueued = sqlite.command("enqueue", job.file, expect=0, **collector.variables("enqueue"))
     job_id = enqueued.stdout.strip()
     sqlite.worker(**collector.variables("worker"))
     sqlite.reducer(**collector.variables("reducer"))
@@ -79,14 +79,14 @@ def test_one_trace_goes_through_partitioner_worker_and_reducer(workplace, sqlite
         by_id = {step.span_id: (service, step) for service, step, _ in steps}
         tries = 2 if steps[0][2] == 3 else 1
         assert sorted((service, step.name) for service, step, _ in steps) == sorted(
-            [("partitioner", "create tasks")] + tries * [("worker", "process tasks"), ("reducer", "process results")]
+            [("reducer", "create tasks")] + tries * [("worker", "process tasks"), ("reducer", "process results")]
         )
         for service, step, _ in steps:
             before = by_id.get(step.parent_span_id)
-            if service == "partitioner":
+            if step.name == "create tasks":
                 assert not step.parent_span_id
             else:
-                came_from = {"worker": {"partitioner", "worker"}, "reducer": {"worker"}}[service]
-                assert before is not None and before[0] in came_from, f"{service}: {step}"
+                came_from = {"process tasks": {"create tasks", "process tasks"}, "process results": {"process tasks"}}
+                assert before is not None and before[1].name in came_from[step.name], f"{service}: {step}"
         failed = [step for _, step, _ in steps if step.status.code == step.status.STATUS_CODE_ERROR]
         assert len(failed) == tries - 1
