@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import file_names, wait_until
+from harness import RECORDS_ITS_FILES, file_names, wait_until
 from http_server import Request
 from proxy import AwsProxy, Fault, Proxy
 from targets import Target
@@ -19,15 +19,6 @@ COUNT = 200
 # Some of the messages fit into these.
 BATCHES = 5
 BYTES = 40_000
-
-RUNS = """
-    import os
-    from recorder import record
-    def run(files):
-        name = os.path.basename(files[0])
-        record("run", file=name)
-        return [name]
-"""
 
 
 class StopsSending:
@@ -78,7 +69,7 @@ def test_reducer_killed_while_it_publishes_a_job_is_replaced(workplace, target, 
     flags, is_full = narrow_way
     killed = target.reducer(*flags)
     target.worker("--process-count", 2)
-    job_id = target.enqueue(workplace.job_of_its_own("job", COUNT, RUNS))
+    job_id = target.enqueue(workplace.job_of_its_own("job", COUNT, RECORDS_ITS_FILES))
     wait_until(is_full, "a reducer that publishes the job")
     wait_until(lambda: workplace.recorded("run"), "the first mini-batches")
     killed.kill()

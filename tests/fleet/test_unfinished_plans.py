@@ -9,22 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness import wait_until
+from harness import RECORDS_ITS_FILES, wait_until
 from http_server import Request
 from proxy import AwsProxy, Fault
 
 # A page of a listing has 1000 objects, and a chunk of a plan 512 mini-batches.
 COUNT = 1100
 CHUNK = 512
-
-SCRIPT = """
-    import os
-    from recorder import record
-    def run(files):
-        name = os.path.basename(files[0])
-        record("run", file=name)
-        return [name]
-"""
 
 
 class HoldsListing:
@@ -49,7 +40,7 @@ def test_mini_batches_run_and_are_committed_before_the_inputs_are_listed(workpla
         put = [pool.submit(s3.put_object, Bucket=target.prefix, Key=f"inputs/{name}", Body=b"x") for name in names]
     assert all(one.result() for one in put)
     inputs = [{"name": "data", "type": "file", "path": f"s3://{target.prefix}/inputs/"}]
-    job = workplace.job(SCRIPT, inputs=inputs, speculation=False)
+    job = workplace.job(RECORDS_ITS_FILES, inputs=inputs, speculation=False)
     target.reducer()
     target.worker("--process-count", 2)
     listing = HoldsListing()

@@ -36,6 +36,16 @@ HOLDS_UNTIL_RELEASE = """
         return [os.path.basename(files[0])]
 """
 
+# Says in the record which file it runs.
+RECORDS_ITS_FILES = """
+    import os
+    from recorder import record
+    def run(files):
+        name = os.path.basename(files[0])
+        record("run", file=name)
+        return [name]
+"""
+
 # Says in the record that it has begun.
 RECORDS_ITS_RUNS = """
     import os
