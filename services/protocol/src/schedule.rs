@@ -26,7 +26,7 @@ pub struct NodeState {
     pub accepts_work: bool,
     /// The jobs that it prepares or works on, by id.
     pub jobs: BTreeMap<String, Running>,
-    /// The jobs that it cannot prepare, by id, and why.
+    /// The jobs that it cannot prepare, by id, and why, in one line each.
     pub unable: BTreeMap<String, String>,
 }
 
@@ -65,9 +65,9 @@ pub struct Demand {
     pub process_count_per_node: Option<u32>,
     /// GPUs of its processes.
     pub gpus: GpuDemand,
-    /// Mini-batches that have not ended.
+    /// Mini-batches that have not ended; 0 of a canceled job.
     pub unfinished: u64,
-    /// Whether somebody has canceled it. It gets no processes, and no limit of jobs keeps it from its end.
+    /// Whether a command has canceled it. No limit of jobs then keeps a reducer from ending it.
     pub is_canceled: bool,
     /// Whether it starts slow mini-batches a second time, in further processes.
     pub speculates: bool,

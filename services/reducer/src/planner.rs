@@ -46,8 +46,7 @@ pub struct Planner {
 /// A job, as the planner has read it.
 #[derive(Debug)]
 struct KnownJob {
-    /// The version of its marker. A command that changes what the job wants, cancels it, or opens it again writes the marker
-    /// again.
+    /// The version of its marker when it was read.
     mark: String,
     demand: Demand,
     /// Mini-batches of the plan; `None`: it was not complete when it was last looked at.
@@ -252,6 +251,7 @@ impl KnownJob {
     fn demand_now(&mut self, backlog: Backlog) -> Demand {
         let (_, ended) = backlog.ended;
         let unfinished = match self.planned.or(backlog.planned) {
+            _ if self.demand.is_canceled => 0,
             Some(planned) => planned.saturating_sub(ended),
             // Where some have ended, there are probably as many more.
             None => self.demand.unfinished.max(ended + 1),
@@ -272,7 +272,7 @@ impl KnownJob {
         let now = Instant::now();
         match &self.publication {
             Publication::Complete(number) if *number == admitted_in => return Ok(false),
-            // Whoever publishes it may be done by now, so only the next look tells.
+            // The publisher may have finished since then, which the next look shows.
             Publication::Missing { looked_at, .. } if now - *looked_at < SIGNS_EVERY => return Ok(false),
             _ => {}
         }
@@ -459,6 +459,26 @@ mod tests {
         target.put_quotas(&Quotas::default()).await.expect("memory is always there");
         tokio::time::sleep(QUOTAS_EVERY_IN_NEED).await;
         assert_eq!(admitted(&planner.look(|_| left(100)).await.expect("readable").schedule), 2);
+    }
+
+    #[tokio::test]
+    async fn canceled_job_that_waits_is_admitted_only_to_end() {
+        let target = target();
+        let each_owner = OwnerQuota { max_jobs: Some(1), ..OwnerQuota::default() };
+        target.put_quotas(&Quotas { each_owner, ..Quotas::default() }).await.expect("memory is always there");
+        let mut planner = Planner::new(target.clone(), 100);
+        enqueue(&target, "one").await;
+        enqueue(&target, "two").await;
+        node(&target, "a", 2, 0).await;
+        planner.look(|_| left(100)).await.expect("readable");
+        target.job("two").request_cancel("by the user").await.expect("memory is always there");
+        target.mark_open("two").await.expect("memory is always there");
+        let outlook = planner.look(|_| left(100)).await.expect("readable");
+        assert!(outlook.schedule.jobs.iter().all(|job| job.admitted_in.is_some()), "{:?}", outlook.schedule);
+        assert_eq!(processes(&outlook.schedule), [("a", "one", 2)]);
+        assert!(outlook.to_publish.iter().all(|(job_id, _)| job_id == "one"), "{:?}", outlook.to_publish);
+        let demand = planner.jobs.get_mut("two").expect("open").demand_now(Backlog::default());
+        assert_eq!(demand.unfinished, 0, "a fleet does not grow for it");
     }
 
     #[tokio::test]

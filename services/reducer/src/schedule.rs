@@ -38,9 +38,8 @@ pub(crate) use wanted::wanted;
 pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous: &Schedule, now: u64) -> Schedule {
     let before: HashMap<&str, &ScheduledJob> = previous.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
     let full = admitted(jobs, quotas, &before);
-    let mut wanting: Vec<usize> = (0..jobs.len())
-        .filter(|job| full[*job].is_none() && jobs[*job].unfinished > 0 && !jobs[*job].is_canceled)
-        .collect();
+    let mut wanting: Vec<usize> =
+        (0..jobs.len()).filter(|job| full[*job].is_none() && jobs[*job].unfinished > 0).collect();
     wanting.sort_unstable_by_key(|job| (jobs[*job].enqueued_at, &jobs[*job].job_id));
     let demands: Vec<&Demand> = wanting.iter().map(|job| &jobs[*job]).collect();
     let held = held(&demands, nodes, previous);

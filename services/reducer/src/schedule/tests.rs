@@ -337,14 +337,15 @@ fn canceled_job_is_admitted_whatever_the_limits_and_gets_no_process() {
     fleet.quotas.max_jobs = Some(1);
     fleet.step();
     assert_eq!(fleet.all_processes(), [2, 0, 0]);
-    fleet.jobs[1].is_canceled = true;
+    let cancel = |job: &mut Demand| (job.is_canceled, job.unfinished) = (true, 0);
+    cancel(&mut fleet.jobs[1]);
     for _ in 0..2 {
         fleet.step();
         assert_eq!(fleet.all_processes(), [2, 0, 0]);
         let admitted: Vec<bool> = fleet.schedule.jobs.iter().map(|job| job.admitted_in.is_some()).collect();
         assert_eq!(admitted, [true, true, false]);
     }
-    fleet.jobs[0].is_canceled = true;
+    cancel(&mut fleet.jobs[0]);
     fleet.step();
     assert_eq!(fleet.all_processes(), [0, 0, 0], "a reducer ends it");
 }
