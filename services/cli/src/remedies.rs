@@ -111,6 +111,9 @@ pub fn hint(hint: &Hint) -> String {
             nodes => format!("{} workers are about to begin with it", nodes.len()),
         },
         Lack::Schedule(none @ WaitsFor::Worker) => format!("{none}; {worker}"),
+        Lack::Schedule(unable @ WaitsFor::AbleWorker { .. }) => {
+            format!("{unable}; correct the cause there, or {worker}")
+        }
         Lack::Schedule(WaitsFor::FittingWorker(unfit)) => {
             let labels = unfit.requires.labels.iter();
             let labels: String = labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
@@ -195,6 +198,12 @@ mod tests {
         assert_eq!(
             hinted(Lack::Schedule(WaitsFor::Quota(full)), target()),
             "owner ana has 3 of 3 jobs running (quota of the target); `gristmill jobs --target t` shows all jobs"
+        );
+        let unable = WaitsFor::AbleWorker { workers: 1, reason: "its disk is full".to_owned() };
+        assert_eq!(
+            hinted(Lack::Schedule(unable), target()),
+            "the only worker that fits cannot prepare the job: its disk is full; correct the cause there, or start one with: \
+             gristmill worker --target t"
         );
         let text = hinted(Lack::Schedule(WaitsFor::Worker), target());
         assert_eq!(text, "no worker is running; start one with: gristmill worker --target t");

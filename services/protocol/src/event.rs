@@ -350,6 +350,19 @@ impl SlotPhase {
     }
 }
 
+/// Returns the first line. A long line loses its middle, because the end often names the remedy.
+pub fn one_line(text: &str) -> String {
+    const BEGINNING: usize = 600;
+    const END: usize = 300;
+    let line = text.trim().lines().next().unwrap_or_default();
+    let count = line.chars().count();
+    if count <= BEGINNING + END {
+        return line.to_owned();
+    }
+    let at = |position| line.char_indices().nth(position).map_or(line.len(), |(at, _)| at);
+    format!("{} … {}", &line[..at(BEGINNING)], &line[at(count - END)..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,5 +377,16 @@ mod tests {
         assert_eq!(sentence("ValueError", "bad value. ", ""), "ValueError: bad value.");
         assert_eq!(sentence("RunTimeout", "", "a.txt"), "RunTimeout. Open logs/a.txt.");
         assert_eq!(sentence("", "is it there?", ""), "is it there?");
+    }
+
+    #[test]
+    fn long_line_keeps_its_beginning_and_its_end() {
+        let line = format!("beginning {} end", "ü".repeat(5000));
+        let short = one_line(&line);
+        assert!(
+            short.starts_with("beginning ü") && short.ends_with("ü end") && short.chars().count() < 1000,
+            "{short}"
+        );
+        assert_eq!(one_line("two\nlines"), "two");
     }
 }

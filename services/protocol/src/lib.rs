@@ -43,7 +43,7 @@ pub use dead_letter::{DeadBody, DeadLetter};
 pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Replayed, Work};
 pub use event::{
     ErrorReport, Planned, RECORD_FAILED, ResultEvent, SLOT_PHASES, SlotPhase, Start, WARNING_KINDS_MAX, Waiting,
-    Warning, WarningKind,
+    Warning, WarningKind, one_line,
 };
 pub use frame::{
     Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader, MiniBatchFrame, Payload,

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use protocol::{Attempt, AttemptStatus, ErrorReport, FailureCause};
+use protocol::{Attempt, AttemptStatus, ErrorReport, FailureCause, one_line};
 
 /// Reasons with a group of their own; others are counted by category only.
 pub(crate) const GROUPS_MAX: usize = 200;
@@ -348,19 +348,6 @@ pub(crate) fn reason(error: &ErrorReport) -> String {
     reason
 }
 
-/// Returns the first line. A long line loses its middle, because the end often names the remedy.
-pub(crate) fn one_line(text: &str) -> String {
-    const BEGINNING: usize = 600;
-    const END: usize = 300;
-    let line = text.trim().lines().next().unwrap_or_default();
-    let count = line.chars().count();
-    if count <= BEGINNING + END {
-        return line.to_owned();
-    }
-    let at = |position| line.char_indices().nth(position).map_or(line.len(), |(at, _)| at);
-    format!("{} … {}", &line[..at(BEGINNING)], &line[at(count - END)..])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -446,17 +433,6 @@ mod tests {
         failures.job_ended_by(attempt.error.as_deref().expect("failed"));
         let groups: Vec<_> = failures.groups().iter().map(|group| (group.ended_job, group.count)).collect();
         assert_eq!(groups, [(true, 1), (false, 1)]);
-    }
-
-    #[test]
-    fn long_line_keeps_its_beginning_and_its_end() {
-        let line = format!("beginning {} end", "ü".repeat(5000));
-        let short = one_line(&line);
-        assert!(
-            short.starts_with("beginning ü") && short.ends_with("ü end") && short.chars().count() < 1000,
-            "{short}"
-        );
-        assert_eq!(one_line("two\nlines"), "two");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
-use protocol::{JobState, Schedule, ScheduledJob, job_of_queues, queues_of};
+use protocol::{JobState, Schedule, ScheduledJob, job_of_queues, one_line, queues_of};
 use queue::{Broker, JobQueues, Queue, Receive};
 use storage::{JobStore, TargetStore};
 use telemetry::metrics::STATE;
@@ -25,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use crate::failures::one_line;
 use crate::planner::{Outlook, Planner};
 use crate::{Backlog, Moment, Options, Reducer};
 
@@ -172,7 +171,7 @@ async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
     }
 }
 
-/// What the reducer of a job tells the planner, and the planner it.
+/// The backlog that the reducer of a job sends to the planner, and the signs of life that it receives.
 type Wires = (watch::Receiver<Backlog>, watch::Sender<Option<Moment>>);
 
 /// What the planner and the reducers of jobs tell each other.
@@ -558,7 +557,7 @@ fn is_absent(error: &anyhow::Error) -> bool {
     causes.any(|cause| matches!(cause, queue::Error::Absent { .. }))
 }
 
-/// Waits until somebody deletes a queue. A reducer receives nothing from the tasks of a job, so nothing else would tell it.
+/// Waits until the queue is deleted. A reducer receives nothing from the task queue of its job, so no other call would fail.
 async fn absence(queue: &dyn Queue) -> queue::Error {
     loop {
         sleep(LOOK_FOR_TASKS_EVERY).await;

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use protocol::{Attempt, AttemptRef, AttemptStatus, JobResult, ResultEvent, Waiting};
+use protocol::{Attempt, AttemptRef, AttemptStatus, JobResult, ResultEvent, Waiting, one_line};
 use storage::JobStore;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::batch::{Batch, Event, Unreadable};
-use crate::failures::{error_sentence, one_line};
+use crate::failures::error_sentence;
 use crate::stalls::describe;
 use crate::words::{counted, sentence};
 use crate::{Options, Tally};

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use protocol::{ErrorReport, Waiting};
+use protocol::{ErrorReport, Waiting, one_line};
 
 use crate::Tally;
-use crate::failures::{error_sentence, one_line};
+use crate::failures::error_sentence;
 use crate::nodes::Nodes;
 use crate::thresholds::Limits;
 use crate::words::counted;

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use protocol::AttemptStatus;
+use protocol::{AttemptStatus, one_line};
 use serde::Serialize;
 
 use super::Reject;
-use crate::failures::{GROUPS_MAX, one_line, reason};
+use crate::failures::{GROUPS_MAX, reason};
 
 /// Rejects whose errors differ only in numbers, paths and quoted texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

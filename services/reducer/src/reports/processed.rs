@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use chrono::DateTime;
-use protocol::{Attempt, AttemptRef, AttemptStatus, ErrorReport, ProcessName};
+use protocol::{Attempt, AttemptRef, AttemptStatus, ErrorReport, ProcessName, one_line};
 
 use super::file::ReportFile;
 use crate::csv::Dialect;
-use crate::failures::one_line;
 
 const HEADER: &str = "Mini-batch Id,Picked Count,Process,Process Start Time (UTC),Total,Succeeded,Failed,\
     Elapsed Seconds,Process Seconds,Run Method Seconds,Status,Error Category,Error Message,Mini-batch Detail,\

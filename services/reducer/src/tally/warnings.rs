@@ -3,9 +3,7 @@
 
 use std::collections::HashSet;
 
-use protocol::{Attempt, WarningKind};
-
-use crate::failures::one_line;
+use protocol::{Attempt, WarningKind, one_line};
 
 /// Warnings that the result quotes.
 const NAMED_MAX: usize = 5;

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
-use protocol::{NodeState, Offer, is_job_id, is_label};
+use protocol::{NodeState, Offer, is_job_id, is_label, one_line};
 
 use super::TargetStore;
 use crate::{Error, Result};
@@ -155,6 +155,7 @@ fn believed(bytes: &[u8], name: String) -> Option<NodeState> {
     state.offer.labels.retain(|name, value| is_label(name) && is_label(value));
     state.jobs.retain(|job_id, _| is_job_id(job_id));
     state.unable.retain(|job_id, _| is_job_id(job_id));
+    state.unable.values_mut().for_each(|reason| *reason = one_line(reason));
     Some(state)
 }
 
@@ -214,13 +215,15 @@ mod tests {
         std::fs::write(path("large"), " ".repeat(300_000)).expect("writable");
         std::fs::write(
             path("alive"),
-            r#"{"name": "other", "offer": {"gpus": 1, "labels": {"zone": "a\u001b[2J"}}, "jobs": {"\u001b[2J": {}}}"#,
+            r#"{"name": "other", "offer": {"gpus": 1, "labels": {"zone": "a\u001b[2J"}}, "jobs": {"\u001b[2J": {}},
+                "unable": {"\u001b[2J": "", "job": "its disk is full\nforged"}}"#,
         )
         .expect("writable");
         let killed = std::fs::File::options().write(true).open(path("killed")).expect("there");
         killed.set_modified(SystemTime::now() - 3 * WORKER_PERIOD - Duration::from_secs(5)).expect("settable");
         let [seen] = &target.seen_workers().await.expect("readable")[..] else { panic!("one is alive") };
-        assert_eq!(seen.state, NodeState { name: "alive".to_owned(), offer: offer(1), ..NodeState::default() });
+        let unable = [("job".to_owned(), "its disk is full".to_owned())].into();
+        assert_eq!(seen.state, NodeState { name: "alive".to_owned(), offer: offer(1), unable, ..NodeState::default() });
         target.remove_stale_workers().await.expect("removable");
         assert!(!path("killed").exists() && path("alive").exists());
     }

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use protocol::{Allocation, JobSpec, NodeState, Offer, Running, Schedule};
+use protocol::{Allocation, JobSpec, NodeState, Offer, Running, Schedule, one_line};
 use tokio::time::Instant;
 
 use super::Ended;
@@ -66,7 +66,7 @@ pub struct Unanswered;
 pub enum Found {
     /// There may be work.
     Open(Box<JobSpec>),
-    /// There is none, and why.
+    /// There is no work, for this reason.
     Over(&'static str),
 }
 
@@ -446,8 +446,9 @@ impl Allocations {
                 continue;
             }
             if self.memory_is_short && !self.visits.is_empty() {
-                memory.rests = Some((now + REST, "its memory is short".to_owned()));
-                let message = "this node leaves the job to others: its memory is short".to_owned();
+                let reason = "its memory is short".to_owned();
+                let message = format!("this node leaves the job to others: {reason}");
+                memory.rests = Some((now + REST, reason));
                 self.act(Action::Log { job_id, is_warning: false, message });
                 continue;
             }
@@ -577,7 +578,7 @@ impl Allocations {
         self.log(id, true, format!("the job cannot start on this node: {reason}"));
         let memory = self.memory(id);
         memory.failures += 1;
-        memory.rests = Some((now + REST, reason.clone()));
+        memory.rests = Some((now + REST, one_line(&reason)));
         match obstacle == Obstacle::Lasting || memory.failures >= FAILURES_MAX {
             true => self.begin(id, Step::Tell(reason)),
             false => self.close(id),

@@ -243,7 +243,7 @@ fn job_that_cannot_be_prepared_is_left_to_others() {
     played.after(Event::Opened { visit: VisitId(0), opened: Ok(Some(())) });
     assert_eq!(played.after(failed(Obstacle::Lasting)), "0: tell no disk");
     assert_eq!(played.done(0), "0: close");
-    assert!(played.allocations.state().unable.contains_key("job"));
+    assert_eq!(played.allocations.state().unable["job"], "no disk");
     assert_eq!(played.tick(REST / 2), "");
     assert_eq!(played.give(&[]), "");
     assert!(played.allocations.state().unable.contains_key("job"), "the schedule must not give it again at once");
