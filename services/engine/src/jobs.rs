@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use protocol::{Allocation, Counts, JobResult, JobSpec, JobState, Progress, WaitsFor, is_job_id};
@@ -289,9 +288,7 @@ impl Jobs {
             Self::Here(_) => OpenJobs::default(),
             Self::There { store, .. } => {
                 let schedule = store.last_schedule().await?.unwrap_or_default();
-                let now = u64::try_from(store.now().timestamp_millis()).unwrap_or_default();
-                let age = Duration::from_millis(now.saturating_sub(schedule.made_at));
-                let made = Since { at: schedule.made_at, age };
+                let made = Since { at: schedule.made_at, age: store.age(&schedule) };
                 let jobs = schedule.jobs.into_iter().map(|job| {
                     let admitted = job.admitted_in.map(|_| made);
                     let scheduled = Scheduled { waits_for: job.waits_for, nodes: Vec::new(), admitted };

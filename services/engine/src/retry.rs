@@ -17,7 +17,7 @@ use crate::ended::has_completed;
 use crate::list::in_order;
 use crate::run::nothing_to_do;
 use crate::submit::{SIGN_EVERY, check_writers, enter, full};
-use crate::{Engine, Error, Events, For, FoundJob, Notice, Submission, Target, Unfinished};
+use crate::{Engine, Error, Events, For, FoundJob, Jobs, Notice, Submission, Target, Unfinished};
 
 /// Looks at a job that is about to end, one second after the other.
 const LOOKS_MAX: usize = 5;
@@ -82,11 +82,6 @@ impl Engine {
             looks += 1;
             sleep(Duration::from_secs(1)).await;
         };
-        let progress = found.store.progress().await.ok().flatten();
-        let is_served = {
-            let open = jobs.open_jobs().await?;
-            jobs.lacks_reducer(&found.spec.job_id, progress.as_ref(), None, &open).is_none()
-        };
         let had_completed = has_completed(&found);
         let FoundJob { store: job, spec, result, .. } = found;
         let job_id = spec.job_id.clone();
@@ -94,7 +89,7 @@ impl Engine {
         let in_flight = |state, unended| {
             events.notice(Notice::InFlight { job_id: job_id.clone(), state, unended, failed });
         };
-        if is_ending && is_served {
+        if is_ending && is_served(&jobs, &job, &job_id).await? {
             in_flight(InFlight::Ending, None);
             return Ok(Retry::InFlight(submission(job, spec, store, target).await?));
         }
@@ -126,10 +121,7 @@ impl Engine {
             store.mark_ended(&job_id).await?;
             return Err(Error::BeingRemoved { job_id });
         }
-        let (full, _) = full(&store, &spec).await?;
-        let submission = Submission { full, ..*submission(job, spec, store, target).await? };
-        submission.warn(events).await;
-        Ok(Retry::Submission(Box::new(submission)))
+        opened(job, spec, store, target, events).await
     }
 
     /// Opens a job of a target that is described and planned.
@@ -145,11 +137,22 @@ impl Engine {
         job.plan_complete().await?.iter().for_each(|plan| unfinished.expect(plan.mini_batches));
         events.notice(Notice::Continuing(unfinished.explain(&spec, 0, 0, 0, false)));
         enter(&spec, &store, target).await?;
-        let (full, _) = full(&store, &spec).await?;
-        let submission = Submission { full, ..*submission(job, spec, store, target).await? };
-        submission.warn(events).await;
-        Ok(Retry::Submission(Box::new(submission)))
+        opened(job, spec, store, target, events).await
     }
+}
+
+/// Returns a job that is open now, after a warning if it has to wait.
+async fn opened(
+    job: JobStore,
+    spec: JobSpec,
+    store: TargetStore,
+    target: &Target,
+    events: &Events,
+) -> crate::Result<Retry> {
+    let (full, _) = full(&store, &spec).await?;
+    let submission = Submission { full, ..*submission(job, spec, store, target).await? };
+    submission.warn(events).await;
+    Ok(Retry::Submission(Box::new(submission)))
 }
 
 async fn submission(
@@ -184,6 +187,12 @@ async fn is_damaged(job: JobStore, chunk: u64, mini_batches: u64) -> Result<bool
     };
     let numbers = PlanPosition::numbers_of(chunk, mini_batches);
     Ok(lines != numbers.end - numbers.start)
+}
+
+/// Whether a reducer serves the job now.
+async fn is_served(jobs: &Jobs, job: &JobStore, job_id: &str) -> Result<bool> {
+    let progress = job.progress().await.ok().flatten();
+    Ok(jobs.lacks_reducer(job_id, progress.as_ref(), None, &jobs.open_jobs().await?).is_none())
 }
 
 /// Whether a process plans the job now. Waits for another sign of life.

@@ -24,12 +24,14 @@ mod writers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
-use protocol::{Durability, is_job_id};
+use protocol::{Durability, Schedule, is_job_id};
 use url::Url;
 
 use crate::clock::Clock;
@@ -143,6 +145,12 @@ impl TargetStore {
         self.clock.now()
     }
 
+    /// Returns how long ago a schedule was made. Precise after a request.
+    pub fn age(&self, schedule: &Schedule) -> Duration {
+        let now = u64::try_from(self.now().timestamp_millis()).unwrap_or_default();
+        Duration::from_millis(now.saturating_sub(schedule.made_at))
+    }
+
     /// Returns the objects of one job. Sends no request: the job may not exist.
     pub fn job(&self, job_id: &str) -> JobStore {
         // Always a single name: characters that would lead elsewhere are encoded.
@@ -169,6 +177,22 @@ impl TargetStore {
         ids.retain(|id| is_job_id(id));
         ids.sort();
         Ok(ids)
+    }
+
+    /// Writes an object.
+    async fn write(&self, name: &str, body: Vec<u8>) -> Result<()> {
+        let put = self.store.put(&self.path(name), body.into()).await;
+        put.map(drop).map_err(|error| Error::from_store(&self.name(name), error))
+    }
+
+    /// Returns the content of an object, if it exists.
+    async fn read(&self, name: &str) -> Result<Option<Bytes>> {
+        let read = async { self.store.get(&self.path(name)).await?.bytes().await };
+        match read.await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(Error::from_store(&self.name(name), error)),
+        }
     }
 
     /// Deletes an object, if it exists.

@@ -11,7 +11,7 @@ use crate::words::counted;
 use crate::{Remedy, Target};
 
 const NAMED_MAX: usize = 5;
-/// Reducers delete queues some time after a schedule has stopped to list their job.
+/// Reducers delete the queues of a job some time after the first schedule that does not list it.
 const DELETED_AFTER: Duration = Duration::from_secs(120);
 
 pub async fn check(target: &Target, report: &mut Report) {
@@ -38,8 +38,7 @@ async fn left(target: &Target) -> Result<Vec<String>> {
     let names = store.queues().await?;
     // In this order: a job that is admitted in between is listed.
     let schedule = store.last_schedule().await?.unwrap_or_default();
-    let now = u64::try_from(store.now().timestamp_millis()).unwrap_or_default();
-    if now.saturating_sub(schedule.made_at) < DELETED_AFTER.as_millis() as u64 {
+    if store.age(&schedule) < DELETED_AFTER {
         return Ok(Vec::new());
     }
     let used: HashSet<String> = schedule.jobs.iter().filter_map(ScheduledJob::queues).collect();

@@ -53,7 +53,7 @@ pub struct QueueDepth {
 impl QueueDepth {
     /// Says why nothing is known of the queues of a target.
     pub fn unknown(problem: String) -> Self {
-        Self::without(DEAD_LETTERS.to_owned(), problem)
+        Self::without(DEAD_LETTERS_SHOWN.to_owned(), problem)
     }
 
     fn without(name: String, problem: String) -> Self {
@@ -74,13 +74,13 @@ impl QueueDepth {
     }
 }
 
-/// How the queue of dead letters is called.
-const DEAD_LETTERS: &str = "dead letters";
+/// What people see as the name of the queue of dead letters.
+const DEAD_LETTERS_SHOWN: &str = "dead letters";
 
 impl Queues {
     /// Returns the depths of the dead letters, and of the task queues of these jobs, given their names.
     pub async fn depths(&self, of_jobs: &[(String, String)]) -> Vec<QueueDepth> {
-        let mut found = vec![QueueDepth::of(DEAD_LETTERS.to_owned(), &*self.dead_letters).await];
+        let mut found = vec![QueueDepth::of(DEAD_LETTERS_SHOWN.to_owned(), &*self.dead_letters).await];
         for (job_id, name) in of_jobs {
             let shown = format!("tasks of {job_id}");
             match self.broker.open(name).await {

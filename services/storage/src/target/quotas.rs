@@ -1,8 +1,7 @@
 //! The quotas of a target, and the markers of its open jobs.
 
-use bytes::Bytes;
 use futures::TryStreamExt;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore};
 use protocol::{Quotas, is_job_id};
 
 use super::TargetStore;
@@ -13,7 +12,8 @@ use crate::{Error, Result, random_name};
 pub struct OpenJob {
     /// Its id.
     pub job_id: String,
-    /// The version of its marker. Whoever changes what the job wants writes the marker again.
+    /// The version of its marker. A command that changes what the job wants, cancels it, or opens it again writes the marker
+    /// again.
     pub mark: String,
 }
 
@@ -62,20 +62,6 @@ impl TargetStore {
     /// Returns the ids of the jobs that have not ended, sorted.
     pub async fn open_ids(&self) -> Result<Vec<String>> {
         Ok(self.open_jobs().await?.into_iter().map(|job| job.job_id).collect())
-    }
-
-    pub(super) async fn write(&self, name: &str, body: Vec<u8>) -> Result<()> {
-        let put = self.store.put(&self.path(name), body.into()).await;
-        put.map(drop).map_err(|error| Error::from_store(&self.name(name), error))
-    }
-
-    pub(super) async fn read(&self, name: &str) -> Result<Option<Bytes>> {
-        let read = async { self.store.get(&self.path(name)).await?.bytes().await };
-        match read.await {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(Error::from_store(&self.name(name), error)),
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! therefore sees the other, whatever their order.
 
 use futures::TryStreamExt;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::ObjectStore;
 use protocol::{JobSpec, OutputAction, is_job_id};
 
 use super::TargetStore;
@@ -14,10 +14,8 @@ impl TargetStore {
     /// Records that a job writes its output. Jobs without a final file of rows record nothing.
     pub async fn put_writer(&self, spec: &JobSpec) -> Result<()> {
         let Some(folder) = folder_of(spec) else { return Ok(()) };
-        let name = format!("{folder}/{}", spec.job_id);
-        let put =
-            self.store.put(&self.path(&name), spec.output.path().into_os_string().into_encoded_bytes().into()).await;
-        put.map(drop).map_err(|error| Error::from_store(&self.name(&name), error))
+        let output = spec.output.path().into_os_string().into_encoded_bytes();
+        self.write(&format!("{folder}/{}", spec.job_id), output).await
     }
 
     /// Returns another job that writes the same output and has not ended.
