@@ -29,7 +29,7 @@ pub async fn priority(arguments: &PriorityArguments, jobs: &Jobs) -> Result<Exit
         true => say!(out, "job {job_id} already has priority {word}"),
         false => say!(
             out,
-            "job {job_id} now has priority {word} instead of {}; the next schedule heeds it, within seconds",
+            "job {job_id} now has priority {word} instead of {}; it takes effect within seconds",
             before.word()
         ),
     }

@@ -27,8 +27,8 @@ impl FoundJob {
 }
 
 impl Jobs {
-    /// Changes the priority of a job; `wanted`: its id, the beginning of its id, or its name. The next schedule
-    /// heeds it.
+    /// Changes the priority of a job; `wanted`: its id, the beginning of its id, or its name. The change takes effect
+    /// with the next schedule.
     pub async fn change_priority(&self, wanted: &str, priority: Priority) -> crate::Result<Reprioritised> {
         let job = self.find(wanted, For::Change).await?;
         let job_id = job.spec.job_id.clone();

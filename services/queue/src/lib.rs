@@ -110,7 +110,7 @@ pub struct Message {
     /// Time until the message becomes visible.
     pub delay: Duration,
     /// How many messages of the call may travel in one message of the service, this one included; 1: it travels alone.
-    /// Only [`Bundles`] heeds it.
+    /// Only [`Bundles`] uses it.
     pub bundle_max: usize,
 }
 

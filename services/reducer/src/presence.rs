@@ -24,7 +24,7 @@ impl Moment {
         Self { instant: Instant::now(), epoch_milliseconds: milliseconds_since_epoch() }
     }
 
-    /// Returns the moment that is so long ago.
+    /// Returns the moment that was this long before.
     pub fn before(self, time: Duration) -> Self {
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
@@ -135,7 +135,11 @@ mod tests {
         assert!(presence.is_silent(seconds(&mut now, 1)));
         assert_eq!(presence.silent_since(now), Some(sign.epoch_milliseconds));
         presence.heard(now);
-        assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (3, false), "nobody was here meanwhile");
+        assert_eq!(
+            (presence.attended().as_secs(), presence.is_silent(now)),
+            (3, false),
+            "no worker was present in between"
+        );
     }
 
     #[test]

@@ -166,8 +166,8 @@ impl Metrics {
         }
     }
 
-    /// Sets how many processes the open jobs could use, by what they require of a node. Kinds of nodes of which nobody wants
-    /// one any more stay, with zero, so that scaling rules see it; [`ANY`] and [`GPU`] are always there.
+    /// Sets how many processes the open jobs could use, by what they require of a node. A kind of node that no
+    /// job wants any more stays, with zero, so that scaling rules see it; [`ANY`] and [`GPU`] are always there.
     pub fn want(&self, wanted: &BTreeMap<String, u64>) {
         let mut known = self.wanted.lock().expect("no holder panics");
         known.extend([ANY, GPU].map(|kind| (kind.to_owned(), 0)));

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 /// The resolution of metrics that cost nothing extra.
 const EVERY: Duration = Duration::from_mins(1);
-/// How soon a change between zero and more is told, so that a fleet starts and ends quickly.
+/// A change between zero and more is printed within this time, so that a fleet starts and stops quickly.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Prints lines until it is dropped.

@@ -30,7 +30,7 @@ pub async fn check_target(queues: &Queues, report: &mut Report) {
     }
 }
 
-/// Sends a message through a queue that nobody else uses.
+/// Sends a message through a queue that only this check uses.
 pub async fn check(name: &str, queue: &dyn Queue, report: &mut Report) {
     let carried = queue.limits().message_bytes_max;
     let check = |what: &str| format!("{name}, {what}");

@@ -179,7 +179,7 @@ impl Connections {
         self.links().iter().filter(|link| link.is_alive()).count()
     }
 
-    /// Returns a seat on a living connection, and connects if there is none. With `is_patient`, retries until `until`.
+    /// Returns a seat on a connection that is alive, and connects if there is none. With `is_patient`, retries until `until`.
     pub async fn seat(&self, address: &Address, until: Instant, is_patient: bool) -> Result<Seat, Error> {
         if let Some(seat) = self.free_seat(address)? {
             return Ok(seat);
@@ -234,7 +234,7 @@ impl Connections {
         Ok(seat)
     }
 
-    /// Tells of each broken connection once there is a living one.
+    /// Logs each broken connection once another one is alive, and forgets it.
     fn forget_broken(&self, links: &mut Vec<Arc<Link>>) {
         for link in links.extract_if(.., |link| !link.is_alive()) {
             let reason = link.reason().unwrap_or_default();
