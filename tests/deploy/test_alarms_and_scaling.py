@@ -106,9 +106,7 @@ def test_reducers_report_the_need_in_the_form_that_scaling_reads(made: Plan, wor
     (need,) = metrics_of(alarms_of(made, "sqs")["worker-rest"])
     assert (directive["Namespace"], directive["Metrics"][0]["Name"]) == (need["namespace"], need["metric_name"])
     assert [sorted(names) for names in directive["Dimensions"]] == [sorted(need["dimensions"])]
-    assert (line["Requires"], line["ProcessesWanted"]) == (need["dimensions"]["Requires"], 0), (
-        "it tells that nobody waits"
-    )
+    assert (line["Requires"], line["ProcessesWanted"]) == (need["dimensions"]["Requires"], 0), "no job wants a process"
 
 
 def test_workers_start_at_once_and_stop_late(made: Plan) -> None:
@@ -123,7 +121,7 @@ def test_workers_start_at_once_and_stop_late(made: Plan) -> None:
     assert (down["comparison_operator"], down["threshold"]) == ("LessThanOrEqualToThreshold", 0)
     for alarm in (up, down):
         assert alarm["evaluation_periods"] == 1 and {metric["period"] for metric in metrics_of(alarm)} == {600}
-    # Without a reducer nobody knows the need.
+    # Without a reducer there is no data.
     assert (up["treat_missing_data"], down["treat_missing_data"]) == ("notBreaching", "ignore")
 
 

@@ -158,7 +158,7 @@ def test_role_users_can_run_a_job_and_nothing_else(broker: Broker) -> None:
         assert running.wait().exit_status == 0
 
 
-# What the roles may do with which queues, besides publishing: who declares may also delete, who gets may also purge.
+# What each role may do with which queues, besides publishing. Declaring includes deleting, and getting includes purging.
 MAY = {
     "worker": {("declare", "control"), ("declare", "dead-letters"), ("get", "tasks"), ("get", "doctor-tasks")},
     "reducer": {
