@@ -158,7 +158,7 @@ def test_role_users_can_run_a_job_and_nothing_else(broker: Broker) -> None:
         assert running.wait().exit_status == 0
 
 
-# What each role may do with which queues, besides publishing. Declaring includes deleting, and getting includes purging.
+# What each role may do with which queues, besides publishing. To declare includes to delete, to get includes to purge.
 MAY = {
     "worker": {("declare", "control"), ("declare", "dead-letters"), ("get", "tasks"), ("get", "doctor-tasks")},
     "reducer": {
