@@ -15,11 +15,9 @@ RARE: dict[str, set[Need]] = {
         ("s3:GetObject", "jobs/*/checkpoints/*"),
         ("s3:GetObject", "jobs/*/control/members"),  # after a failure
         ("s3:GetObject", "jobs/*/copies/*"),  # with `speculation`
-        ("s3:GetObject", "jobs/*/nodes/limits/*"),  # with `limits`
         ("s3:GetObject", "jobs/*/plan/*"),  # for tables
         ("s3:ListBucket", "inputs"),  # for folders
         ("s3:PutObject", "jobs/*/checkpoints/*"),
-        ("s3:PutObject", "jobs/*/nodes/limits/*"),
         ("sqs:ChangeMessageVisibility", "*-tasks"),  # if a run outlasts the first lease
         ("sqs:SendMessage", "*-tasks"),  # for a next try, and for mini-batches that a stopping worker returns
         ("sqs:SendMessage", "dead-letters"),  # for unreadable messages

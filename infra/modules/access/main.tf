@@ -47,14 +47,14 @@ locals {
       },
       { sid = "Announce", actions = ["sqs:SendMessage"], resources = concat(local.results, local.dead_letters) },
       merge(local.read, {
-        jobs      = ["spec.json", "inputs/*", "plan/*", "result.json", "checkpoints/*", "control/cancel", "control/members", "copies/*", "nodes/limits/*"]
+        jobs      = ["spec.json", "inputs/*", "plan/*", "result.json", "checkpoints/*", "control/cancel", "control/members", "copies/*"]
         target    = ["schedule/*", "snapshots/*"]
         resources = local.input_object_arns
       }),
       {
         sid     = "WriteRowsAndLogs"
         actions = ["s3:PutObject"]
-        jobs    = ["parts/*", "logs/*", "checkpoints/*", "nodes/limits/*"]
+        jobs    = ["parts/*", "logs/*", "checkpoints/*"]
         target  = ["workers/*"]
       },
       { sid = "LeaveWorkers", actions = ["s3:DeleteObject"], jobs = ["checkpoints/*"], target = ["workers/*"] },

@@ -179,10 +179,13 @@ impl Execution<'_> {
                     match provisioned {
                         Ok((spec, python, used)) => {
                             _used = Some(used);
-                            for node in (0..spec.node_count.unwrap_or(1)).map(|node| node.to_string()) {
+                            let node_count = spec.node_count.unwrap_or(1);
+                            let limiters = worker::limiters(spec.limits, node_count);
+                            for (node, limiter) in (0..node_count).zip(limiters) {
+                                let node = node.to_string();
                                 let work_folder = agent.work_folder.join(&node);
                                 let (spec, python) = (spec.clone(), python.clone());
-                                let agent = Agent { spec, node, work_folder, python, ..agent.clone() };
+                                let agent = Agent { spec, node, work_folder, python, limiter, ..agent.clone() };
                                 agents.spawn(agent.run(stop.subscribe()));
                             }
                         }
@@ -231,6 +234,7 @@ impl Execution<'_> {
             node: String::new(),
             process_count: opened.process_count,
             allotment: None,
+            limiter: None,
             memory_group: None,
             gpus: opened.gpus.clone(),
             python: PathBuf::new(),

@@ -51,7 +51,7 @@ pub use frame::{
 };
 pub use gpu_set::GpuSet;
 pub use item_path::ItemPath;
-pub use limits::RateLimits;
+pub use limits::{LimitNeed, LimitShare, RateLimits, WHOLE_LIMIT, divide_limits};
 pub use members::Members;
 pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
 pub use phases::Phases;

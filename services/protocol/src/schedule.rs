@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Full, JobSpec, Offer, Priority, Requirements, Unfit};
+use crate::{Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Requirements, Unfit};
 
 /// What a node has, and what it does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +42,9 @@ pub struct Running {
     pub has_ended_one: bool,
     /// GPUs on which it keeps failing.
     pub failing_gpus: BTreeSet<u32>,
+    /// How much of the `limits` of the job it needs; `None`: the job has none, or is not prepared yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitNeed>,
 }
 
 /// What a job can use.
@@ -131,8 +134,20 @@ pub struct Schedule {
     /// Nodes with jobs that give no sign of life, ordered by name. They get nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<String>,
+    /// How nodes divide the `limits` of jobs, ordered by job.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limit_shares: Vec<LimitShare>,
     /// The jobs that have not ended, ordered by id.
     pub jobs: Vec<ScheduledJob>,
+}
+
+impl Schedule {
+    /// Returns the share of the limits of a job that a node has, and how many other nodes may use some of them.
+    pub fn limit_share(&self, job_id: &str, node: &str) -> (Option<&LimitShare>, usize) {
+        let of_job = || self.limit_shares.iter().filter(|share| share.job_id == job_id);
+        let others = of_job().filter(|share| share.node != node && share.lent > 0).count();
+        (of_job().find(|share| share.node == node), others)
+    }
 }
 
 /// What a node has for a job.

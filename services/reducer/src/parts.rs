@@ -1,5 +1,5 @@
-//! What a reducer decides from the segments that it knows, without store and queue: the model of the protocol in
-//! `tests/simulation` calls it. Public for that model alone.
+//! What a reducer decides, without store and queue: from the segments that it knows, and from what nodes say. Public for
+//! `tests/simulation` alone.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,7 @@ use crate::commit::retain_new;
 use crate::judge::Judge;
 use crate::ledger::{Index, RowsAt};
 use crate::presence::Moment;
+pub use crate::schedule::schedule;
 use crate::tally::Effect;
 use crate::{Options, Tally};
 

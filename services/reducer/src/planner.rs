@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{Demand, NodeState, PLAN_CHUNK_MINI_BATCHES, Quotas, Schedule, ScheduledJob};
+use protocol::{Demand, LimitShare, NodeState, PLAN_CHUNK_MINI_BATCHES, Quotas, Schedule, ScheduledJob};
 use storage::{Commit, JobStore, OpenJob, ScheduleFollower, TargetStore, WorkerWatch};
 use telemetry::metrics;
 use tokio::time::Instant;
@@ -304,11 +304,15 @@ async fn planned(store: &JobStore) -> storage::Result<Option<u64>> {
 
 /// Returns whether two schedules differ only in their numbers and times, and in counts of ended mini-batches.
 fn says_the_same(one: &Schedule, other: &Schedule) -> bool {
+    // What is lent follows from what nodes confirm.
+    let share = |share: &LimitShare| (share.node.clone(), share.job_id.clone(), share.id, share.parts);
+    let shares = |schedule: &Schedule| -> BTreeSet<_> { schedule.limit_shares.iter().map(share).collect() };
     let is_same =
         |(one, other): (&ScheduledJob, &ScheduledJob)| *one == ScheduledJob { ended: one.ended, ..other.clone() };
     (&one.allocations, &one.revoked, &one.silent) == (&other.allocations, &other.revoked, &other.silent)
         && one.jobs.len() == other.jobs.len()
         && one.jobs.iter().zip(&other.jobs).all(is_same)
+        && shares(one) == shares(other)
 }
 
 #[cfg(test)]

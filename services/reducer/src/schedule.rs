@@ -19,6 +19,7 @@
 
 mod fill;
 mod gpus;
+mod limits;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -96,7 +97,8 @@ pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous:
         .collect();
     states.sort_unstable_by(|one, other| one.job_id.cmp(&other.job_id));
     let revoked = revoked(nodes, previous, &allocations, number);
-    Schedule { number, made_at: now, allocations, revoked, jobs: states, ..Schedule::default() }
+    let limit_shares = limits::shares(nodes, previous, now);
+    Schedule { number, made_at: now, allocations, revoked, limit_shares, jobs: states, ..Schedule::default() }
 }
 
 /// Returns what nodes must end, and have not confirmed yet.

@@ -23,7 +23,6 @@
 //! progress.json        progress of the job                                  overwritten
 //! result.json          how the job ended                                    created if absent
 //! reused.json          when the result was reused                           overwritten, by `run` and `enqueue`
-//! nodes/limits/<version> how the nodes divide `limits`, if there are any  created if absent, by workers
 //! logs/                the log tree                                         by all roles, directly if it is a folder
 //! ```
 //!
@@ -37,7 +36,6 @@ pub mod disk;
 mod error;
 mod folder;
 mod job_store;
-mod limit_book;
 mod listing;
 mod logs;
 mod plan;
@@ -54,11 +52,10 @@ mod web;
 pub use create::Commit;
 pub use error::{Answer, Error, Source as ErrorSource, deepest_cause};
 pub use job_store::{CheckpointPiece, JobStore, PartStream, Reuses, records_of};
-pub use limit_book::{LimitBook, LimitEntry};
 pub use logs::{LogFile, UPLOADED_LOG_BEGINNING_BYTES, UPLOADED_LOG_BYTES_MAX};
 pub use plan::{LeftOut, PlanComplete};
 pub use probe::{Probe, create_bucket, probe};
-pub use random::random_name;
+pub use random::{random_bits, random_name};
 pub use remote::{Destination, file_name, is_below};
 pub use snapshot::{Limit, Source, digest_of, pack, unpack};
 pub use stores::{StoreOptions, Stores};

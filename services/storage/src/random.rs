@@ -1,7 +1,7 @@
 //! Random bits for names that must differ, no matter how many processes make one at the same time.
 
 /// Returns 64 random bits.
-pub(crate) fn random_bits() -> u64 {
+pub fn random_bits() -> u64 {
     getrandom::u64().expect("every supported system has a source of random bytes")
 }
 

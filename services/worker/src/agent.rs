@@ -31,6 +31,7 @@ use crate::few_lines::FewLines;
 use crate::job_users::JobUser;
 use crate::lease::{LEASE_STEP, LeaseId, Leases};
 use crate::memory_groups::MemoryGroup;
+use crate::limit::SharedLimiter;
 use crate::node::allotment::Allotment;
 use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
@@ -112,6 +113,8 @@ pub struct Agent {
     pub process_count: u32,
     /// What the job may have of a node that jobs share; `None`: all of it.
     pub allotment: Option<Allotment>,
+    /// What this node may use of the limits of the job; `None`: the job has none.
+    pub limiter: Option<SharedLimiter>,
     /// GPUs of this machine.
     pub gpus: VisibleGpus,
     /// Interpreter.
@@ -187,7 +190,7 @@ impl Agent {
             scheduler: Scheduler::new(config, now()),
             preparer,
             checkpoints,
-            limits: RequestLimits::of(&self),
+            limits: self.limiter.clone().map(RequestLimits::new),
             tenant: self.solitude.enter(&self.spec.job_id),
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
@@ -384,9 +387,6 @@ impl Executor {
         let all_ended = futures::future::join_all(ends.iter().map(CancellationToken::cancelled));
         let _ = tokio::time::timeout(self.end_time(), all_ended).await;
         self.checkpoints.finish().await;
-        if let Some(limits) = self.limits.take() {
-            limits.leave().await;
-        }
         self.leases.release(held)
     }
 

@@ -82,6 +82,7 @@ pub use announce::unspent;
 pub use cache::{Cache, Limits as CacheLimits, Used};
 pub use environment::interpreter;
 pub use gpu::{VisibleGpus, default_process_count, process_count};
+pub use limit::limiters;
 pub use job_users::{JobUser, UserRange, is_root};
 pub use memory_groups::{NoMemoryGroups, plan as plan_memory_groups};
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection};
@@ -96,11 +97,13 @@ pub mod parts {
     pub use crate::announce::{Announcements, Announcer};
     pub use crate::checkpoints::Checkpoints;
     pub use crate::lease::{LEASE_STEP, LeaseId, Leases};
+    pub use crate::limit::{Ask, Limiter};
     pub use crate::node::access::{Held, JobAccess};
     pub use crate::node::allocations::{Allocations, Config as NodeConfig, Obstacle, Unprovisioned};
     pub use crate::node::allotment::Allotment;
     pub use crate::node::driver::{Driver, NodeBackend};
     pub use crate::prepare::{Preparation, Prepared};
+    pub use crate::scheduler::ProcessId;
 }
 
 protocol::crash_points! {

@@ -1,34 +1,29 @@
-//! The `limits` of a job: what all its processes together may ask of a service. Pure, except for `keeper`.
-//!
-//! | file | purpose |
-//! |---|---|
-//! | `meter` | how much of one rate a node may use, by its share of it |
-//! | `book` | how the nodes of a job divide the limits among themselves |
-//! | `keeper` | keeps the share of a node, in an object of the job |
+//! The `limits` of a job: what all its processes together may ask of a service.
 //!
 //! A process asks its agent before each request, and waits for the answer. [`Limiter`] answers in the order of the
-//! questions, as the share of the node allows. A job that runs on one node has the whole of its limits.
+//! questions, as the share of the node allows. [`limiters`] divides the limits of a job among the nodes of one machine; on a target the schedule does (`reducer::schedule::limits`). The share of a node lapses if the node cannot
+//! renew its entry in the store, before other nodes get it. `meter` measures the rates.
 
-pub mod book;
-pub mod keeper;
 mod meter;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use protocol::RateLimits;
+use protocol::{LimitNeed, RateLimits, WHOLE_LIMIT, divide_limits};
 use queue::LeaseClock;
 
 use crate::scheduler::ProcessId;
-use book::{Need, WHOLE};
 use meter::Meter;
 
 /// How long a node without a new question still needs its share.
 const DEMAND_LASTS: Duration = Duration::from_secs(10);
 /// A node that waited within this time could use more than it has.
 const HUNGER_LASTS: Duration = Duration::from_secs(5);
+/// How long a share that moved may be used twice.
+const MINUTE: Duration = Duration::from_secs(60);
 /// A node that does not wait asks for this multiple of what it uses.
 const ROOM: f64 = 1.5;
 /// Uses of the largest size that a share must have room for in a minute.
@@ -36,10 +31,56 @@ const USES_MIN: f64 = 4.0;
 /// In how many steps it asks.
 const STEPS: u32 = 20;
 
+/// From one division among the nodes of one machine to the next.
+const DIVIDE_EVERY: Duration = Duration::from_secs(1);
+/// How long a node has limits that are too small for all nodes.
+const TURN: Duration = Duration::from_secs(60);
+
 /// Returns the time by which shares count. It includes the time for which the machine sleeps, as the other nodes void a share
 /// that is not renewed.
 pub fn now() -> Instant {
     LeaseClock::System.now().into_std()
+}
+
+/// The limits of one job on one node, which its agent and the node use.
+pub type SharedLimiter = Arc<Mutex<Limiter>>;
+
+/// Returns the limiters of the nodes of a job that all run in this process, and divides its limits among them as long as they
+/// are in use; `None`: nothing is limited.
+pub fn limiters(limits: RateLimits, nodes: u32) -> Vec<Option<SharedLimiter>> {
+    if limits.is_empty() {
+        return vec![None; nodes as usize];
+    }
+    let new = |node| Arc::new(Mutex::new(Limiter::new(limits, u64::from(node), now())));
+    let limiters: Vec<SharedLimiter> = (0..nodes).map(new).collect();
+    divide(&limiters, 0);
+    if nodes > 1 {
+        let (all, began) = (limiters.iter().map(Arc::downgrade).collect::<Vec<_>>(), now());
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(DIVIDE_EVERY).await;
+                let Some(all) = all.iter().map(Weak::upgrade).collect::<Option<Vec<_>>>() else { return };
+                divide(&all, (now() - began).as_secs() / TURN.as_secs());
+            }
+        });
+    }
+    limiters.into_iter().map(Some).collect()
+}
+
+/// Divides the limits anew. `turn`: number of the node that is the first to have limits that are too small for all.
+fn divide(limiters: &[SharedLimiter], turn: u64) {
+    let now = now();
+    let mut limiters: Vec<_> = limiters.iter().map(|limiter| limiter.lock().expect("no holder panics")).collect();
+    let first = (turn % limiters.len() as u64) as usize;
+    limiters.rotate_left(first);
+    let needs: Vec<LimitNeed> = limiters.iter_mut().map(|limiter| limiter.need(now)).collect();
+    let parts: Vec<u32> = limiters.iter().map(|limiter| limiter.parts).collect();
+    let others = limiters.len() - 1;
+    // Each of them has its new share at once.
+    for (limiter, parts) in limiters.iter_mut().zip(divide_limits(&needs, &parts, &vec![0; needs.len()])) {
+        let id = limiter.id;
+        limiter.set_share(id, parts, others, now);
+    }
 }
 
 /// An acquisition: the process, and the number that it has chosen.
@@ -48,8 +89,11 @@ pub type Key = (ProcessId, u64);
 /// One question of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
+    /// Its name.
     pub key: Key,
+    /// Requests.
     pub requests: u32,
+    /// Tokens.
     pub tokens: u64,
     /// Whether it takes a place until it is released.
     pub place: bool,
@@ -58,13 +102,19 @@ pub struct Ask {
 /// The limits of one job on one node.
 #[derive(Debug)]
 pub struct Limiter {
+    /// A random number. It changes when the share lapses, because other nodes may get it then.
+    id: u64,
     requests: Option<Meter>,
     tokens: Option<Meter>,
     places: Option<u32>,
-    /// Share of the node, of [`WHOLE`].
+    /// Share of the node, of [`WHOLE_LIMIT`].
     parts: u32,
-    /// When the share ends unless it is renewed; `None`: never.
+    /// When the share lapses unless it is renewed; `None`: never.
     valid_until: Option<Instant>,
+    /// Nodes from which more of the limits may come.
+    others: usize,
+    /// The most that there were before, and until when.
+    others_before: (usize, Instant),
     waiting: VecDeque<Ask>,
     /// Waiting acquisitions of each process.
     waits: HashMap<ProcessId, u32>,
@@ -74,14 +124,17 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Starts without a share.
-    pub fn new(limits: RateLimits, now: Instant) -> Self {
+    /// Starts without a share. `id`: a random number.
+    pub fn new(limits: RateLimits, id: u64, now: Instant) -> Self {
         Self {
+            id,
             requests: limits.requests_per_minute.map(|limit| Meter::new(limit, 1, now)),
             tokens: limits.tokens_per_minute.map(|limit| Meter::new(limit, 0, now)),
             places: limits.concurrent,
             parts: 0,
             valid_until: None,
+            others: 0,
+            others_before: (0, now),
             waiting: VecDeque::new(),
             waits: HashMap::new(),
             placed: HashSet::new(),
@@ -90,20 +143,23 @@ impl Limiter {
         }
     }
 
-    /// Starts with all of the limits: no other node works on the job.
-    pub fn alone(limits: RateLimits, now: Instant) -> Self {
-        let mut limiter = Self::new(limits, now);
-        limiter.set_share(WHOLE, 0, None, now);
-        limiter
+    /// Takes the share that a schedule gives to the limiter with this id. `others`: nodes from which more of it may come.
+    pub fn set_share(&mut self, id: u64, parts: u32, others: usize, now: Instant) {
+        self.expire(now);
+        let parts = if id == self.id { parts } else { 0 };
+        let (most, until) = self.others_before;
+        let most = if now.saturating_duration_since(until) > MINUTE { 0 } else { most };
+        self.others_before = (most.max(self.others), now);
+        self.others = others;
+        self.parts = parts;
+        let (share, others) = (f64::from(parts) / f64::from(WHOLE_LIMIT), self.others_before.0.max(others));
+        self.rates().for_each(|meter| meter.set_share(share, others, now));
     }
 
-    /// Changes the share, until a moment. `others`: nodes from which more of it may come.
-    pub fn set_share(&mut self, parts: u32, others: usize, valid_until: Option<Instant>, now: Instant) {
+    /// Notes when the share lapses, unless it has lapsed.
+    pub fn renew(&mut self, valid_until: Instant, now: Instant) {
         self.expire(now);
-        self.parts = parts;
-        self.valid_until = valid_until;
-        let share = f64::from(parts) / f64::from(WHOLE);
-        self.rates().for_each(|meter| meter.set_share(share, others, now));
+        self.valid_until = Some(valid_until);
     }
 
     fn rates(&mut self) -> impl Iterator<Item = &mut Meter> {
@@ -113,11 +169,13 @@ impl Limiter {
     /// Gives up a share that was not renewed in time.
     fn expire(&mut self, now: Instant) {
         if let Some(until) = self.valid_until.take_if(|until| *until <= now) {
+            self.id = self.id.wrapping_add(1);
             self.parts = 0;
             self.rates().for_each(|meter| meter.set_share(0.0, 0, until));
         }
     }
 
+    /// Takes a question, which [`grant`](Self::grant) answers.
     pub fn ask(&mut self, ask: Ask, now: Instant) {
         self.asked_at = Some(now);
         if let Some(meter) = &mut self.tokens {
@@ -199,7 +257,7 @@ impl Limiter {
 
     /// Returns the number of places that the share contains.
     fn places_of_share(&self) -> Option<usize> {
-        Some((u64::from(self.places?) * u64::from(self.parts) / u64::from(WHOLE)) as usize)
+        Some((u64::from(self.places?) * u64::from(self.parts) / u64::from(WHOLE_LIMIT)) as usize)
     }
 
     /// Whether a process waits.
@@ -213,27 +271,29 @@ impl Limiter {
     }
 
     /// Returns how much of the limits the node needs.
-    pub fn need(&mut self, now: Instant) -> Need {
+    pub fn need(&mut self, now: Instant) -> LimitNeed {
+        self.expire(now);
         let is_recent = |at: Option<Instant>, time| at.is_some_and(|at| now.saturating_duration_since(at) < time);
         let held = self.places.map_or(0, |places| part(self.placed.len() as f64 / f64::from(places)));
         let want = if is_recent(self.waited_at, HUNGER_LASTS) || self.is_waiting() {
-            WHOLE
+            WHOLE_LIMIT
         } else if is_recent(self.asked_at, DEMAND_LASTS) || !self.placed.is_empty() {
             let load = self.rates().map(|meter| meter.load(now)).fold(0.0, f64::max);
             // In few steps, so that shares seldom move.
             let steps = (load * ROOM * f64::from(STEPS)).ceil().clamp(1.0, f64::from(STEPS));
-            (WHOLE / STEPS * steps as u32).max(held)
+            (WHOLE_LIMIT / STEPS * steps as u32).max(held)
         } else {
             0
         };
         let largest = self.rates().map(|meter| meter.largest()).fold(0.0, f64::max);
-        Need { want, held, least: part(largest * USES_MIN) }
+        let of_places = self.places.map_or(0, |places| WHOLE_LIMIT.div_ceil(places.max(1)));
+        LimitNeed { id: self.id, want, held, least: part(largest * USES_MIN).max(of_places) }
     }
 }
 
 /// Returns a part of the whole, rounded up.
 fn part(of_one: f64) -> u32 {
-    (of_one.clamp(0.0, 1.0) * f64::from(WHOLE)).ceil() as u32
+    (of_one.clamp(0.0, 1.0) * f64::from(WHOLE_LIMIT)).ceil() as u32
 }
 
 fn end_wait(waits: &mut HashMap<ProcessId, u32>, process: ProcessId) {

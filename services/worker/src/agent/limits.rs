@@ -1,15 +1,13 @@
 //! Answers the processes that ask whether the limits of the job allow a request.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use protocol::{ProcessEvent, ToProcess};
-use queue::LeaseClock;
 
-use super::{Agent, Executor};
-use crate::limit::keeper::Keeper;
-use crate::limit::{self, Ask, Key, Limiter};
+use super::Executor;
+use crate::limit::{self, Ask, Key, Limiter, SharedLimiter};
 use crate::scheduler::{Event, ProcessId};
 
 /// Shorter waits are not reported.
@@ -19,9 +17,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(250);
 
 /// The limits of the job, which bound what its processes request together.
 pub(super) struct RequestLimits {
-    limiter: Arc<Mutex<Limiter>>,
-    /// `None`: the node has the limits to itself.
-    keeper: Option<Keeper>,
+    limiter: SharedLimiter,
     /// Until when the waits of processes are reported to the scheduler.
     reported: HashMap<ProcessId, Instant>,
     /// Processes that have asked since their last attempt.
@@ -29,27 +25,8 @@ pub(super) struct RequestLimits {
 }
 
 impl RequestLimits {
-    pub(super) fn of(agent: &Agent) -> Option<Self> {
-        let limits = agent.spec.limits;
-        if limits.is_empty() {
-            return None;
-        }
-        let now = limit::now();
-        if agent.is_alone {
-            let limiter = Arc::new(Mutex::new(Limiter::alone(limits, now)));
-            return Some(Self { limiter, keeper: None, reported: HashMap::new(), asked: HashSet::new() });
-        }
-        let limiter = Arc::new(Mutex::new(Limiter::new(limits, now)));
-        let keeper =
-            Keeper::start(agent.store.clone(), agent.node.clone(), limits, limiter.clone(), LeaseClock::System);
-        Some(Self { limiter, keeper: Some(keeper), reported: HashMap::new(), asked: HashSet::new() })
-    }
-
-    /// Gives up the share of the node.
-    pub(super) async fn leave(self) {
-        if let Some(keeper) = self.keeper {
-            keeper.leave().await;
-        }
+    pub(super) fn new(limiter: SharedLimiter) -> Self {
+        Self { limiter, reported: HashMap::new(), asked: HashSet::new() }
     }
 
     fn limiter(&self) -> MutexGuard<'_, Limiter> {
@@ -84,9 +61,6 @@ impl RequestLimits {
             }
             waits
         });
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| limiter.is_waiting()) {
-            keeper.wake();
-        }
         (granted, waited)
     }
 }

@@ -1,7 +1,4 @@
-//! One limiter in virtual time. `nodes` has many, and `keepers` the tasks that keep their shares.
-
-mod keepers;
-mod nodes;
+//! One limiter in virtual time, and the nodes of one machine. `tests/simulation` plays nodes that follow a schedule.
 
 use std::time::{Duration, Instant};
 
@@ -27,6 +24,13 @@ fn limits(requests: u64, tokens: u64, places: u32) -> RateLimits {
         tokens_per_minute: some(tokens),
         concurrent: (places > 0).then_some(places),
     }
+}
+
+/// Returns a limiter that has all of the limits.
+fn alone(limits: RateLimits, now: Instant) -> Limiter {
+    let mut limiter = Limiter::new(limits, 0, now);
+    limiter.set_share(0, WHOLE_LIMIT, 0, now);
+    limiter
 }
 
 /// Returns the most units of any minute.
@@ -61,7 +65,7 @@ fn run(limiter: &mut Limiter, start: Instant, seconds: u64, mut tokens: impl FnM
 #[test]
 fn requests_are_spread_over_the_minute_and_none_of_the_rate_is_lost() {
     let start = Instant::now();
-    let mut limiter = Limiter::alone(limits(600, 0, 0), start);
+    let mut limiter = alone(limits(600, 0, 0), start);
     let uses: Vec<_> = run(&mut limiter, start, 300, || 1);
     assert!((2900..=3000).contains(&uses.len()), "{}", uses.len());
     assert!(most_in_a_minute(&uses) <= 620);
@@ -72,7 +76,7 @@ fn requests_are_spread_over_the_minute_and_none_of_the_rate_is_lost() {
 #[test]
 fn small_limit_is_exact() {
     let start = Instant::now();
-    let mut limiter = Limiter::alone(limits(3, 0, 0), start);
+    let mut limiter = alone(limits(3, 0, 0), start);
     let uses = run(&mut limiter, start, 600, || 1);
     assert_eq!(most_in_a_minute(&uses), 3);
     assert!(uses.len() >= 28, "{}", uses.len());
@@ -81,7 +85,7 @@ fn small_limit_is_exact() {
 #[test]
 fn answers_follow_the_order_of_questions() {
     let start = Instant::now();
-    let mut limiter = Limiter::alone(limits(60, 0, 0), start);
+    let mut limiter = alone(limits(60, 0, 0), start);
     for id in 0..3 {
         limiter.ask(ask(id as usize, id, 0), start);
     }
@@ -92,7 +96,7 @@ fn answers_follow_the_order_of_questions() {
 #[test]
 fn place_is_free_again_when_it_is_released_or_its_process_ends() {
     let now = Instant::now();
-    let mut limiter = Limiter::alone(limits(0, 0, 2), now);
+    let mut limiter = alone(limits(0, 0, 2), now);
     (0..5).for_each(|id| limiter.ask(ask(id as usize, id, 0), now));
     assert_eq!(limiter.grant(now), [(process(0), 0), (process(1), 1)]);
     assert!(limiter.grant(now).is_empty());
@@ -102,14 +106,14 @@ fn place_is_free_again_when_it_is_released_or_its_process_ends() {
     assert_eq!(limiter.grant(now), [(process(3), 3)]);
     limiter.release((process(4), 4));
     assert!(!limiter.is_waiting() && !limiter.waits(process(4)), "a wait that is withdrawn is over");
-    assert_eq!(limiter.need(now).held, WHOLE);
+    assert_eq!(limiter.need(now).held, WHOLE_LIMIT);
 }
 
 /// Holders of places may wait for tokens, behind those that wait for a place.
 #[test]
 fn wait_for_a_place_does_not_block_its_holders() {
     let start = Instant::now();
-    let mut limiter = Limiter::alone(limits(0, 600, 1), start);
+    let mut limiter = alone(limits(0, 600, 1), start);
     limiter.ask(ask(0, 0, 0), start);
     assert_eq!(limiter.grant(start).len(), 1);
     limiter.ask(ask(1, 1, 0), start);
@@ -120,7 +124,7 @@ fn wait_for_a_place_does_not_block_its_holders() {
 #[test]
 fn large_request_is_not_overtaken_for_ever() {
     let start = Instant::now();
-    let mut limiter = Limiter::alone(limits(0, 600, 0), start);
+    let mut limiter = alone(limits(0, 600, 0), start);
     limiter.ask(Ask { place: false, ..ask(0, 0, 600) }, start);
     for tick in 1..1240 {
         let now = start + Duration::from_millis(tick * 50);
@@ -135,24 +139,71 @@ fn large_request_is_not_overtaken_for_ever() {
 #[test]
 fn share_ends_unless_it_is_renewed() {
     let start = Instant::now();
-    let mut limiter = Limiter::new(limits(6000, 0, 0), start);
-    limiter.set_share(WHOLE, 0, Some(start + Duration::from_secs(5)), start);
+    let mut limiter = alone(limits(6000, 0, 0), start);
+    limiter.renew(start + Duration::from_secs(5), start);
     let uses = run(&mut limiter, start, 30, || 1);
     assert!(uses.iter().all(|(at, _)| *at < start + Duration::from_secs(5)));
     assert!((480..=500).contains(&uses.len()), "{}", uses.len());
 }
 
 #[test]
+fn share_that_lapsed_is_void_even_in_the_next_schedule() {
+    let start = Instant::now();
+    let mut limiter = alone(limits(6000, 0, 0), start);
+    let LimitNeed { id, .. } = limiter.need(start);
+    limiter.renew(start + Duration::from_secs(5), start);
+    let later = start + Duration::from_secs(6);
+    limiter.renew(later + Duration::from_secs(30), later);
+    limiter.set_share(id, WHOLE_LIMIT, 0, later);
+    assert!(run(&mut limiter, later, 5, || 1).is_empty(), "another node may have it");
+    let LimitNeed { id: new, .. } = limiter.need(later);
+    assert_ne!(new, id);
+    let later = later + Duration::from_secs(5);
+    limiter.set_share(new, WHOLE_LIMIT, 0, later);
+    assert!(!run(&mut limiter, later, 5, || 1).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_one_machine_divide_the_limits_until_all_have_ended() {
+    let both = limiters(limits(1200, 0, 0), 2);
+    let [one, other] = [0, 1].map(|node: usize| both[node].clone().expect("there are limits"));
+    drop(both);
+    let parts = |limiter: &SharedLimiter| limiter.lock().expect("no holder panics").parts;
+    assert_eq!((parts(&one), parts(&other)), (WHOLE_LIMIT / 2, WHOLE_LIMIT / 2));
+    one.lock().expect("no holder panics").ask(ask(0, 0, 0), now());
+    tokio::time::sleep(2 * DIVIDE_EVERY).await;
+    assert_eq!((parts(&one), parts(&other)), (WHOLE_LIMIT, 0));
+    other.lock().expect("no holder panics").ask(ask(0, 0, 0), now());
+    tokio::time::sleep(2 * DIVIDE_EVERY).await;
+    assert_eq!((parts(&one), parts(&other)), (WHOLE_LIMIT / 2, WHOLE_LIMIT / 2));
+    assert_eq!(limiters(RateLimits::default(), 2).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_one_machine_take_turns_at_a_small_limit() {
+    let both: Vec<SharedLimiter> = limiters(limits(6, 0, 0), 2).into_iter().flatten().collect();
+    for limiter in &both {
+        limiter.lock().expect("no holder panics").ask(ask(0, 0, 0), now());
+    }
+    let mut held = vec![false; 2];
+    for _ in 0..3 {
+        tokio::time::sleep(TURN).await;
+        held.iter_mut().zip(&both).for_each(|(held, limiter)| *held |= limiter.lock().expect("no holder panics").parts > 0);
+    }
+    assert_eq!(held, [true, true]);
+}
+
+#[test]
 fn need_follows_the_demand() {
     let start = Instant::now();
-    let mut limiter = Limiter::alone(limits(600, 0, 0), start);
+    let mut limiter = alone(limits(600, 0, 0), start);
     assert_eq!(limiter.need(start).want, 0);
-    assert_eq!(limiter.need(start).least, WHOLE.div_ceil(150), "four requests of 600");
+    assert_eq!(limiter.need(start).least, WHOLE_LIMIT.div_ceil(150), "four requests of 600");
     limiter.ask(Ask { place: false, ..ask(0, 0, 0) }, start);
-    assert_eq!(limiter.need(start).want, WHOLE, "it waits");
+    assert_eq!(limiter.need(start).want, WHOLE_LIMIT, "it waits");
     let later = start + Duration::from_secs(6);
     assert_eq!(limiter.grant(later).len(), 1);
-    assert_eq!(limiter.need(later).want, WHOLE / 20, "it has waited and waits no more");
+    assert_eq!(limiter.need(later).want, WHOLE_LIMIT / 20, "it has waited and waits no more");
     assert_eq!(limiter.need(later + Duration::from_secs(20)).want, 0);
 }
 
@@ -164,15 +215,15 @@ proptest! {
     fn no_minute_exceeds_the_limit(
         limit in 100u64..100_000,
         sizes in prop::collection::vec(1u64..=100, 1..20),
-        shares in prop::collection::vec(0u32..=WHOLE, 0..6),
+        shares in prop::collection::vec(0u32..=WHOLE_LIMIT, 0..6),
     ) {
         let start = Instant::now();
-        let mut limiter = Limiter::alone(limits(0, limit, 0), start);
+        let mut limiter = alone(limits(0, limit, 0), start);
         let mut sizes = sizes.into_iter().cycle();
         let mut uses = run(&mut limiter, start, 90, || sizes.next().unwrap_or(1));
         for (step, parts) in shares.into_iter().enumerate() {
             let at = start + Duration::from_secs(90 + 20 * step as u64);
-            limiter.set_share(parts, 1, None, at);
+            limiter.set_share(0, parts, 1, at);
             limiter.waiting.clear();
             limiter.waits.clear();
             uses.extend(run(&mut limiter, at, 20, || sizes.next().unwrap_or(1)));

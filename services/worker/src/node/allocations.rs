@@ -99,8 +99,8 @@ pub enum Event {
     SpotNotice,
     /// Whether the memory of the node is short.
     MemoryIsShort(bool),
-    /// Time has passed. When the node last renewed its entry in the store; `None`: never.
-    Tick { renewed_at: Option<Instant> },
+    /// Time has passed. Age of the entry of the node in the store; `None`: it has not written one.
+    Tick { entry_age: Option<Duration> },
     /// The answer to [`Step::LookUp`].
     LookedUp { visit: VisitId, found: Answer<Found> },
     /// The answer to [`Step::OpenQueues`]; `None`: they do not exist yet.
@@ -295,7 +295,7 @@ impl Allocations {
                 self.stop(Stop::Drain);
             }
             Event::MemoryIsShort(is_short) => self.memory_is_short = is_short,
-            Event::Tick { renewed_at } => self.tick(renewed_at),
+            Event::Tick { entry_age } => self.tick(entry_age),
             Event::LookedUp { visit, found } => self.looked_up(visit, found),
             Event::Opened { visit, opened } => self.opened(visit, opened),
             Event::Provisioned { visit, result } => self.provisioned(visit, result),
@@ -344,6 +344,7 @@ impl Allocations {
             is_ready: visit.is_ready,
             has_ended_one: visit.has_ended_one,
             failing_gpus: visit.failing_gpus.clone(),
+            limits: None,
         };
         let unable = self.memories.iter().filter_map(|(job_id, memory)| {
             let (_, reason) = memory.rests.as_ref().filter(|(until, _)| *until > self.now)?;
@@ -389,12 +390,12 @@ impl Allocations {
         }
     }
 
-    fn tick(&mut self, renewed_at: Option<Instant>) {
+    fn tick(&mut self, entry_age: Option<Duration>) {
         let now = self.now;
         if self.machine_goes.is_some_and(|at| at <= now) {
             self.stop(Stop::Kill);
         }
-        let is_seen = renewed_at.is_none_or(|at| now - at < self.config.entry_lasts);
+        let is_seen = entry_age.is_none_or(|age| age < self.config.entry_lasts);
         if std::mem::replace(&mut self.is_seen, is_seen) != is_seen {
             let message = match is_seen {
                 true => "this node takes work again",

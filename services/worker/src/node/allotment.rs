@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::limit::SharedLimiter;
 use crate::scheduler::{InUse, Share};
 
 /// The end of the agent.
@@ -13,11 +14,21 @@ use crate::scheduler::{InUse, Share};
 pub struct Allotment {
     share: watch::Receiver<Share>,
     report: Arc<dyn Fn(InUse) + Send + Sync>,
+    limiter: Option<SharedLimiter>,
 }
 
 impl Allotment {
-    pub(super) fn new(share: watch::Receiver<Share>, report: impl Fn(InUse) + Send + Sync + 'static) -> Self {
-        Self { share, report: Arc::new(report) }
+    pub(super) fn new(
+        share: watch::Receiver<Share>,
+        report: impl Fn(InUse) + Send + Sync + 'static,
+        limiter: Option<SharedLimiter>,
+    ) -> Self {
+        Self { share, report: Arc::new(report), limiter }
+    }
+
+    /// Returns what the node may use of the limits of the job; `None`: the job has none.
+    pub fn limiter(&self) -> Option<SharedLimiter> {
+        self.limiter.clone()
     }
 
     /// Returns the share of the job now.

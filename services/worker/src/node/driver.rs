@@ -5,11 +5,11 @@
 //! schedule, an answer, time, a request to stop.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
-use protocol::{JobSpec, ResultEvent, Schedule};
+use protocol::{JobSpec, LimitNeed, ResultEvent, Schedule};
 use queue::{Broker, JobQueues, LeaseClock, Queue};
 use storage::{ScheduleFollower, TargetStore};
 use telemetry::{Health, metrics};
@@ -28,6 +28,7 @@ use super::pause::Pauses;
 use super::registration::{Entry, Registration};
 use crate::agent::Timing;
 use crate::announce::{give_back, tell};
+use crate::limit::{self, Limiter, SharedLimiter};
 use crate::pressure;
 use crate::scheduler::Share;
 use crate::stop::{Stop, StopSender};
@@ -109,9 +110,11 @@ impl<B: NodeBackend> Driver<B> {
             reports: mpsc::unbounded_channel(),
             visits: BTreeMap::new(),
         };
+        // Others see the entry for longer, so a share is not used twice.
+        let limits_last = config.entry_lasts * 3 / 4;
         let mut allocations = Allocations::new(config, Instant::now());
-        let states = watch::Sender::new(Entry::of(&allocations));
-        let registration = Registration::start(target.clone(), states.subscribe());
+        let states = watch::Sender::new(Entry::of(&allocations, []));
+        let registration = Registration::start(target.clone(), states.subscribe(), LeaseClock::System);
         let (mut schedules, _following) = follow(target);
         let mut pauses = Pauses::watch(LeaseClock::System);
         let (mut tick, mut memory) = (every(tick), every(memory_every));
@@ -130,20 +133,24 @@ impl<B: NodeBackend> Driver<B> {
                     Event::SpotNotice
                 }
                 // Its entry in the store may be old now, and the next look sees it.
-                _ = pauses.next() => Event::Tick { renewed_at: registration.renewed_at() },
+                _ = pauses.next() => Event::Tick { entry_age: registration.age() },
                 _ = memory.tick() => Event::MemoryIsShort(backend.memory_is_short()),
-                _ = tick.tick() => Event::Tick { renewed_at: registration.renewed_at() },
+                _ = tick.tick() => Event::Tick { entry_age: registration.age() },
                 Ok(()) = schedules.changed() => Event::Scheduled(schedules.borrow_and_update().clone()),
                 event = visits.next() => event,
             };
             backend.handles().await;
             let has_looked = matches!(event, Event::Tick { .. });
+            if let Event::Scheduled(schedule) = &event {
+                visits.set_limits(schedule);
+            }
             allocations.handle(event, Instant::now());
             while let Some(action) = allocations.next_action() {
                 visits.perform(action);
             }
             backend.handled(&allocations, has_looked);
-            let entry = Entry::of(&allocations);
+            visits.renew_limits(registration.renewed_at().map(|at| at + limits_last));
+            let entry = Entry::of(&allocations, visits.limit_needs());
             states.send_if_modified(|known| {
                 let is_new = *known != entry;
                 *known = entry;
@@ -201,6 +208,7 @@ struct Resources<B: NodeBackend> {
     ready: Option<B::Ready>,
     stop: StopSender,
     share: watch::Sender<Share>,
+    limiter: Option<SharedLimiter>,
     held: Held,
     remains: Option<B::Remains>,
 }
@@ -268,10 +276,37 @@ impl<B: NodeBackend> Visits<B> {
                 };
                 if let Some(resources) = self.visits.get_mut(&visit) {
                     (resources.held, resources.remains) = (held, remains);
+                    resources.limiter = None;
                 }
                 Event::Worked { visit, worked }
             }
         }
+    }
+
+    /// Takes the shares of limits that a schedule gives this node.
+    fn set_limits(&self, schedule: &Schedule) {
+        for (job_id, limiter) in self.limiters() {
+            let (own, others) = schedule.limit_share(job_id, &self.node);
+            let (id, parts) = own.map_or((0, 0), |share| (share.id, share.parts));
+            limiter.lock().expect("no holder panics").set_share(id, parts, others, limit::now());
+        }
+    }
+
+    /// Tells the limiters until when their shares are valid.
+    fn renew_limits(&self, valid_until: Option<Instant>) {
+        let Some(valid_until) = valid_until else { return };
+        for (_, limiter) in self.limiters() {
+            limiter.lock().expect("no holder panics").renew(valid_until.into_std(), limit::now());
+        }
+    }
+
+    fn limit_needs(&self) -> impl Iterator<Item = (String, LimitNeed)> {
+        self.limiters()
+            .map(|(job_id, limiter)| (job_id.to_owned(), limiter.lock().expect("no holder panics").need(limit::now())))
+    }
+
+    fn limiters(&self) -> impl Iterator<Item = (&str, &SharedLimiter)> {
+        self.visits.values().filter_map(|resources| Some((&*resources.job_id, resources.limiter.as_ref()?)))
     }
 
     fn perform(&mut self, action: Action) {
@@ -285,6 +320,7 @@ impl<B: NodeBackend> Visits<B> {
                     ready: None,
                     stop: StopSender::default(),
                     share: watch::Sender::default(),
+                    limiter: None,
                     held: Held::new(),
                     remains: None,
                 };
@@ -347,6 +383,7 @@ impl<B: NodeBackend> Visits<B> {
                 self.spawn(visit, opening, unanswered);
             }
             Step::Provision(spec) => {
+                resources.limiter = limiter(&spec);
                 let Some(access) = self.access(visit) else { return };
                 let provisioning = self.backend.clone().provision(access, *spec);
                 let failed = move |panic: JoinError| {
@@ -409,9 +446,10 @@ impl<B: NodeBackend> Visits<B> {
         let Some(resources) = self.visits.get_mut(&visit) else { return };
         let (Some(queues), Some(ready)) = (resources.queues.clone(), resources.ready.take()) else { return };
         let reports = self.reports.0.clone();
-        let allotment = Allotment::new(resources.share.subscribe(), move |in_use| {
+        let report = move |in_use| {
             let _ = reports.send(Event::InUse { visit, in_use });
-        });
+        };
+        let allotment = Allotment::new(resources.share.subscribe(), report, resources.limiter.clone());
         let stop = resources.stop.subscribe();
         let working = self.backend.clone().work(access, queues.tasks, ready, stop, allotment);
         let worked = async move {
@@ -455,6 +493,12 @@ async fn unless_it_panics<T: Send + 'static>(
         tracing::error!(job.id = job_id, "a task of the job panicked on this node: {error}");
         failed(error)
     })
+}
+
+/// Returns the limiter of a job that has limits.
+fn limiter(spec: &JobSpec) -> Option<SharedLimiter> {
+    let limiter = Limiter::new(spec.limits, storage::random_bits(), limit::now());
+    (!spec.limits.is_empty()).then(|| Arc::new(Mutex::new(limiter)))
 }
 
 /// Returns how an agent has failed.

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use protocol::NodeState;
+use protocol::{LimitNeed, NodeState};
+use queue::LeaseClock;
 use storage::{TargetStore, WORKER_PERIOD, WORKER_PERIOD_AT_WORK};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,9 +24,14 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub fn of(allocations: &Allocations) -> Self {
+    /// `limits`: how much of the limits of jobs the node needs, by job.
+    pub fn of(allocations: &Allocations, limits: impl IntoIterator<Item = (String, LimitNeed)>) -> Self {
         let period = if allocations.has_work() { WORKER_PERIOD_AT_WORK } else { WORKER_PERIOD };
-        Self { state: allocations.state(), period }
+        let mut state = allocations.state();
+        for (job_id, need) in limits {
+            state.jobs.entry(job_id).and_modify(|running| running.limits = Some(need));
+        }
+        Self { state, period }
     }
 }
 
@@ -33,22 +39,29 @@ impl Entry {
 pub(super) struct Registration {
     target: TargetStore,
     node: String,
+    clock: LeaseClock,
     renewed_at: watch::Receiver<Option<Instant>>,
     renewing: AbortOnDropHandle<()>,
 }
 
 impl Registration {
     /// Writes the entry, and keeps it up to date.
-    pub fn start(target: TargetStore, entries: watch::Receiver<Entry>) -> Self {
+    pub fn start(target: TargetStore, entries: watch::Receiver<Entry>, clock: LeaseClock) -> Self {
         let node = entries.borrow().state.name.clone();
         let (renewals, renewed_at) = watch::channel(None);
-        let renewing = renew(target.clone(), entries, renewals);
-        Self { target, node, renewed_at, renewing: AbortOnDropHandle::new(tokio::spawn(renewing)) }
+        let renewing = renew(target.clone(), entries, renewals, clock.clone());
+        Self { target, node, clock, renewed_at, renewing: AbortOnDropHandle::new(tokio::spawn(renewing)) }
     }
 
-    /// Returns when this node has begun to write the entry that others may read; `None`: it has not written one yet.
+    /// Returns when this node has begun to write the entry that others may read, by the clock of leases; `None`: it has not
+    /// written one yet.
     pub fn renewed_at(&self) -> Option<Instant> {
         *self.renewed_at.borrow()
+    }
+
+    /// Returns the age of this entry.
+    pub fn age(&self) -> Option<Duration> {
+        self.renewed_at().map(|at| self.clock.now() - at)
     }
 
     /// Removes the entry. If this fails, it becomes stale.
@@ -63,11 +76,16 @@ impl Registration {
     }
 }
 
-async fn renew(target: TargetStore, mut entries: watch::Receiver<Entry>, renewals: watch::Sender<Option<Instant>>) {
+async fn renew(
+    target: TargetStore,
+    mut entries: watch::Receiver<Entry>,
+    renewals: watch::Sender<Option<Instant>>,
+    clock: LeaseClock,
+) {
     let mut is_told = false;
     loop {
         let Entry { state, period } = entries.borrow_and_update().clone();
-        let began = Instant::now();
+        let began = clock.now();
         match target.put_worker(&state).await {
             Ok(()) => drop(renewals.send_replace(Some(began))),
             Err(_) if std::mem::replace(&mut is_told, true) => {}
@@ -105,7 +123,7 @@ mod tests {
         let target = TargetStore::new(Arc::new(InMemory::new()), Path::default());
         let state = NodeState { name: "node".to_owned(), ..NodeState::default() };
         let entries = watch::Sender::new(Entry { state, period: WORKER_PERIOD });
-        let registration = Registration::start(target.clone(), entries.subscribe());
+        let registration = Registration::start(target.clone(), entries.subscribe(), LeaseClock::System);
         let seen = async || {
             let seen = target.seen_workers().await.expect("memory is always there");
             seen.into_iter().map(|worker| worker.state).collect::<Vec<_>>()

@@ -174,6 +174,7 @@ impl Shared {
             dead_letters: Some(node.dead_letters.clone()),
             node: node.name.clone(),
             process_count: node.process_count(&spec),
+            limiter: allotment.limiter(),
             allotment: Some(allotment),
             gpus: node.gpus.clone(),
             python,

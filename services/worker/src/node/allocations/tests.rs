@@ -75,8 +75,7 @@ impl Played {
 
     fn tick(&mut self, time: Duration) -> String {
         self.now += time;
-        let renewed_at = Some(self.now);
-        self.after(Event::Tick { renewed_at })
+        self.after(Event::Tick { entry_age: Some(Duration::ZERO) })
     }
 
     fn looked_up(&mut self, visit: u64) -> String {
@@ -224,9 +223,8 @@ fn node_without_an_entry_begins_nothing_and_ends_no_run() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
     played.begin(0);
-    let renewed_at = Some(played.now);
-    played.now += Duration::from_secs(45);
-    assert_eq!(played.after(Event::Tick { renewed_at }), "0: has 0, 0: IsOver");
+    let entry_age = Some(Duration::from_secs(45));
+    assert_eq!(played.after(Event::Tick { entry_age }), "0: has 0, 0: IsOver");
     assert_eq!(played.give(&[("job", 2, &[]), ("other", 2, &[])]), "");
     assert_eq!(played.tick(Duration::ZERO), "0: has 2, 1: open other other.1, 1: LookUp");
 }
@@ -384,7 +382,7 @@ proptest! {
                 }
                 Some(Happens::Passes(seconds)) => {
                     played.now += Duration::from_secs(seconds);
-                    Event::Tick { renewed_at: Some(played.now) }
+                    Event::Tick { entry_age: Some(Duration::ZERO) }
                 }
                 answer => {
                     let (which, well) = match answer {

@@ -1,0 +1,80 @@
+//! How the nodes of a job divide its `limits`.
+//!
+//! At no time do the shares that nodes may use exceed the whole. A node gets more only of what no other node may use: one that
+//! gets less may use what it had until it confirms the schedule that says so, and one that dies until its entry is void. Its
+//! limiter stops using the share before that.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+use protocol::{LimitNeed, LimitShare, NodeState, Schedule, divide_limits};
+
+/// How long a node has its share while others wait for theirs, in milliseconds.
+const TURN: u64 = 60_000;
+
+/// A node that works on a job with limits.
+struct Contender<'a> {
+    node: &'a str,
+    need: LimitNeed,
+    before: Option<&'a LimitShare>,
+    /// The share that it may use now.
+    lent: u32,
+}
+
+/// Returns the shares of all nodes and jobs in the schedule after `previous`.
+pub(super) fn shares(nodes: &[NodeState], previous: &Schedule, now: u64) -> Vec<LimitShare> {
+    let before: HashMap<(&str, &str), &LimitShare> =
+        previous.limit_shares.iter().map(|share| ((&*share.job_id, &*share.node), share)).collect();
+    let mut jobs: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
+    for node in nodes {
+        for (job_id, running) in &node.jobs {
+            let Some(need) = running.limits else { continue };
+            let before = before.get(&(&**job_id, &*node.name)).copied().filter(|share| share.id == need.id);
+            let lent = before.map_or(0, |share| if node.schedule < share.since { share.lent } else { share.parts });
+            jobs.entry(job_id).or_default().push(Contender { node: &node.name, need, before, lent });
+        }
+    }
+    let number = previous.number + 1;
+    jobs.into_iter().flat_map(|(job_id, contenders)| divided(job_id, contenders, number, now)).collect()
+}
+
+/// Divides the limits of one job.
+fn divided(job_id: &str, mut contenders: Vec<Contender<'_>>, number: u64, now: u64) -> Vec<LimitShare> {
+    contenders.sort_by_cached_key(|contender| contender.turn(now));
+    let needs: Vec<LimitNeed> = contenders.iter().map(|contender| contender.need).collect();
+    let parts_before: Vec<u32> = contenders.iter().map(|contender| contender.parts()).collect();
+    let lent: Vec<u32> = contenders.iter().map(|contender| contender.lent).collect();
+    let parts = divide_limits(&needs, &parts_before, &lent);
+    let shares = contenders.iter().zip(parts).zip(parts_before).map(|((contender, parts), parts_before)| {
+        let before = contender.before;
+        let since = before.filter(|_| parts >= parts_before).map_or(number, |share| share.since);
+        let is_same_turn = |share: &&LimitShare| (share.parts > 0) == (parts > 0);
+        LimitShare {
+            node: contender.node.to_owned(),
+            job_id: job_id.to_owned(),
+            id: contender.need.id,
+            parts,
+            lent: contender.lent.max(parts),
+            since,
+            turn_since: before.filter(is_same_turn).map_or(now, |share| share.turn_since),
+        }
+    });
+    shares.collect()
+}
+
+impl Contender<'_> {
+    fn parts(&self) -> u32 {
+        self.before.map_or(0, |share| share.parts)
+    }
+
+    /// Returns its place in the order in which nodes get a share, if the limits are too small for all.
+    fn turn(&self, now: u64) -> (Reverse<bool>, u8, u64, String) {
+        let since = self.before.map_or(now, |share| share.turn_since);
+        let turn = match self.parts() {
+            0 => 1,
+            _ if now.saturating_sub(since) < TURN => 0,
+            _ => 2,
+        };
+        (Reverse(self.need.is_used()), turn, since, self.node.to_owned())
+    }
+}
