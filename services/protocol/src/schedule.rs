@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Requirements, Unfit};
+use crate::{Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Quotas, Requirements, Unfit};
 
 /// What a node has, and what it does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +134,8 @@ pub struct Schedule {
     /// Nodes with jobs that give no sign of life, ordered by name. They get nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<String>,
+    /// The quotas that it keeps.
+    pub quotas: Quotas,
     /// How nodes divide the `limits` of jobs, ordered by job.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limit_shares: Vec<LimitShare>,
@@ -185,6 +187,10 @@ pub struct ScheduledJob {
     pub job_id: String,
     /// Person or team whose quota the job counts towards.
     pub owner: String,
+    /// Weight among other jobs.
+    pub priority: Priority,
+    /// Whether a command has canceled it.
+    pub is_canceled: bool,
     /// Number of the schedule that admitted it, so that it may have processes; `None`: a limit of jobs at a time is in its
     /// way.
     pub admitted_in: Option<u64>,

@@ -37,6 +37,8 @@ pub struct Planner {
     jobs: BTreeMap<String, KnownJob>,
     quotas: Quotas,
     quotas_read_at: Option<Instant>,
+    /// Number of the last schedule when this planner last read the quotas.
+    quotas_read_after: u64,
     /// The most jobs that may have queues at a time.
     jobs_max: u32,
     /// Numbers of the schedules that this process has committed, and that have admitted a job of the last one.
@@ -48,6 +50,8 @@ pub struct Planner {
 struct KnownJob {
     /// The version of its marker when it was read.
     mark: String,
+    /// Number of the last schedule when it was read.
+    read_after: u64,
     demand: Demand,
     /// Mini-batches of the plan; `None`: it was not complete when it was last looked at.
     planned: Option<u64>,
@@ -87,6 +91,7 @@ impl Planner {
             jobs: BTreeMap::new(),
             quotas: Quotas::default(),
             quotas_read_at: None,
+            quotas_read_after: 0,
             jobs_max,
             committed: HashSet::new(),
         }
@@ -123,6 +128,7 @@ impl Planner {
             job.ended = ended.get(&job.job_id).copied().unwrap_or_default();
         }
         next.silent = silent.into_iter().collect();
+        next.quotas = self.quotas.clone();
         metrics().want(&wanted(&demands, &next, &self.quotas));
         metrics().mini_batches_unfinished.set(demands.iter().map(|job| job.unfinished as i64).sum());
         if !says_the_same(&next, self.follower.known()) {
@@ -166,11 +172,20 @@ impl Planner {
         }
     }
 
-    /// Reads the open jobs that are new, or whose markers are, and the plans that were not complete.
+    /// Reads the open jobs that are new, or whose markers are, and the plans that were not complete. Also the jobs that the
+    /// author of the last schedule knows otherwise: two reducers that disagree would undo each other's schedules.
     async fn read_jobs(&mut self) -> storage::Result<()> {
         let open = self.target.open_jobs().await?;
         let marks: HashMap<&str, &str> = open.iter().map(|job| (job.job_id.as_str(), job.mark.as_str())).collect();
-        self.jobs.retain(|job_id, job| marks.get(job_id.as_str()) == Some(&job.mark.as_str()));
+        let last = self.follower.known();
+        let by_author: HashMap<&str, &ScheduledJob> = last.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
+        self.jobs.retain(|job_id, job| {
+            let agrees = job.read_after >= last.number
+                || by_author.get(job_id.as_str()).is_none_or(|theirs| {
+                    (theirs.priority, theirs.is_canceled) == (job.demand.priority, job.demand.is_canceled)
+                });
+            agrees && marks.get(job_id.as_str()) == Some(&job.mark.as_str())
+        });
         for job in open {
             if !self.jobs.contains_key(&job.job_id)
                 && let Some(known) = self.read_job(&job).await?
@@ -205,6 +220,7 @@ impl Planner {
         let demand = Demand { is_canceled, ..Demand::of(&spec, priority, enqueued_at, 1) };
         Ok(Some(KnownJob {
             mark: job.mark.clone(),
+            read_after: self.follower.known().number,
             demand,
             planned: None,
             excluded: BTreeMap::new(),
@@ -226,17 +242,21 @@ impl Planner {
         Ok(due)
     }
 
-    /// Reads the quotas now and then, more often while jobs wait, and whenever there is a new job.
+    /// Reads the quotas now and then, more often while jobs wait, whenever there is a new job, and if the author of the last
+    /// schedule knows others.
     async fn read_quotas(&mut self) -> storage::Result<()> {
+        let last = self.follower.known();
         let known: HashMap<&str, Option<u64>> =
-            self.follower.known().jobs.iter().map(|job| (job.job_id.as_str(), job.admitted_in)).collect();
-        let some_wait = known.values().any(Option::is_none);
-        let every = match self.jobs.keys().all(|job_id| known.contains_key(job_id.as_str())) {
-            false => Duration::ZERO,
-            true if some_wait => QUOTAS_EVERY_IN_NEED,
-            true => QUOTAS_EVERY,
+            last.jobs.iter().map(|job| (job.job_id.as_str(), job.admitted_in)).collect();
+        let is_new_job = |job_id: &String| !known.contains_key(job_id.as_str());
+        let author_knows_others = self.quotas_read_after < last.number && last.quotas != self.quotas;
+        let every = match known.values().any(Option::is_none) {
+            _ if author_knows_others || self.jobs.keys().any(is_new_job) => Duration::ZERO,
+            true => QUOTAS_EVERY_IN_NEED,
+            false => QUOTAS_EVERY,
         };
         if self.quotas_read_at.is_none_or(|at| at.elapsed() >= every) {
+            self.quotas_read_after = last.number;
             let quotas = self.target.quotas().await?.unwrap_or_default();
             let max_jobs = quotas.max_jobs.map_or(self.jobs_max, |max| max.min(self.jobs_max));
             self.quotas = Quotas { max_jobs: Some(max_jobs), ..quotas };
@@ -483,6 +503,38 @@ mod tests {
         assert!(outlook.to_publish.iter().all(|(job_id, _)| job_id == "one"), "{:?}", outlook.to_publish);
         let demand = planner.jobs.get_mut("two").expect("open").demand_now(Backlog::default());
         assert_eq!(demand.unfinished, 0, "a fleet does not grow for it");
+    }
+
+    /// The command died before it wrote the marker again, or has not done so yet.
+    #[tokio::test]
+    async fn reducers_agree_on_a_job_that_one_of_them_has_read_later() {
+        let target = target();
+        enqueue(&target, "one").await;
+        enqueue(&target, "two").await;
+        node(&target, "a", 5, 0).await;
+        let mut early = Planner::new(target.clone(), 100);
+        let before = early.look(|_| left(100)).await.expect("readable").schedule;
+        target.job("two").put_priority(Priority::High).await.expect("memory is always there");
+        let mut late = Planner::new(target.clone(), 100);
+        let changed = late.look(|_| left(100)).await.expect("readable").schedule;
+        assert_eq!((before.number, changed.number), (1, 2));
+        assert_eq!(processes(&changed), [("a", "one", 1), ("a", "two", 4)]);
+        assert_eq!(early.look(|_| left(100)).await.expect("readable").schedule, changed);
+        assert_eq!(late.look(|_| left(100)).await.expect("readable").schedule, changed);
+    }
+
+    #[tokio::test]
+    async fn reducers_agree_on_quotas_that_one_of_them_has_read_later() {
+        let target = target();
+        enqueue(&target, "one").await;
+        node(&target, "a", 4, 0).await;
+        let mut early = Planner::new(target.clone(), 100);
+        early.look(|_| left(100)).await.expect("readable");
+        let each_owner = OwnerQuota { max_in_flight: Some(1), ..OwnerQuota::default() };
+        target.put_quotas(&Quotas { each_owner, ..Quotas::default() }).await.expect("memory is always there");
+        let changed = Planner::new(target.clone(), 100).look(|_| left(100)).await.expect("readable").schedule;
+        assert_eq!(processes(&changed), [("a", "one", 1)]);
+        assert_eq!(early.look(|_| left(100)).await.expect("readable").schedule, changed);
     }
 
     #[tokio::test]

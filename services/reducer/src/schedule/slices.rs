@@ -159,7 +159,8 @@ pub(super) fn state(
         _ if lost => 0,
         _ => before.served,
     };
-    let (job_id, owner) = (job.job_id.clone(), job.owner.clone());
+    let Demand { job_id, owner, priority, is_canceled, .. } = job;
+    let (job_id, owner, priority, is_canceled) = (job_id.clone(), owner.clone(), *priority, *is_canceled);
     let had_slice = before.had_slice || (lost && before.has_ended_one);
     if !has_processes {
         let began = if before.admitted_in.is_some() { now } else { job.enqueued_at.min(now) };
@@ -167,6 +168,8 @@ pub(super) fn state(
         return ScheduledJob {
             job_id,
             owner,
+            priority,
+            is_canceled,
             admitted_in,
             had_slice,
             was_interrupted,
@@ -181,6 +184,8 @@ pub(super) fn state(
     ScheduledJob {
         job_id,
         owner,
+        priority,
+        is_canceled,
         admitted_in,
         had_slice,
         was_interrupted,
