@@ -26,7 +26,7 @@ pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result
     hide_process();
     let target = arguments.target.require(None, settings)?;
     let mut watched = Watched::start(Role::Reducer, &target, &arguments.listen, settings)?;
-    let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
+    let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues_to_work())?;
     watched.ready(&mut queues);
     let name = new_node_name();
     let (stop, kill) = (CancellationToken::new(), CancellationToken::new());

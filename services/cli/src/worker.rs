@@ -76,7 +76,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
         );
     }
     let mut watched = Watched::start(Role::Worker, &target, &arguments.listen, settings)?;
-    let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues(false))?;
+    let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues_to_work())?;
     watched.ready(&mut queues);
     let name = arguments.node.unwrap_or_else(new_node_name);
     let folders = settings.engine.node_folders(&name)?;

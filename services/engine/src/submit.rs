@@ -73,7 +73,10 @@ impl Engine {
         refuses_when_full: bool,
         events: &Events,
     ) -> crate::Result<Submission> {
-        let queues = target.open_queues(create_queues).await?;
+        let queues = match create_queues {
+            true => target.open_queues(true).await?,
+            false => target.open_queues_to_work().await?,
+        };
         let mut spec = parsed.spec;
         check_durability(&spec, target)?;
         // The queues of jobs have the limits of those of their target.

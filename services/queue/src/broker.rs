@@ -22,8 +22,8 @@ pub const DEAD_LETTERS: &str = "dead-letters";
 /// names, replaces it by one that it allows, always the same.
 #[async_trait]
 pub trait Broker: Send + Sync + Debug {
-    /// Opens the queues of the target itself, and creates those that do not exist, on SQS only if
-    /// [`SqsOptions::create`](crate::SqsOptions::create) is set. Nothing deletes them.
+    /// Opens the queues of the target itself, and creates those that do not exist, on SQS and RabbitMQ only if the options say
+    /// so. Nothing deletes them.
     async fn target(&self) -> Result<TargetQueues, Error>;
 
     /// Creates the queues of a job that do not exist, and opens both.

@@ -72,6 +72,8 @@ pub struct RabbitOptions {
     pub connect_wait_max: Duration,
     /// How long a call waits for an answer of the broker before it fails with [`Error::Unavailable`].
     pub answer_wait_max: Duration,
+    /// [`RabbitBroker`] creates missing queues of the target itself.
+    pub create: bool,
 }
 
 impl RabbitOptions {
@@ -86,6 +88,7 @@ impl RabbitOptions {
             message_bytes_max: MESSAGE_BYTES_MAX,
             connect_wait_max: Duration::from_secs(15),
             answer_wait_max: Duration::from_secs(60),
+            create: true,
         }
     }
 

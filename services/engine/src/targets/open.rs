@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use queue::{
-    Broker, Bundles, JobQueues, Queue, RabbitBroker, SqliteBroker, SqliteOptions, SqsBroker, SqsOptions, TargetQueues,
+    Broker, Bundles, JobQueues, Queue, RabbitBroker, RabbitOptions, SqliteBroker, SqliteOptions, SqsBroker, SqsOptions, TargetQueues,
 };
 use serde::Serialize;
 use storage::{StoreOptions, TargetStore};
@@ -155,7 +155,13 @@ impl Target {
         SqsOptions { queue: queue.to_owned(), endpoint: self.endpoint.clone(), region: self.region.clone(), create }
     }
 
-    /// Opens its queues. Creates missing SQS queues only if `create` is set, and all others always.
+    /// Opens its queues for a role or a new job. The first of them creates the queues, except on SQS, where deployment does.
+    pub async fn open_queues_to_work(&self) -> Result<Queues> {
+        let create = !matches!(self.queue()?, QueueAddress::Sqs { .. });
+        self.open_queues(create).await
+    }
+
+    /// Opens its queues. `create`: creates missing ones. Those that are files always are.
     pub async fn open_queues(&self, create: bool) -> Result<Queues> {
         let open = async {
             let broker = self.broker(create).await?;
@@ -175,7 +181,8 @@ impl Target {
                 Arc::new(SqliteBroker::new(folder.clone(), SqliteOptions::default()))
             }
             QueueAddress::Rabbit { url, prefix } => {
-                Arc::new(RabbitBroker::connect(url.as_str(), prefix, self.lease).await?)
+                let options = RabbitOptions::new(url.as_str(), prefix);
+                Arc::new(RabbitBroker::connect_with(RabbitOptions { consumer_timeout: self.lease, create, ..options }).await?)
             }
             QueueAddress::Sqs { prefix } => {
                 Arc::new(Bundling(SqsBroker::connect(self.sqs_options(prefix, create)).await?))
@@ -187,6 +194,9 @@ impl Target {
         let target = format!("target {}", self.name);
         match (&self.queue, error.downcast_ref(), &self.endpoint) {
             (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Misconfigured { .. }), _) => {
+                Fixable::caused(target, Remedy::CreateQueues(self.reference()), error)
+            }
+            (Some(QueueAddress::Rabbit { .. }), Some(queue::Error::Absent { .. }), _) => {
                 Fixable::caused(target, Remedy::CreateQueues(self.reference()), error)
             }
             (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Unavailable { .. }), Some(endpoint)) => {

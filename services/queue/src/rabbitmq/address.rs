@@ -25,6 +25,8 @@ pub(super) struct Address {
     pub ca_file: Option<PathBuf>,
     /// The queue belongs to a job, and may be deleted at any time.
     pub of_job: bool,
+    /// This process creates the queue if it is missing, so that its loss is an accident.
+    creates: bool,
     label: String,
 }
 
@@ -78,7 +80,8 @@ impl Address {
             vhost,
             query: AMQPQueryString { heartbeat: Some(heartbeat), ..AMQPQueryString::default() },
         };
-        Ok(Self { uri, queue: queue.to_owned(), ca_file, of_job, label })
+        Ok(Self { uri, queue: queue.to_owned(), ca_file, of_job,
+            creates: options.create, label })
     }
 
     pub fn user(&self) -> &str {
@@ -103,9 +106,14 @@ impl Address {
         Error::Misconfigured { queue: self.label.clone(), source: cause.into() }
     }
 
-    /// The queue does not exist: a person should know, unless it is that of a job.
+    /// Returns whether this queue may be absent: it is that of a job, or another process creates it.
+    pub fn may_be_absent(&self) -> bool {
+        self.of_job || !self.creates
+    }
+
+    /// The queue does not exist. That it was deleted is news for a person.
     pub fn absent(&self, cause: impl Into<Cause>) -> Error {
-        match self.of_job {
+        match self.may_be_absent() {
             true => Error::Absent { queue: self.label.clone() },
             false => self.misconfigured(cause),
         }

@@ -103,7 +103,10 @@ impl Broker for RabbitBroker {
     async fn target(&self) -> Result<TargetQueues, Error> {
         let [control, dead_letters] = [CONTROL, DEAD_LETTERS].map(|end| self.options.name_of_target(end));
         let (control, dead_letters) =
-            tokio::try_join!(self.open_queue(&control, false, true), self.open_queue(&dead_letters, false, true))?;
+            tokio::try_join!(
+            self.open_queue(&control, false, self.options.create),
+            self.open_queue(&dead_letters, false, self.options.create)
+        )?;
         let are_new = control.current().is_new;
         Ok(TargetQueues { control: Arc::new(control), dead_letters: Arc::new(dead_letters), are_new })
     }

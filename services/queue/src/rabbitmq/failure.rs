@@ -54,7 +54,7 @@ pub(super) fn is_gone(error: &lapin::Error) -> bool {
 /// Translates an error of the broker or the connection.
 pub(super) fn explain(address: &Address, during: During, error: lapin::Error) -> Error {
     let said = said(&error);
-    if address.of_job && is_gone(&error) && during != During::Declaring {
+    if address.may_be_absent() && is_gone(&error) && during != During::Declaring {
         return address.absent(Cause::new(said, error));
     }
     let (user, vhost) = (address.user(), &address.uri.vhost);
@@ -75,7 +75,7 @@ pub(super) fn explain(address: &Address, during: During, error: lapin::Error) ->
                 "a different kind of queue has this name; delete that when it is empty, or choose another prefix ({said})"
             ),
         ),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) if !address.of_job => {
+        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) => {
             (true, format!("it was deleted with its messages; restart this command to create it ({said})"))
         }
         _ if is_certificate(&error) && address.encrypted() => (
