@@ -118,7 +118,12 @@ impl Target {
             QueueAddress::Rabbit { url, .. } => rabbit::connect(self, url, report).await,
             _ => None,
         };
-        let queues = match self.open_queues(create).await {
+        let opened = async {
+            self.open_queues(create).await?.close().await;
+            // As a role does, which on RabbitMQ also compares the kind of each queue.
+            self.open_queues_to_work().await
+        };
+        let queues = match opened.await {
             Ok(queues) => queues,
             Err(error) => return report.failed_with("queues", &error),
         };
