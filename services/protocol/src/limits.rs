@@ -142,7 +142,11 @@ mod tests {
     fn first_nodes_have_a_limit_that_is_too_small_for_all() {
         assert_eq!(divided(&[(W, W), (W, W)]), [W, 0]);
         let idle = (0, W);
-        assert_eq!(divided(&[(W, W / 2), (W, W / 2), (W, 1), idle]), [W / 2, W / 2, 0, 0], "what idle nodes need does not count");
+        assert_eq!(
+            divided(&[(W, W / 2), (W, W / 2), (W, 1), idle]),
+            [W / 2, W / 2, 0, 0],
+            "what idle nodes need does not count"
+        );
     }
 
     #[test]

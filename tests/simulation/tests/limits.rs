@@ -211,7 +211,8 @@ impl World {
             // Composed when the request began.
             let need = node.limiter.need(now);
             let jobs = [("job".to_owned(), Running { limits: Some(need), ..Running::default() })].into();
-            let state = NodeState { name: node.name.clone(), schedule: node.schedule.number, jobs, ..NodeState::default() };
+            let state =
+                NodeState { name: node.name.clone(), schedule: node.schedule.number, jobs, ..NodeState::default() };
             self.entries.insert(node.name.clone(), (state.clone(), now));
             node.renewal.began = now;
             (node.renewal.done, node.renewal.returns) = (Some(state), now + back);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use queue::{
-    Broker, Bundles, JobQueues, Queue, RabbitBroker, RabbitOptions, SqliteBroker, SqliteOptions, SqsBroker, SqsOptions, TargetQueues,
+    Broker, Bundles, JobQueues, Queue, RabbitBroker, RabbitOptions, SqliteBroker, SqliteOptions, SqsBroker, SqsOptions,
+    TargetQueues,
 };
 use serde::Serialize;
 use storage::{StoreOptions, TargetStore};
@@ -182,7 +183,10 @@ impl Target {
             }
             QueueAddress::Rabbit { url, prefix } => {
                 let options = RabbitOptions::new(url.as_str(), prefix);
-                Arc::new(RabbitBroker::connect_with(RabbitOptions { consumer_timeout: self.lease, create, ..options }).await?)
+                Arc::new(
+                    RabbitBroker::connect_with(RabbitOptions { consumer_timeout: self.lease, create, ..options })
+                        .await?,
+                )
             }
             QueueAddress::Sqs { prefix } => {
                 Arc::new(Bundling(SqsBroker::connect(self.sqs_options(prefix, create)).await?))

@@ -80,8 +80,7 @@ impl Address {
             vhost,
             query: AMQPQueryString { heartbeat: Some(heartbeat), ..AMQPQueryString::default() },
         };
-        Ok(Self { uri, queue: queue.to_owned(), ca_file, of_job,
-            creates: options.create, label })
+        Ok(Self { uri, queue: queue.to_owned(), ca_file, of_job, creates: options.create, label })
     }
 
     pub fn user(&self) -> &str {

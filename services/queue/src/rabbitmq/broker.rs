@@ -102,8 +102,7 @@ impl RabbitBroker {
 impl Broker for RabbitBroker {
     async fn target(&self) -> Result<TargetQueues, Error> {
         let [control, dead_letters] = [CONTROL, DEAD_LETTERS].map(|end| self.options.name_of_target(end));
-        let (control, dead_letters) =
-            tokio::try_join!(
+        let (control, dead_letters) = tokio::try_join!(
             self.open_queue(&control, false, self.options.create),
             self.open_queue(&dead_letters, false, self.options.create)
         )?;
