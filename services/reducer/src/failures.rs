@@ -44,17 +44,17 @@ pub struct Repeated {
 }
 
 /// Failures with one reason: their category, and a message that differs only in numbers, paths and quoted texts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FailureGroup {
     /// `ValueError`, `RunTimeout`, …
     pub category: String,
-    /// The first one, in one line; empty if the group collects messages of any kind.
+    /// That of the first mini-batch, in one line; empty if the group collects messages of any kind.
     pub message: String,
     /// Other messages of the group differ from the first one.
     pub has_others: bool,
     /// Number of failures.
     pub count: u64,
-    /// Some of the mini-batches; empty for failures of `init()`, and for the one that ended the job.
+    /// The first of the mini-batches; empty for failures of `init()`, and for the one that ended the job.
     pub mini_batches: Vec<u64>,
     /// Traceback of the first failure.
     pub traceback: String,
@@ -64,7 +64,8 @@ pub struct FailureGroup {
     pub printed: String,
     /// It ended the job by itself.
     pub ended_job: bool,
-    order: usize,
+    /// The first mini-batch, and which group was there before others.
+    order: (u64, usize),
 }
 
 /// A mini-batch that failed, finally or until its next try.
@@ -131,7 +132,7 @@ impl Failures {
 
     /// Adds the failure of a process that ended the job by itself.
     pub(crate) fn job_ended_by(&mut self, error: &ErrorReport) {
-        let group = FailureGroup { ended_job: true, count: 1, ..FailureGroup::of(&in_lines(error), 0) };
+        let group = FailureGroup { ended_job: true, count: 1, ..FailureGroup::of(&in_lines(error), (0, 0)) };
         self.ended_by = Some(group);
     }
 
@@ -177,19 +178,23 @@ impl Failures {
         if is_beyond {
             key = reason(&ErrorReport { category: error.category.clone(), ..ErrorReport::default() });
         }
-        let order = self.next_group;
+        let order = (mini_batch.unwrap_or(u64::MAX), self.next_group);
         let group = self.groups.entry(key).or_insert_with(|| FailureGroup::of(error, order));
+        group.has_others |= !group.message.is_empty() && group.message != one_line(&error.message);
+        self.next_group += usize::from(group.count == 0);
+        if order.0 < group.order.0 {
+            group.show(error);
+            group.order.0 = order.0;
+        }
         if is_beyond {
             group.message.clear();
         }
-        group.has_others |= !group.message.is_empty() && group.message != one_line(&error.message);
-        self.next_group += usize::from(group.count == 0);
         group.count += count;
-        if group.mini_batches.len() < EXAMPLES_MAX
-            && let Some(mini_batch) = mini_batch
-            && !group.mini_batches.contains(&mini_batch)
+        if let Some(mini_batch) = mini_batch
+            && let Err(place) = group.mini_batches.binary_search(&mini_batch)
         {
-            group.mini_batches.push(mini_batch);
+            group.mini_batches.insert(place, mini_batch);
+            group.mini_batches.truncate(EXAMPLES_MAX);
         }
     }
 
@@ -200,7 +205,7 @@ impl Failures {
         self.ended_by.iter().chain(groups).collect()
     }
 
-    /// Returns the first error of each reason, the most frequent reason first.
+    /// Returns the error of the first mini-batch for each reason, the most frequent reason first.
     pub(crate) fn kinds(&self) -> Vec<String> {
         Self::by_frequency(self.groups()).into_iter().map(|(_, first)| first.error()).collect()
     }
@@ -275,11 +280,17 @@ impl Failures {
 
 impl FailureGroup {
     /// Returns the empty group that begins with an error.
-    fn of(error: &ErrorReport, order: usize) -> Self {
+    fn of(error: &ErrorReport, order: (u64, usize)) -> Self {
+        let mut group = Self { order, ..Self::default() };
+        group.show(error);
+        group
+    }
+
+    /// Makes an error the one that stands for the group.
+    fn show(&mut self, error: &ErrorReport) {
         let ErrorReport { category, message, traceback, log, printed } = error.clone();
-        let message = one_line(&message);
-        let (count, mini_batches, has_others, ended_job) = Default::default();
-        Self { category, message, has_others, count, mini_batches, traceback, log, printed, ended_job, order }
+        (self.category, self.message) = (category, one_line(&message));
+        (self.traceback, self.log, self.printed) = (traceback, log, printed);
     }
 
     /// Returns category and message in one line.
@@ -362,6 +373,25 @@ mod tests {
         let groups = failures.groups();
         assert_eq!(groups.len(), 1);
         assert_eq!((groups[0].count, &groups[0].mini_batches[..]), (100, &[0, 1, 2, 3, 4][..]));
+    }
+
+    #[test]
+    fn first_mini_batch_of_the_plan_stands_for_a_group_whatever_fails_first() {
+        let told = |order: &[u64]| {
+            let mut failures = Failures::default();
+            for mini_batch in order {
+                let mut attempt = failed(*mini_batch, 1, true, 1);
+                let error = attempt.error.as_mut().expect("failed");
+                error.message = if *mini_batch == 9 { "no total".into() } else { format!("row {mini_batch} is bad") };
+                error.log = format!("log of {mini_batch}");
+                failures.attempt_failed(&attempt);
+            }
+            failures.causes()
+        };
+        let causes = told(&[7, 3, 9, 8, 1, 5, 2, 6]);
+        assert_eq!(causes, told(&[1, 2, 3, 5, 6, 7, 8, 9]));
+        assert_eq!((&*causes[0].error, &*causes[0].log), ("ValueError: row 1 is bad", "log of 1"));
+        assert_eq!(causes[0].mini_batches, [1, 2, 3, 5, 6]);
     }
 
     #[test]
