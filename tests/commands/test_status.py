@@ -148,7 +148,7 @@ def test_start_that_hangs_is_named_within_seconds(workplace, sqlite, where):
 
     wait_until(is_named, "the process that hangs")
     text = sqlite.command("status", job_id, expect=0).stdout
-    assert f"  waiting for {STARTS[where]} in process000 on node " in text, text
+    assert f", process000, in {STARTS[where]} for " in text, text
     go(workplace)
     assert sqlite.wait_for_end(job_id)["items"]["succeeded"] == 1
 

@@ -1,6 +1,7 @@
 """Effects of scripts on the process that runs them, and their reports."""
 
 import json
+import re
 import signal
 import subprocess
 
@@ -378,7 +379,7 @@ def test_long_start_is_reported(workplace):
     def told():
         for log in workplace.home.glob("jobs/*/logs/sys/node/0/_main.txt"):
             text = log.read_text()
-            if "long: process000" in text:
+            if "long: node 0, process000" in text or "long: mini-batch" in text:
                 return text
         return None
 
@@ -399,7 +400,7 @@ def test_interpreter_that_hangs_before_the_script_is_reported(workplace):
 
     def named():
         logs = workplace.home.glob("jobs/*/logs/sys/node/0/_main.txt")
-        return any("in the start of the interpreter, it sleeps" in log.read_text() for log in logs)
+        return any(re.search(r"in the start of the interpreter for \d+ s, it sleeps", log.read_text()) for log in logs)
 
     wait_until(named, "the log names what takes long")
     go.touch()

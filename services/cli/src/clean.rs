@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use engine::{Candidate, CleanReport, CleanUp, Jobs, KeptReason, OldJobs, Remedy, State, size};
-use reducer::counted;
+use engine::words::counted;
+use engine::words::size;
+use engine::{Candidate, CleanReport, CleanUp, Jobs, KeptReason, OldJobs, Remedy, State};
 use serde_json::{Value, json};
 
 use crate::filter::Filter;

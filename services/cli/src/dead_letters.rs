@@ -4,8 +4,8 @@
 use anyhow::Result;
 use clap::Args;
 use engine::targets::Target;
+use engine::words::counted;
 use engine::{DeadLetter, DeadLetters, Disposal, Moved};
-use reducer::counted;
 
 use crate::Exit;
 use crate::target_flags::TargetFlags;

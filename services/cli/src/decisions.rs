@@ -1,10 +1,10 @@
 //! How `gristmill plan` shows the decisions about each input.
 
 use engine::Decisions;
+use engine::words::counted;
 use indicatif::HumanBytes;
 use partitioner::Sketch;
 use protocol::HeaderMode;
-use reducer::counted;
 
 /// The largest widths of the table of columns.
 const NAME_WIDTH_MAX: usize = 32;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use engine::doctor::{Check, CheckState, Report};
+use engine::words::counted;
 use protocol::Environment;
-use reducer::counted;
 use serde_json::{Value, json};
 
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies};

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use engine::targets::Target;
+use engine::words::counted;
 use engine::{Event, Events, Followed, PlannedJob, Retry, Submission, follow};
-use reducer::counted;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;

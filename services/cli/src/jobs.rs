@@ -6,8 +6,8 @@ use engine::{Jobs, OpenJobs, READS_AT_ONCE, Summary};
 use protocol::Counts;
 
 use crate::filter::Filter;
-use crate::times::compact;
 use crate::{Exit, TargetFlags};
+use engine::words::duration;
 
 #[derive(Debug, clap::Args)]
 pub struct JobsArguments {
@@ -81,28 +81,28 @@ async fn read(jobs: &Jobs, ids: &[String], unfinished: &[Summary], open: &OpenJo
 
 fn header(width: usize, of_target: bool) -> String {
     let place = match of_target {
-        true => format!("{:<12}  {:<8}  {:>10}  {:>7}  {:>7}  ", "OWNER", "PRIORITY", "SHARE", "WAITED", "ETA"),
+        true => format!("{:<12}  {:<8}  {:>10}  {:>12}  {:>12}  ", "OWNER", "PRIORITY", "SHARE", "WAITED", "ETA"),
         false => String::new(),
     };
     format!(
-        "{:<width$}  {:<11}  {place}{:>5}  {:>8}  {:>13}  {:>13}",
+        "{:<width$}  {:<11}  {place}{:>12}  {:>12}  {:>13}  {:>13}",
         "JOB", "STATE", "AGE", "DURATION", "MINI-BATCHES", "ITEMS"
     )
 }
 
 fn line(row: &Summary, width: usize, of_target: bool) -> String {
     let fraction = |counts: Counts| format!("{}/{}", counts.succeeded, counts.total);
-    let age = row.started_at.map(|at| compact((Utc::now() - at).num_milliseconds() as f64 / 1000.0).0);
-    let duration = row.elapsed_seconds.map(|seconds| compact(seconds).1);
+    let age = row.started_at.map(|at| duration((Utc::now() - at).num_seconds() as f64));
+    let took = row.elapsed_seconds.map(duration);
     let waits_for = row.activity.as_ref().and_then(|activity| activity.waits_for.as_deref());
     let waits_for = waits_for.map_or_else(String::new, |reason| format!("  {reason}"));
     let rest = match &row.problem {
         Some(problem) => problem.replace('\n', " "),
         None => format!("{:>13}  {:>13}{waits_for}", fraction(row.mini_batches), fraction(row.items)),
     };
-    let [age, duration] = [age, duration].map(|text| text.unwrap_or_else(|| "-".to_owned()));
+    let [age, took] = [age, took].map(|text| text.unwrap_or_else(|| "-".to_owned()));
     let place = if of_target { placed(row) } else { String::new() };
-    format!("{:<width$}  {:<11}  {place}{age:>5}  {duration:>8}  {rest}", row.job_id, row.state)
+    format!("{:<width$}  {:<11}  {place}{age:>12}  {took:>12}  {rest}", row.job_id, row.state)
 }
 
 /// Returns owner and priority, and the place of an unfinished job: its processes and their part of all, how long it waited
@@ -111,10 +111,10 @@ fn placed(row: &Summary) -> String {
     let (owner, priority) = (row.owner.as_deref().unwrap_or("-"), row.priority.word());
     let activity = row.activity.as_ref();
     let share = activity.and_then(|activity| Some(format!("{} ({:.0}%)", activity.processes, 100.0 * activity.share?)));
-    let waited = activity.and_then(|activity| activity.waited_seconds).map(|seconds| compact(seconds).1);
-    let left = activity.and_then(|activity| activity.remaining_seconds).map(|seconds| compact(seconds as f64).1);
+    let waited = activity.and_then(|activity| activity.waited_seconds).map(duration);
+    let left = activity.and_then(|activity| activity.remaining_seconds).map(|seconds| duration(seconds as f64));
     let [share, waited, left] = [share, waited, left].map(|text| text.unwrap_or_else(|| "-".to_owned()));
-    format!("{owner:<12}  {priority:<8}  {share:>10}  {waited:>7}  {left:>7}  ")
+    format!("{owner:<12}  {priority:<8}  {share:>10}  {waited:>12}  {left:>12}  ")
 }
 
 #[cfg(test)]
@@ -142,8 +142,8 @@ mod tests {
             problem: None,
         };
         let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
-        assert_eq!(words(line(&row, 1, true)), "a Running ana high 3 (75%) 3m12s 1m15s - 20s 2/9 2/9");
-        assert_eq!(words(line(&row, 1, false)), "a Running - 20s 2/9 2/9");
+        assert_eq!(words(line(&row, 1, true)), "a Running ana high 3 (75%) 3 min 12 s 1 min 15 s - 20 s 2/9 2/9");
+        assert_eq!(words(line(&row, 1, false)), "a Running - 20 s 2/9 2/9");
         assert_eq!(header(3, true).len(), line(&row, 3, true).len());
         let waits_for = Some("owner ana has 1 of 1 jobs running".to_owned());
         let waiting = Summary { activity: Some(Activity { waits_for, share: None, ..activity }), ..row };

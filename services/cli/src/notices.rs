@@ -1,8 +1,8 @@
 //! The text of notices: one line each, or one line with details below.
 
+use engine::words::counted;
 use engine::{Continuation, InFlight, NewJobReason, Notice};
 use job_file::Difference;
-use reducer::counted;
 
 use crate::remedies;
 

@@ -4,9 +4,9 @@ use std::io::Write;
 
 use anyhow::Result;
 use engine::Decisions;
+use engine::words::counted;
 use partitioner::Largest;
 use protocol::{Descriptor, Isolate};
-use reducer::counted;
 use serde::Serialize;
 use storage::PlanComplete;
 

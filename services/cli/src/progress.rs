@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use console::Term;
 use engine::Hint;
+use engine::words::counted;
 use indicatif::{ProgressBar, ProgressStyle};
 use protocol::{Progress, SlotPhase, Waiting};
-use reducer::counted;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::printed::{is_quiet, printable};
 use crate::remedies;
-use crate::times::duration;
+use engine::words::duration;
 
 /// Between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -100,7 +100,7 @@ async fn lines(latest: Latest, print: impl Fn(&str)) {
         }
         print(&parts(&now, pace.rate(&now)).join(", "));
         for waiting in now.waiting.iter().take(WAITS_SHOWN_MAX) {
-            print(&format!("  {}", wait_line(waiting)));
+            print(&format!("  waiting for {waiting}"));
         }
         let more = now.waiting.len().saturating_sub(WAITS_SHOWN_MAX);
         if more > 0 {
@@ -132,7 +132,7 @@ impl Shown {
     fn waits(&mut self, progress: &Progress) -> Vec<String> {
         let key = |waiting: &Waiting| (waiting.node.clone(), waiting.process.clone(), waiting.mini_batch);
         let new = progress.waiting.iter().filter(|waiting| !self.waits.contains(&key(waiting)));
-        let lines = new.map(wait_line).collect();
+        let lines = new.map(|waiting| format!("waiting for {waiting}")).collect();
         self.waits = progress.waiting.iter().map(key).collect();
         lines
     }
@@ -227,21 +227,6 @@ fn phase(waiting: &Waiting) -> String {
     }
 }
 
-pub fn wait_line(waiting: &Waiting) -> String {
-    let (node, process, seconds) = (&waiting.node, &waiting.process, waiting.seconds);
-    if process.is_empty() {
-        return format!("waiting for node {node} for {seconds} s: {}", waiting.detail);
-    }
-    let mini_batch = waiting.mini_batch.map_or(String::new(), |mini_batch| format!(" of mini-batch {mini_batch}"));
-    let place = waiting.stack.lines().find(|line| line.trim_start().starts_with("File "));
-    let place = place.map_or(String::new(), |place| format!(", at {}", place.trim()));
-    let detail = if waiting.detail.is_empty() { String::new() } else { format!(" ({})", waiting.detail) };
-    format!(
-        "waiting for {}{mini_batch} in {process} on node {node} for {seconds} s{detail}{place}",
-        waiting.phase.word()
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -282,7 +267,7 @@ mod tests {
         let showing = lines(Latest { progress, hint }, |line: &str| drop(sender.send(line.to_owned())));
         tokio::time::timeout(Duration::from_secs(6), showing).await.expect_err("it goes on until it is aborted");
         assert_eq!(printed.recv().await.expect("a line"), "0 of 9 mini-batches, in run() for 16 s, eta unknown");
-        assert_eq!(printed.recv().await.expect("another"), format!("  {}", wait_line(&waiting("process000"))));
+        assert_eq!(printed.recv().await.expect("another"), format!("  waiting for {}", waiting("process000")));
     }
 
     #[test]
@@ -321,16 +306,9 @@ mod tests {
     }
 
     #[test]
-    fn slow_step_is_shown_with_process_and_place() {
-        let expected =
-            "waiting for run() of mini-batch 7 in process001 on node 0 for 16 s, at File \"a.py\", line 3 in wait";
-        assert_eq!(wait_line(&waiting("process001")), expected);
-        let node = Waiting { detail: "installing the packages of requirements.txt".into(), ..waiting("") };
-        let expected = "waiting for node 0 for 16 s: installing the packages of requirements.txt";
-        assert_eq!(wait_line(&node), expected);
+    fn command_that_runs_is_no_mini_batch() {
         let command =
             Waiting { phase: SlotPhase::Command, mini_batch: None, stack: String::new(), ..waiting("process000") };
-        assert_eq!(wait_line(&command), "waiting for the command in process000 on node 0 for 16 s");
         let progress = Progress { waiting: vec![command], ..progress(true, 1, 0, 0) };
         assert_eq!(line(&progress, None), "the command has run for 16 s");
     }

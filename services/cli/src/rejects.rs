@@ -1,8 +1,9 @@
 //! `gristmill rejects`: the rejected items of a job, grouped by cause. From the store alone.
 
 use anyhow::Result;
+use engine::words::{clause, counted};
 use engine::{For, Jobs, RejectSummary};
-use reducer::{RejectGroup, clause, counted};
+use reducer::RejectGroup;
 
 use crate::remedies::flags;
 use crate::{Exit, TargetFlags, complete};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use engine::targets::{Target, TargetRef};
+use engine::words::counted;
 use engine::{Events, ReplayOptions, Retry};
-use reducer::counted;
 
 use crate::outcome::report;
 use crate::retry::RetryArguments;

@@ -4,16 +4,14 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::Result;
+use engine::words::{counted, duration, kept};
 use engine::{Followed, Jobs, State, Status, follow};
 use protocol::{Counts, Progress};
-use reducer::{counted, kept};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::progress::wait_line;
 use crate::summary::replayed_summary;
-use crate::times::duration;
 use crate::{Exit, Show, TargetFlags, complete, printed, remedies, watch_for_stop};
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -158,7 +156,7 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
         let nodes = counted(progress.nodes, "node");
         let retries = counted(progress.retries, "retry");
         lines.push(format!("  processes: {} on {nodes}; {retries}", progress.processes));
-        lines.extend(progress.waiting.iter().map(|waiting| format!("  {}", wait_line(waiting))));
+        lines.extend(progress.waiting.iter().map(|waiting| format!("  waiting for {waiting}")));
     }
     lines.extend(progress.notes.iter().map(|note| format!("  note: {note}")));
     lines.extend(progress.step.iter().map(|step| format!("  {step}")));
@@ -193,7 +191,7 @@ mod tests {
         let kept = Progress { items_kept: 30, waited, ..progress() };
         let expected = [
             "  checkpoints: 30 items were kept from earlier tries",
-            "  processes waited 12 min for the limits of the job, 3 min for a service",
+            "  processes waited 12 min 5 s for the limits of the job, 3 min for a service",
         ];
         assert_eq!(described(&kept, State::Running)[2..4], expected);
         let copies = protocol::Copies { started: 2, won: 1 };

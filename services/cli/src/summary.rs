@@ -4,11 +4,10 @@ use std::fmt::Write;
 
 use engine::State;
 use engine::targets::TargetRef;
+use engine::words::{clause, counted, duration, kept, sentence};
 use protocol::{Counts, FailedMiniBatch, JobResult, JobState};
-use reducer::{clause, counted, kept, sentence};
 
 use crate::remedies::flags;
-use crate::times::duration;
 
 /// Returns the summary of a job. `target`: where later commands find it.
 pub fn summary(result: &JobResult, target: &TargetRef) -> String {

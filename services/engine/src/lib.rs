@@ -132,10 +132,8 @@ pub use reducer::{FailureGroup, MiniBatchState, Tally};
 pub use storage::{Error as StoreError, JobStore, LogFile, Reuses, SeenWorker};
 pub use tables::first_rows;
 
-/// Words that the log of a job and everything else that describes it share.
-pub mod words {
-    pub use reducer::{clause, counted, describe, sentence};
-}
+// Words that reports, commands and pages share.
+pub use protocol::words;
 
 // Names that many modules of this crate share.
 use home::{Lock, OutputLock, Removed};
@@ -171,28 +169,5 @@ impl Engine {
     /// Returns the jobs of this machine.
     pub fn jobs(&self) -> Jobs {
         Jobs::Here(self.home.clone())
-    }
-}
-
-/// Returns a number of bytes in a suitable unit, a power of 1024.
-pub fn size(bytes: u64) -> String {
-    let units = ["B", "KB", "MB", "GB", "TB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
-}
-
-/// Returns seconds in suitable units: `0.44 s`, `3 min 12 s`.
-pub fn duration(seconds: f64) -> String {
-    let whole = seconds as u64;
-    match (whole / 3600, whole / 60 % 60, whole % 60) {
-        (0, 0, _) if seconds < 10.0 => format!("{seconds:.2} s"),
-        (0, 0, seconds) => format!("{seconds} s"),
-        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
-        (hours, minutes, _) => format!("{hours} h {minutes} min"),
     }
 }

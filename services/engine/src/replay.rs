@@ -10,8 +10,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use protocol::words::counted;
 use protocol::{Attempt, Descriptor, FileVersion, ItemPath, JobResult, JobSpec, OutputAction, Work};
-use reducer::{Rejects, counted, job_without_rows};
+use reducer::{Rejects, job_without_rows};
 
 use crate::again::{can_run_alone, describe, move_outputs, take_script};
 use crate::ended::has_completed;

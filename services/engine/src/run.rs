@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 use job_file::Parsed;
+use protocol::words::clause;
 use protocol::{JobResult, JobSpec, JobState, OutputAction};
-use reducer::clause;
 
 use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::duration;
 use crate::{Attempt, ColumnType, GpuSet, JobState, Wear};
 
 /// One event on the result queue. Rows that travel inline follow the event in its [`crate::Record`].
@@ -281,6 +282,37 @@ pub struct Waiting {
     pub printed: String,
 }
 
+/// `mini-batch 7 on node 0, process001, in run() for 16 s, at "score.py", line 5 in run`
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, process, phase, detail, .. } = self;
+        let time = duration(self.seconds as f64);
+        if process.is_empty() {
+            write!(f, "node {node} for {time}")?;
+            return if detail.is_empty() { Ok(()) } else { write!(f, ": {detail}") };
+        }
+        if let Some(mini_batch) = self.mini_batch {
+            write!(f, "mini-batch {mini_batch} on ")?;
+        }
+        write!(f, "node {node}, {process}, in {} for {time}", phase.word())?;
+        if !detail.is_empty() {
+            write!(f, ", {detail}")?;
+        }
+        match innermost_frame(&self.stack) {
+            Some(frame) => write!(f, ", at {frame}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the current frame of a Python stack: the first line that names a file in a dump of `faulthandler` ("most
+/// recent call first"), or the last such line in a traceback.
+fn innermost_frame(stack: &str) -> Option<String> {
+    let mut frames = stack.lines().map(str::trim).filter(|line| line.starts_with("File "));
+    let frame = if stack.contains("most recent call first") { frames.next() } else { frames.next_back() };
+    frame.map(|frame| one_line(frame.trim_start_matches("File ")))
+}
+
 /// The phase that a Python process is in. The numbers are those of the status page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -366,6 +398,37 @@ pub fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn waiting() -> Waiting {
+        Waiting {
+            node: "a".into(),
+            process: "process003".into(),
+            mini_batch: Some(7),
+            phase: SlotPhase::Run,
+            seconds: 192,
+            since: 0,
+            detail: String::new(),
+            stack: "Current thread 0x1 (most recent call first):\n  File \"a.py\", line 3 in wait\n  File \"b.py\", line 9 in run".into(),
+            printed: String::new(),
+        }
+    }
+
+    #[test]
+    fn wait_of_a_process_names_mini_batch_phase_and_line() {
+        let expected = r#"mini-batch 7 on node a, process003, in run() for 3 min 12 s, at "a.py", line 3 in wait"#;
+        assert_eq!(waiting().to_string(), expected);
+        let asked = Waiting { detail: "asked to wait".into(), stack: String::new(), mini_batch: None, ..waiting() };
+        assert_eq!(asked.to_string(), "node a, process003, in run() for 3 min 12 s, asked to wait");
+        let command = Waiting { phase: SlotPhase::Command, ..asked };
+        assert_eq!(command.to_string(), "node a, process003, in the command for 3 min 12 s, asked to wait");
+    }
+
+    #[test]
+    fn wait_of_a_node_says_for_what() {
+        let detail = "other jobs use the GPU of this node";
+        let node = Waiting { process: String::new(), mini_batch: None, detail: detail.into(), ..waiting() };
+        assert_eq!(node.to_string(), "node a for 3 min 12 s: other jobs use the GPU of this node");
+    }
 
     #[test]
     fn error_report_makes_whole_sentences() {

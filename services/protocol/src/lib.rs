@@ -36,6 +36,7 @@ mod table;
 mod trace;
 mod waited;
 mod wear;
+pub mod words;
 
 pub use attempt::{Attempt, AttemptCore, AttemptRef, AttemptStatus, ProcessName, Rows, SuccessRef};
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::duration;
+
 /// Shorter waits are not worth a word.
 const TOLD_MILLISECONDS: u64 = 1000;
 
@@ -27,18 +29,9 @@ impl Waited {
     pub fn sentence(&self) -> Option<String> {
         let waits = [(self.limits_milliseconds, "the limits of the job"), (self.services_milliseconds, "a service")];
         let told = waits.iter().filter(|(milliseconds, _)| *milliseconds >= TOLD_MILLISECONDS);
-        let told: Vec<_> = told.map(|(milliseconds, what)| format!("{} for {what}", about(*milliseconds))).collect();
+        let told: Vec<_> =
+            told.map(|(milliseconds, what)| format!("{} for {what}", duration((milliseconds / 1000) as f64))).collect();
         (!told.is_empty()).then(|| format!("waited {}", told.join(", ")))
-    }
-}
-
-/// Returns a duration without a fraction of its unit.
-fn about(milliseconds: u64) -> String {
-    let seconds = milliseconds / 1000;
-    match (seconds / 3600, seconds / 60 % 60) {
-        (0, 0) => format!("{seconds} s"),
-        (0, minutes) => format!("{minutes} min"),
-        (hours, minutes) => format!("{hours} h {minutes} min"),
     }
 }
 
@@ -53,7 +46,7 @@ mod tests {
         };
         assert_eq!(told(0, 999), "");
         assert_eq!(told(59_999, 0), "waited 59 s for the limits of the job");
-        assert_eq!(told(725_000, 180_000), "waited 12 min for the limits of the job, 3 min for a service");
+        assert_eq!(told(725_000, 180_000), "waited 12 min 5 s for the limits of the job, 3 min for a service");
         assert_eq!(told(0, 7_500_000), "waited 2 h 5 min for a service");
     }
 

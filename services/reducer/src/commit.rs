@@ -21,7 +21,6 @@ use crate::judge::News;
 use crate::ledger::{Committed, SEGMENT_BYTES_MAX};
 use crate::presence::Moment;
 use crate::receive::{Reading, Received, received};
-use crate::stalls::describe;
 use crate::tally::Effect;
 use crate::{CrashPoint, Reducer, Tally};
 
@@ -260,7 +259,7 @@ impl Reducer {
                 && let Some(event) = record.event.other()
             {
                 if let ResultEvent::Waiting(waiting) = event {
-                    tracing::warn!("waiting for {}", describe(waiting));
+                    tracing::warn!("waiting for {waiting}");
                 }
                 self.failed_starts.note(event, now.instant);
             }

@@ -17,9 +17,9 @@ use crate::judge::End;
 use crate::output::{Assembly, Bases, Written, may_pass};
 use crate::peers::Agreement;
 use crate::reports::headline::headline;
-use crate::stalls::{Stall, describe};
-use crate::words::sentence;
+use crate::stalls::Stall;
 use crate::{CrashPoint, Effort, Peers, Reducer};
+use protocol::words::sentence;
 
 /// Time in which the writer of an abandoned final file should stop: one request to the store.
 const ABANDON_TIME: Duration = Duration::from_secs(20);
@@ -144,7 +144,7 @@ impl Reducer {
         }
         let waits = self.waiting();
         for waiting in waits.iter().filter(|_| state == JobState::Failed) {
-            tracing::warn!("the job failed while waiting for {}", describe(waiting));
+            tracing::warn!("the job failed while waiting for {waiting}");
         }
         self.reports.ended(&result, &self.tally, &waits, &warnings).await;
         if self.is_reopened_since(run).await? {

@@ -287,7 +287,7 @@ mod tests {
             printed: String::new(),
         };
         let stalls =
-            [(SlotPhase::Init, 53, "in init() for 220 seconds"), (SlotPhase::Run, 16, "in run() for 72 seconds")];
+            [(SlotPhase::Init, 53, "in init() for 3 min 40 s"), (SlotPhase::Run, 16, "in run() for 1 min 12 s")];
         for (phase, looks, expected) in stalls {
             let (mut judge, mut now) = judge(Options::default());
             let reported = waiting(phase);

@@ -21,7 +21,7 @@
 //! | which messages are rejected | `believed.rs` |
 //! | how the final file is written | `finish.rs`, `output.rs`; of a replay: `output/merged.rs` |
 //! | rejected items, and their tables | `rejects.rs` |
-//! | progress and reports for people | `progress.rs`, `reports.rs`, `words.rs`, `csv.rs` |
+//! | progress and reports for people | `progress.rs`, `reports.rs`, `csv.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
 //! | what the model of the protocol calls | `parts.rs` |
 //! | how one process serves all jobs of a target, and their queues | `fleet.rs` |
@@ -66,7 +66,6 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod thresholds;
-mod words;
 
 pub use committed::{committed, committed_in};
 pub use failures::{Dominant, FailureGroup, Failures, GivenUp, Repeated};
@@ -78,7 +77,6 @@ pub use output::{job_without_rows, times_reopened};
 pub use peers::Peers;
 pub use presence::Moment;
 pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects, Replay};
-pub use stalls::{Elapsed, describe};
+pub use stalls::Elapsed;
 pub use tally::{Effect, Effort, MiniBatchState, Tally, Warnings};
 pub use thresholds::Limits;
-pub use words::{clause, counted, kept, sentence};

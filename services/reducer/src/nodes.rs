@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use protocol::{ErrorReport, ResultEvent, Waiting};
 
 use crate::exclusions::Exclusions;
-use crate::words::counted;
+use protocol::words::counted;
 
 /// Waits that are kept; further ones would add no information.
 const WAITING_MAX: usize = 16;

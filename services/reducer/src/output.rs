@@ -34,13 +34,13 @@ use tokio::runtime::Handle;
 
 use crate::CrashPoint;
 use crate::ledger::{Index, RowsAt};
-use crate::words::counted;
 use local::LocalFile;
 pub(crate) use merged::Bases;
 use merged::Merged;
 pub use merged::{job_without_rows, times_reopened};
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
+use protocol::words::counted;
 use source::Source;
 use table::Table;
 

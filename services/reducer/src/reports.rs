@@ -24,11 +24,10 @@ use tokio::task::JoinHandle;
 
 use crate::batch::{Batch, Event, Unreadable};
 use crate::failures::error_sentence;
-use crate::stalls::describe;
-use crate::words::{counted, sentence};
 use crate::{Options, Tally};
 use file::{ReportFile, replace, timestamp};
 use processed::{AttemptKind, Processed};
+use protocol::words::{counted, sentence};
 use summaries::Summaries;
 use upload::Upload;
 
@@ -310,7 +309,7 @@ impl Files {
                 None => self.master.line(&format!("Node {node} stopped: it had no work left.")),
             },
             ResultEvent::Waiting(waiting) => {
-                self.overview_line(&format!("Waiting for {}.", describe(waiting)));
+                self.overview_line(&format!("Waiting for {waiting}."));
                 waiting.stack.lines().for_each(|line| self.master.line(line));
             }
             ResultEvent::PlanFailed { cause } => self.overview_line(&format!("Scheduling failed: {cause}")),

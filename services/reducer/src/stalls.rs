@@ -9,7 +9,7 @@ use crate::Tally;
 use crate::failures::error_sentence;
 use crate::nodes::Nodes;
 use crate::thresholds::Limits;
-use crate::words::counted;
+use protocol::words::counted;
 
 /// Durations to compare with limits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +46,7 @@ impl Stall {
         let of_process = waiting.filter(|waiting| !waiting.process.is_empty());
         let error = of_process.map(|waiting| ErrorReport {
             category: Self::CATEGORY.to_owned(),
-            message: describe(waiting),
+            message: waiting.to_string(),
             traceback: waiting.stack.clone(),
             printed: waiting.printed.clone(),
             ..ErrorReport::default()
@@ -122,40 +122,11 @@ pub fn stalled(
 /// Returns one sentence about the process or node that the job waits for.
 fn waits_for(nodes: &Nodes, waiting: Option<&Waiting>) -> String {
     match waiting {
-        Some(waiting) => format!(" Waiting for {}.", describe(waiting)),
+        Some(waiting) => format!(" Waiting for {waiting}."),
         None if nodes.processes_up() == 0 => " No Python process is running; see logs/sys/node.".to_owned(),
         None if nodes.processes_up() == 1 => " 1 Python process is running; see logs/sys/node.".to_owned(),
         None => format!(" {} Python processes are running; see logs/sys/node.", nodes.processes_up()),
     }
-}
-
-/// Returns mini-batch, node, process, phase, duration and current Python line of a wait. A node that waits itself says
-/// for what.
-pub fn describe(waiting: &Waiting) -> String {
-    if waiting.process.is_empty() && !waiting.detail.is_empty() {
-        return format!("node {} for {}: {}", waiting.node, counted(waiting.seconds, "second"), waiting.detail);
-    }
-    let mini_batch = waiting.mini_batch.map_or_else(String::new, |id| format!("mini-batch {id} on "));
-    let place = match innermost_frame(&waiting.stack) {
-        Some(frame) => format!(", at {frame}"),
-        None if waiting.detail.is_empty() => String::new(),
-        None => format!(", {}", waiting.detail),
-    };
-    format!(
-        "{mini_batch}node {}, {}, in {} for {}{place}",
-        waiting.node,
-        waiting.process,
-        waiting.phase.word(),
-        counted(waiting.seconds, "second")
-    )
-}
-
-/// Returns the current frame of a Python stack: the first line that names a file in a dump of `faulthandler` ("most
-/// recent call first"), or the last such line in a traceback.
-fn innermost_frame(stack: &str) -> Option<String> {
-    let mut frames = stack.lines().map(str::trim).filter(|line| line.starts_with("File "));
-    let frame = if stack.contains("most recent call first") { frames.next() } else { frames.next_back() };
-    frame.map(|frame| one_line(frame.trim_start_matches("File ")))
 }
 
 #[cfg(test)]
@@ -176,25 +147,6 @@ mod tests {
 
     fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
         super::stalled(tally, || waits(tally.nodes()), limits, elapsed).map(|stall| stall.cause)
-    }
-
-    #[test]
-    fn node_that_waits_says_for_what() {
-        let waiting = Waiting {
-            node: "a".into(),
-            process: String::new(),
-            mini_batch: None,
-            phase: SlotPhase::Starting,
-            seconds: 12,
-            since: 0,
-            detail: "other jobs use the GPU of this node".into(),
-            stack: String::new(),
-            printed: String::new(),
-        };
-        assert_eq!(describe(&waiting), "node a for 12 seconds: other jobs use the GPU of this node");
-        let of_process =
-            Waiting { process: "process003".into(), phase: SlotPhase::Run, detail: "asked to wait".into(), ..waiting };
-        assert_eq!(describe(&of_process), "node a, process003, in run() for 12 seconds, asked to wait");
     }
 
     fn limits(node_count: Option<u32>, options: &Options) -> Limits {
@@ -339,12 +291,16 @@ mod tests {
         assert_eq!(
             stalled(&tally, &alone(1), &late).expect("late"),
             "No progress update in 270 seconds. Waiting for mini-batch 7 on node 0, process001, in run() for \
-             260 seconds, at \"a.py\", line 3 in wait."
+             4 min 20 s, at \"a.py\", line 3 in wait."
         );
         let error = super::stalled(&tally, || waits(tally.nodes()), &alone(1), &late)
             .and_then(|stall| stall.error)
             .expect("a process waits");
-        assert!(error.message.starts_with("mini-batch 7 on node 0, process001, in run() for 260"), "{}", error.message);
+        assert!(
+            error.message.starts_with("mini-batch 7 on node 0, process001, in run() for 4 min 20 s"),
+            "{}",
+            error.message
+        );
         assert_eq!((&*error.category, &*error.printed), ("NoProgress", "connecting to db"));
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use protocol::{Counts, ErrorThresholds, JobSpec};
 
-use crate::words::{clause, counted, sentence};
 use crate::{Options, Peers, Tally};
+use protocol::words::{clause, counted, sentence};
 
 /// Cause of a job whose inputs contain no items.
 const NOTHING_TO_DO: &str = "The inputs contain no items (empty files, or tables without rows), so run() was never \

@@ -11,7 +11,8 @@ use rustix::process::{Resource, getrlimit};
 use serde::Deserialize;
 
 use super::{CheckState, Report};
-use crate::{Engine, Remedy, Settings, size};
+use crate::words::size;
+use crate::{Engine, Remedy, Settings};
 
 const MB: u64 = 1024 * 1024;
 /// Logs and results of a small job.

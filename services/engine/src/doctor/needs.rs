@@ -29,13 +29,3 @@ impl Needs {
         Self { held, deliveries: lost + 1, retention: job_length.max(held.unwrap_or_default()) }
     }
 }
-
-pub fn shown(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds.div_ceil(60)),
-        7200..172_800 => format!("{} h", seconds.div_ceil(3600)),
-        _ => format!("{} days", seconds / 86_400),
-    }
-}

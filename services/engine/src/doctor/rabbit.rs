@@ -7,8 +7,9 @@ use serde_json::Value;
 use url::Url;
 
 use super::management::{Management, ManagementError, QueueFacts, ServerTimeout, consumer_timeout_by_ctl};
-use super::needs::{Needs, shown};
+use super::needs::Needs;
 use super::{CheckState, Report};
+use crate::words::duration;
 use crate::{QueueAddress, Remedy, Target};
 
 const CONSUMER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
@@ -115,11 +116,11 @@ fn judge(address: &QueueAddress, facts: &QueueFacts, version: &str, needs: &Need
             check("retention"),
             format!(
                 "the broker drops messages after {}, and a job may take {}; raise `message-ttl`, or remove it",
-                shown(kept),
-                shown(needs.retention)
+                duration(kept.as_secs_f64()),
+                duration(needs.retention.as_secs_f64())
             ),
         ),
-        Some(kept) => report.ok(check("retention"), shown(kept)),
+        Some(kept) => report.ok(check("retention"), duration(kept.as_secs_f64())),
         None => report.ok(check("retention"), "unlimited"),
     }
     if let Some(length) = facts.setting("max-length").or_else(|| facts.setting("max-length-bytes")) {
@@ -151,18 +152,24 @@ fn judge_timeout(
     if let Some(lease) = lease.filter(|lease| *lease > timeout) {
         let message = format!(
             "{} {source}, and lease_seconds of the target is {}; lower the latter, or raise the timeout",
-            shown(timeout),
+            duration(timeout.as_secs_f64()),
             lease.as_secs()
         );
         return report.failed(check, message);
     }
     let Some(held) = needs.held else {
-        let message = format!("{} {source}", shown(timeout));
+        let message = format!("{} {source}", duration(timeout.as_secs_f64()));
         return report.add(check, CheckState::Ok, message, Remedy::CheckForJob);
     };
     if held < timeout {
-        return report
-            .ok(check, format!("{} {source}; the job holds a message for {} at most", shown(timeout), shown(held)));
+        return report.ok(
+            check,
+            format!(
+                "{} {source}; the job holds a message for {} at most",
+                duration(timeout.as_secs_f64()),
+                duration(held.as_secs_f64())
+            ),
+        );
     }
     let milliseconds = held.as_millis();
     let fix = match release(version) >= OWN_TIMEOUT_SINCE {
@@ -172,8 +179,8 @@ fn judge_timeout(
     let message = format!(
         "{} {source}, and the job may hold a message for {}, so the broker would close the connection and redeliver \
          everything; {fix}",
-        shown(timeout),
-        shown(held)
+        duration(timeout.as_secs_f64()),
+        duration(held.as_secs_f64())
     );
     if own.is_none() && server.is_none() { report.warning(check, message) } else { report.failed(check, message) }
 }

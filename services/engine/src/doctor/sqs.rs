@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use queue::{DEAD_LETTERS, SqsAttributes, SqsQueue};
 
-use super::needs::{Needs, shown};
+use super::needs::Needs;
 use super::{CheckState, Report};
+use crate::words::duration;
 use crate::{QueueAddress, Remedy, Target};
 
 /// SQS ends a lease after this time, even if it is extended.
@@ -29,15 +30,22 @@ pub fn judge_lease(needs: &Needs, report: &mut Report) {
             format!(
                 "the job may hold a message for {}, and SQS allows {}; lower run_invocation_timeout and make \
                  mini-batches smaller, or use RabbitMQ",
-                shown(held),
-                shown(LEASE_MAX)
+                duration(held.as_secs_f64()),
+                duration(LEASE_MAX.as_secs_f64())
             ),
         ),
         Some(held) => {
-            report.ok(check, format!("{}; the job holds a message for {} at most", shown(LEASE_MAX), shown(held)));
+            report.ok(
+                check,
+                format!(
+                    "{}; the job holds a message for {} at most",
+                    duration(LEASE_MAX.as_secs_f64()),
+                    duration(held.as_secs_f64())
+                ),
+            );
         }
         None => {
-            report.add(check, CheckState::Ok, shown(LEASE_MAX), Remedy::CheckForJob);
+            report.add(check, CheckState::Ok, duration(LEASE_MAX.as_secs_f64()), Remedy::CheckForJob);
         }
     }
 }
@@ -48,12 +56,12 @@ fn judge(address: &QueueAddress, attributes: &SqsAttributes, needs: &Needs, repo
     if kept < needs.retention {
         let message = format!(
             "SQS drops messages after {}, and a job may take {}; raise MessageRetentionPeriod (14 days at most)",
-            shown(kept),
-            shown(needs.retention)
+            duration(kept.as_secs_f64()),
+            duration(needs.retention.as_secs_f64())
         );
         report.failed(check("retention"), message);
     } else {
-        report.ok(check("retention"), shown(kept));
+        report.ok(check("retention"), duration(kept.as_secs_f64()));
     }
     let dead_letters = address.name(DEAD_LETTERS);
     match &attributes.redrive {

@@ -126,7 +126,7 @@ const FETCHED_BYTES_MAX: u64 = 64 << 20;
 async fn fetched(store: &JobStore, url: &str) -> Result<File, Refusal> {
     let bytes = store.stores().size(url).await?;
     if bytes > FETCHED_BYTES_MAX {
-        let most = engine::size(FETCHED_BYTES_MAX);
+        let most = engine::words::size(FETCHED_BYTES_MAX);
         return Err(Refusal::not_found(format!("it is larger than {most}; download it to see its rows")));
     }
     let bytes = if bytes > 0 { store.stores().read(url, None, 0..bytes).await? } else { bytes::Bytes::new() };

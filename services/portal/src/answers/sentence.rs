@@ -1,7 +1,7 @@
 //! How a job stands, in one sentence.
 
-use engine::words::{clause, counted, describe, sentence as ended};
-use engine::{State, StatusDocument, duration};
+use engine::words::{clause, counted, duration, sentence as ended};
+use engine::{State, StatusDocument};
 use protocol::Counts;
 
 /// The numbers of a job at one moment.
@@ -50,7 +50,7 @@ pub fn sentence(status: &StatusDocument, moment: &Moment) -> String {
             let step = progress.and_then(|progress| progress.step.as_deref());
             let step = step.map_or_else(String::new, |step| format!("; {step}"));
             let waiting = progress.and_then(|progress| progress.waiting.first());
-            let waiting = waiting.map_or_else(String::new, |waiting| format!(" It waits for {}.", describe(waiting)));
+            let waiting = waiting.map_or_else(String::new, |waiting| format!(" It waits for {waiting}."));
             format!("{running}: {counts}{left}{step}.{waiting}")
         }
         State::Queued | State::Waiting | State::Canceling => match hint {

@@ -40,7 +40,7 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
         _ if spec.rank_mini_batch_count > 0 => format!("{} without input", spec.rank_mini_batch_count),
         _ if !spec.partition_keys.is_empty() => format!("by {}", spec.partition_keys.join(", ")),
         MiniBatchSize::Files(count) => engine::words::counted(count, "file"),
-        MiniBatchSize::Bytes(bytes) => engine::size(bytes),
+        MiniBatchSize::Bytes(bytes) => engine::words::size(bytes),
         MiniBatchSize::Rows(rows) => engine::words::counted(rows, "row"),
     };
     all.add("mini-batches", "mini_batch_size", size);
@@ -53,7 +53,7 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     // 0 stands for none.
     let given = |number: u64, shown: fn(u64) -> String| (number > 0).then(|| shown(number));
     all.add("failures", "fail_fast", given(thresholds.fail_fast, |attempts| attempts.to_string()));
-    let seconds = |seconds: u64| engine::duration(seconds as f64);
+    let seconds = |seconds: u64| engine::words::duration(seconds as f64);
     all.add("time", "run_invocation_timeout", seconds(spec.run_invocation_timeout_seconds));
     all.add("time", "task_overhead_timeout", seconds(spec.task_overhead_timeout_seconds));
     all.add("time", "progress_update_timeout", seconds(spec.progress_update_timeout_seconds));
@@ -68,10 +68,10 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     let priority = Some(spec.priority).filter(|priority| *priority != Priority::Normal);
     all.add("processes", "priority", priority.map(|priority| priority.word().to_owned()));
     all.add("processes", "max_share", spec.max_share.map(|percent| format!("{percent} % of a node")));
-    all.add("processes", "max_memory", given(spec.max_memory, engine::size));
+    all.add("processes", "max_memory", given(spec.max_memory, engine::words::size));
     all.add("processes", "requires", (!spec.requires.is_empty()).then(|| spec.requires.to_string()));
     all.add("processes", "process_max_runs", given(spec.process_max_runs, |runs| runs.to_string()));
-    all.add("processes", "process_max_memory", given(spec.process_max_memory, engine::size));
+    all.add("processes", "process_max_memory", given(spec.process_max_memory, engine::words::size));
     let python = match &spec.environment {
         Environment::Node => "the default interpreter".to_owned(),
         Environment::Interpreter { path } => path.display(),

@@ -1,30 +1,17 @@
-// Numbers and times as the command line writes them (services/cli/src/times.rs).
+// Numbers and times as the command line writes them (services/protocol/src/words.rs).
 
-/** Returns seconds in suitable units: `0.44 s`, `3 min 12 s`. */
+/** Returns seconds in suitable units: `4.2 ms`, `0.44 s`, `16 s`, `3 min 12 s`, `2 h 5 min`, `4 days 3 h`. */
 export function duration(seconds: number): string {
   const whole = Math.floor(seconds);
-  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
-  if (hours > 0) return `${hours} h ${minutes} min`;
-  if (minutes > 0) return `${minutes} min ${rest} s`;
-  if (seconds < 10) return `${Math.max(0, seconds).toFixed(2)} s`;
-  return `${rest} s`;
-}
-
-/** Returns seconds in their two largest units: `3m12s`. */
-export function compact(seconds: number): string {
-  const at = Math.max(0, seconds);
-  const whole = Math.floor(at);
-  if (whole < 10) return `${at.toFixed(1)}s`;
-  if (whole < 60) return `${whole}s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)}m${whole % 60}s`;
-  if (whole < 86400) return `${Math.floor(whole / 3600)}h${Math.floor(whole / 60) % 60}m`;
-  return `${Math.floor(whole / 86400)}d${Math.floor(whole / 3600) % 24}h`;
-}
-
-/** Returns seconds like `compact`, and those below one in milliseconds: `4.2ms`, `312ms`, `3m12s`. */
-export function fine(seconds: number): string {
-  if (seconds < 0.01) return `${(seconds * 1000).toFixed(1)}ms`;
-  return seconds < 1 ? `${Math.round(seconds * 1000)}ms` : compact(seconds);
+  const two = (large: string, small: number, unit: string) => (small === 0 ? large : `${large} ${small} ${unit}`);
+  if (seconds <= 0) return "0 s";
+  if (seconds < 0.01) return `${(1000 * seconds).toFixed(1)} ms`;
+  if (seconds < 0.1) return `${(1000 * seconds).toFixed(0)} ms`;
+  if (whole < 10 && seconds > whole) return `${seconds.toFixed(2)} s`;
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return two(`${Math.floor(whole / 60)} min`, whole % 60, "s");
+  if (whole < 86400) return two(`${Math.floor(whole / 3600)} h`, Math.floor(whole / 60) % 60, "min");
+  return two(counted(Math.floor(whole / 86400), "day"), Math.floor(whole / 3600) % 24, "h");
 }
 
 /** Returns a moment as a local time of the day, with the date unless it is of the last 12 hours. */

@@ -10,7 +10,7 @@ use protocol::RowShape;
 
 use super::cells::{Cells, Json, cells, key, push_json, push_object};
 use super::table::{Lines, Rows, Table};
-use crate::words::counted;
+use protocol::words::counted;
 
 pub(super) struct JsonLines<'a> {
     lines: Lines<'a>,

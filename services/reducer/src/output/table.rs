@@ -23,7 +23,7 @@ use super::fractions;
 use super::observed::{Conflict, Conflicts, Observed, Place, json_field};
 use super::pandas::Frames;
 use super::{InOrder, rows_of};
-use crate::words::counted;
+use protocol::words::counted;
 
 /// Categories of a column that are kept in order. More are rather texts.
 const CATEGORIES_MAX: usize = 10_000;

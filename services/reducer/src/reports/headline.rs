@@ -3,8 +3,8 @@
 use protocol::ErrorThresholds;
 
 use crate::thresholds::few_results;
-use crate::words::{clause, counted};
 use crate::{Failures, Tally};
+use protocol::words::{clause, counted};
 
 /// Keys that make such a job fail.
 const KEYS: &str = "`error_threshold: 0` (items), `allowed_failed_count: 0` (mini-batches) or `fail_fast: N` (equal \

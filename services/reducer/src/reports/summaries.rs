@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use protocol::{AttemptRef, GpuSet, ProcessName, ResultEvent, Start};
 
-use crate::words::counted;
+use protocol::words::counted;
 
 #[derive(Debug, Default)]
 pub(super) struct Summaries {

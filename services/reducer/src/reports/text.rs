@@ -7,9 +7,8 @@ use protocol::{JobResult, JobState, Waiting};
 
 use super::Before;
 use crate::failures::EXAMPLES_MAX;
-use crate::stalls::describe;
-use crate::words::{counted, kept, sentence};
 use crate::{Failures, Tally};
+use protocol::words::{counted, kept, sentence};
 
 /// Returns a duration in the format of Python: `5:02:14`, or `1 day, 0:00:00`.
 pub(crate) fn duration(duration: Duration) -> String {
@@ -147,7 +146,7 @@ fn write_given_up(tally: &Tally, text: &mut String) {
 
 fn write_waiting(waits: &[Waiting], text: &mut String) {
     for waiting in waits {
-        let _ = writeln!(text, "\nStill waiting for {}.", describe(waiting));
+        let _ = writeln!(text, "\nStill waiting for {waiting}.");
         for line in waiting.stack.lines() {
             let _ = writeln!(text, "  {line}");
         }

@@ -330,12 +330,12 @@ async fn stalled_job_fails_and_names_the_process_it_waits_for() {
     job.send(&[(started, b""), (ResultEvent::Waiting(waiting.into()), b""), (event(other), b"")]).await;
     let result = job.run().await;
     let cause = result.cause.expect("failed");
-    let expected = "No progress update in 0 seconds. Waiting for mini-batch 0 on node 0, process000, in run() for 30 \
-                    seconds, at \"score.py\", line 7, in run.";
+    let expected = "No progress update in 0 seconds. Waiting for mini-batch 0 on node 0, process000, in run() for 30 s, \
+                    at \"score.py\", line 7, in run.";
     assert_eq!(cause, expected);
     assert_eq!(result.failures[0].printed, "connecting");
     assert!(job.log("job_result.txt").contains("Still waiting for mini-batch 0 on node 0, process000"));
-    let failure = "1 time NoProgress: mini-batch 0 on node 0, process000, in run() for 30 seconds, at \"score.py\", line 7, \
+    let failure = "1 time NoProgress: mini-batch 0 on node 0, process000, in run() for 30 s, at \"score.py\", line 7, \
                    in run\n  it ended the job\n  printed last:\n    connecting\n";
     assert!(job.log("job_error.txt").contains(failure), "{}", job.log("job_error.txt"));
     assert!(job.overview().contains("Waiting for mini-batch 0 on node 0, process000"));

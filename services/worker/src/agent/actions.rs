@@ -129,7 +129,7 @@ impl Executor {
         if self.agent.spec.is_command() {
             waiting = of_command(waiting);
         }
-        let line = format!("long: {}", describe(&waiting));
+        let line = format!("long: {waiting}");
         self.log.main("INFO", &line);
         tracing::info!(job.id = self.agent.spec.job_id, "{line}");
         self.announce(Announcement::Event(ResultEvent::Waiting(waiting.into())));
@@ -160,16 +160,6 @@ fn of_command(waiting: Waiting) -> Waiting {
     }
 }
 
-fn describe(waiting: &Waiting) -> String {
-    let Waiting { process, phase, seconds, detail, stack, .. } = waiting;
-    let mini_batch = waiting.mini_batch.map_or(String::new(), |id| format!(", mini-batch {id}"));
-    let frame = stack.lines().map(str::trim).find(|line| line.starts_with("File "));
-    let frame = frame.map_or(String::new(), |frame| format!(", at {frame}"));
-    let detail = if detail.is_empty() { String::new() } else { format!(", {detail}") };
-    let phase = if process.is_empty() { "" } else { phase.word() };
-    format!("{process}{mini_batch}, for {seconds} s in {phase}{detail}{frame}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,7 +178,7 @@ mod tests {
             printed: "epoch 1".into(),
         };
         let command = of_command(waiting(SlotPhase::Run));
-        assert_eq!(describe(&command), "process000, for 16 s in the command");
+        assert_eq!(command.to_string(), "node 0, process000, in the command for 16 s");
         assert_eq!(command.printed, "epoch 1");
         assert_eq!(of_command(waiting(SlotPhase::Init)).mini_batch, Some(0));
     }

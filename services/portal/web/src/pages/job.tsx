@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Job } from "../api";
 import { post } from "../client";
-import { compact, counted } from "../format";
+import { counted, duration } from "../format";
 import { info, mayAct } from "../info";
 import { job as current, jobError, watch } from "../live";
 import { report } from "../report";
@@ -76,7 +76,7 @@ function Head({ job, described }: { job: Job; described: boolean }) {
         <div class="id">
           <button type="button" class="mono button plain small id-copy" title="Copy the id" onClick={() => void copy(job.job_id)}>{job.job_id} <Icon name="copy" /></button>
           {job.started_at !== null && <span>started <When at={job.started_at} /></span>}
-          {job.elapsed_seconds !== null && <span>{job.ended_at === null ? "for" : "took"} {compact(job.elapsed_seconds)}</span>}
+          {job.elapsed_seconds !== null && <span>{job.ended_at === null ? "for" : "took"} {duration(job.elapsed_seconds)}</span>}
           {job.lineage.continued.length > 0 && <span>continued {counted(job.lineage.continued.length, "time")}</span>}
         </div>
         {described && job.description && <p class="muted description">{job.description}</p>}

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import type { JobSummary, JobsPage as Answer } from "../api";
 import { useData } from "../client";
-import { compact, rate } from "../format";
+import { duration, rate } from "../format";
 import { jobsVersion, learnClock, watch } from "../live";
 import { address, go, refine, route } from "../route";
 import { Await, Choices, Empty, isForRow, Num, Panel, Progress, Scroll, Search, StateBadge, toneOf, When } from "../ui/parts";
@@ -117,7 +117,7 @@ function Line({ job }: { job: JobSummary }) {
       <td class="right" data-label="failed">{failed > 0 ? <span class="bad"><Num value={failed} /></span> : <span class="muted">0</span>}</td>
       <td class="right num" data-label="rate">{seconds && ended > 0 ? rate(ended / seconds) : <span class="muted">–</span>}</td>
       <td><When at={job.started_at === null ? null : Date.parse(job.started_at)} relative /></td>
-      <td class="right num" data-label="took">{seconds === null ? <span class="muted">–</span> : compact(seconds)}</td>
+      <td class="right num" data-label="took">{seconds === null ? <span class="muted">–</span> : duration(seconds)}</td>
     </tr>
   );
 }

@@ -1,6 +1,6 @@
 // The map: one cell for each mini-batch, in reading order.
 import { useMemo, useRef, useState } from "preact/hooks";
-import { compact, counted } from "../format";
+import { counted, duration } from "../format";
 import { bounds, SLOWNESS, type Cells, type Colouring, seconds } from "../map_data";
 import { address, go } from "../route";
 import { useCanvas } from "../ui/canvas";
@@ -205,7 +205,7 @@ function described(cells: Cells, number: number): string {
   const byte = cells.bytes[number] ?? 0;
   if (cells.by === "state") return WORDS[byte] ?? "unknown";
   if (byte === 0) return "no attempt has ended";
-  return cells.by === "tries" ? counted(byte, "attempt") : `took about ${compact(seconds(byte))}`;
+  return cells.by === "tries" ? counted(byte, "attempt") : `took about ${duration(seconds(byte))}`;
 }
 
 /** Returns the next mini-batch of the same kind as failures: failed, tried more than once, or among the slowest. */

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Attempt, AttemptError, Frame, Job, MiniBatch, TestCase } from "../api";
 import { post, useData } from "../client";
-import { bytes, counted, duration, fine } from "../format";
+import { bytes, counted, duration } from "../format";
 import { info, mayAct } from "../info";
 import { report } from "../report";
 import { address, go } from "../route";
@@ -140,7 +140,7 @@ function Phases({ attempt }: { attempt: Attempt }) {
       <div class="bar phases" role="img" aria-label={phases.map(({ name, seconds }) => `${name} ${duration(seconds)}`).join(", ")}>
         {phases.map(({ name, seconds }) => <span class={tone(name)} style={{ width: `${(seconds / total) * 100}%` }} title={`${name}: ${duration(seconds)}`} />)}
       </div>
-      <div class="keys">{phases.map(({ name, seconds }) => <span class={`key ${tone(name)}`}>{name} <span class="num">{fine(seconds)}</span></span>)}</div>
+      <div class="keys">{phases.map(({ name, seconds }) => <span class={`key ${tone(name)}`}>{name} <span class="num">{duration(seconds)}</span></span>)}</div>
     </div>
   );
 }

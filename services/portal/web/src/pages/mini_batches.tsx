@@ -1,7 +1,7 @@
 // All mini-batches of a job: the map, and beside it a table that the server sorts and filters.
 import type { Job, MiniBatches, Row } from "../api";
 import { useData } from "../client";
-import { compact, counted } from "../format";
+import { counted, duration } from "../format";
 import { bounds, SLOWNESS, type Cells, type Colouring, seconds, useMap } from "../map_data";
 import { defaultOrder, report } from "../report";
 import { address, go, refine, route } from "../route";
@@ -75,7 +75,7 @@ function Legend({ cells, job }: { cells: Cells; job: Job }) {
   }
   const { low, high } = bounds(cells.bytes);
   const steps = Array.from({ length: 12 }, (_, at) => at / 11);
-  const [from, to] = cells.by === "tries" ? ["1 attempt", "4 or more"] : [compact(seconds(low)), compact(seconds(high))];
+  const [from, to] = cells.by === "tries" ? ["1 attempt", "4 or more"] : [duration(seconds(low)), duration(seconds(high))];
   return (
     <>
       <span class="scale"><span>{from}</span><span class="steps" data-theme={theme.value}>{steps.map((share) => <i style={{ background: heat(cells.by === "duration" ? share ** SLOWNESS : share) }} />)}</span><span>{to}</span></span>
@@ -164,7 +164,7 @@ export function isPartial(row: { state: string; items_failed: number | null }): 
 
 function Line({ job, row }: { job: string; row: Row }) {
   const to = address(["jobs", job, "mini-batches", row.mini_batch]);
-  const time = (value: number | null) => (value === null ? <span class="muted">–</span> : compact(value));
+  const time = (value: number | null) => (value === null ? <span class="muted">–</span> : duration(value));
   return (
     <tr class="opens" onClick={(event) => isForRow(event) && go(to)}>
       <td><a class="num" href={to}>{row.mini_batch}</a></td>

@@ -1,7 +1,7 @@
 // What each node and process used over time, with the attempts below; starts, deaths and their reasons.
 import type { Job, NodeInfo, NodeProcess, Nodes, Samples, Timeline } from "../api";
 import { useData } from "../client";
-import { compact, counted } from "../format";
+import { counted, duration } from "../format";
 import { isRemoved } from "../live";
 import { address, go } from "../route";
 import { NAMED, SampleChart } from "../ui/charts";
@@ -76,7 +76,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
                     <td><a class="mono" href={address(["jobs", job.job_id, "mini-batches"], { node: node.node, process: process.process })}>{process.process}</a></td>
                     <td class="right num">{process.pid ?? "–"}</td><td class="right"><Num value={process.attempts} /></td>
                     <td class={`right ${process.failed > 0 ? "bad" : "muted"}`}><Num value={process.failed} /></td>
-                    <td class="right num">{compact(process.busy_seconds)}</td><td class="right num">{memory ? `${Math.round(memory)} MB` : "–"}</td>
+                    <td class="right num">{duration(process.busy_seconds)}</td><td class="right num">{memory ? `${Math.round(memory)} MB` : "–"}</td>
                     <td><When at={process.first_at} /></td><td><When at={process.last_at} /></td>
                   </tr>
                 );

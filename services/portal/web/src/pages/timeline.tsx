@@ -1,7 +1,7 @@
 // Processes as rows, attempts as bars; percentiles of their durations; the slowest mini-batches.
 import type { Job, Row, Timeline } from "../api";
 import { useData } from "../client";
-import { clock, compact, counted, duration, fine } from "../format";
+import { clock, counted, duration } from "../format";
 import { address, go, refine, route } from "../route";
 import { Await, Empty, MiniBatchBadge, Num, Panel, Scroll } from "../ui/parts";
 import { Gantt } from "../ui/gantt";
@@ -79,7 +79,7 @@ function PercentileTable({ of }: { of: Timeline["percentiles"] }) {
         <table class="table dense">
           <thead><tr><th>Of</th><th class="right">mean</th><th class="right">p50</th><th class="right">p90</th><th class="right">p95</th><th class="right">p99</th><th class="right">max</th></tr></thead>
           <tbody>{of.map((row) => (
-            <tr><td>{NAMES[row.of] ?? row.of}</td>{[row.mean, row.p50, row.p90, row.p95, row.p99, row.max].map((value) => <td class="right num">{fine(value)}</td>)}</tr>
+            <tr><td>{NAMES[row.of] ?? row.of}</td>{[row.mean, row.p50, row.p90, row.p95, row.p99, row.max].map((value) => <td class="right num">{duration(value)}</td>)}</tr>
           ))}</tbody>
         </table>
       </Scroll>
@@ -100,7 +100,7 @@ function Processes({ job, of }: { job: string; of: Timeline }) {
             <tr>
               <td><a class="mono" href={address(["jobs", job, "mini-batches"], { node: row.node, process: row.process })}>{row.process}</a> <span class="muted anywhere">{row.node}</span></td>
               <td class="right"><Num value={row.attempts} /></td><td class={`right ${row.failed > 0 ? "bad" : "muted"}`}><Num value={row.failed} /></td>
-              <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${(row.busy_seconds / most) * 100}%` }} /></span><span class="num muted">{compact(row.busy_seconds)}</span></td>
+              <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${(row.busy_seconds / most) * 100}%` }} /></span><span class="num muted">{duration(row.busy_seconds)}</span></td>
             </tr>
           ))}</tbody>
         </table>
@@ -120,8 +120,8 @@ function Slowest({ job, rows }: { job: string; rows: Row[] }) {
             <tbody>{rows.map((row) => (
               <tr>
                 <td><a class="num" href={address(["jobs", job, "mini-batches", row.mini_batch])}>{row.mini_batch}</a></td>
-                <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${((row.seconds ?? 0) / most) * 100}%` }} /></span><span class="num">{compact(row.seconds ?? 0)}</span></td>
-                <td class="right num">{row.run_seconds === null ? "–" : compact(row.run_seconds)}</td>
+                <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${((row.seconds ?? 0) / most) * 100}%` }} /></span><span class="num">{duration(row.seconds ?? 0)}</span></td>
+                <td class="right num">{row.run_seconds === null ? "–" : duration(row.run_seconds)}</td>
                 <td><MiniBatchBadge state={row.state} partial={isPartial(row)} small />{row.copy && <> <span class="pill">second start</span></>}</td>
                 <td class="mono">{row.process} <span class="muted">{row.node}</span></td>
               </tr>

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import type { Samples, Series } from "../api";
-import { compact, moment, rate } from "../format";
+import { duration, moment, rate } from "../format";
 import { hideTip, showTip } from "./tip";
 import { colour, theme } from "./theme";
 
@@ -110,7 +110,7 @@ export function RateChart({ series }: { series: Series }) {
   const both = succeeded.map((value, bin) => value + (failed[bin] ?? 0));
   const isAny = failed.some((value) => value > 0);
   const total = series.succeeded.reduce((sum, value) => sum + value, 0);
-  const label = `${total} attempts succeeded in ${compact(series.succeeded.length * seconds)}`;
+  const label = `${total} attempts succeeded in ${duration(series.succeeded.length * seconds)}`;
   const lines: Line[] = [
     ...(isAny ? [{ label: "all", values: both, colour: colour("bad-fill"), bars: true }] : []),
     { label: "succeeded", values: succeeded, colour: colour("good-fill"), bars: true },

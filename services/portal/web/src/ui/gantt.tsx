@@ -1,7 +1,7 @@
 // Attempts as bars, one row for each process; or, where they are too many, how busy each process was.
 import { useRef, useState } from "preact/hooks";
 import type { Timeline } from "../api";
-import { compact, counted, moment } from "../format";
+import { counted, duration, moment } from "../format";
 import { sized, useCanvas } from "./canvas";
 import { colour, mixed } from "./theme";
 import { hideTip, showTip } from "./tip";
@@ -113,7 +113,7 @@ function Told({ timeline, process, bar, bin, at }: { timeline: Timeline; process
   const { bars, bins } = timeline;
   if (bar !== null && bars) {
     const [start, end, run, copy] = [bars.start[bar] ?? 0, bars.end[bar] ?? 0, bars.run[bar] ?? 0, bars.copy[bar]];
-    return <><strong>Mini-batch {bars.mini_batch[bar]}{copy && ", second start"}</strong>{STATUS[bars.status[bar] ?? 0]} after {compact((end - start) / 1000)}, {compact(run)} in run()<div class="muted">{row?.process} on {row?.node}, from {moment(timeline.from + start)}</div></>;
+    return <><strong>Mini-batch {bars.mini_batch[bar]}{copy && ", second start"}</strong>{STATUS[bars.status[bar] ?? 0]} after {duration((end - start) / 1000)}, {duration(run)} in run()<div class="muted">{row?.process} on {row?.node}, from {moment(timeline.from + start)}</div></>;
   }
   if (bin !== null && bins) {
     const [busy, failed] = [bins.busy[process]?.[bin] ?? 0, bins.failed[process]?.[bin] ?? 0];

@@ -1,4 +1,4 @@
-//! Plurals and sentences for texts that people read.
+//! Plurals, sentences, durations and sizes for texts that people read, the same in every report, command and page.
 
 /// Returns a count with its noun: `1 mini-batch`, `2 retries`, `0 processes`.
 pub fn counted(count: u64, noun: &str) -> String {
@@ -34,6 +34,37 @@ pub fn clause(text: &str) -> &str {
     text.trim_end().trim_end_matches(['.', ' ', ';', ':'])
 }
 
+/// Returns seconds in suitable units: `4.2 ms`, `0.44 s`, `16 s`, `3 min 12 s`, `2 h 5 min`, `4 days 3 h`. The page of the
+/// portal does the same (`portal/web/src/format.ts`).
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds as u64;
+    let two = |large: String, small: u64, unit: &str| {
+        if small == 0 { large } else { format!("{large} {small} {unit}") }
+    };
+    match whole {
+        _ if seconds <= 0.0 => "0 s".to_owned(),
+        _ if seconds < 0.01 => format!("{:.1} ms", 1000.0 * seconds),
+        _ if seconds < 0.1 => format!("{:.0} ms", 1000.0 * seconds),
+        0..10 if seconds > whole as f64 => format!("{seconds:.2} s"),
+        0..60 => format!("{whole} s"),
+        60..3600 => two(format!("{} min", whole / 60), whole % 60, "s"),
+        3600..86_400 => two(format!("{} h", whole / 3600), whole / 60 % 60, "min"),
+        _ => two(counted(whole / 86_400, "day"), whole / 3600 % 24, "h"),
+    }
+}
+
+/// Returns a number of bytes in a suitable unit, a power of 1024.
+pub fn size(bytes: u64) -> String {
+    let units = ["B", "KB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -45,6 +76,26 @@ mod tests {
         let expected = ["mini-batches", "items", "retries", "tries", "processes", "attempts", "delays", "boxes"];
         let nouns = ["mini-batch", "item", "retry", "try", "process", "attempt", "delay", "box"];
         assert_eq!(nouns.map(plural), expected);
+    }
+
+    #[test]
+    fn durations_have_one_or_two_units() {
+        for (seconds, text) in [
+            (-5.0, "0 s"),
+            (0.0, "0 s"),
+            (0.0042, "4.2 ms"),
+            (0.042, "42 ms"),
+            (0.44, "0.44 s"),
+            (8.0, "8 s"),
+            (59.9, "59 s"),
+            (192.0, "3 min 12 s"),
+            (120.0, "2 min"),
+            (7500.0, "2 h 5 min"),
+            (86_400.0, "1 day"),
+            (356_400.0, "4 days 3 h"),
+        ] {
+            assert_eq!(duration(seconds), text);
+        }
     }
 
     proptest! {
