@@ -233,6 +233,20 @@ def test_forty_jobs_complete_on_a_worker_of_two_processes_a_few_at_a_time(workpl
     assert max(fact["processes"] for fact in began) <= 4, began
 
 
+def test_jobs_that_take_turns_lose_no_delivery(workplace, rabbitmq):
+    """RabbitMQ has sent messages ahead to a worker that leaves a job. No process has seen them."""
+    target, count = rabbitmq, 40
+    script = "import time\ndef run(files):\n    time.sleep(0.5)\n    return ['row'] * len(files)"
+    jobs = [workplace.job_of_its_own(f"job{number}", count, script, lost_delivery_max=0) for number in range(10)]
+    target.reducer()
+    for node in "abc":
+        target.worker("--process-count", 2, "--node", node)
+    job_ids = [target.enqueue(job) for job in jobs]
+    for job_id in job_ids:
+        result = target.wait_for_end(job_id)
+        assert result["mini_batches"] == {"total": count, "succeeded": count, "failed": 0}, result
+
+
 def test_jobs_with_long_work_take_turns_on_one_process(workplace, sqlite):
     """Neither job ends before the other has begun, and jobs that wait say how many are ahead of them."""
     script = """

@@ -206,10 +206,10 @@ impl Reducer {
             return;
         }
         let message = match is_silent {
-            true => "No worker has given a sign of life for a while; the job waits for one.",
-            false => "A worker is present again.",
+            true => "No worker works on the job now; `gristmill status` says what it waits for.",
+            false => "A worker works on the job again.",
         };
-        tracing::warn!("{message}");
+        tracing::info!("{message}");
         self.reports.decided(message).await;
     }
 

@@ -340,6 +340,11 @@ impl Executor {
                 allotment.report(in_use);
             }
         }
+        self.fetch_no_more().await;
+        // The scheduler knows everything that was received, or it would count as lost.
+        while let Ok(message) = inbox.try_recv() {
+            self.receive(message).await?;
+        }
         Ok(())
     }
 
@@ -376,6 +381,20 @@ impl Executor {
         running().for_each(|running| running.process.kill());
         let all_ended = futures::future::join_all(running().map(|running| running.process.ended.cancelled()));
         let _ = tokio::time::timeout(self.end_time(), all_ended).await;
+    }
+
+    /// Returns messages to the queue that a backend has fetched before the agent asked for them. Otherwise they would count as
+    /// lost with this node when its handle to the queue is dropped.
+    async fn fetch_no_more(&mut self) {
+        self.receiving = None;
+        let nothing = queue::Receive { messages_max: 0, visibility: Duration::ZERO, wait: Duration::ZERO };
+        let patience = self.agent.timing.patience;
+        match tokio::time::timeout(patience, self.agent.tasks.receive(nothing)).await {
+            // The job has ended, and with it its queues.
+            Ok(Ok(_) | Err(queue::Error::Absent { .. })) => {}
+            Ok(Err(error)) => tracing::debug!("cannot return messages that no process needs: {error:#}"),
+            Err(_) => tracing::debug!("cannot return messages that no process needs: the queue does not answer"),
+        }
     }
 
     /// Kills the remaining processes, and returns the mini-batches that the agent still holds, with their receipts.
