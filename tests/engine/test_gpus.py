@@ -219,12 +219,3 @@ def test_job_is_not_continued_with_too_few_gpus(workplace):
         ended = workplace.command(*command, AZ_BATCHAI_GPU_COUNT_FOUND="1")
         assert ended.exit_status not in (COMPLETED, 42, 101), str(ended)
         assert "gpus_per_process: a process needs 2 GPUs, and this machine has 1 GPU;" in ended.stderr, str(ended)
-
-
-def test_target_refuses_several_gpus_for_a_process(workplace):
-    workplace.data(1)
-    workplace.write({"gristmill.toml": '[targets.here]\nqueue = "sqlite:queues"\nstore = "store"\n'})
-    job = workplace.job(MEETS, gpus_per_process=2)
-    ended = workplace.command("enqueue", job.file, "--target", "here")
-    assert ended.exit_status not in (COMPLETED, 101), str(ended)
-    assert "gpus_per_process is not possible on target here: so far it works only on this machine" in ended.stderr

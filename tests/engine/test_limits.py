@@ -1,12 +1,14 @@
 """`limits`: what all processes of a job together may ask of a service."""
 
 import csv
+import re
 import shutil
+import signal
 import subprocess
 import sys
 
 from counted_service import CountedService
-from harness import INVALID, ROOT, file_names
+from harness import INVALID, ROOT, file_names, wait_until
 
 ASKS = """
     import asyncio, os
@@ -114,3 +116,17 @@ def test_example_of_a_service(workplace):
     assert len(lines) == len(flowers) == 150
     right = sum(line.endswith(flower[-1]) for line, flower in zip(lines, flowers, strict=True))
     assert right >= 148, "flowers of the same size may be of different species"
+
+
+def test_process_that_waits_for_the_limits_says_so(workplace):
+    workplace.data(1)
+    script = "def run(files, context):\n    context.limit.acquire()\n    return files"
+    running = workplace.job(script, limits={"requests_per_minute": 1}).start()
+
+    def told():
+        return "".join(log.read_text() for log in workplace.home.glob("jobs/*/logs/sys/node/0/_main.txt"))
+
+    wait_until(lambda: "long: " in told(), "the log names what takes long")
+    assert re.search(r"process00\d, in run\(\) for \d+ s, waiting for the limits of the job", told())
+    running.send(signal.SIGKILL)
+    running.wait()

@@ -167,7 +167,7 @@ async fn submission(
 }
 
 /// Whether a power cut has damaged the plan. It is then made again, and what has not ended is published again.
-async fn plan_is_damaged(job: &JobStore) -> Result<bool> {
+pub(crate) async fn plan_is_damaged(job: &JobStore) -> Result<bool> {
     let Some(plan) = job.plan_complete().await? else { return Ok(false) };
     let mini_batches = plan.mini_batches;
     let mut looks = in_order((0..plan.chunks()).map(|chunk| is_damaged(job.clone(), chunk, mini_batches)));

@@ -143,6 +143,11 @@ impl Partitioner {
         self.plan_and_send(|_| None, |_| ()).await
     }
 
+    /// Makes the plan again, in place of a damaged one, without publishing it.
+    pub async fn plan_again(&self) -> anyhow::Result<PlanComplete> {
+        self.plan(&|_| None, &|_| ()).await
+    }
+
     async fn plan_and_send(
         &self,
         pending: impl Fn(u64) -> Option<Pending>,

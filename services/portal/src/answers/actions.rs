@@ -71,11 +71,14 @@ pub async fn run_again(
     Path((_, number)): Path<(String, u64)>,
 ) -> Answer<(StatusCode, Document<Value>)> {
     let options = &shared.options;
+    if options.target.is_some() {
+        let job_id = run_again_on(&shared, view.job_id(), number).await?;
+        let message = format!("job {job_id} runs mini-batch {number} again");
+        return Ok((StatusCode::ACCEPTED, Document(json!({ "message": message, "job_id": job_id }))));
+    }
     let described = options.jobs.describe_again(view.job_id(), number).await;
     let job_id = described.map_err(|error| conflict((options.words.error)(&error.into())))?;
-    if options.target.is_some() {
-        publish_again(&shared, &job_id).await?;
-    } else if let Err(refusal) = start_again(&shared, &job_id).await {
+    if let Err(refusal) = start_again(&shared, &job_id).await {
         // A job that has already failed did start.
         let job = options.jobs.job(&job_id).await?;
         if job.is_none_or(|job| job.result.is_none()) {
@@ -88,6 +91,29 @@ pub async fn run_again(
 
 fn conflict(message: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::CONFLICT, message)
+}
+
+/// Opens a job of one mini-batch on a compute target. Returns its id.
+async fn run_again_on(shared: &Shared, job_id: &str, number: u64) -> Answer<String> {
+    let options = &shared.options;
+    let target = options.target.clone().context("a compute target")?;
+    let (engine, job_id, runtime) = (options.engine.clone(), job_id.to_owned(), Handle::current());
+    let opening = tokio::task::spawn_blocking(move || {
+        let (events, _stream) = engine::events();
+        runtime.block_on(engine.run_again_on(&job_id, number, None, &target, &events))
+    });
+    let opened = opening.await?.map_err(|error| conflict((options.words.error)(&error.into())))?;
+    let (Retry::Submission(submission) | Retry::InFlight(submission)) = opened else {
+        return Err(conflict("the new job has ended already"));
+    };
+    let job_id = submission.job_id().to_owned();
+    // It is planned; this tells the reducers.
+    tokio::spawn(async move {
+        if let Err(error) = submission.plan().await {
+            tracing::error!("cannot tell the reducers about job {}: {error:#}", submission.job_id());
+        }
+    });
+    Ok(job_id)
 }
 
 /// Continues a job of a compute target: publishes what has not succeeded. Workers and reducers do the rest.

@@ -119,6 +119,9 @@ impl Executor {
     fn notice(&mut self, process: Option<ProcessId>, mut waiting: Waiting) {
         if let Some(process) = process {
             waiting.printed = self.printed_so_far(process);
+            if self.limits.as_ref().is_some_and(|limits| limits.waits(process)) {
+                "waiting for the limits of the job".clone_into(&mut waiting.detail);
+            }
         }
         if let Some(running) = process.and_then(|process| self.running(process))
             && waiting.stack.is_empty()

@@ -33,6 +33,11 @@ impl RequestLimits {
         self.limiter.lock().expect("no holder panics")
     }
 
+    /// Whether a process waits for a request that it wants to make.
+    pub(super) fn waits(&self, process: ProcessId) -> bool {
+        self.limiter().waits(process)
+    }
+
     /// Whether a process has asked since the last call.
     pub(super) fn has_asked(&mut self, process: ProcessId) -> bool {
         self.asked.remove(&process)
