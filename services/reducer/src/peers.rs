@@ -206,7 +206,7 @@ impl Reducer {
             return;
         }
         let message = match is_silent {
-            true => "No worker works on the job now; `gristmill status` says what it waits for.",
+            true => "No worker works on the job now.",
             false => "A worker works on the job again.",
         };
         tracing::info!("{message}");
