@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,17 +157,36 @@ def test_job_in_a_container_fails_alone(workplace, sqlite):
     container_fails_alone(workplace, sqlite, "", 0)
 
 
+@contextmanager
+def belonging_to(user: int, folder: Path) -> Iterator[None]:
+    """What the reducer creates, which runs as root, belongs to the user, too."""
+    ended = threading.Event()
+
+    def give() -> None:
+        subprocess.run(["chown", "-R", str(user), folder], check=False, capture_output=True)
+        while not ended.wait(0.2):
+            subprocess.run(["chown", "-R", str(user), folder], check=False, capture_output=True)
+
+    giving = threading.Thread(target=give)
+    giving.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        giving.join()
+
+
 def test_job_in_a_container_without_root_fails_alone(workplace, sqlite):
     """As in a pod whose control groups are writable: runc gives the group, and what the kernel delegates of it, to the
     user of the container."""
     user = 10001
-    subprocess.run(["chown", "-R", str(user), workplace.folder], check=False)
     before = os.umask(0)
     try:
         # It reads the files of these tests wherever they are; it writes only what belongs to it.
         reads = "-all,+dac_read_search"
         become = f"setpriv --reuid {user} --regid {user} --clear-groups --inh-caps {reads} --ambient-caps {reads}"
-        container_fails_alone(workplace, sqlite, become, user)
+        with belonging_to(user, workplace.folder):
+            container_fails_alone(workplace, sqlite, become, user)
     finally:
         os.umask(before)
 
