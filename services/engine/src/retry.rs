@@ -6,15 +6,13 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use futures::StreamExt;
-use partitioner::Inputs;
-use protocol::{JobResult, JobSpec, PlanPosition};
+use partitioner::{Inputs, plan_is_damaged};
+use protocol::{JobResult, JobSpec};
 use reducer::Reducer;
 use storage::{JobStore, TargetStore};
 use tokio::time::sleep;
 
 use crate::ended::has_completed;
-use crate::list::in_order;
 use crate::run::nothing_to_do;
 use crate::submit::{SIGN_EVERY, check_writers, enter, full};
 use crate::{Engine, Error, Events, For, FoundJob, Jobs, Notice, Submission, Target, Unfinished};
@@ -166,29 +164,6 @@ async fn submission(
     Ok(Box::new(Submission { store, job, spec, queues, target, full: None, listings }))
 }
 
-/// Whether a power cut has damaged the plan. It is then made again, and what has not ended is published again.
-pub(crate) async fn plan_is_damaged(job: &JobStore) -> Result<bool> {
-    let Some(plan) = job.plan_complete().await? else { return Ok(false) };
-    let mini_batches = plan.mini_batches;
-    let mut looks = in_order((0..plan.chunks()).map(|chunk| is_damaged(job.clone(), chunk, mini_batches)));
-    while let Some(is_damaged) = looks.next().await {
-        if is_damaged? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether a chunk of a plan of this many mini-batches is missing or truncated.
-async fn is_damaged(job: JobStore, chunk: u64, mini_batches: u64) -> Result<bool> {
-    let lines = match job.plan_chunk(chunk).await {
-        Err(storage::Error::NotFound { .. }) => return Ok(true),
-        read => read?.iter().filter(|byte| **byte == b'\n').count() as u64,
-    };
-    let numbers = PlanPosition::numbers_of(chunk, mini_batches);
-    Ok(lines != numbers.end - numbers.start)
-}
-
 /// Whether a reducer serves the job now.
 async fn is_served(jobs: &Jobs, job: &JobStore, job_id: &str) -> Result<bool> {
     let progress = job.progress().await.ok().flatten();
@@ -208,6 +183,7 @@ async fn is_being_planned(job: &JobStore) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use protocol::PlanPosition;
     use storage::{LeftOut, PlanComplete};
 
     use super::*;

@@ -22,7 +22,6 @@ use crate::execute::make_output_folder;
 use crate::fit::warn_of_unfit_workers;
 use crate::functions;
 use crate::own_paths::{own_paths, set_aside};
-use crate::retry::plan_is_damaged;
 use crate::{
     Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target,
     new_job_id, reuse,
@@ -160,10 +159,7 @@ impl Submission {
         });
         let partitioner = Partitioner::planning(spec.clone(), job.clone()).with_inputs(self.listings.clone());
         self.tell_news().await;
-        let planned = match plan_is_damaged(job).await.context("read the plan")? {
-            true => partitioner.plan_again().await,
-            false => partitioner.plan_only().await,
-        };
+        let planned = partitioner.plan_only().await;
         self.tell_news().await;
         let error = match planned {
             Ok(complete) => return Ok(PlannedJob::All(complete)),

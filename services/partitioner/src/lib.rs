@@ -50,7 +50,7 @@ pub use inputs::Inputs;
 pub use largest::Largest;
 pub use partition_format::{FormatError, PartitionFormat};
 pub use plan::{Plan, inputs_digest, plan};
-pub use publish::Partitioner;
+pub use publish::{Partitioner, plan_is_damaged};
 pub use schema::MissingColumn;
 pub use survey::{Survey, survey};
 pub use tables::{Sketch, encoding_for};

@@ -89,6 +89,36 @@ impl Reading {
     }
 }
 
+/// Returns a chunk of a stored plan; an empty one if it is missing.
+fn stored_chunk(number: u64, read: storage::Result<Bytes>) -> storage::Result<Chunk> {
+    match read {
+        Err(storage::Error::NotFound { .. }) => Ok(Chunk::stored(number, Bytes::new())),
+        read => Ok(Chunk::stored(number, read?)),
+    }
+}
+
+/// Returns whether a complete plan has lost something: a machine that stopped may have left a chunk truncated, or none.
+pub async fn plan_is_damaged(job: &JobStore) -> storage::Result<bool> {
+    match job.plan_complete().await? {
+        Some(complete) => Ok(!is_whole(job, &complete).await?),
+        None => Ok(false),
+    }
+}
+
+async fn is_whole(job: &JobStore, complete: &PlanComplete) -> storage::Result<bool> {
+    let mut needed = 0..complete.chunks();
+    let mut reading = Reading::default();
+    for number in 0..complete.chunks() {
+        let planned = PlanPosition::numbers_of(number, complete.mini_batches);
+        if let Some(read) = reading.next(number, &mut needed, job).await
+            && stored_chunk(number, read)?.len() != planned.end - planned.start
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 impl Drop for Reading {
     fn drop(&mut self) {
         self.0.iter().for_each(|(_, read)| read.abort());
@@ -133,37 +163,27 @@ impl Partitioner {
         pending: impl Fn(u64) -> Option<Pending>,
         progress: impl Fn(PlanProgress),
     ) -> anyhow::Result<PlanComplete> {
-        let complete = self.plan_and_send(pending, progress).await?;
-        self.announce(&complete).await?;
-        Ok(complete)
-    }
-
-    /// Makes the plan as far as it is missing, and publishes nothing: another process [follows](Self::follow) it.
-    pub async fn plan_only(&self) -> anyhow::Result<PlanComplete> {
-        self.plan_and_send(|_| None, |_| ()).await
-    }
-
-    /// Makes the plan again, in place of a damaged one, without publishing it.
-    pub async fn plan_again(&self) -> anyhow::Result<PlanComplete> {
-        self.plan(&|_| None, &|_| ()).await
-    }
-
-    async fn plan_and_send(
-        &self,
-        pending: impl Fn(u64) -> Option<Pending>,
-        progress: impl Fn(PlanProgress),
-    ) -> anyhow::Result<PlanComplete> {
         let stored = self.stored_plan().await.context("read the plan")?;
         let (published_to, whole) = match &stored {
             Some(complete) => self.publish_stored(complete, &pending, &progress).await?,
             None => (0, false),
         };
-        match stored {
-            Some(complete) if whole => Ok(complete),
+        let complete = match stored {
+            Some(complete) if whole => complete,
             _ => {
                 let pending = |mini_batch| if mini_batch < published_to { None } else { pending(mini_batch) };
-                self.plan(&pending, &progress).await
+                self.plan(&pending, &progress).await?
             }
+        };
+        self.announce(&complete).await?;
+        Ok(complete)
+    }
+
+    /// Makes the plan as far as it is missing or damaged, and publishes nothing: another process [follows](Self::follow) it.
+    pub async fn plan_only(&self) -> anyhow::Result<PlanComplete> {
+        match self.stored_plan().await.context("read the plan")? {
+            Some(complete) if is_whole(&self.store, &complete).await.context("read the plan")? => Ok(complete),
+            _ => self.plan(&|_| None, &|_| ()).await,
         }
     }
 
@@ -284,11 +304,7 @@ impl Partitioner {
         for number in 0..complete.chunks() {
             let (first, end) = (span(number).start, span(number).end);
             if let Some(read) = reading.next(number, &mut needed, &self.store).await {
-                let chunk = match read {
-                    Ok(lines) => Chunk::stored(number, lines),
-                    Err(storage::Error::NotFound { .. }) => Chunk::stored(number, Bytes::new()),
-                    Err(error) => return Err(error).context("read the plan"),
-                };
+                let chunk = stored_chunk(number, read).context("read the plan")?;
                 if chunk.len() != end - first {
                     let (job, held, planned) = (&self.spec.job_id, chunk.len(), end - first);
                     warn!(
