@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use engine::{Canceled, Republish, Retry};
+use engine::targets::Target;
+use engine::{Canceled, Engine, Events, Republish, Retry, Submission};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -70,21 +71,10 @@ pub async fn run_again(
     view: View,
     Path((_, number)): Path<(String, u64)>,
 ) -> Answer<(StatusCode, Document<Value>)> {
-    let options = &shared.options;
-    if options.target.is_some() {
-        let job_id = run_again_on(&shared, view.job_id(), number).await?;
-        let message = format!("job {job_id} runs mini-batch {number} again");
-        return Ok((StatusCode::ACCEPTED, Document(json!({ "message": message, "job_id": job_id }))));
-    }
-    let described = options.jobs.describe_again(view.job_id(), number).await;
-    let job_id = described.map_err(|error| conflict((options.words.error)(&error.into())))?;
-    if let Err(refusal) = start_again(&shared, &job_id).await {
-        // A job that has already failed did start.
-        let job = options.jobs.job(&job_id).await?;
-        if job.is_none_or(|job| job.result.is_none()) {
-            return Err(refusal);
-        }
-    }
+    let job_id = match shared.options.target.is_some() {
+        true => run_again_on(&shared, view.job_id(), number).await?,
+        false => run_again_here(&shared, view.job_id(), number).await?,
+    };
     let message = format!("job {job_id} runs mini-batch {number} again");
     Ok((StatusCode::ACCEPTED, Document(json!({ "message": message, "job_id": job_id }))))
 }
@@ -93,57 +83,78 @@ fn conflict(message: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::CONFLICT, message)
 }
 
+/// Starts a job of one mini-batch in a process of this machine. Returns its id.
+async fn run_again_here(shared: &Shared, job_id: &str, number: u64) -> Answer<String> {
+    let options = &shared.options;
+    let described = options.jobs.describe_again(job_id, number).await;
+    let job_id = described.map_err(|error| conflict((options.words.error)(&error.into())))?;
+    if let Err(refusal) = start_again(shared, &job_id).await {
+        // A job that has already failed did start.
+        let job = options.jobs.job(&job_id).await?;
+        if job.is_none_or(|job| job.result.is_none()) {
+            return Err(refusal);
+        }
+    }
+    Ok(job_id)
+}
+
 /// Opens a job of one mini-batch on a compute target. Returns its id.
 async fn run_again_on(shared: &Shared, job_id: &str, number: u64) -> Answer<String> {
-    let options = &shared.options;
-    let target = options.target.clone().context("a compute target")?;
-    let (engine, job_id, runtime) = (options.engine.clone(), job_id.to_owned(), Handle::current());
-    let opening = tokio::task::spawn_blocking(move || {
-        let (events, _stream) = engine::events();
-        runtime.block_on(engine.run_again_on(&job_id, number, None, &target, &events))
+    let job_id = job_id.to_owned();
+    let opened = on_target(shared, async move |engine, target, events| {
+        engine.run_again_on(&job_id, number, None, target, events).await
     });
-    let opened = opening.await?.map_err(|error| conflict((options.words.error)(&error.into())))?;
-    let (Retry::Submission(submission) | Retry::InFlight(submission)) = opened else {
-        return Err(conflict("the new job has ended already"));
-    };
-    let job_id = submission.job_id().to_owned();
-    // It is planned; this tells the reducers.
-    tokio::spawn(async move {
-        if let Err(error) = submission.plan().await {
-            tracing::error!("cannot tell the reducers about job {}: {error:#}", submission.job_id());
+    match opened.await? {
+        Retry::Submission(submission) | Retry::InFlight(submission) => {
+            let job_id = submission.job_id().to_owned();
+            plan(submission);
+            Ok(job_id)
         }
-    });
-    Ok(job_id)
+        Retry::NothingToDo(_) => Err(conflict("the new job has ended already")),
+    }
 }
 
 /// Continues a job of a compute target: publishes what has not succeeded. Workers and reducers do the rest.
 async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
+    let job_id = job_id.to_owned();
+    let retried = on_target(shared, async move |engine, target, events| {
+        engine.retry_on(&job_id, Republish::Missing, target, events).await
+    });
+    match retried.await? {
+        Retry::NothingToDo(_) => {
+            Err(conflict("the job is completed, and no mini-batch failed; `gristmill replay` runs rejected items"))
+        }
+        Retry::InFlight(_) => Err(conflict("the job has not ended: its mini-batches are in its queue or at a worker")),
+        Retry::Submission(submission) => {
+            plan(submission);
+            Ok("the job continues: its unfinished and failed mini-batches are being published")
+        }
+    }
+}
+
+/// Opens a job of the compute target.
+async fn on_target(
+    shared: &Shared,
+    open: impl AsyncFnOnce(&Engine, &Target, &Events) -> engine::Result<Retry> + Send + 'static,
+) -> Answer<Retry> {
     let options = &shared.options;
     let target = options.target.clone().context("a compute target")?;
-    let (engine, job_id, runtime) = (options.engine.clone(), job_id.to_owned(), Handle::current());
+    let (engine, runtime) = (options.engine.clone(), Handle::current());
     // Reading the ledger of a large job is much work.
-    let retrying = tokio::task::spawn_blocking(move || {
+    let opening = tokio::task::spawn_blocking(move || {
         let (events, _stream) = engine::events();
-        runtime.block_on(engine.retry_on(&job_id, Republish::Missing, &target, &events))
+        runtime.block_on(open(&engine, &target, &events))
     });
-    let retried = retrying.await?;
-    let submission = match retried.map_err(|error| conflict((options.words.error)(&error.into())))? {
-        Retry::NothingToDo(_) => {
-            return Err(conflict(
-                "the job is completed, and no mini-batch failed; `gristmill replay` runs rejected items",
-            ));
-        }
-        Retry::InFlight(_) => {
-            return Err(conflict("the job has not ended: its mini-batches are in its queue or at a worker"));
-        }
-        Retry::Submission(submission) => submission,
-    };
+    opening.await?.map_err(|error| conflict((options.words.error)(&error.into())))
+}
+
+/// Completes the plan of a job, and tells the reducers about the job.
+fn plan(submission: Box<Submission>) {
     tokio::spawn(async move {
         if let Err(error) = submission.plan().await {
             tracing::error!("cannot continue job {}: {error:#}", submission.job_id());
         }
     });
-    Ok("the job continues: its unfinished and failed mini-batches are being published")
 }
 
 /// Continues a local job in a process of its own, which outlives the portal.
