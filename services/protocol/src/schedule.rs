@@ -136,7 +136,7 @@ pub struct Schedule {
     pub silent: Vec<String>,
     /// The quotas that it keeps.
     pub quotas: Quotas,
-    /// How nodes divide the `limits` of jobs, ordered by job.
+    /// How nodes divide the `limits` of jobs, ordered by job and node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limit_shares: Vec<LimitShare>,
     /// The jobs that have not ended, ordered by id.

@@ -180,11 +180,9 @@ impl Planner {
         let last = self.follower.known();
         let by_author: HashMap<&str, &ScheduledJob> = last.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
         self.jobs.retain(|job_id, job| {
-            let agrees = job.read_after >= last.number
-                || by_author.get(job_id.as_str()).is_none_or(|theirs| {
-                    (theirs.priority, theirs.is_canceled) == (job.demand.priority, job.demand.is_canceled)
-                });
-            agrees && marks.get(job_id.as_str()) == Some(&job.mark.as_str())
+            let is_known_otherwise = job.read_after < last.number
+                && by_author.get(job_id.as_str()).is_some_and(|theirs| job.differs(theirs));
+            !is_known_otherwise && marks.get(job_id.as_str()) == Some(&job.mark.as_str())
         });
         for job in open {
             if !self.jobs.contains_key(&job.job_id)
@@ -267,6 +265,11 @@ impl Planner {
 }
 
 impl KnownJob {
+    /// Returns whether another reducer has read the job with another priority, or canceled.
+    fn differs(&self, theirs: &ScheduledJob) -> bool {
+        (theirs.priority, theirs.is_canceled) != (self.demand.priority, self.demand.is_canceled)
+    }
+
     /// Returns what the job can use now.
     fn demand_now(&mut self, backlog: Backlog) -> Demand {
         let (_, ended) = backlog.ended;
@@ -325,14 +328,15 @@ async fn planned(store: &JobStore) -> storage::Result<Option<u64>> {
 /// Returns whether two schedules differ only in their numbers and times, and in counts of ended mini-batches.
 fn says_the_same(one: &Schedule, other: &Schedule) -> bool {
     // What is lent follows from what nodes confirm.
-    let share = |share: &LimitShare| (share.node.clone(), share.job_id.clone(), share.id, share.parts);
-    let shares = |schedule: &Schedule| -> BTreeSet<_> { schedule.limit_shares.iter().map(share).collect() };
+    let is_same_share =
+        |(one, other): (&LimitShare, &LimitShare)| *one == LimitShare { lent: one.lent, ..other.clone() };
     let is_same =
         |(one, other): (&ScheduledJob, &ScheduledJob)| *one == ScheduledJob { ended: one.ended, ..other.clone() };
     (&one.allocations, &one.revoked, &one.silent) == (&other.allocations, &other.revoked, &other.silent)
         && one.jobs.len() == other.jobs.len()
         && one.jobs.iter().zip(&other.jobs).all(is_same)
-        && shares(one) == shares(other)
+        && one.limit_shares.len() == other.limit_shares.len()
+        && one.limit_shares.iter().zip(&other.limit_shares).all(is_same_share)
 }
 
 #[cfg(test)]
@@ -362,6 +366,17 @@ mod tests {
         let offer = Offer { processors, ..Offer::default() };
         let state = NodeState { name: name.to_owned(), offer, schedule, accepts_work: true, ..NodeState::default() };
         target.put_worker(&state).await.expect("memory is always there");
+    }
+
+    /// A target with two jobs of one owner, of which one may run at a time.
+    async fn one_job_at_a_time() -> TargetStore {
+        let target = target();
+        let each_owner = OwnerQuota { max_jobs: Some(1), ..OwnerQuota::default() };
+        target.put_quotas(&Quotas { each_owner, ..Quotas::default() }).await.expect("memory is always there");
+        enqueue(&target, "one").await;
+        enqueue(&target, "two").await;
+        node(&target, "a", 2, 0).await;
+        target
     }
 
     fn left(mini_batches: u64) -> Option<Backlog> {
@@ -470,13 +485,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn quotas_are_read_again_while_jobs_wait_for_them() {
-        let target = target();
-        let each_owner = OwnerQuota { max_jobs: Some(1), ..OwnerQuota::default() };
-        target.put_quotas(&Quotas { each_owner, ..Quotas::default() }).await.expect("memory is always there");
+        let target = one_job_at_a_time().await;
         let mut planner = Planner::new(target.clone(), 100);
-        enqueue(&target, "one").await;
-        enqueue(&target, "two").await;
-        node(&target, "a", 2, 0).await;
         let schedule = planner.look(|_| left(100)).await.expect("readable").schedule;
         let admitted = |schedule: &Schedule| schedule.jobs.iter().filter(|job| job.admitted_in.is_some()).count();
         assert_eq!(admitted(&schedule), 1);
@@ -487,13 +497,8 @@ mod tests {
 
     #[tokio::test]
     async fn canceled_job_that_waits_is_admitted_only_to_end() {
-        let target = target();
-        let each_owner = OwnerQuota { max_jobs: Some(1), ..OwnerQuota::default() };
-        target.put_quotas(&Quotas { each_owner, ..Quotas::default() }).await.expect("memory is always there");
+        let target = one_job_at_a_time().await;
         let mut planner = Planner::new(target.clone(), 100);
-        enqueue(&target, "one").await;
-        enqueue(&target, "two").await;
-        node(&target, "a", 2, 0).await;
         planner.look(|_| left(100)).await.expect("readable");
         target.job("two").request_cancel("by the user").await.expect("memory is always there");
         target.mark_open("two").await.expect("memory is always there");

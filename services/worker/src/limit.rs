@@ -1,8 +1,9 @@
 //! The `limits` of a job: what all its processes together may ask of a service.
 //!
 //! A process asks its agent before each request, and waits for the answer. [`Limiter`] answers in the order of the
-//! questions, as the share of the node allows. [`limiters`] divides the limits of a job among the nodes of one machine; on a target the schedule does (`reducer::schedule::limits`). The share of a node lapses if the node cannot
-//! renew its entry in the store, before other nodes get it. `meter` measures the rates.
+//! questions, as the share of the node allows. [`limiters`] divides the limits of a job among the nodes of one machine; on a
+//! target the schedule does (`reducer::schedule::limits`). If a node cannot renew its entry in the store, its share lapses
+//! before other nodes get it. `meter` measures the rates.
 
 mod meter;
 #[cfg(test)]
@@ -59,8 +60,11 @@ pub fn limiters(limits: RateLimits, nodes: u32) -> Vec<Option<SharedLimiter>> {
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(DIVIDE_EVERY).await;
-                let Some(all) = all.iter().map(Weak::upgrade).collect::<Option<Vec<_>>>() else { return };
-                divide(&all, (now() - began).as_secs() / TURN.as_secs());
+                let in_use: Vec<SharedLimiter> = all.iter().filter_map(Weak::upgrade).collect();
+                if in_use.is_empty() {
+                    return;
+                }
+                divide(&in_use, (now() - began).as_secs() / TURN.as_secs());
             }
         });
     }

@@ -35,7 +35,10 @@ pub(super) fn shares(nodes: &[NodeState], previous: &Schedule, now: u64) -> Vec<
         }
     }
     let number = previous.number + 1;
-    jobs.into_iter().flat_map(|(job_id, contenders)| divided(job_id, contenders, number, now)).collect()
+    let mut shares: Vec<LimitShare> =
+        jobs.into_iter().flat_map(|(job_id, contenders)| divided(job_id, contenders, number, now)).collect();
+    shares.sort_unstable_by(|one, other| (&one.job_id, &one.node).cmp(&(&other.job_id, &other.node)));
+    shares
 }
 
 /// Divides the limits of one job.
