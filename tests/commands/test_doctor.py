@@ -100,7 +100,8 @@ def test_created_rabbitmq_queues_pass_all_checks(target: Target):
     for _ in range(2):
         # The first must not create what the second looks for: the prefix may be mistyped.
         state, message = target.doctor(expect=1)["queues"]
-        assert state == "failed" and "does not exist" in message and "doctor --create" in message, message
+        assert state == "failed" and "control at" in message, message
+        assert "does not exist" in message and "doctor --create" in message, message
     target.doctor("--create", expect=0)
     # The broker may handle the acknowledgements of one `doctor` after the start of the next.
     checks = wait_until(lambda: all_ok(target.doctor(expect=0)), "checks that are all ok")

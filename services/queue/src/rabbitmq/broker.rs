@@ -102,10 +102,10 @@ impl RabbitBroker {
 impl Broker for RabbitBroker {
     async fn target(&self) -> Result<TargetQueues, Error> {
         let [control, dead_letters] = [CONTROL, DEAD_LETTERS].map(|end| self.options.name_of_target(end));
-        let (control, dead_letters) = tokio::try_join!(
-            self.open_queue(&control, false, self.options.create),
-            self.open_queue(&dead_letters, false, self.options.create)
-        )?;
+        let open = |name| self.open_queue(name, false, self.options.create);
+        // If both are missing, the error always names the first.
+        let (control, dead_letters) = tokio::join!(open(&control), open(&dead_letters));
+        let (control, dead_letters) = (control?, dead_letters?);
         let are_new = control.current().is_new;
         Ok(TargetQueues { control: Arc::new(control), dead_letters: Arc::new(dead_letters), are_new })
     }
