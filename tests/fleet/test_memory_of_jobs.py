@@ -163,9 +163,10 @@ def belonging_to(user: int, folder: Path) -> Iterator[None]:
     ended = threading.Event()
 
     def give() -> None:
-        subprocess.run(["chown", "-R", str(user), folder], check=False, capture_output=True)
-        while not ended.wait(0.2):
+        is_over = False
+        while not is_over:
             subprocess.run(["chown", "-R", str(user), folder], check=False, capture_output=True)
+            is_over = ended.wait(0.2)
 
     giving = threading.Thread(target=give)
     giving.start()

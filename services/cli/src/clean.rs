@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use engine::words::counted;
-use engine::words::size;
+use engine::words::{counted, size};
 use engine::{Candidate, CleanReport, CleanUp, Jobs, KeptReason, OldJobs, Remedy, State};
 use serde_json::{Value, json};
 

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 use chrono::Utc;
+use engine::words::duration;
 use engine::{Jobs, OpenJobs, READS_AT_ONCE, Summary};
 use protocol::Counts;
 
 use crate::filter::Filter;
 use crate::{Exit, TargetFlags};
-use engine::words::duration;
 
 #[derive(Debug, clap::Args)]
 pub struct JobsArguments {

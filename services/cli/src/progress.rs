@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use console::Term;
 use engine::Hint;
-use engine::words::counted;
+use engine::words::{counted, duration};
 use indicatif::{ProgressBar, ProgressStyle};
 use protocol::{Progress, SlotPhase, Waiting};
 use tokio::sync::watch;
@@ -13,7 +13,6 @@ use tokio::task::JoinHandle;
 
 use crate::printed::{is_quiet, printable};
 use crate::remedies;
-use engine::words::duration;
 
 /// Between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, Retryable};
+use protocol::words::sentence;
 use protocol::{FailedMiniBatch, Isolate, JobResult, JobState, OutputAction};
 use queue::pauses::{FOR_SECONDS, UNTIL_IT_ANSWERS};
 use storage::Commit;
@@ -19,7 +20,6 @@ use crate::peers::Agreement;
 use crate::reports::headline::headline;
 use crate::stalls::Stall;
 use crate::{CrashPoint, Effort, Peers, Reducer};
-use protocol::words::sentence;
 
 /// Time in which the writer of an abandoned final file should stop: one request to the store.
 const ABANDON_TIME: Duration = Duration::from_secs(20);

@@ -23,7 +23,7 @@
 //! | rejected items, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `reports.rs`, `csv.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
-//! | what the model of the protocol calls | `parts.rs` |
+//! | what `tests/simulation` calls | `parts.rs` |
 //! | how one process serves all jobs of a target, and their queues | `fleet.rs` |
 //! | which node works on which job | `schedule.rs` decides, `planner.rs` commits, `attendance.rs` tells silent nodes |
 //!

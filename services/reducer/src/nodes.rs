@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use protocol::words::counted;
 use protocol::{ErrorReport, ResultEvent, Waiting};
 
 use crate::exclusions::Exclusions;
-use protocol::words::counted;
 
 /// Waits that are kept; further ones would add no information.
 const WAITING_MAX: usize = 16;

@@ -28,6 +28,7 @@ use std::sync::mpsc;
 use std::{mem, thread};
 
 use anyhow::Context;
+use protocol::words::counted;
 use protocol::{Output, OutputColumn, OutputFormat, ResultColumn, ResultSchema};
 use storage::{Destination, JobStore};
 use tokio::runtime::Handle;
@@ -40,7 +41,6 @@ use merged::Merged;
 pub use merged::{job_without_rows, times_reopened};
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
-use protocol::words::counted;
 use source::Source;
 use table::Table;
 

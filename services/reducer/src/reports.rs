@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use protocol::words::{counted, sentence};
 use protocol::{Attempt, AttemptRef, AttemptStatus, JobResult, ResultEvent, Waiting, one_line};
 use storage::JobStore;
 use tokio::sync::Semaphore;
@@ -27,7 +28,6 @@ use crate::failures::error_sentence;
 use crate::{Options, Tally};
 use file::{ReportFile, replace, timestamp};
 use processed::{AttemptKind, Processed};
-use protocol::words::{counted, sentence};
 use summaries::Summaries;
 use upload::Upload;
 

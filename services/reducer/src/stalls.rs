@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use protocol::words::counted;
 use protocol::{ErrorReport, Waiting, one_line};
 
 use crate::Tally;
 use crate::failures::error_sentence;
 use crate::nodes::Nodes;
 use crate::thresholds::Limits;
-use protocol::words::counted;
 
 /// Durations to compare with limits.
 #[derive(Clone, Copy, Debug, Default)]

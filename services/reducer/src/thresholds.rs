@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use protocol::words::{clause, counted, sentence};
 use protocol::{Counts, ErrorThresholds, JobSpec};
 
 use crate::{Options, Peers, Tally};
-use protocol::words::{clause, counted, sentence};
 
 /// Cause of a job whose inputs contain no items.
 const NOTHING_TO_DO: &str = "The inputs contain no items (empty files, or tables without rows), so run() was never \

@@ -341,7 +341,7 @@ impl Executor {
             }
         }
         self.fetch_no_more().await;
-        // The scheduler knows everything that was received, or it would count as lost.
+        // The node returns only what the scheduler knows.
         while let Ok(message) = inbox.try_recv() {
             self.receive(message).await?;
         }
@@ -383,8 +383,8 @@ impl Executor {
         let _ = tokio::time::timeout(self.end_time(), all_ended).await;
     }
 
-    /// Returns messages to the queue that a backend has fetched before the agent asked for them. Otherwise they would count as
-    /// lost with this node when its handle to the queue is dropped.
+    /// Returns the messages to the queue that its backend has fetched ahead. Otherwise the broker would count each as a
+    /// delivery, lost with this node, when the handle of the agent to the queue is dropped.
     async fn fetch_no_more(&mut self) {
         self.receiving = None;
         let nothing = queue::Receive { messages_max: 0, visibility: Duration::ZERO, wait: Duration::ZERO };

@@ -110,7 +110,7 @@ impl Address {
         self.of_job || !self.creates
     }
 
-    /// The queue does not exist. That it was deleted is news for a person.
+    /// Returns the error for a missing queue. A person must know if a queue was deleted that this process had created.
     pub fn absent(&self, cause: impl Into<Cause>) -> Error {
         match self.may_be_absent() {
             true => Error::Absent { queue: self.label.clone() },

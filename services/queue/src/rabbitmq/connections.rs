@@ -179,7 +179,7 @@ impl Connections {
         self.links().iter().filter(|link| link.is_alive()).count()
     }
 
-    /// Returns a seat on a connection that is alive, and connects if there is none. With `is_patient`, retries until `until`.
+    /// Returns a seat on a live connection, and connects if there is none. With `is_patient`, retries until `until`.
     pub async fn seat(&self, address: &Address, until: Instant, is_patient: bool) -> Result<Seat, Error> {
         if let Some(seat) = self.free_seat(address)? {
             return Ok(seat);

@@ -7,10 +7,10 @@ use std::io::Write;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use protocol::RowShape;
+use protocol::words::counted;
 
 use super::cells::{Cells, Json, cells, key, push_json, push_object};
 use super::table::{Lines, Rows, Table};
-use protocol::words::counted;
 
 pub(super) struct JsonLines<'a> {
     lines: Lines<'a>,

@@ -14,6 +14,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, Schema, SchemaRef, TimeUnit};
 use arrow::ipc::reader::StreamReader;
 use protocol::instant::Precision;
+use protocol::words::counted;
 use protocol::{
     ColumnKind, EXTENSION_NAME, JSON_EXTENSION, OutputFormat, PANDAS_METADATA, ROW_SHAPE, ResultColumn, RowShape,
 };
@@ -23,7 +24,6 @@ use super::fractions;
 use super::observed::{Conflict, Conflicts, Observed, Place, json_field};
 use super::pandas::Frames;
 use super::{InOrder, rows_of};
-use protocol::words::counted;
 
 /// Categories of a column that are kept in order. More are rather texts.
 const CATEGORIES_MAX: usize = 10_000;

@@ -1,10 +1,10 @@
 //! The line about the failures of a completed job, the same in every report.
 
 use protocol::ErrorThresholds;
+use protocol::words::{clause, counted};
 
 use crate::thresholds::few_results;
 use crate::{Failures, Tally};
-use protocol::words::{clause, counted};
 
 /// Keys that make such a job fail.
 const KEYS: &str = "`error_threshold: 0` (items), `allowed_failed_count: 0` (mini-batches) or `fail_fast: N` (equal \

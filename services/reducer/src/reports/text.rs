@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use protocol::words::{counted, kept, sentence};
 use protocol::{JobResult, JobState, Waiting};
 
 use super::Before;
 use crate::failures::EXAMPLES_MAX;
 use crate::{Failures, Tally};
-use protocol::words::{counted, kept, sentence};
 
 /// Returns a duration in the format of Python: `5:02:14`, or `1 day, 0:00:00`.
 pub(crate) fn duration(duration: Duration) -> String {
