@@ -23,6 +23,16 @@ def delete(target, queue: str) -> None:
         target.components.manage_rabbitmq(f"queues/%2f/{name}", "DELETE")
 
 
+def empty(target, queue: str) -> None:
+    """Removes the messages of a queue, named without the prefix of the target."""
+    name = f"{target.prefix}-{queue}"
+    if target.kind == "sqs":
+        sqs = target.components.client("sqs")
+        sqs.purge_queue(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"])
+    else:
+        target.components.manage_rabbitmq(f"queues/%2f/{name}/contents", "DELETE")
+
+
 def queue_of(target, job_id: str, part: str) -> str:
     """Returns the queue of a job with its tasks or its results."""
     # Names of queues may contain only the beginning of an id.
@@ -50,6 +60,27 @@ def test_deleted_queues_of_a_job_are_created_again(workplace, target, parts):
     assert target.lines(job_id) == file_names(COUNT)
     assert target.status(job_id)["result"]["mini_batches"] == {"total": COUNT, "succeeded": COUNT, "failed": 0}
     assert reducer.process.poll() is None and worker.process.poll() is None
+
+
+@pytest.mark.parametrize("part", ["tasks", "results"])
+def test_messages_of_an_emptied_queue_are_published_again(workplace, target, part):
+    reducer = target.reducer()
+    job_id, worker = begin(workplace, target)
+    if part == "results":
+        reducer.send(signal.SIGTERM)
+        assert reducer.wait().exit_status == 0
+        go(workplace)
+        worker.wait_for_record("run", COUNT)
+        wait_until(lambda: target.waiting("results") > 0, "results")
+        empty(target, queue_of(target, job_id, part))
+        reducer = target.reducer()
+    else:
+        empty(target, queue_of(target, job_id, part))
+        go(workplace)
+    assert target.lines(job_id) == file_names(COUNT)
+    assert worker.process.poll() is None
+    reducer.send(signal.SIGTERM)
+    assert "has lost its messages" in reducer.wait().stderr
 
 
 def test_deleted_queues_of_a_job_delay_no_other_job(workplace, target):

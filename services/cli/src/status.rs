@@ -153,7 +153,7 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
     lines.extend(progress.trouble.iter().map(|trouble| format!("  trouble: {trouble}")));
     // Nothing is known about processes that have ended.
     if matches!(state, State::Running | State::Canceling) && progress.silent_since.is_none() {
-        let nodes = counted(progress.nodes, "node");
+        let nodes = counted(progress.nodes_at_work, "node");
         let retries = counted(progress.retries, "retry");
         lines.push(format!("  processes: {} on {nodes}; {retries}", progress.processes));
         lines.extend(progress.waiting.iter().map(|waiting| format!("  waiting for {waiting}")));
@@ -174,7 +174,7 @@ mod tests {
     fn progress() -> Progress {
         let items = Counts { total: 20, succeeded: 3, failed: 1 };
         let nothing = Progress { at: 75_000, started_at: 0, planned: true, ..reducer::Reducer::no_progress() };
-        Progress { mini_batches: items, items, retries: 1, processes: 2, nodes: 1, ..nothing }
+        Progress { mini_batches: items, items, retries: 1, processes: 2, nodes_at_work: 1, nodes: 1, ..nothing }
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
         let copies = protocol::Copies { started: 2, won: 1 };
         let speculating = Progress { copies, ..progress() };
         assert_eq!(described(&speculating, State::Running)[2], "  speculation: 2 second starts, 1 won");
-        let planning = Progress { planned: false, retrying: 8, nodes: 2, retries: 8, ..progress() };
+        let planning = Progress { planned: false, retrying: 8, nodes_at_work: 2, nodes: 3, retries: 8, ..progress() };
         let lines = described(&planning, State::Running);
         let expected =
             "  mini-batches: 3 succeeded, 1 failed, 8 to be tried again; not all are planned yet, after 1 min 15 s";

@@ -4,17 +4,18 @@
 //! starts them, and stops them in the order that loses nothing: agents first, so that they announce their results, then the
 //! reducer, which commits them. When all work is done, agents end while the reducer writes the final file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use partitioner::{Inputs, Partitioner};
-use protocol::{Descriptor, Durability, JobResult, JobSpec, JobState};
+use protocol::{Activity, Descriptor, Durability, JobResult, JobSpec, JobState, Running};
 use queue::{SqliteOptions, SqliteQueue};
-use reducer::{FailJob, Reducer};
+use reducer::{FailJob, Reducer, Workers};
 use storage::{JobStore, disk};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -53,10 +54,14 @@ struct Opened {
     tasks: Arc<SqliteQueue>,
     results: Arc<SqliteQueue>,
     reducer: Reducer,
+    activities: Activities,
     unfinished: Unfinished,
     gpus: VisibleGpus,
     process_count: u32,
 }
+
+/// What each agent does, by its name, in their order.
+type Activities = Vec<(String, watch::Sender<Activity>)>;
 
 /// The specification with the paths of copied side inputs, the interpreter, and what the job uses of the caches.
 type Provisioned = (Arc<JobSpec>, PathBuf, (Vec<Used>, Option<Used>));
@@ -111,9 +116,12 @@ impl Execution<'_> {
 
         let gpus = self.settings.gpus();
         let process_count = worker::process_count(&self.spec, gpus.count());
+        let nodes = 0..self.spec.node_count.unwrap_or(1);
+        let activities: Activities = nodes.map(|node| (node.to_string(), watch::Sender::default())).collect();
         let options = reducer::Options {
             process_count_per_node: Some(process_count),
             tasks: Some(tasks.clone()),
+            workers: workers(&activities),
             crash: Arc::new(crate::crash::at),
             ..reducer::Options::default()
         };
@@ -138,7 +146,7 @@ impl Execution<'_> {
         if !self.resumed {
             events.send(Event::Job(self.spec.job_id.clone()));
         }
-        Ok(Opened { tasks, results, reducer, unfinished, gpus, process_count })
+        Ok(Opened { tasks, results, reducer, activities, unfinished, gpus, process_count })
     }
 
     /// Starts partitioner, reducer and agents, and stops them in the order that loses nothing. Fails if they cannot start;
@@ -153,7 +161,7 @@ impl Execution<'_> {
         let StopRequest { cancel, kill } = stop_request;
         let agent = self.agent(&opened, folder)?;
         let provisioning = self.provision(&opened.results, events);
-        let Opened { tasks, results, reducer, unfinished, .. } = opened;
+        let Opened { tasks, results, reducer, activities, unfinished, .. } = opened;
         let (progress, all_ended, fail_job) = (reducer.progress(), reducer.all_ended(), reducer.fail_job());
         let stop = StopSender::default();
         let reduce_cancel = CancellationToken::new();
@@ -179,13 +187,11 @@ impl Execution<'_> {
                     match provisioned {
                         Ok((spec, python, used)) => {
                             _used = Some(used);
-                            let node_count = spec.node_count.unwrap_or(1);
-                            let limiters = worker::limiters(spec.limits, node_count);
-                            for (node, limiter) in (0..node_count).zip(limiters) {
-                                let node = node.to_string();
+                            let limiters = worker::limiters(spec.limits, spec.node_count.unwrap_or(1));
+                            for ((node, activity), limiter) in activities.clone().into_iter().zip(limiters) {
                                 let work_folder = agent.work_folder.join(&node);
                                 let (spec, python) = (spec.clone(), python.clone());
-                                let agent = Agent { spec, node, work_folder, python, limiter, ..agent.clone() };
+                                let agent = Agent { spec, node, work_folder, python, limiter, activity, ..agent.clone() };
                                 agents.spawn(agent.run(stop.subscribe()));
                             }
                         }
@@ -235,6 +241,7 @@ impl Execution<'_> {
             process_count: opened.process_count,
             allotment: None,
             limiter: None,
+            activity: watch::Sender::default(),
             memory_group: None,
             gpus: opened.gpus.clone(),
             python: PathBuf::new(),
@@ -321,6 +328,18 @@ impl Execution<'_> {
         events.notice(Notice::Continuing(continuation));
         Ok(unfinished)
     }
+}
+
+/// Returns what the reducer may know of the agents.
+fn workers(activities: &Activities) -> Arc<dyn Fn() -> Workers + Send + Sync> {
+    let activities: Vec<_> = activities.iter().map(|(node, activity)| (node.clone(), activity.subscribe())).collect();
+    Arc::new(move || {
+        let running = |(node, activity): &(String, watch::Receiver<Activity>)| {
+            (node.clone(), Running { activity: activity.borrow().clone(), ..Running::default() })
+        };
+        let nodes: BTreeMap<_, _> = activities.iter().map(running).collect();
+        Workers { sign: None, held: nodes.values().map(|running| running.activity.held).sum(), nodes }
+    })
 }
 
 /// Waits until the agents have ended. They may wait for Python processes.

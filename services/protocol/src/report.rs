@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
 use crate::spec::is_false;
-use crate::{FileVersion, Waited, Waiting, WarningKind};
+use crate::{FileVersion, RunningMiniBatch, Waited, Waiting, WarningKind};
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +131,8 @@ pub struct Progress {
     pub copies: Copies,
     /// Running Python processes.
     pub processes: u64,
+    /// Nodes that have any.
+    pub nodes_at_work: u64,
     /// Nodes that have worked on the job since it was started or reopened.
     #[serde(default)]
     pub nodes: u64,
@@ -154,6 +156,8 @@ pub struct Progress {
     /// Reason why no reducer can serve the job, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// The mini-batches that run, those that began first at the beginning. At most 2000.
+    pub running: Vec<RunningMiniBatch>,
     /// Processes and nodes that take unusually long, latest first. At most 16.
     pub waiting: Vec<Waiting>,
     /// Replaced processes, and what nodes noticed about processes and GPUs, in sentences.

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Quotas, Requirements, Unfit};
+use crate::{Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Quotas, Requirements, SlotPhase, Unfit};
 
 /// What a node has, and what it does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +45,33 @@ pub struct Running {
     /// How much of the `limits` of the job it needs; `None`: the job has none, or is not prepared yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitNeed>,
+    /// What it does with mini-batches.
+    pub activity: Activity,
+}
+
+/// The mini-batches of a job on a node, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Activity {
+    /// Mini-batches that the node has taken from the queue, and of which it has not announced the outcome.
+    pub held: u64,
+    /// Those that processes run: at most one for each process, ordered by process.
+    pub running: Vec<RunningMiniBatch>,
+}
+
+/// A mini-batch that a process runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningMiniBatch {
+    /// Its number.
+    pub mini_batch: u64,
+    /// Name of the node.
+    pub node: String,
+    /// `processNNN`.
+    pub process: String,
+    /// What the process does.
+    pub phase: SlotPhase,
+    /// Wall clock of the node at which this try began, milliseconds since the epoch.
+    pub since: u64,
 }
 
 /// What a job can use.

@@ -8,6 +8,7 @@
 //! The queues of a job exist from the schedule that admits it until the one that does not list it any more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,13 +21,13 @@ use telemetry::metrics::STATE;
 use telemetry::{Duty, Health, metrics};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::planner::{Outlook, Planner};
-use crate::{Backlog, Moment, Options, Reducer};
+use crate::{Backlog, Options, Reducer, Workers};
 
 /// The longest wait of one call to the control queue: the limit of SQS.
 const CONTROL_WAIT: Duration = Duration::from_secs(20);
@@ -36,7 +37,7 @@ const IDLE_LOOKS_RARER: u32 = 4;
 const LOOK_AGAIN: Duration = Duration::from_secs(4);
 /// From one look for queues that a killed process has left to the next.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// From one look whether the queue with the tasks of a job exists to the next.
+/// From one look whether the queue with the tasks of a job exists, and has messages, to the next.
 const LOOK_FOR_TASKS_EVERY: Duration = Duration::from_secs(20);
 /// How long the deletion of queues may take at the end.
 const TIDY_TIME: Duration = Duration::from_secs(10);
@@ -171,13 +172,13 @@ async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
     }
 }
 
-/// The backlog that the reducer of a job sends to the planner, and the signs of life that it receives.
-type Wires = (watch::Receiver<Backlog>, watch::Sender<Option<Moment>>);
+/// The backlog that the reducer of a job sends to the planner, and what it learns of the workers of the job.
+type Wires = (watch::Receiver<Backlog>, watch::Sender<Workers>);
 
 /// What the planner and the reducers of jobs tell each other.
 #[derive(Clone, Default)]
 struct Told {
-    /// What is left of each job, and where its reducer learns of the signs of life of workers.
+    /// What is left of each job, and where its reducer learns of its workers.
     jobs: Arc<Mutex<HashMap<String, Wires>>>,
     /// Jobs that this process has published, and the schedules that have admitted them.
     published: Arc<Mutex<Vec<(String, u64)>>>,
@@ -189,9 +190,9 @@ impl Told {
         jobs.get(job_id).map(|(backlog, _)| backlog.borrow().clone())
     }
 
-    fn tell_signs(&self, planner: &Planner) {
-        for (job_id, (_, sign)) in &*self.jobs.lock().expect("no holder panics") {
-            sign.send_replace(planner.sign_of(job_id));
+    fn tell_workers(&self, planner: &Planner) {
+        for (job_id, (_, workers)) in &*self.jobs.lock().expect("no holder panics") {
+            workers.send_replace(planner.workers_of(job_id));
         }
     }
 }
@@ -215,7 +216,7 @@ fn plan(
             let pause = match planner.look(|job_id| told.backlog(job_id)).await {
                 Ok(outlook) => {
                     store_answers.answered();
-                    told.tell_signs(&planner);
+                    told.tell_workers(&planner);
                     let is_idle = outlook.schedule.jobs.is_empty();
                     schedules.send_replace(outlook.schedule.clone());
                     if sender.send(outlook).await.is_err() {
@@ -414,10 +415,12 @@ impl Running {
         let stop = self.stop.child_token();
         (job.admitted_in, job.serving) = (admitted_in, Some(stop.clone()));
         let backlog = watch::Sender::default();
-        let (sign, signs) = watch::channel(None);
-        self.told.jobs.lock().expect("no holder panics").insert(job_id.clone(), (backlog.subscribe(), sign));
+        let (workers, seen) = watch::channel(Workers::default());
+        let in_queue = InQueue { backlog: backlog.subscribe(), workers: seen.clone() };
+        self.told.jobs.lock().expect("no holder panics").insert(job_id.clone(), (backlog.subscribe(), workers));
+        let workers = Arc::new(move || seen.borrow().clone());
         let Fleet { target, broker, dead_letters, options, .. } = &self.fleet;
-        let options = Options { dead_letters: Some(dead_letters.clone()), backlog, signs, ..options.reducer.clone() };
+        let options = Options { dead_letters: Some(dead_letters.clone()), backlog, workers, ..options.reducer.clone() };
         let task = Task {
             job: target.job(&job_id),
             target: target.clone(),
@@ -425,6 +428,7 @@ impl Running {
             queues: queues_of(&job_id, admitted_in),
             broker: broker.clone(),
             options,
+            in_queue,
             stop,
         };
         // A panic ends only this job's task.
@@ -557,13 +561,64 @@ fn is_absent(error: &anyhow::Error) -> bool {
     causes.any(|cause| matches!(cause, queue::Error::Absent { .. }))
 }
 
-/// Waits until the queue is deleted. A reducer receives nothing from the task queue of its job, so no other call would fail.
-async fn absence(queue: &dyn Queue) -> queue::Error {
-    loop {
-        sleep(LOOK_FOR_TASKS_EVERY).await;
-        if let Err(error @ queue::Error::Absent { .. }) = queue.depth().await {
-            return error;
+/// Tells when somebody has deleted or emptied the queue with the tasks of a job.
+#[derive(Clone)]
+struct InQueue {
+    backlog: watch::Receiver<Backlog>,
+    workers: watch::Receiver<Workers>,
+}
+
+impl InQueue {
+    /// Waits until the queue is deleted, or lacks the messages of mini-batches that have not ended. A reducer receives nothing
+    /// from it, so no other call would fail.
+    ///
+    /// The queue alone cannot tell what it lacks: some brokers do not tell which messages other connections hold. So workers
+    /// must hold none either, and no mini-batch may end, from one look to the next.
+    async fn lost(mut self, queue: &dyn Queue) -> Lost {
+        let mut was_empty = false;
+        loop {
+            let is_idle = self.is_idle_for(LOOK_FOR_TASKS_EVERY).await;
+            let is_empty = match queue.depth().await {
+                Ok(depth) => depth.total() == 0,
+                Err(queue::Error::Absent { .. }) => return Lost::Queue,
+                Err(_) => false,
+            };
+            if was_empty && is_idle && is_empty {
+                return Lost::Messages;
+            }
+            was_empty = is_empty;
         }
+    }
+
+    /// Returns, after this time, whether mini-batches were unfinished, none ended, and no worker held one all the time.
+    async fn is_idle_for(&mut self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let before = self.backlog.borrow().clone();
+        let mut is_idle = before.planned.is_some_and(|planned| before.ended.1 < planned);
+        loop {
+            is_idle &= self.workers.borrow_and_update().held == 0;
+            tokio::select! {
+                biased;
+                () = sleep_until(until) => return is_idle && self.backlog.borrow().ended == before.ended,
+                Ok(()) = self.workers.changed() => {}
+            }
+        }
+    }
+}
+
+/// What a job has lost without the help of a reducer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    Queue,
+    Messages,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Queue => "somebody has deleted the queues of the job",
+            Self::Messages => "the queue of the job has lost its messages: somebody may have emptied it",
+        })
     }
 }
 
@@ -585,6 +640,7 @@ struct Task {
     queues: String,
     broker: Arc<dyn Broker>,
     options: Options,
+    in_queue: InQueue,
     stop: CancellationToken,
 }
 
@@ -606,7 +662,10 @@ impl Task {
             tracing::info!(job.id = self.job_id, "the job is served");
             tokio::select! {
                 served = reducer.serve(self.stop.clone()) => served,
-                error = absence(&*queues.tasks) => Err(error.into()),
+                lost = self.in_queue.clone().lost(&*queues.tasks) => {
+                self.publish_again(lost).await?;
+                Ok(None)
+            }
             }
         };
         match served.await {
@@ -619,7 +678,7 @@ impl Task {
                 // Another reducer has ended the job, and its queues are deleted.
                 Some(result) => Ok(Outcome::Ended(result.state)),
                 None if is_absent(&error) => {
-                    self.queues_are_lost().await?;
+                    self.publish_again(Lost::Queue).await?;
                     Ok(Outcome::Left)
                 }
                 None => Err(error),
@@ -627,17 +686,14 @@ impl Task {
         }
     }
 
-    /// Lets reducers create the queues of the job again, and publish what has not ended: somebody has deleted them.
-    async fn queues_are_lost(&self) -> storage::Result<()> {
+    /// Lets reducers create the queues of the job if they do not exist, and publish what has not ended.
+    async fn publish_again(&self, lost: Lost) -> storage::Result<()> {
         let admitted_in = job_of_queues(&self.queues).map(|(_, number)| number);
         if self.stop.is_cancelled() || self.job.published_in().await? != admitted_in {
             // The job has other queues by now.
             return Ok(());
         }
-        tracing::warn!(
-            job.id = self.job_id,
-            "somebody has deleted the queues of the job; they are created again, and what has not ended is published again"
-        );
+        tracing::warn!(job.id = self.job_id, "{lost}; what has not ended is published again");
         self.job.forget_published().await?;
         self.target.mark_open(&self.job_id).await
     }

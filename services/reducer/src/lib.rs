@@ -72,7 +72,7 @@ pub use failures::{Dominant, FailureGroup, Failures, GivenUp, Repeated};
 pub use fleet::{Fleet, FleetOptions, Publisher};
 pub use job::{FailJob, Reducer};
 pub use nodes::Nodes;
-pub use options::{Backlog, CrashPoint, Options};
+pub use options::{Backlog, CrashPoint, Options, Workers};
 pub use output::{job_without_rows, times_reopened};
 pub use peers::Peers;
 pub use presence::Moment;

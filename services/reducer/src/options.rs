@@ -1,11 +1,11 @@
 //! The options of a reducer, and the points at which tests kill it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::milliseconds_since_epoch;
+use protocol::{Running, milliseconds_since_epoch};
 use queue::Queue;
 use tokio::sync::watch;
 
@@ -22,6 +22,17 @@ pub struct Backlog {
     pub ended: (u64, u64),
     /// Nodes that must not work on the job.
     pub excluded: BTreeSet<String>,
+}
+
+/// What the workers of a job say, as far as this process knows.
+#[derive(Clone, Debug, Default)]
+pub struct Workers {
+    /// The last sign of life of a worker in the store of the target; results are signs, too.
+    pub sign: Option<Moment>,
+    /// What the job has on each node that is not silent, by name.
+    pub nodes: BTreeMap<String, Running>,
+    /// Mini-batches that all nodes hold. A silent one may still have its own.
+    pub held: u64,
 }
 
 /// The options of a reducer. The default suits a job on one machine.
@@ -58,8 +69,8 @@ pub struct Options {
     pub tasks: Option<Arc<dyn Queue>>,
     /// What is left of the job, for the schedule of the target.
     pub backlog: watch::Sender<Backlog>,
-    /// The last sign of life of a worker in the store of the target; results are signs, too.
-    pub signs: watch::Receiver<Option<Moment>>,
+    /// Returns what the workers say now.
+    pub workers: Arc<dyn Fn() -> Workers + Send + Sync>,
     /// Whether to write reports for people.
     pub reports: bool,
     /// Called at every step of the write path.
@@ -86,7 +97,7 @@ impl Default for Options {
             dead_letters: None,
             tasks: None,
             backlog: watch::Sender::default(),
-            signs: watch::channel(None).1,
+            workers: Arc::new(Workers::default),
             reports: true,
             crash: Arc::new(|_| {}),
         }

@@ -198,7 +198,7 @@ impl Reducer {
         if self.peers == Peers::Alone {
             return;
         }
-        if let Some(sign) = *self.options.signs.borrow() {
+        if let Some(sign) = (self.options.workers)().sign {
             self.judge.presence.heard(sign);
         }
         let is_silent = self.workers_silent_since().is_some();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::attendance::Attendance;
 use crate::schedule::{schedule, wanted};
-use crate::{Backlog, Moment};
+use crate::{Backlog, Moment, Workers};
 
 /// From one reading of the quotas to the next, while no job waits because of them.
 const QUOTAS_EVERY: Duration = Duration::from_secs(30);
@@ -34,6 +34,10 @@ pub struct Planner {
     follower: ScheduleFollower,
     workers: WorkerWatch,
     attendance: Attendance,
+    /// What the workers said at the last look.
+    nodes: Vec<NodeState>,
+    /// Those of them that give no sign of life.
+    silent: BTreeSet<String>,
     jobs: BTreeMap<String, KnownJob>,
     quotas: Quotas,
     quotas_read_at: Option<Instant>,
@@ -87,6 +91,8 @@ impl Planner {
             follower: ScheduleFollower::new(target.clone()),
             workers: WorkerWatch::new(target.clone()),
             attendance: Attendance::default(),
+            nodes: Vec::new(),
+            silent: BTreeSet::new(),
             target,
             jobs: BTreeMap::new(),
             quotas: Quotas::default(),
@@ -110,7 +116,7 @@ impl Planner {
         }
         self.read_jobs().await?;
         self.read_quotas().await?;
-        let (nodes, silent) = self.read_nodes().await?;
+        self.read_nodes().await?;
         let last: HashMap<&str, &ScheduledJob> =
             self.follower.known().jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
         let mut ended = HashMap::new();
@@ -123,11 +129,11 @@ impl Planner {
             job.demand_now(backlog)
         };
         let demands: Vec<Demand> = self.jobs.values_mut().map(demand).collect();
-        let mut next = schedule(&demands, &nodes, &self.quotas, self.follower.known(), self.now());
+        let mut next = schedule(&demands, &self.nodes, &self.quotas, self.follower.known(), self.now());
         for job in &mut next.jobs {
             job.ended = ended.get(&job.job_id).copied().unwrap_or_default();
         }
-        next.silent = silent.into_iter().collect();
+        next.silent = self.silent.iter().cloned().collect();
         next.quotas = self.quotas.clone();
         metrics().want(&wanted(&demands, &next, &self.quotas));
         metrics().mini_batches_unfinished.set(demands.iter().map(|job| job.unfinished as i64).sum());
@@ -143,21 +149,31 @@ impl Planner {
         Ok(Outlook { schedule: self.follower.known().clone(), to_publish })
     }
 
-    /// Returns what the nodes say of themselves, and which are silent, while there are jobs. Those get nothing.
-    async fn read_nodes(&mut self) -> storage::Result<(Vec<NodeState>, BTreeSet<String>)> {
+    /// Reads what the workers say of themselves, and which are silent, while there are jobs. Those get nothing.
+    async fn read_nodes(&mut self) -> storage::Result<()> {
         if self.jobs.is_empty() && self.follower.known().jobs.is_empty() {
-            return Ok(Default::default());
+            (self.nodes, self.silent) = Default::default();
+            return Ok(());
         }
         let seen = self.workers.look().await?;
-        let silent = self.attendance.looked(&seen, self.follower.known(), self.now(), Moment::now());
-        let mut nodes: Vec<NodeState> = seen.into_iter().map(|worker| worker.state).collect();
-        nodes.iter_mut().filter(|node| silent.contains(&node.name)).for_each(|node| node.accepts_work = false);
-        Ok((nodes, silent))
+        self.silent = self.attendance.looked(&seen, self.follower.known(), self.now(), Moment::now());
+        self.nodes = seen.into_iter().map(|worker| worker.state).collect();
+        self.nodes
+            .iter_mut()
+            .filter(|node| self.silent.contains(&node.name))
+            .for_each(|node| node.accepts_work = false);
+        Ok(())
     }
 
-    /// Returns when a worker that has this job last gave a sign of life.
-    pub fn sign_of(&self, job_id: &str) -> Option<Moment> {
-        self.attendance.sign_of(job_id)
+    /// Returns what the workers of a job say.
+    pub fn workers_of(&self, job_id: &str) -> Workers {
+        let with_job = || self.nodes.iter().filter_map(|node| Some((&node.name, node.jobs.get(job_id)?)));
+        let speaking = with_job().filter(|(name, _)| !self.silent.contains(*name));
+        Workers {
+            sign: self.attendance.sign_of(job_id),
+            nodes: speaking.map(|(name, running)| (name.clone(), running.clone())).collect(),
+            held: with_job().map(|(_, running)| running.activity.held).sum(),
+        }
     }
 
     /// Returns the time by the clock of the store, in milliseconds since the epoch.

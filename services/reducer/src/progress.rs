@@ -3,16 +3,18 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use protocol::{Copies, Progress, Waiting, milliseconds_since_epoch};
+use protocol::{Copies, Progress, RunningMiniBatch, Waiting, milliseconds_since_epoch};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::Reducer;
 use crate::nodes::Nodes;
 use crate::reports::text::remaining;
+use crate::{Peers, Reducer, Workers};
 
 /// Maximum number of remembered waits. [`Nodes`] knows 16 of them.
 const WAITS_MAX: usize = 64;
+/// Running mini-batches that the progress lists.
+const RUNNING_MAX: usize = 2000;
 /// A node reports again every minute that a job waits there. After a longer silence, the node has left the job.
 const WAIT_OF_NODE_MAX: Duration = Duration::from_secs(150);
 
@@ -59,6 +61,7 @@ impl Reducer {
             waited: Default::default(),
             copies: Copies::default(),
             processes: 0,
+            nodes_at_work: 0,
             nodes: 0,
             began_at: None,
             remaining_seconds: None,
@@ -66,6 +69,7 @@ impl Reducer {
             silent_since: None,
             step: None,
             trouble: None,
+            running: vec![],
             waiting: vec![],
             notes: vec![],
             age: None,
@@ -83,7 +87,7 @@ impl Reducer {
     }
 
     pub(crate) fn show_progress(&self) {
-        let nodes = self.tally.nodes();
+        let (nodes, workers) = (self.tally.nodes(), (self.options.workers)());
         self.progress.send_modify(|progress| {
             progress.at = milliseconds_since_epoch();
             self.tally.write_counts(progress);
@@ -95,10 +99,26 @@ impl Reducer {
             progress.remaining_seconds = remaining.filter(|_| is_at_work).map(|remaining| remaining.as_secs());
             progress.run_seconds = self.speculation.run_times.most();
             progress.copies = self.copies();
-            progress.processes = nodes.processes_up() as u64;
+            (progress.processes, progress.nodes_at_work) = self.at_work(&workers);
+            progress.running = running(workers);
             progress.notes = nodes.notes().collect();
             progress.waiting = self.waiting();
         });
+    }
+
+    /// Returns the number of Python processes, and of nodes that have any. On a target, the nodes tell it themselves: one that
+    /// was killed has reported no end of its processes.
+    fn at_work(&self, workers: &Workers) -> (u64, u64) {
+        match self.peers {
+            Peers::Alone => {
+                let nodes = self.tally.nodes();
+                (nodes.processes_up() as u64, nodes.working().count() as u64)
+            }
+            Peers::Many => {
+                let processes = || workers.nodes.values().map(|running| u64::from(running.processes));
+                (processes().sum(), processes().filter(|processes| *processes > 0).count() as u64)
+            }
+        }
     }
 
     /// Writes the progress, even if it has not changed: it is the reducer's sign of life.
@@ -108,6 +128,14 @@ impl Reducer {
             tracing::warn!(error = %format!("{error:#}"), "cannot write the progress; the job continues without it");
         }
     }
+}
+
+/// Returns the mini-batches that run, those that began first at the beginning.
+fn running(workers: Workers) -> Vec<RunningMiniBatch> {
+    let mut running: Vec<_> = workers.nodes.into_values().flat_map(|running| running.activity.running).collect();
+    running.sort_by_key(|running| (running.since, running.mini_batch));
+    running.truncate(RUNNING_MAX);
+    running
 }
 
 #[cfg(test)]

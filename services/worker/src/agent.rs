@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use protocol::{Descriptor, JobSpec, Members, REJECTED_MAX, ResultEvent, SLOT_PHASES, milliseconds_since_epoch};
+use protocol::{
+    Activity, Descriptor, JobSpec, Members, REJECTED_MAX, ResultEvent, SLOT_PHASES, milliseconds_since_epoch,
+};
 use queue::{Delivery, Queue};
 use storage::JobStore;
 use telemetry::metrics::STATE;
@@ -115,6 +117,8 @@ pub struct Agent {
     pub allotment: Option<Allotment>,
     /// What this node may use of the limits of the job; `None`: the job has none.
     pub limiter: Option<SharedLimiter>,
+    /// Where the agent says which mini-batches it has.
+    pub activity: watch::Sender<Activity>,
     /// GPUs of this machine.
     pub gpus: VisibleGpus,
     /// Interpreter.

@@ -76,8 +76,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, Members, MiniBatchFrame, ProcessEvent, ResultEvent, SlotPhase,
-    Waiting,
+    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, Members, MiniBatchFrame, ProcessEvent, ResultEvent,
+    RunningMiniBatch, SlotPhase, Waiting,
 };
 
 use crate::lease::LeaseId;
@@ -382,6 +382,22 @@ impl Scheduler {
     pub fn hand_over_of(&self, process: ProcessId, sequence: u64) -> Option<(LeaseId, Moment)> {
         let handed = self.processes.get(process)?.pipe.get(sequence)?;
         Some((handed.lease, handed.began))
+    }
+
+    /// Returns the mini-batches that processes run, as their status pages say.
+    pub fn running(&self, sightings: &[Sighting]) -> Vec<RunningMiniBatch> {
+        let run_by = |process: &process::Process| {
+            let handed = process.pipe.front()?;
+            let seen = sightings.iter().find(|seen| seen.process == process.id)?;
+            Some(RunningMiniBatch {
+                mini_batch: self.mini_batches.get(handed.lease)?.descriptor.mini_batch,
+                node: self.config.node.clone(),
+                process: process.name.clone(),
+                phase: seen.phase,
+                since: handed.began.milliseconds,
+            })
+        };
+        self.processes.iter().filter_map(run_by).collect()
     }
 
     /// Returns the time limit for loading, running and reporting one mini-batch.

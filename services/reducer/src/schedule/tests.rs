@@ -77,8 +77,13 @@ impl Fleet {
         let own = self.schedule.allocations.iter().filter(|allocation| allocation.node == node.name);
         let running = own.map(|Allocation { job_id, processes, .. }| {
             let failing_gpus = node.jobs.get(job_id).map(|running| running.failing_gpus.clone()).unwrap_or_default();
-            let running =
-                Running { processes: *processes, is_ready: true, has_ended_one: true, failing_gpus, limits: None };
+            let running = Running {
+                processes: *processes,
+                is_ready: true,
+                has_ended_one: true,
+                failing_gpus,
+                ..Running::default()
+            };
             (job_id.clone(), running)
         });
         node.jobs = running.collect();

@@ -1,6 +1,6 @@
 //! Two reducers on one job, step by step.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
     PutOptions, PutPayload, PutResult, Result as StoreResult,
 };
-use protocol::{Progress, milliseconds_since_epoch};
+use protocol::{Activity, Progress, Running, RunningMiniBatch, SlotPhase, milliseconds_since_epoch};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::Moment;
 use crate::batch::Batch;
 use crate::judge::End;
+use crate::{Moment, Workers};
 
 const PROCESSED: &str = "sys/job_report/processed_mini-batches.csv";
 
@@ -200,6 +200,12 @@ impl ObjectStore for LateStore {
     async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> StoreResult<()> {
         self.folder.copy_opts(from, to, options).await
     }
+}
+
+/// Returns what a reducer sees of workers of which only the last sign of life is known.
+fn workers(signs: &watch::Sender<Option<Moment>>) -> Arc<dyn Fn() -> Workers + Send + Sync> {
+    let signs = signs.subscribe();
+    Arc::new(move || Workers { sign: *signs.borrow(), ..Workers::default() })
 }
 
 #[tokio::test(start_paused = true)]
@@ -417,7 +423,7 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     job.options = Options {
         progress_interval: Duration::from_millis(10),
         silence: Duration::from_millis(200),
-        signs: signs.subscribe(),
+        workers: workers(&signs),
         ..Options::shared()
     };
     job.spec.progress_update_timeout_seconds = 1;
@@ -427,7 +433,7 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     let started = crate::fixtures::started("a", "process000");
     job.send_event(started).await;
     progress
-        .wait_for(|progress| progress.processes == 1 && progress.silent_since.is_none())
+        .wait_for(|progress| progress.nodes == 1 && progress.silent_since.is_none())
         .await
         .expect("a worker is present");
     progress.wait_for(|progress| progress.silent_since.is_some()).await.expect("the worker is absent");
@@ -450,6 +456,31 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     assert!(result.cause.expect("failed").starts_with("No progress update in 1 second."));
 }
 
+#[tokio::test]
+async fn progress_shows_the_processes_and_mini_batches_of_which_nodes_tell() {
+    let running = |mini_batch, since| RunningMiniBatch {
+        mini_batch,
+        node: "b".to_owned(),
+        process: "process001".to_owned(),
+        phase: SlotPhase::Run,
+        since,
+    };
+    let activity = Activity { held: 3, running: vec![running(5, 20), running(3, 10)] };
+    let of_node = Running { processes: 2, activity, ..Running::default() };
+    let nodes = BTreeMap::from([("b".to_owned(), of_node), ("c".to_owned(), Running::default())]);
+    let mut job = Job::new();
+    let workers = Arc::new(move || Workers { nodes: nodes.clone(), held: 3, ..Workers::default() });
+    job.options = Options { progress_interval: Duration::from_millis(10), workers, ..Options::shared() };
+    let reducer = job.open().await;
+    let mut progress = reducer.progress();
+    let _run = AbortOnDropHandle::new(tokio::spawn(reducer.run(CancellationToken::new())));
+    // This node was killed: no event tells the end of its process.
+    job.send_event(crate::fixtures::started("a", "process000")).await;
+    let seen = progress.wait_for(|progress| progress.nodes == 1).await.expect("its event arrives").clone();
+    assert_eq!((seen.processes, seen.nodes_at_work), (2, 1));
+    assert_eq!(seen.running.iter().map(|running| running.mini_batch).collect::<Vec<_>>(), [3, 5]);
+}
+
 /// For every phase between the worker's signs of life, the looks of planner and reducer, and the kill.
 #[tokio::test(start_paused = true)]
 async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
@@ -458,7 +489,7 @@ async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
         let mut job = Job::new();
         job.store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         let signs = watch::Sender::new(None);
-        job.options = Options { reports: false, signs: signs.subscribe(), ..Options::shared() };
+        job.options = Options { reports: false, workers: workers(&signs), ..Options::shared() };
         let beating = async {
             loop {
                 let sign = Moment::now();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use bytes::Bytes;
-use protocol::{Descriptor, Ending, ProcessEvent, SLOT_PHASES};
+use protocol::{Activity, Descriptor, Ending, ProcessEvent, SLOT_PHASES};
 
 use queue::Delivery;
 
@@ -54,6 +54,7 @@ impl Executor {
         }
         self.processes.iter_mut().zip(phases).for_each(|(share, count)| share.set(count));
         self.leases_held.set(self.leases.count());
+        self.tell_activity(&sightings);
         if self.reaped.elapsed() > REAP_EVERY {
             self.reaped = Instant::now();
             orphans::reap_ended();
@@ -62,6 +63,15 @@ impl Executor {
         self.handle(Event::Tick(sightings)).await;
         self.look_for_settled();
         self.look_for_members();
+    }
+
+    fn tell_activity(&self, sightings: &[Sighting]) {
+        let activity = Activity { held: self.leases.count() as u64, running: self.scheduler.running(sightings) };
+        self.agent.activity.send_if_modified(|known| {
+            let is_new = *known != activity;
+            *known = activity;
+            is_new
+        });
     }
 
     /// Looks whether a mini-batch that runs for long has succeeded elsewhere, if the job starts mini-batches twice.

@@ -344,7 +344,7 @@ impl Allocations {
             is_ready: visit.is_ready,
             has_ended_one: visit.has_ended_one,
             failing_gpus: visit.failing_gpus.clone(),
-            limits: None,
+            ..Running::default()
         };
         let unable = self.memories.iter().filter_map(|(job_id, memory)| {
             let (_, reason) = memory.rests.as_ref().filter(|(until, _)| *until > self.now)?;

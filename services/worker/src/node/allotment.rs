@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use protocol::Activity;
 use tokio::sync::watch;
 
 use crate::limit::SharedLimiter;
@@ -14,6 +15,7 @@ use crate::scheduler::{InUse, Share};
 pub struct Allotment {
     share: watch::Receiver<Share>,
     report: Arc<dyn Fn(InUse) + Send + Sync>,
+    activity: watch::Sender<Activity>,
     limiter: Option<SharedLimiter>,
 }
 
@@ -21,9 +23,15 @@ impl Allotment {
     pub(super) fn new(
         share: watch::Receiver<Share>,
         report: impl Fn(InUse) + Send + Sync + 'static,
+        activity: watch::Sender<Activity>,
         limiter: Option<SharedLimiter>,
     ) -> Self {
-        Self { share, report: Arc::new(report), limiter }
+        Self { share, report: Arc::new(report), activity, limiter }
+    }
+
+    /// Returns where the agent says which mini-batches it has. The node reads it now and then.
+    pub fn activity(&self) -> watch::Sender<Activity> {
+        self.activity.clone()
     }
 
     /// Returns what the node may use of the limits of the job; `None`: the job has none.

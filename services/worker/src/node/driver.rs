@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
-use protocol::{JobSpec, LimitNeed, ResultEvent, Schedule};
+use protocol::{Activity, JobSpec, LimitNeed, ResultEvent, Schedule};
 use queue::{Broker, JobQueues, LeaseClock, Queue};
 use storage::{ScheduleFollower, TargetStore};
 use telemetry::{Health, metrics};
@@ -113,7 +113,7 @@ impl<B: NodeBackend> Driver<B> {
         // Others see the entry for longer, so a share is not used twice.
         let limits_last = config.entry_lasts * 3 / 4;
         let mut allocations = Allocations::new(config, Instant::now());
-        let states = watch::Sender::new(Entry::of(&allocations, []));
+        let states = watch::Sender::new(Entry::of(&allocations, [], []));
         let registration = Registration::start(target.clone(), states.subscribe(), LeaseClock::System);
         let (mut schedules, _following) = follow(target);
         let mut pauses = Pauses::watch(LeaseClock::System);
@@ -150,7 +150,7 @@ impl<B: NodeBackend> Driver<B> {
             }
             backend.handled(&allocations, has_looked);
             visits.renew_limits(registration.renewed_at().map(|at| at + limits_last));
-            let entry = Entry::of(&allocations, visits.limit_needs());
+            let entry = Entry::of(&allocations, visits.limit_needs(), visits.activities());
             states.send_if_modified(|known| {
                 let is_new = *known != entry;
                 *known = entry;
@@ -209,6 +209,7 @@ struct Resources<B: NodeBackend> {
     stop: StopSender,
     share: watch::Sender<Share>,
     limiter: Option<SharedLimiter>,
+    activity: watch::Sender<Activity>,
     held: Held,
     remains: Option<B::Remains>,
 }
@@ -277,6 +278,7 @@ impl<B: NodeBackend> Visits<B> {
                 if let Some(resources) = self.visits.get_mut(&visit) {
                     (resources.held, resources.remains) = (held, remains);
                     resources.limiter = None;
+                    resources.activity.send_replace(Activity::default());
                 }
                 Event::Worked { visit, worked }
             }
@@ -305,6 +307,11 @@ impl<B: NodeBackend> Visits<B> {
             .map(|(job_id, limiter)| (job_id.to_owned(), limiter.lock().expect("no holder panics").need(limit::now())))
     }
 
+    /// Returns which mini-batches of each job the node has.
+    fn activities(&self) -> impl Iterator<Item = (String, Activity)> {
+        self.visits.values().map(|resources| (resources.job_id.clone(), resources.activity.borrow().clone()))
+    }
+
     fn limiters(&self) -> impl Iterator<Item = (&str, &SharedLimiter)> {
         self.visits.values().filter_map(|resources| Some((&*resources.job_id, resources.limiter.as_ref()?)))
     }
@@ -321,6 +328,7 @@ impl<B: NodeBackend> Visits<B> {
                     stop: StopSender::default(),
                     share: watch::Sender::default(),
                     limiter: None,
+                    activity: watch::Sender::default(),
                     held: Held::new(),
                     remains: None,
                 };
@@ -449,7 +457,8 @@ impl<B: NodeBackend> Visits<B> {
         let report = move |in_use| {
             let _ = reports.send(Event::InUse { visit, in_use });
         };
-        let allotment = Allotment::new(resources.share.subscribe(), report, resources.limiter.clone());
+        let (share, activity) = (resources.share.subscribe(), resources.activity.clone());
+        let allotment = Allotment::new(share, report, activity, resources.limiter.clone());
         let stop = resources.stop.subscribe();
         let working = self.backend.clone().work(access, queues.tasks, ready, stop, allotment);
         let worked = async move {

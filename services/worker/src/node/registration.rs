@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use protocol::{LimitNeed, NodeState};
+use protocol::{Activity, LimitNeed, NodeState};
 use queue::LeaseClock;
 use storage::{TargetStore, WORKER_PERIOD, WORKER_PERIOD_AT_WORK};
 use tokio::sync::watch;
@@ -24,12 +24,19 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// `limits`: how much of the limits of jobs the node needs, by job.
-    pub fn of(allocations: &Allocations, limits: impl IntoIterator<Item = (String, LimitNeed)>) -> Self {
+    /// `limits`: how much of the limits of jobs the node needs, by job. `activities`: which mini-batches it has.
+    pub fn of(
+        allocations: &Allocations,
+        limits: impl IntoIterator<Item = (String, LimitNeed)>,
+        activities: impl IntoIterator<Item = (String, Activity)>,
+    ) -> Self {
         let period = if allocations.has_work() { WORKER_PERIOD_AT_WORK } else { WORKER_PERIOD };
         let mut state = allocations.state();
         for (job_id, need) in limits {
             state.jobs.entry(job_id).and_modify(|running| running.limits = Some(need));
+        }
+        for (job_id, activity) in activities {
+            state.jobs.entry(job_id).and_modify(|running| running.activity = activity);
         }
         Self { state, period }
     }

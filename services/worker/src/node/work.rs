@@ -175,6 +175,7 @@ impl Shared {
             node: node.name.clone(),
             process_count: node.process_count(&spec),
             limiter: allotment.limiter(),
+            activity: allotment.activity(),
             allotment: Some(allotment),
             gpus: node.gpus.clone(),
             python,
