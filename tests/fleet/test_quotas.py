@@ -45,7 +45,7 @@ def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     first = target.enqueue(job(workplace, "first", HOLDS, owner="ana"))
     worker.wait_for_record("first began")
     enqueued = target.command("enqueue", job(workplace, "second").file, "--owner", "ana", expect=0)
-    reason = "owner ana has 1 of 1 jobs running (quota of the target)"
+    reason = "owner ana may have 1 job at a time, and has 1 (quota of the target)"
     sentence = f"{reason}; `gristmill jobs --target {target.name}` shows all jobs"
     assert f"waiting: {sentence}" in enqueued.stderr, enqueued.stderr
     second = enqueued.stdout.strip()
@@ -78,7 +78,7 @@ def test_full_target_rejects_a_job_that_is_not_to_wait(workplace, target):
     given = job(workplace, "given")
     refused = target.command("enqueue", given.file, "--refuse-when-full", "--json", expect=75)
     problem = (
-        f"target {target.name} has no room for the job: the target has 0 of 0 jobs running; enqueue it again later"
+        f"target {target.name} has no room for the job: the target may have 0 jobs at a time, and has 0; enqueue it again later"
     )
     assert json.loads(refused.stdout)["error"].startswith(problem), str(refused)
     quota(target, "--when-full", "refuse")
@@ -96,7 +96,7 @@ def test_waiting_job_can_be_canceled_and_continued(workplace, target):
     target.command("cancel", job_id, expect=0)
     target.wait_for_end(job_id, "Canceled")
     retried = target.command("retry", job_id, expect=0)
-    assert "waiting: the target has 0 of 0 jobs running (quota of the target)" in retried.stderr, str(retried)
+    assert "waiting: the target may have 0 jobs at a time, and has 0 (quota of the target)" in retried.stderr, str(retried)
     assert target.status(job_id)["state"] == "Queued"
     quota(target, "--max-jobs", 1)
     target.worker("--process-count", 1)

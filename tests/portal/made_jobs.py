@@ -101,22 +101,36 @@ class Job(Past):
             f"open logs/user/error/0/process001.txt. {self.error()}."
         )
 
+    def running(self, now: int) -> dict[int, dict]:
+        """Returns what runs, by number: one mini-batch for each process."""
+        if self.state != "Running":
+            return {}
+        first = self.ended + 3
+        numbers = range(first, min(first + len(self.processes), self.total))
+        return {
+            number: {"mini_batch": number, "node": node, "process": process, "phase": "run", "since": now - 1000 * at}
+            for at, (number, (node, process)) in enumerate(zip(numbers, self.processes, strict=False), 1)
+        }
+
     def counts(self) -> dict:
         return {"total": self.total, "succeeded": self.ended - len(self.failed), "failed": len(self.failed)}
 
     def row(self, number: int) -> dict:
         byte = self.states[number]
         is_done = number < self.ended
+        runs = self.running(clock()).get(number)
         node, process = self.processes[number % len(self.processes)] if byte else (None, None)
+        if runs:
+            node, process = runs["node"], runs["process"]
         took = self.seconds(number) if is_done else None
         began = self.starts[number] if number < len(self.starts) else number * 0.48
         return {
             "mini_batch": number,
-            "state": {0: "pending", 1: "succeeded", 2: "failed", 3: "retrying", 4: "succeeded"}[byte],
+            "state": "running" if runs else ["pending", "succeeded", "failed", "retrying", "succeeded"][byte],
             "tries": self.tries[number],
             "copy": is_done and number % 89 == 13,
             "deliveries_lost": 1 if number % 401 == 5 and is_done else 0,
-            "started_at": self.start + int(1000 * began) if byte else None,
+            "started_at": runs["since"] if runs else self.start + int(1000 * began) if byte else None,
             "seconds": took,
             "run_seconds": took and took * 0.86,
             "process_seconds": took and took * 0.7,
@@ -187,7 +201,14 @@ class Job(Past):
                 "failed_mini_batches": [],
                 "copies": {"started": 2, "won": 1},
             },
-            "progress": {"planned": True, "retries": 3, "retrying": 3, "processes": len(self.processes), "nodes": 2}
+            "progress": {
+                "planned": True,
+                "retries": 3,
+                "retrying": 3,
+                "processes": len(self.processes),
+                "nodes_at_work": 2,
+                "running": list(self.running(now).values()),
+            }
             if is_open
             else None,
             "revision": f"r{self.ended}",
@@ -300,12 +321,15 @@ class Job(Past):
         return method(query) if method else None
 
     def table(self, query: dict) -> dict:
-        words = {"pending": {0}, "succeeded": {1, 4}, "failed": {2}, "retrying": {3}}
-        wanted = set().union(
-            *(words[word] for word in query.get("state", "pending,succeeded,failed,retrying").split(","))
-        )
+        words = {0: "pending", 1: "succeeded", 2: "failed", 3: "retrying", 4: "succeeded"}
+        wanted = query.get("state", "pending,running,succeeded,failed,retrying").split(",")
+        runs = self.running(clock())
         first, last = int(query.get("first", 0)), int(query.get("last", self.total - 1))
-        numbers = [number for number in range(first, last + 1) if self.states[number] in wanted]
+        numbers = [
+            number
+            for number in range(first, last + 1)
+            if ("running" if number in runs else words[self.states[number]]) in wanted
+        ]
         if text := query.get("q"):
             numbers = [number for number in numbers[:20_000] if text in str(number) or text in self.item(number)]
         keys = {

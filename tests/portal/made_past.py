@@ -158,6 +158,7 @@ class Past:
                             "busy_seconds": self.elapsed * 0.9,
                             "first_at": at[0],
                             "last_at": at[-1],
+                            "running": None,
                             "samples": {
                                 "at": at,
                                 "series": [

@@ -103,6 +103,6 @@ async fn submit(
         return Ok(Submitted::Reused(Box::new(result), target));
     }
     let submission = settings.engine.submit(parsed, &target, false, arguments.refuse_when_full, events).await?;
-    submission.warn(events).await;
+    submission.warn(arguments.wait, events).await;
     Ok(Submitted::New(Box::new(submission), target, signals))
 }

@@ -53,7 +53,6 @@ mod steps;
 mod summary;
 mod target;
 mod target_flags;
-mod times;
 mod validate;
 mod worker;
 

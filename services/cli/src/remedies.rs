@@ -1,13 +1,9 @@
 //! What to do about a problem, as commands, flags and environment variables.
 
-use std::time::Duration;
-
 use anyhow::Error;
 use engine::targets::TargetRef;
 use engine::{Busy, Hint, Lack, Remedy, Separate};
 use protocol::WaitsFor;
-
-use crate::times::ago;
 
 /// Returns the flags by which a command finds this target, with a blank in front.
 pub fn flags(target: &TargetRef) -> String {
@@ -88,9 +84,6 @@ pub fn busy(busy: &Busy) -> String {
     }
 }
 
-/// A wait after which workers that run would have been heard from, whatever they did before.
-const LONG: Duration = Duration::from_secs(600);
-
 /// Returns what a job waits for, and what to do, on one line.
 pub fn hint(hint: &Hint) -> String {
     let Hint { job_id, target, lack } = hint;
@@ -99,57 +92,36 @@ pub fn hint(hint: &Hint) -> String {
     let worker = format!("start one with: gristmill worker{flags}");
     let reducer = format!("start one with: gristmill reducer{flags}");
     match lack {
-        Lack::FirstReducer => format!("no reducer has looked at it yet; {reducer}"),
-        Lack::Reducer(since) => {
-            format!("no reducer has been heard from since {}; results wait in the queue; {reducer}", ago(*since))
-        }
-        Lack::Node { node, seconds, detail } => {
-            format!("no process works on it yet; node {node} has it, and for {seconds} s: {detail}")
-        }
-        Lack::Start(nodes) => match &nodes[..] {
-            [node] => format!("worker {node} is about to begin with it"),
-            nodes => format!("{} workers are about to begin with it", nodes.len()),
-        },
-        Lack::Schedule(none @ WaitsFor::Worker) => format!("{none}; {worker}"),
-        Lack::Schedule(unable @ WaitsFor::AbleWorker { .. }) => {
-            format!("{unable}; correct the cause there, or {worker}")
-        }
+        Lack::FirstReducer => format!("{lack}; {reducer}"),
+        Lack::Reducer(_) => format!("{lack}; results wait in the queue; {reducer}"),
+        Lack::Node { .. } | Lack::Start(_) => lack.to_string(),
+        Lack::Schedule(WaitsFor::Worker) => format!("{lack}; {worker}"),
+        Lack::Schedule(WaitsFor::AbleWorker { .. }) => format!("{lack}; correct the cause there, or {worker}"),
         Lack::Schedule(WaitsFor::FittingWorker(unfit)) => {
             let labels = unfit.requires.labels.iter();
             let labels: String = labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
             let node = if unfit.requires.has_sizes() { "one on a machine that does" } else { "one" };
             format!(
-                "{unfit}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with \
+                "{lack}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with \
                  another `requires`"
             )
         }
-        Lack::Schedule(waits_for) => format!("{waits_for}; `gristmill jobs{flags}` shows all jobs"),
-        Lack::Worker { since, planned: true } => {
-            let lost = match since.age >= LONG {
-                true => {
-                    format!("; if workers run and find no work, the queue has lost its messages: {retry} --republish")
-                }
-                false => String::new(),
-            };
-            format!("no worker has been heard from since {}; {worker}{lost}", ago(*since))
+        Lack::Schedule(_) => format!("{lack}; `gristmill jobs{flags}` shows all jobs"),
+        Lack::Worker { planned: true, .. } => format!("{lack}; {worker}"),
+        Lack::Worker { planned: false, .. } => {
+            format!("{lack}; {worker}; if no `enqueue` is publishing it, continue with: {retry}")
         }
-        Lack::Worker { since, planned: false } => format!(
-            "no worker has been heard from since {}, and not all mini-batches are published; {worker}; if no `enqueue` \
-             is publishing it, continue with: {retry}",
-            ago(*since)
-        ),
-        Lack::Progress(since) => format!(
-            "the process that runs it has not been heard from since {}; it is stopped (Ctrl-Z; `fg` continues it), or its \
-             disk does not answer",
-            ago(*since)
-        ),
-        Lack::Process => format!("the process that ran it has ended; continue with: {retry}"),
-        Lack::Publication => format!("it was interrupted before anything was published; continue with: {retry}"),
+        Lack::Progress(_) => {
+            format!("{lack}; it is stopped (Ctrl-Z; `fg` continues it), or its disk does not answer")
+        }
+        Lack::Process | Lack::Publication => format!("{lack}; continue with: {retry}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use engine::Since;
     use protocol::{Full, Requirements, Unfit};
 
@@ -166,12 +138,6 @@ mod tests {
         let text = hinted(Lack::Worker { since, planned: true }, target());
         assert!(text.starts_with("no worker has been heard from since ") && text.contains("(25 s ago)"), "{text}");
         assert!(text.ends_with("; start one with: gristmill worker --target t"), "{text}");
-        let long = Since { age: Duration::from_secs(600), ..since };
-        let text = hinted(Lack::Worker { since: long, planned: true }, target());
-        assert!(
-            text.ends_with("the queue has lost its messages: gristmill retry job --target t --republish"),
-            "{text}"
-        );
         let text = hinted(Lack::Worker { since, planned: false }, target());
         assert!(text.ends_with("continue with: gristmill retry job --target t"), "{text}");
         let text = hinted(Lack::Reducer(since), target());
@@ -197,7 +163,7 @@ mod tests {
         let full = Full { owner: Some("ana".to_owned()), running: 3, limit: 3 };
         assert_eq!(
             hinted(Lack::Schedule(WaitsFor::Quota(full)), target()),
-            "owner ana has 3 of 3 jobs running (quota of the target); `gristmill jobs --target t` shows all jobs"
+            "owner ana may have 3 jobs at a time, and has 3 (quota of the target); `gristmill jobs --target t` shows all jobs"
         );
         let unable = WaitsFor::AbleWorker { workers: 1, reason: "its disk is full".to_owned() };
         assert_eq!(

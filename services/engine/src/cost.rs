@@ -11,13 +11,12 @@
 //! | send outcomes | one a round of a node; a round takes about 50 ms, and a message is full at 128 KiB |
 //! | delete descriptors | the outcomes of each round, in tens |
 //! | receive and delete outcomes | the messages of 200 ms, in tens; and an empty receive and a look for the queue of tasks, both every 20 s |
-//! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 4 s, reports every 10 s, logs |
+//! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 2 s, reports every 10 s, logs |
 //! | PUT | of each node, what it has and does, every 2 s |
 //! | GET | of each node, the next schedule, every second |
 //! | GET | of a reducer, the next schedule every second, and each node's entry every 2 s |
-//! | GET | requests to cancel and commits of other reducers, every 4 s; the ledger at the end |
+//! | GET | requests to cancel and commits of other reducers, every 2 s; the ledger at the end |
 //! | GET | of each node, with `speculation`: what has succeeded elsewhere, every 4 s while a run takes longer than 2 s |
-//! | GET, PUT | of each node, with `limits`: the share of the node, every 4 s |
 //! | LIST | open jobs and nodes, every second |
 //! | PUT of rows | a part for each mini-batch with more than 64 KiB of them; the output, 8 MiB at a time |
 //! | GET of parts | each part below 5 MiB is read for the output; a larger one is copied by S3, with one PUT |
@@ -26,7 +25,7 @@
 //!
 //! `P` is the number of processes of a node, and `depth` the number of mini-batches that a process gets at a time: 20 ms of
 //! work. What nodes and reducers ask every second serves all jobs of the target, and counts as if this job were alone. Not
-//! included: retries, quotas (every 30 s), waits for workers and because of quotas (per hour of a job and reducer 900 PUT of
+//! included: retries, quotas (every 30 s), waits for workers and because of quotas (per hour of a job and reducer 1800 PUT of
 //! progress and the requests above), item checkpoints, storage, and the bytes of requests that leave the region.
 
 use protocol::{Input, InputKind, ItemPath, JobSpec, PlanPosition};
@@ -77,7 +76,7 @@ const COPY_BYTES: f64 = 512.0 * 1024.0 * 1024.0;
 const LISTED: u64 = 1000;
 /// Before a table in a store is planned, the check reads the size and the beginning of its first object.
 const TABLE_GETS: u64 = 3;
-const PROGRESS_SECONDS: f64 = 4.0;
+const PROGRESS_SECONDS: f64 = 2.0;
 const REPORT_SECONDS: f64 = 10.0;
 /// Report files that change all the time.
 const REPORTS: f64 = 6.0;
@@ -95,8 +94,6 @@ const LONG_RUN_SECONDS: f64 = 2.0;
 const REGISTRATION_SECONDS: f64 = storage::WORKER_PERIOD_AT_WORK.as_secs() as f64;
 /// Time between two looks for the next schedule, and of a reducer between two listings of open jobs and of nodes.
 const SCHEDULE_SECONDS: f64 = 1.0;
-/// Time between two renewals of a node's share of the limits.
-const LIMITS_SECONDS: f64 = 4.0;
 /// Time until a log that grows is uploaded first.
 const LOG_LOOK_SECONDS: f64 = 5.0;
 const POLL_SECONDS: f64 = 20.0;
@@ -123,8 +120,6 @@ pub struct Workload {
     pub input_lists: u64,
     /// Whether slow mini-batches are started a second time.
     pub speculates: bool,
-    /// Whether nodes share the limits of a service.
-    pub shares_limits: bool,
 }
 
 /// Requests by kind, of all roles together.
@@ -192,11 +187,9 @@ impl Requests {
         let (rows_put, rows_got) = rows(mini_batches, work.row_bytes as f64, is_inline);
         let looks = work.speculates && work.run_seconds > LONG_RUN_SECONDS;
         let looks = if looks { nodes * seconds / SETTLED_SECONDS } else { 0.0 };
-        let shares = if work.shares_limits && work.nodes > 1 { nodes * seconds / LIMITS_SECONDS } else { 0.0 };
         let puts = rows_put
             + chunks
             + commits
-            + shares
             + nodes * (1.0 + seconds / REGISTRATION_SECONDS)
             + seconds / PROGRESS_SECONDS
             + REPORTS * seconds / REPORT_SECONDS
@@ -204,7 +197,7 @@ impl Requests {
         // Of the reducer: cancel requests and commits of others.
         let watches = 2.0 * seconds / PROGRESS_SECONDS;
         let schedules = (nodes + 1.0) * seconds / SCHEDULE_SECONDS + nodes * seconds / REGISTRATION_SECONDS;
-        let gets = rows_got + watches + schedules + looks + shares + commits;
+        let gets = rows_got + watches + schedules + looks + commits;
         let whole = |number: f64| number.ceil() as u64;
         Self {
             queue_sends: whole(sends + result_sends),
@@ -276,7 +269,6 @@ impl Cost {
                 inputs => totals.files.div_ceil(LISTED) + inputs,
             },
             speculates: spec.speculation,
-            shares_limits: !spec.limits.is_empty(),
             ..assumed
         };
         Self { requests: Requests::of(&workload), workload, prices }
@@ -355,18 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn second_starts_and_limits_cost_requests_of_each_node() {
+    fn second_starts_cost_requests_of_each_node() {
         // 2 500 seconds on each of two nodes.
         let work = Workload { nodes: 2, ..workload(10_000, 2.5, 5) };
         let of = |work: Workload| cost(work).requests;
-        let (speculating, limited) =
-            (of(Workload { speculates: true, ..work }), of(Workload { shares_limits: true, ..work }));
+        let speculating = of(Workload { speculates: true, ..work });
         assert_eq!(speculating.puts, of(work).puts);
         assert!((speculating.gets - of(work).gets).abs_diff(1_252) <= 1, "{speculating:?}");
-        let more = [limited.gets - of(work).gets, limited.puts - of(work).puts];
-        assert!(more.iter().all(|more| more.abs_diff(1_252) <= 1), "{more:?}");
-        let alone = Workload { nodes: 1, ..work };
-        assert_eq!(of(Workload { shares_limits: true, ..alone }), of(alone), "a node alone shares nothing");
     }
 
     #[test]

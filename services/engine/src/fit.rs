@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 
 use job_file::{Parsed, Problem};
-use protocol::{JobSpec, Requirements};
-use storage::TargetStore;
+use protocol::{JobSpec, Requirements, WaitsFor};
 
 use crate::words::counted;
-use crate::{Engine, Error, Events, Notice};
+use crate::{Engine, Error, Events, Hint, Lack, Notice, Submission};
 
-/// Compares the workers of a target with the requirements of a job. Workers that come later may differ, so this is no error.
-pub(crate) async fn warn_of_unfit_workers(spec: &JobSpec, store: &TargetStore, events: &Events) {
-    if spec.requires.is_empty() {
-        return;
-    }
+/// Warns of a job that no worker of its target fits. Workers that come later may differ, so this is no error. `is_followed`: the
+/// caller hears later that no worker runs.
+pub(crate) async fn warn_of_workers(submission: &Submission, is_followed: bool, events: &Events) {
+    let Submission { spec, store, target, .. } = submission;
     match store.workers().await {
+        Ok(workers) if workers.is_empty() && !is_followed => {
+            let (job_id, target, lack) = (spec.job_id.clone(), target.reference(), Lack::Schedule(WaitsFor::Worker));
+            events.notice(Notice::Waiting(Hint { job_id, target, lack }));
+        }
         Ok(workers) => {
             let unfit = spec.requires.unmet(&workers);
             unfit.into_iter().for_each(|unfit| events.notice(Notice::NoWorkerFits(unfit)));

@@ -10,7 +10,7 @@ use futures::{Stream, StreamExt, stream};
 use protocol::{Counts, Priority, Progress};
 use serde::Serialize;
 
-use crate::{FoundJob, Hint, Jobs, Lack, OpenJobs, Standing, State, started_at};
+use crate::{FoundJob, Hint, Jobs, OpenJobs, Standing, State, started_at};
 
 /// Jobs or files that are read at the same time.
 pub const READS_AT_ONCE: usize = 16;
@@ -111,11 +111,7 @@ impl Activity {
         let waited = enqueued.map(|at| (until - at).num_milliseconds().max(0) as f64 / 1000.0);
         let is_known = began_at.is_some() || progress.is_none_or(|progress| progress.nodes == 0);
         Self {
-            waits_for: hint.and_then(|hint| match hint.lack {
-                Lack::Schedule(waits_for) => Some(waits_for.to_string()),
-                Lack::Node { detail, .. } => Some(detail),
-                _ => None,
-            }),
+            waits_for: hint.map(|hint| hint.lack.to_string()),
             waited_seconds: waited.filter(|_| is_known),
             processes: at_work.map_or(0, |progress| progress.processes),
             share: None,
@@ -213,10 +209,10 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
 
 #[cfg(test)]
 mod tests {
-    use protocol::WaitsFor;
     use reducer::Reducer;
 
     use super::*;
+    use crate::Lack;
 
     fn progress() -> Progress {
         let enqueued_ms = 1_767_225_600_000;
@@ -245,17 +241,10 @@ mod tests {
 
     #[test]
     fn activity_says_what_a_job_waits_for() {
-        let waits_for = |lack| {
-            let target = crate::TargetRef::Named("t".into());
-            let hint = Hint { job_id: "job".into(), target, lack };
-            Activity::of(None, None, State::Queued, Some(hint)).waits_for
-        };
-        let reason = "owner ana has 1 of 1 mini-batches in flight (quota of the target)".to_owned();
-        let in_flight = WaitsFor::InFlight { owner: "ana".to_owned(), limit: 1 };
-        assert_eq!(waits_for(Lack::Schedule(in_flight)).as_ref(), Some(&reason));
-        let node = "here".to_owned();
-        assert_eq!(waits_for(Lack::Node { node, seconds: 9, detail: reason.clone() }), Some(reason));
-        assert_eq!(waits_for(Lack::FirstReducer), None);
+        let lack = Lack::FirstReducer;
+        let hint = Hint { job_id: "job".into(), target: crate::TargetRef::Named("t".into()), lack };
+        let waits_for = Activity::of(None, None, State::Queued, Some(hint)).waits_for;
+        assert_eq!(waits_for.as_deref(), Some("no reducer has looked at it yet"));
     }
 
     #[test]

@@ -149,7 +149,7 @@ async fn opened(
 ) -> crate::Result<Retry> {
     let (full, _) = full(&store, &spec).await?;
     let submission = Submission { full, ..*submission(job, spec, store, target).await? };
-    submission.warn(events).await;
+    submission.warn(true, events).await;
     Ok(Retry::Submission(Box::new(submission)))
 }
 

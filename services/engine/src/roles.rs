@@ -58,7 +58,7 @@ impl Engine {
         let submission = self.submit(parsed, target, true, false, events).await?;
         let (queues, job_id) = (submission.queues.clone(), submission.job_id().to_owned());
         events.send(Event::Job(job_id.clone()));
-        submission.warn(events).await;
+        submission.warn(true, events).await;
         let jobs = submission.jobs();
 
         let name = new_node_name();

@@ -1,16 +1,21 @@
 //! The state of a job that has not ended, and what it waits for. Read from the store alone, so that it holds no matter
 //! where workers and reducers run.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use chrono::{DateTime, Local, Utc};
+use protocol::words::duration;
 use protocol::{JobResult, Progress, Waiting, WaitsFor, milliseconds_since_epoch};
 
 use crate::jobs::Scheduled;
 use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 
-/// A reducer writes the progress of each job every four seconds; after this silence it has ended.
-const SILENCE: Duration = Duration::from_secs(10);
+/// A reducer writes the progress of each job every two seconds; after this silence it has ended.
+const SILENCE: Duration = Duration::from_secs(5);
+/// The first progress of a job follows the schedule that admits it: queues are created, and the ledger is read.
+const FIRST_PROGRESS: Duration = Duration::from_secs(10);
 /// The most by which the clocks of two machines differ: one of them takes the local time of any zone for UTC. A longer
 /// silence needs no second look.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(14 * 3600);
@@ -70,6 +75,33 @@ pub enum Lack {
     Publication,
 }
 
+/// `no reducer has been heard from since 14:03:12 (25 s ago)`
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FirstReducer => f.write_str("no reducer has looked at it yet"),
+            Self::Reducer(since) => write!(f, "no reducer has been heard from since {since}"),
+            Self::Schedule(waits_for) => waits_for.fmt(f),
+            Self::Start(nodes) => match &nodes[..] {
+                [] => f.write_str("the schedule is about to give it processes"),
+                [node] => write!(f, "worker {node} is about to begin with it"),
+                nodes => write!(f, "{} workers are about to begin with it", nodes.len()),
+            },
+            Self::Node { node, seconds, detail } => {
+                let time = duration(*seconds as f64);
+                write!(f, "no process works on it yet; node {node} has it, and for {time}: {detail}")
+            }
+            Self::Worker { since, planned } => {
+                write!(f, "no worker has been heard from since {since}")?;
+                if *planned { Ok(()) } else { f.write_str(", and not all mini-batches are published") }
+            }
+            Self::Progress(since) => write!(f, "the process that runs it has not been heard from since {since}"),
+            Self::Process => f.write_str("the process that ran it has ended"),
+            Self::Publication => f.write_str("it was interrupted before anything was published"),
+        }
+    }
+}
+
 /// A moment of the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
@@ -77,6 +109,17 @@ pub struct Since {
     pub at: u64,
     /// Time since then, by this process's own clock where possible.
     pub age: Duration,
+}
+
+/// `14:03:12 (25 s ago)`
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, age } = *self;
+        let time = i64::try_from(at).ok().and_then(DateTime::<Utc>::from_timestamp_millis).unwrap_or_default();
+        let format = if age < Duration::from_secs(12 * 3600) { "%H:%M:%S" } else { "%Y-%m-%d %H:%M" };
+        let passed = if age.as_secs() < 10 { "seconds".to_owned() } else { duration(age.as_secs() as f64) };
+        write!(f, "{} ({passed} ago)", time.with_timezone(&Local).format(format))
+    }
 }
 
 /// The time of the last write to `progress.json`, as one reader sees it: by the clock of the store, or else by the
@@ -255,13 +298,12 @@ fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>)
 }
 
 fn lacks_reducer(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> Option<Lack> {
-    let last = match (seen, scheduled) {
-        (Some((progress, age)), _) => Some(Since { at: progress.at, age }),
-        // A reducer writes the first progress of a job soon after the schedule that admits it.
-        (None, Some(scheduled)) => scheduled.admitted,
+    let (last, silence) = match (seen, scheduled) {
+        (Some((progress, age)), _) => (Some(Since { at: progress.at, age }), SILENCE),
+        (None, Some(scheduled)) => (scheduled.admitted, FIRST_PROGRESS),
         (None, None) => return Some(Lack::FirstReducer),
     };
-    last.filter(|last| last.age > SILENCE).map(Lack::Reducer)
+    last.filter(|last| last.age > silence).map(Lack::Reducer)
 }
 
 /// Returns what a local job waits for whose engine holds its lock.
@@ -296,6 +338,17 @@ mod tests {
 
     fn without_processes(waits_for: WaitsFor) -> Scheduled {
         Scheduled { waits_for: Some(waits_for), ..Scheduled::default() }
+    }
+
+    #[test]
+    fn moment_of_any_age_is_shown() {
+        let shown = |at, age_ms| Since { at, age: Duration::from_millis(age_ms) }.to_string();
+        let at = 1_767_225_600_000;
+        assert!(shown(at, 0).ends_with(":00 (seconds ago)"));
+        assert!(shown(at, 10_500).ends_with("(10 s ago)"));
+        assert!(shown(at, 3_700_000).ends_with("(1 h 1 min ago)"));
+        assert!(shown(0, u64::MAX).contains("1970-01-01") || shown(0, u64::MAX).contains("1969-12-31"));
+        assert!(shown(u64::MAX, 0).contains("ago"));
     }
 
     #[test]
@@ -368,7 +421,7 @@ mod tests {
         let has_no_worker_yet = Progress { nodes: 0, ..progress() };
         for progress in [progress(), has_lost_its_worker, has_no_worker_yet] {
             let lacks_reducer = |seconds| matches!(waits(&progress, seconds).1, Some(Lack::Reducer(_)));
-            assert_eq!((lacks_reducer(9), lacks_reducer(12)), (false, true), "{progress:?}");
+            assert_eq!((lacks_reducer(4), lacks_reducer(6)), (false, true), "{progress:?}");
         }
         assert_eq!(waits(&progress(), 12).0, State::Waiting);
         let admitted = |seconds| {

@@ -59,6 +59,11 @@ impl State {
         }
     }
 
+    /// Whether processes may be working on a job in this state.
+    pub fn is_at_work(self) -> bool {
+        matches!(self, Self::Running | Self::Waiting | Self::Canceling)
+    }
+
     /// Whether a job in this state may still change.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Interrupted | Self::Running | Self::Queued | Self::Waiting | Self::Canceling)

@@ -194,6 +194,7 @@ impl Look {
             None => self.job.priority().await.unwrap_or(self.job.spec.priority),
             Some(_) => self.job.spec.priority,
         };
+        let progress = committed.or_else(|| self.progress.clone());
         Status {
             job_id: self.job.spec.job_id.clone(),
             state: standing.state,
@@ -201,7 +202,7 @@ impl Look {
             owner: self.job.owner(),
             priority,
             result: self.job.result.clone(),
-            progress: committed.or_else(|| self.progress.clone()),
+            progress: progress.map(|progress| without_ended_processes(progress, standing.state)),
             // A replay writes the output of the job again.
             output_changed: replayed_by.is_none() && is_output_changed(&self.job).await,
             replayed_by,
@@ -209,6 +210,16 @@ impl Look {
             logs: self.job.store.shown("logs"),
         }
     }
+}
+
+/// Forgets the processes of a job that has none any more. Its progress was written before they ended.
+fn without_ended_processes(mut progress: Progress, state: State) -> Progress {
+    if !state.is_at_work() {
+        (progress.processes, progress.nodes_at_work) = (0, 0);
+        progress.running.clear();
+        progress.waiting.clear();
+    }
+    progress
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use storage::{JobStore, PlanComplete, Source, TargetStore};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::execute::make_output_folder;
-use crate::fit::warn_of_unfit_workers;
+use crate::fit::warn_of_workers;
 use crate::functions;
 use crate::own_paths::{own_paths, set_aside};
 use crate::{
@@ -181,14 +181,15 @@ impl Submission {
         }
     }
 
-    /// Says so if the job waits because of a quota, or if none of the workers that run now takes it.
-    pub async fn warn(&self, events: &Events) {
+    /// Says so if the job waits because of a quota, or if none of the workers that run now takes it. `is_followed`: the caller
+    /// hears later what the job waits for.
+    pub async fn warn(&self, is_followed: bool, events: &Events) {
         if let Some(full) = self.full.clone() {
             let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
             let lack = Lack::Schedule(WaitsFor::Quota(full));
             events.notice(Notice::Waiting(Hint { job_id, target, lack }));
         }
-        warn_of_unfit_workers(&self.spec, &self.store, events).await;
+        warn_of_workers(self, is_followed, events).await;
     }
 
     /// Returns what continues the job after an interruption.

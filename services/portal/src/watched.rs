@@ -13,7 +13,7 @@ use axum::http::request::Parts;
 use engine::history::{History, SharedHistory};
 use engine::{FoundJob, Jobs, Look, State, Status, Summary};
 use engine::{JobStore, Reuses};
-use protocol::JobSpec;
+use protocol::{JobSpec, RunningMiniBatch};
 
 use crate::Shared;
 use crate::error::{Answer, Refusal};
@@ -201,6 +201,11 @@ pub struct View {
 impl View {
     pub fn job_id(&self) -> &str {
         &self.watched.job_id
+    }
+
+    /// Returns the mini-batches that run.
+    pub fn running(&self) -> &[RunningMiniBatch] {
+        self.snapshot.status.progress.as_ref().map_or(&[], |progress| &progress.running)
     }
 
     pub fn state(&self) -> State {

@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::Priority;
+use crate::words::counted;
 
 /// The limits of a compute target. `None`: no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,9 +72,10 @@ impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { owner, running, limit } = self;
         match owner {
-            Some(owner) => write!(f, "owner {owner} has {running} of {limit} jobs running"),
-            None => write!(f, "the target has {running} of {limit} jobs running"),
+            Some(owner) => write!(f, "owner {owner}")?,
+            None => f.write_str("the target")?,
         }
+        write!(f, " may have {} at a time, and has {running}", counted(u64::from(*limit), "job"))
     }
 }
 
@@ -170,9 +172,9 @@ mod tests {
     fn limit_is_named() {
         let quotas = quotas(Some(2), Some(1));
         let of = |owner, running: &[&str]| quotas.full(owner, running).map(|full| full.to_string());
-        assert_eq!(of("ana", &["ana"]).as_deref(), Some("owner ana has 1 of 1 jobs running"));
+        assert_eq!(of("ana", &["ana"]).as_deref(), Some("owner ana may have 1 job at a time, and has 1"));
         assert_eq!(of("bo", &["ana"]), None);
-        assert_eq!(of("bo", &["ana", "cy"]).as_deref(), Some("the target has 2 of 2 jobs running"));
+        assert_eq!(of("bo", &["ana", "cy"]).as_deref(), Some("the target may have 2 jobs at a time, and has 2"));
     }
 
     proptest! {

@@ -13,8 +13,8 @@ use storage::SeenWorker;
 
 use crate::presence::Moment;
 
-/// A worker that has a job and did not renew its entry for this long is silent: three periods.
-const SILENCE: Duration = Duration::from_secs(3 * storage::WORKER_PERIOD_AT_WORK.as_secs());
+/// A worker that has a job and did not renew its entry for this long is silent: two periods and a half.
+const SILENCE: Duration = Duration::from_secs(5 * storage::WORKER_PERIOD_AT_WORK.as_secs() / 2);
 /// The most that a pause between two looks counts as silence: the store may have been away.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -134,10 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn killed_worker_is_silent_after_three_periods_until_it_gives_a_sign() {
+    fn killed_worker_is_silent_after_five_seconds_until_it_gives_a_sign() {
         let mut played = Played::new();
         let silent: Vec<bool> = (0..8).map(|_| played.look(1000)).collect();
-        assert_eq!(silent, [false, false, false, false, false, false, true, true]);
+        assert_eq!(silent, [false, false, false, false, false, true, true, true]);
         assert_eq!(played.age_of_the_sign(), Some(8));
         played.renew();
         assert!(!played.look(1000));
@@ -150,8 +150,8 @@ mod tests {
         assert!((0..40).all(|_| !played.look(1000)));
         assert_eq!(played.age_of_the_sign(), None);
         played.allocate();
-        let silent: Vec<bool> = (0..6).map(|_| played.look(1000)).collect();
-        assert_eq!(silent, [false, false, false, false, false, true]);
+        let silent: Vec<bool> = (0..5).map(|_| played.look(1000)).collect();
+        assert_eq!(silent, [false, false, false, false, true]);
     }
 
     #[test]

@@ -111,8 +111,7 @@ impl Options {
             // Containers have equal process ids.
             writer: format!("{}-{:x}", std::process::id(), milliseconds_since_epoch()),
             peers: Peers::Many,
-            progress_interval: Duration::from_secs(4),
-            silence: Duration::from_secs(6),
+            progress_interval: Duration::from_secs(2),
             commit_interval: Duration::from_millis(200),
             store_patience: Duration::from_secs(120),
             receive_wait: Duration::from_secs(20),

@@ -16,10 +16,13 @@ pub const QUOTA_EXAMPLES: &str = "Examples:
 #[derive(Debug, clap::Args)]
 pub struct QuotaArguments {
     /// Jobs that run at a time; `any`: no limit.
-    #[arg(long, value_name = "NUMBER", value_parser = limit, conflicts_with = "remove")]
+    #[arg(long, value_name = "NUMBER", value_parser = limit, conflicts_with = "remove", allow_negative_numbers = true)]
     max_jobs: Option<Limit>,
     /// Mini-batches of an owner that run at a time, on all workers together; `any`: no limit.
-    #[arg(long, value_name = "NUMBER", value_parser = limit, conflicts_with = "remove", requires = "of_owner")]
+    #[arg(
+        long, value_name = "NUMBER", value_parser = limit, conflicts_with = "remove", requires = "of_owner",
+        allow_negative_numbers = true
+    )]
     max_in_flight: Option<Limit>,
     /// Apply the limits to each owner without limits of its own.
     #[arg(long, group = "of_owner")]
@@ -57,7 +60,7 @@ fn owner(text: &str) -> Result<String> {
 
 impl QuotaArguments {
     /// Changes quotas as the flags say.
-    fn apply(&self, quotas: &mut Quotas) {
+    fn apply(&self, quotas: &mut Quotas) -> Result<()> {
         if let Some(max_jobs) = self.max_jobs {
             match &self.owner {
                 Some(owner) => quotas.owners.entry(owner.clone()).or_default().max_jobs = max_jobs,
@@ -73,13 +76,14 @@ impl QuotaArguments {
             quota.max_in_flight = max_in_flight;
         }
         if let Some(owner) = self.owner.as_ref().filter(|_| self.remove) {
-            quotas.owners.remove(owner);
+            ensure!(quotas.owners.remove(owner).is_some(), "owner {owner} has no limits of its own");
         }
         match self.when_full.as_deref() {
             Some("refuse") => quotas.when_full = WhenFull::Refuse,
             Some(_) => quotas.when_full = WhenFull::Wait,
             None => {}
         }
+        Ok(())
     }
 }
 
@@ -87,7 +91,7 @@ pub async fn quota(arguments: &QuotaArguments, settings: &Settings) -> Result<Ex
     let store = arguments.target.require(None, settings)?.open_store().await?;
     let before = store.quotas().await?;
     let mut quotas = before.clone().unwrap_or_default();
-    arguments.apply(&mut quotas);
+    arguments.apply(&mut quotas)?;
     if quotas != before.unwrap_or_default() {
         store.create()?;
         store.put_quotas(&quotas).await?;
@@ -133,7 +137,7 @@ mod tests {
 
     fn changed(quotas: &mut Quotas, flags: &str) {
         let given = Given::try_parse_from(["quota"].into_iter().chain(flags.split_whitespace()));
-        given.unwrap_or_else(|error| panic!("{error}")).arguments.apply(quotas);
+        given.unwrap_or_else(|error| panic!("{error}")).arguments.apply(quotas).expect("it has an effect");
     }
 
     #[test]
@@ -155,6 +159,8 @@ mod tests {
         assert_eq!(quotas, Quotas { each_owner, ..Quotas::default() });
         changed(&mut quotas, "--owner bo --max-jobs any");
         assert_eq!(quotas.of("bo").max_jobs, None, "an exception from the limit of each");
+        let unknown = Given::parse_from(["quota", "--owner", "cy", "--remove"]).arguments.apply(&mut quotas);
+        assert_eq!(unknown.expect_err("of none").to_string(), "owner cy has no limits of its own");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use engine::history::{ATTEMPTS_MAX, History, Origin, PROCESSES_MAX};
 use engine::words::counted;
 use engine::{State as JobState, StatusDocument};
 use protocol::{
-    Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, Progress, Waiting, milliseconds_since_epoch,
+    Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, Progress, RunningMiniBatch, Waiting,
+    milliseconds_since_epoch,
 };
 use serde::Serialize;
 
@@ -88,6 +89,21 @@ pub struct Wait {
     stack: String,
 }
 
+impl From<&RunningMiniBatch> for Wait {
+    fn from(running: &RunningMiniBatch) -> Self {
+        Self {
+            mini_batch: Some(running.mini_batch),
+            node: running.node.clone(),
+            process: running.process.clone(),
+            phase: running.phase.word(),
+            since: Some(running.since),
+            seconds: milliseconds_since_epoch().saturating_sub(running.since) / 1000,
+            detail: String::new(),
+            stack: String::new(),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Failure {
     error: String,
@@ -158,13 +174,13 @@ impl Job {
                 let ended = result.mini_batches.ended() as f64;
                 (result.elapsed_seconds > 0.0 && ended > 0.0).then(|| ended / result.elapsed_seconds)
             }
-            (None, Some(progress)) if is_at_work(state) => rate_now(history, progress),
+            (None, Some(progress)) if state.is_at_work() => rate_now(history, progress),
             _ => None,
         };
         let left = mini_batches.total.saturating_sub(mini_batches.ended());
         let eta_seconds = rate.filter(|rate| *rate > 0.0 && status.result.is_none() && mini_batches.total > 0);
         let eta_seconds = eta_seconds.map(|rate| left as f64 / rate);
-        let waits = progress.filter(|_| is_at_work(state)).map_or_else(Vec::new, waits);
+        let waits = progress.filter(|_| state.is_at_work()).map_or_else(Vec::new, waits);
         let moment = sentence::Moment { elapsed_seconds, eta_seconds, mini_batches, retrying };
         let sentence = sentence::sentence(&status, &moment);
         let failures = tally.failures();
@@ -211,7 +227,7 @@ impl Job {
             retrying,
             rate,
             eta_seconds,
-            gauges: gauges(spec, tally, history, &moment, items, progress.filter(|_| is_at_work(state))),
+            gauges: gauges(spec, tally, history, &moment, items, progress.filter(|_| state.is_at_work())),
             waits,
             failures: failures.groups().into_iter().take(FAILURES_MAX).map(Failure::from).collect(),
             first_failed: failures.first().map(|first| first.mini_batch),
@@ -242,8 +258,13 @@ impl Job {
         for Wait { mini_batch, node, process, phase, since, detail, stack, .. } in &self.waits {
             (mini_batch, node, process, phase, since, detail, stack).hash(&mut others);
         }
-        if let Some(Progress { processes, nodes, silent_since, step, trouble, .. }) = &self.status.progress {
-            (processes, nodes, silent_since, step, trouble).hash(&mut others);
+        if let Some(Progress { processes, nodes_at_work, silent_since, step, trouble, running, .. }) =
+            &self.status.progress
+        {
+            (processes, nodes_at_work, silent_since, step, trouble).hash(&mut others);
+            for RunningMiniBatch { mini_batch, node, process, phase, since } in running {
+                (mini_batch, node, process, *phase as u8, since).hash(&mut others);
+            }
         }
         (&self.status.hint, &self.warnings, &self.notes, self.output.downloadable, self.lineage.reused.count)
             .hash(&mut others);
@@ -274,11 +295,6 @@ pub struct Mark {
     counts: [Counts; 2],
     retrying: u64,
     others: u64,
-}
-
-/// Whether processes may be working on a job in this state.
-pub fn is_at_work(state: JobState) -> bool {
-    matches!(state, JobState::Running | JobState::Waiting | JobState::Canceling)
 }
 
 /// Returns the mini-batches that end in a second, over the last minute of a running job.

@@ -176,8 +176,9 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
     let counting = known.attempts.iter().position(Attempted::counts);
     let counting_record = counting.and_then(|position| records[position].as_ref());
     let rows = rows(view, known.state, counting_record).await;
-    let progress = view.snapshot.status.progress.as_ref().filter(|_| super::job::is_at_work(view.state()));
+    let progress = view.snapshot.status.progress.as_ref();
     let waiting = progress.and_then(|progress| progress.waiting.iter().find(|wait| wait.mini_batch == Some(number)));
+    let running = view.running().iter().find(|running| running.mini_batch == number);
     let last = known.attempts.len().saturating_sub(1);
     let mut printed = Vec::with_capacity(records.len());
     for record in &records {
@@ -198,14 +199,14 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
     Ok(MiniBatch {
         revision: known.revision,
         mini_batch: number,
-        state: table::word(known.state),
+        state: table::word(known.state, running.is_some()),
         tries: known.attempts.last().map_or(0, |attempt| attempt.ordinal),
         deliveries_lost: known.deliveries_lost,
         items: items(descriptor.as_ref(), known.attempts.last(), detail),
         key: descriptor.as_ref().map_or_else(Vec::new, |descriptor| descriptor.key().to_vec()),
         attempts: attempts.collect(),
         second_start,
-        wait: waiting.map(Wait::from),
+        wait: waiting.map(Wait::from).or_else(|| running.map(Wait::from)),
         rows,
         previous_failed: known.previous_failed,
         next_failed: known.next_failed,

@@ -1,13 +1,14 @@
 //! Nodes and processes: their resource samples over time, and what happened to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::extract::Query;
 use chrono::NaiveDateTime;
 use engine::JobStore;
-use protocol::milliseconds_since_epoch;
+use protocol::{RunningMiniBatch, milliseconds_since_epoch};
 use serde::{Deserialize, Serialize};
 
+use super::job::Wait;
 use super::logs::end_of;
 use crate::document::Document;
 use crate::error::Answer;
@@ -55,6 +56,8 @@ struct Process {
     busy_seconds: f64,
     first_at: Option<u64>,
     last_at: Option<u64>,
+    /// What it does now.
+    running: Option<Wait>,
     samples: Option<Samples>,
 }
 
@@ -113,6 +116,8 @@ pub async fn nodes(view: View, Query(query): Query<NodesQuery>) -> Answer<Docume
 pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
     let points = query.points.unwrap_or(POINTS_DEFAULT).clamp(10, 2000);
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
+    let running: HashMap<(&str, &str), &RunningMiniBatch> =
+        view.running().iter().map(|running| ((&*running.node, &*running.process), running)).collect();
     {
         let history = view.history();
         for process in history.processes() {
@@ -131,6 +136,9 @@ pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
                 busy_seconds: process.busy_seconds,
                 first_at: has_worked.then_some(process.first_at),
                 last_at: has_worked.then_some(process.last_at),
+                running: running
+                    .get(&(&*process.name.node, &*process.name.process))
+                    .map(|running| Wait::from(*running)),
                 samples: None,
             });
         }
@@ -350,6 +358,7 @@ mod tests {
             busy_seconds: 0.0,
             first_at: None,
             last_at: None,
+            running: None,
             samples: None,
         };
         let mut node = Node { node: "n".to_owned(), stopped: None, processes: vec![process(7)], samples: None };

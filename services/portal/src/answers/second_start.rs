@@ -36,7 +36,7 @@ pub async fn of(view: &View, number: u64, state: MiniBatchState, attempts: &[Att
             SecondStart::Won
         }
         MiniBatchState::Succeeded => SecondStart::Stopped,
-        MiniBatchState::Pending | MiniBatchState::Retrying if super::job::is_at_work(view.state()) => SecondStart::Open,
+        MiniBatchState::Pending | MiniBatchState::Retrying if view.state().is_at_work() => SecondStart::Open,
         _ => SecondStart::Failed,
     })
 }

@@ -1,12 +1,12 @@
 //! The table of mini-batches: sorted, filtered and paged here, so that the page never holds a million rows.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use axum::extract::Query;
 use engine::FoundJob;
 use engine::MiniBatchState;
 use engine::history::{Attempted, History, Origin, RecordAt, RecordedAttempt};
-use protocol::AttemptStatus;
+use protocol::{AttemptStatus, RunningMiniBatch};
 use serde::{Deserialize, Serialize};
 
 use super::words::listed;
@@ -96,8 +96,10 @@ struct Draft {
     failed: Option<RecordAt>,
 }
 
-pub fn word(state: MiniBatchState) -> &'static str {
+/// Returns the state of a mini-batch in a word. One that has ended may run a second time; then its end says more.
+pub fn word(state: MiniBatchState, is_running: bool) -> &'static str {
     match state {
+        MiniBatchState::Pending | MiniBatchState::Retrying if is_running => "running",
         MiniBatchState::Pending => "pending",
         MiniBatchState::Retrying => "retrying",
         MiniBatchState::Failed => "failed",
@@ -121,10 +123,11 @@ pub async fn of(view: &View, query: TableQuery) -> Answer<Table> {
     let searched = if is_local { SEARCHED_HERE } else { SEARCHED_THERE };
     let (found, total, drafts, revision, origin) = view
         .compute(move |view, history| {
-            let mut selected = select(history, &query, &states, number);
+            let running = Running::of(view);
+            let mut selected = select(history, &running, &query, &states, number);
             let found = selected.len();
             let (from, to) = if is_search { (0, searched) } else { (offset, offset.saturating_add(limit)) };
-            let drafts: Vec<_> = page(&mut selected, from, to).map(|number| draft(history, number)).collect();
+            let drafts: Vec<_> = page(&mut selected, from, to).map(|number| draft(history, &running, number)).collect();
             (found, history.mini_batches(), drafts, view.revision(history), history.origin())
         })
         .await?;
@@ -148,8 +151,9 @@ pub async fn of(view: &View, query: TableQuery) -> Answer<Table> {
 /// Returns the rows of these mini-batches.
 pub async fn rows(view: &View, mini_batches: Vec<u64>) -> Answer<Vec<Row>> {
     let (drafts, origin) = view
-        .compute(move |_, history| {
-            let drafts = mini_batches.into_iter().map(|number| draft(history, number)).collect::<Vec<_>>();
+        .compute(move |view, history| {
+            let running = Running::of(view);
+            let drafts = mini_batches.into_iter().map(|number| draft(history, &running, number)).collect::<Vec<_>>();
             (drafts, history.origin())
         })
         .await?;
@@ -157,19 +161,25 @@ pub async fn rows(view: &View, mini_batches: Vec<u64>) -> Answer<Vec<Row>> {
 }
 
 fn states(text: &str) -> Answer<HashSet<&'static str>> {
-    let all = ["pending", "succeeded", "failed", "retrying"];
+    let all = ["pending", "running", "succeeded", "failed", "retrying"];
     listed(text, "mini-batches", |word| all.into_iter().find(|state| *state == word))
 }
 
 /// Returns the selected mini-batches, each with its key to sort by.
-fn select(history: &History, query: &TableQuery, states: &HashSet<&str>, number: Option<u64>) -> Vec<(u64, u32)> {
+fn select(
+    history: &History,
+    running: &Running,
+    query: &TableQuery,
+    states: &HashSet<&str>,
+    number: Option<u64>,
+) -> Vec<(u64, u32)> {
     let total = history.mini_batches().min(u64::from(u32::MAX));
     let (mut first, mut end) = (query.first.unwrap_or(0), query.last.map_or(total, |last| last.saturating_add(1)));
     if let Some(number) = number {
         (first, end) = (first.max(number), end.min(number.saturating_add(1)));
     }
+    let is_named = |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|asked| asked == name);
     let processes: Option<Vec<bool>> = (query.node.is_some() || query.process.is_some()).then(|| {
-        let is_named = |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|asked| asked == name);
         let names = history.processes().iter().map(|process| &process.name);
         names.map(|name| is_named(&query.node, &name.node) && is_named(&query.process, &name.process)).collect()
     });
@@ -180,17 +190,19 @@ fn select(history: &History, query: &TableQuery, states: &HashSet<&str>, number:
     let is_descending = query.order.unwrap_or(natural) == Order::Desc;
     let mut selected = Vec::new();
     for mini_batch in first..end.min(total) {
-        let state = history.state(mini_batch);
-        if !states.is_empty() && !states.contains(word(state)) {
+        let (state, runs) = (history.state(mini_batch), running.get(mini_batch));
+        if !states.is_empty() && !states.contains(word(state, runs.is_some())) {
             continue;
         }
         let shown = history.shown(mini_batch);
-        if let Some(processes) = &processes
-            && !shown.is_some_and(|shown| processes[usize::from(shown.process)])
-        {
-            continue;
+        if let Some(processes) = &processes {
+            let runs_there =
+                runs.is_some_and(|runs| is_named(&query.node, &runs.node) && is_named(&query.process, &runs.process));
+            if !runs_there && !shown.is_some_and(|shown| processes[usize::from(shown.process)]) {
+                continue;
+            }
         }
-        let key = match key(history, query.sort, mini_batch, state, shown) {
+        let key = match key(history, query.sort, mini_batch, state, shown, runs) {
             // Mini-batches without a value come last in any order.
             None => u64::MAX,
             Some(key) if is_descending => u64::MAX - 1 - key,
@@ -207,6 +219,7 @@ fn key(
     mini_batch: u64,
     state: MiniBatchState,
     shown: Option<&Attempted>,
+    runs: Option<&RunningMiniBatch>,
 ) -> Option<u64> {
     // Numbers that are not negative sort like their bits.
     let bits = |seconds: f32| u64::from(seconds.max(0.0).to_bits());
@@ -214,15 +227,19 @@ fn key(
         Sort::MiniBatch => Some(mini_batch),
         Sort::State => Some(match state {
             MiniBatchState::Failed => 0,
-            MiniBatchState::Retrying => 1,
-            MiniBatchState::Succeeded if shown.is_some_and(|shown| shown.succeeded < shown.items) => 2,
-            MiniBatchState::Succeeded => 3,
-            MiniBatchState::Pending => 4,
+            MiniBatchState::Pending | MiniBatchState::Retrying if runs.is_some() => 1,
+            MiniBatchState::Retrying => 2,
+            MiniBatchState::Succeeded if shown.is_some_and(|shown| shown.succeeded < shown.items) => 3,
+            MiniBatchState::Succeeded => 4,
+            MiniBatchState::Pending => 5,
         }),
         Sort::Duration => shown.map(|shown| bits(shown.elapsed_seconds)),
         Sort::Run => shown.map(|shown| bits(shown.run_seconds)),
         Sort::Tries => history.attempts_of(mini_batch).next().map(|latest| latest.ordinal.into()),
-        Sort::Started => shown.map(|shown| shown.started_at.min(u64::MAX - 2)),
+        Sort::Started => {
+            let started_at = runs.map(|runs| runs.since).or_else(|| shown.map(|shown| shown.started_at));
+            started_at.map(|at| at.min(u64::MAX - 2))
+        }
         Sort::Items => shown.map(|shown| shown.items.into()),
         Sort::FailedItems => shown.map(|shown| shown.items.saturating_sub(shown.succeeded).into()),
     }
@@ -243,14 +260,15 @@ fn page(selected: &mut [(u64, u32)], from: usize, to: usize) -> impl Iterator<It
     selected[from..to].iter().map(|(_, mini_batch)| u64::from(*mini_batch))
 }
 
-fn draft(history: &History, mini_batch: u64) -> Draft {
+fn draft(history: &History, running: &Running, mini_batch: u64) -> Draft {
     let shown = history.shown(mini_batch);
     let latest = history.attempts_of(mini_batch).next();
     let failed = history.attempts_of(mini_batch).find(|attempt| attempt.status != AttemptStatus::Succeeded);
-    let process = shown.map(|shown| &history.processes()[usize::from(shown.process)].name);
-    let row = Row {
+    let name = shown.map(|shown| &history.processes()[usize::from(shown.process)].name);
+    let state = word(history.state(mini_batch), running.get(mini_batch).is_some());
+    let mut row = Row {
         mini_batch,
-        state: word(history.state(mini_batch)),
+        state,
         tries: latest.map_or(0, |latest| latest.ordinal),
         copy: shown.is_some_and(Attempted::is_copy),
         deliveries_lost: history.tally().deliveries_lost(mini_batch),
@@ -260,12 +278,32 @@ fn draft(history: &History, mini_batch: u64) -> Draft {
         process_seconds: shown.map(|shown| shown.process_seconds),
         items: shown.map(|shown| shown.items),
         items_failed: shown.map(|shown| shown.items.saturating_sub(shown.succeeded)),
-        node: process.map(|process| process.node.clone()),
-        process: process.map(|process| process.process.clone()),
+        node: name.map(|name| name.node.clone()),
+        process: name.map(|name| name.process.clone()),
         detail: None,
         error: None,
     };
+    if let Some(runs) = running.get(mini_batch).filter(|_| state == "running") {
+        // The numbers of an earlier try would be read as those of this one.
+        (row.seconds, row.run_seconds, row.process_seconds) = (None, None, None);
+        (row.started_at, row.node, row.process) =
+            (Some(runs.since), Some(runs.node.clone()), Some(runs.process.clone()));
+    }
     Draft { row, shown: shown.map(Attempted::place), failed: failed.map(Attempted::place) }
+}
+
+/// The mini-batches that run, by their numbers.
+struct Running<'a>(HashMap<u64, &'a RunningMiniBatch>);
+
+impl<'a> Running<'a> {
+    fn of(view: &'a View) -> Self {
+        // Those that began first come first, and a second start is not shown beside the first.
+        Self(view.running().iter().rev().map(|running| (running.mini_batch, running)).collect())
+    }
+
+    fn get(&self, mini_batch: u64) -> Option<&'a RunningMiniBatch> {
+        self.0.get(&mini_batch).copied()
+    }
 }
 
 /// Reads the texts of rows.
@@ -305,7 +343,7 @@ mod tests {
 
     fn numbers(history: &History, query: &TableQuery, from: usize, to: usize) -> Vec<u64> {
         let states = states(&query.state).expect("known");
-        page(&mut select(history, query, &states, None), from, to).collect()
+        page(&mut select(history, &Running(HashMap::new()), query, &states, None), from, to).collect()
     }
 
     fn jobs_history() -> History {

@@ -2,7 +2,7 @@
 
 export type State =
   | "Completed" | "Failed" | "Canceled" | "Interrupted" | "Running" | "Queued" | "Waiting" | "Canceling" | "Damaged";
-export type MiniBatchState = "pending" | "succeeded" | "failed" | "retrying";
+export type MiniBatchState = "pending" | "running" | "succeeded" | "failed" | "retrying";
 
 export interface Counts { total: number; succeeded: number; failed: number }
 
@@ -43,9 +43,11 @@ export interface JobResult {
 }
 export interface Progress {
   copies?: Copies;
-  planned: boolean; retries: number; retrying: number; processes: number; nodes: number; silent_since?: number;
-  step?: string; trouble?: string;
+  planned: boolean; retries: number; retrying: number; processes: number; nodes_at_work: number; silent_since?: number;
+  step?: string; trouble?: string; running: RunningMiniBatch[];
 }
+/** `since`: when the try began, by the clock of its node. */
+export interface RunningMiniBatch { mini_batch: number; node: string; process: string; phase: string; since: number }
 /** How often the result was reused instead of running the job again; the latest times. */
 export interface Reuses { count: number; times: number[] }
 export interface Job {
@@ -141,7 +143,7 @@ export interface Samples {
 }
 export interface NodeProcess {
   process: string; pid: number | null; attempts: number; failed: number; busy_seconds: number;
-  first_at: number | null; last_at: number | null; samples: Samples | null;
+  first_at: number | null; last_at: number | null; running: Wait | null; samples: Samples | null;
 }
 export interface NodeInfo { node: string; stopped: string | null; processes: NodeProcess[]; samples: Samples | null }
 export interface Nodes { now: number; nodes: NodeInfo[]; events: { at: number; node: string | null; text: string }[] }

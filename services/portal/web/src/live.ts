@@ -18,6 +18,11 @@ export const now = signal(Date.now());
 /** Changes when the list of jobs should be fetched again. */
 export const jobsVersion = signal(0);
 
+/** The mini-batches that run, by number. Of a second start, the first start stands for both. */
+export const running = computed(() => new Map([...(job.value?.progress?.running ?? [])].reverse().map((one) => [one.mini_batch, one])));
+/** Changes with what runs. */
+export const runningKey = computed(() => [...running.value.values()].map(({ mini_batch, process, since }) => `${mini_batch} ${process} ${since}`).join());
+
 /** Without an event for this long, a proxy may hold the stream back. */
 const SILENCE_MS = 15_000;
 const POLL_MS = 2000;

@@ -23,7 +23,7 @@ export function reported(path: string): unknown {
   return answer;
 }
 
-const ORDER: MiniBatchState[] = ["failed", "retrying", "succeeded", "pending"];
+const ORDER: MiniBatchState[] = ["failed", "running", "retrying", "succeeded", "pending"];
 
 /** Answers the table of mini-batches from the rows in the report. */
 function selected(bare: string, wanted: URLSearchParams): MiniBatches {

@@ -1,6 +1,8 @@
 // The map: one cell for each mini-batch, in reading order.
 import { useMemo, useRef, useState } from "preact/hooks";
+import type { RunningMiniBatch } from "../api";
 import { counted, duration } from "../format";
+import { now } from "../live";
 import { bounds, SLOWNESS, type Cells, type Colouring, seconds } from "../map_data";
 import { address, go } from "../route";
 import { useCanvas } from "../ui/canvas";
@@ -12,6 +14,8 @@ export interface Range { first: number; last: number }
 interface MapProps {
   job: string;
   cells: Cells;
+  /** What runs, by number. */
+  running: Map<number, RunningMiniBatch>;
   /** What is shown of it. */
   range: Range;
   /** Selects mini-batches; `null` selects none. */
@@ -54,7 +58,7 @@ function palette(by: Colouring, bytes: Uint8Array, { first, last }: Range): Uint
 /** The pixels of the last map, used again: each takes megabytes, which a browser frees late. */
 let drawn = new Uint32Array(0);
 
-function draw(canvas: HTMLCanvasElement, cells: Cells, range: Range, { columns, cell, gap, width, height }: Layout): void {
+function draw(canvas: HTMLCanvasElement, cells: Cells, running: number[], range: Range, { columns, cell, gap, width, height }: Layout): void {
   canvas.width = width;
   canvas.height = height;
   const context = canvas.getContext("2d");
@@ -71,27 +75,34 @@ function draw(canvas: HTMLCanvasElement, cells: Cells, range: Range, { columns, 
     for (let y = 0; y < filled; y += 1) pixels.fill(value, start + y * width, start + y * width + filled);
     if (cell < 3 && cells.by === "state" && byte === 2) rare.push(start);
   }
-  // Few failures among many tiny cells would be overlooked: they are drawn larger, over their neighbours.
-  if (rare.length * 50 < range.last - range.first) {
-    const bad = colours[2] ?? 0;
-    for (const start of rare) {
-      const [x, y] = [start % width, Math.floor(start / width)];
-      for (let down = Math.max(0, y - 1); down <= Math.min(height - 1, y + 1); down += 1) {
-        pixels.fill(bad, down * width + Math.max(0, x - 1), down * width + Math.min(width, x + 2));
-      }
+  const enlarge = (start: number, value: number) => {
+    const [x, y] = [start % width, Math.floor(start / width)];
+    for (let down = Math.max(0, y - 1); down <= Math.min(height - 1, y + 1); down += 1) {
+      pixels.fill(value, down * width + Math.max(0, x - 1), down * width + Math.min(width, x + 2));
     }
+  };
+  // Few cells among many tiny ones would be overlooked: they are drawn larger, over their neighbours.
+  const isRare = (count: number) => count * 50 < range.last - range.first;
+  const busy = pixel(colour("accent"));
+  for (const number of cells.by === "state" ? running : []) {
+    const index = number - range.first;
+    const start = Math.floor(index / columns) * cell * width + (index % columns) * cell;
+    for (let y = 0; y < filled; y += 1) pixels.fill(busy, start + y * width, start + y * width + filled);
+    if (cell < 3 && isRare(running.length)) enlarge(start, busy);
   }
+  if (isRare(rare.length)) for (const start of rare) enlarge(start, colours[2] ?? 0);
   context.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), width, height), 0, 0);
 }
 
-export function MapCanvas({ job, cells, range, select }: MapProps) {
+export function MapCanvas({ job, cells, running, range, select }: MapProps) {
   const { place, canvas, width, scale, useDrawing, at } = useCanvas();
   const [cursor, setCursor] = useState<number | null>(null);
   const [dragged, setDragged] = useState<Range | null>(null);
   const anchor = useRef<number | null>(null);
   const shown = range.last - range.first + 1;
   const sizes = useMemo(() => layout(shown, Math.floor(width * scale), Math.floor(Math.max(240, innerHeight * 0.62) * scale)), [shown, width]);
-  useDrawing((canvas) => draw(canvas, cells, range, sizes), [cells.version, cells.by, range.first, range.last, sizes]);
+  const runs = useMemo(() => [...running.keys()].filter((number) => runsNow(cells, running, number) && number >= range.first && number <= range.last), [running, cells.version, range.first, range.last]);
+  useDrawing((canvas) => draw(canvas, cells, runs, range, sizes), [cells.version, cells.by, runs.join(), range.first, range.last, sizes]);
 
   const numberAt = (event: PointerEvent): number | null => {
     const point = at(event);
@@ -123,7 +134,7 @@ export function MapCanvas({ job, cells, range, select }: MapProps) {
     const selected = anchor.current !== null && number !== anchor.current ? between(anchor.current, number) : null;
     showTip(event.clientX, event.clientY, selected
       ? <><strong>{counted(selected.last - selected.first + 1, "mini-batch")}</strong>{selected.first} to {selected.last}</>
-      : <><strong>Mini-batch {near(number)}</strong>{described(cells, near(number))}</>);
+      : <><strong>Mini-batch {near(number)}</strong>{described(cells, running, near(number))}</>);
   };
   const onDown = (event: PointerEvent) => {
     if (event.button !== 0) return;
@@ -183,7 +194,7 @@ export function MapCanvas({ job, cells, range, select }: MapProps) {
         {cursor !== null && cursor >= range.first && cursor <= range.last && <div class="map-cursor" style={marked(cursor)} />}
         <Shade dragged={dragged} range={range} sizes={sizes} scale={scale} />
       </div>
-      <p class="map-told" aria-live="polite">{cursor === null ? " " : <>Mini-batch {cursor}: {described(cells, cursor)}</>}</p>
+      <p class="map-told" aria-live="polite">{cursor === null ? " " : <>Mini-batch {cursor}: {described(cells, running, cursor)}</>}</p>
     </div>
   );
 }
@@ -201,8 +212,15 @@ function Shade({ dragged, range, sizes, scale }: { dragged: Range | null; range:
   return <>{parts.map(([row = 0, column = 0, rows = 0, columns = 0]) => <div class="map-shade" style={{ top: px(row), left: px(column), height: px(rows), width: px(columns) }} />)}</>;
 }
 
-function described(cells: Cells, number: number): string {
+/** Whether a mini-batch runs that has not ended. */
+export function runsNow(cells: Cells, running: Map<number, RunningMiniBatch>, number: number): boolean {
+  return running.has(number) && (cells.by !== "state" || [0, 3].includes(cells.bytes[number] ?? 0));
+}
+
+function described(cells: Cells, running: Map<number, RunningMiniBatch>, number: number): string {
   const byte = cells.bytes[number] ?? 0;
+  const one = running.get(number);
+  if (one && runsNow(cells, running, number)) return `running for ${duration(Math.max(0, now.value - one.since) / 1000)}, ${one.process} on node ${one.node}`;
   if (cells.by === "state") return WORDS[byte] ?? "unknown";
   if (byte === 0) return "no attempt has ended";
   return cells.by === "tries" ? counted(byte, "attempt") : `took about ${duration(seconds(byte))}`;

@@ -4,6 +4,7 @@ import type { Attempt, AttemptError, Frame, Job, MiniBatch, TestCase } from "../
 import { post, useData } from "../client";
 import { bytes, counted, duration } from "../format";
 import { info, mayAct } from "../info";
+import { runningKey } from "../live";
 import { report } from "../report";
 import { address, go } from "../route";
 import { Icon } from "../ui/icons";
@@ -12,7 +13,7 @@ import { WaitLine } from "./overview";
 import { Sheet } from "./sheet";
 
 export function MiniBatchPage({ job, number }: { job: Job; number: number }) {
-  const found = useData<MiniBatch>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches/${number}`, job.revision);
+  const found = useData<MiniBatch>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches/${number}`, `${job.revision} ${runningKey.value.split(",").filter((one) => one.startsWith(`${number} `)).join()}`);
   const to = (number: number) => address(["jobs", job.job_id, "mini-batches", number]);
   const total = job.mini_batches.total;
   const [previous, next] = [number > 0 ? number - 1 : null, total === 0 || number + 1 < total ? number + 1 : null];
@@ -65,7 +66,7 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
     <div class="columns">
       <div class="stack">
         {data.wait && <Panel title="Now" flush><WaitLine job={job} wait={data.wait} open /></Panel>}
-        {attempts.length === 0 && <Panel title="Attempts"><Empty title="No attempt has ended yet.">{job.result ? "The job ended before this mini-batch ran. A retry runs it." : "It waits for a process, or one works on it."}</Empty></Panel>}
+        {attempts.length === 0 && <Panel title="Attempts"><Empty title="No attempt has ended yet.">{job.result ? "The job ended before this mini-batch ran. A retry runs it." : data.state === "running" ? "It runs for the first time." : "It waits for a process."}</Empty></Panel>}
         {data.second_start && <SecondStart of={data.second_start} attempts={data.attempts} />}
         {attempts.map((attempt, at) => <AttemptPanel key={`${attempt.try_number}-${attempt.started_at}`} job={job} attempt={attempt} open={at === 0} />)}
         <RowsPanel data={data} />

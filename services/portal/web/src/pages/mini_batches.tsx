@@ -2,17 +2,18 @@
 import type { Job, MiniBatches, Row } from "../api";
 import { useData } from "../client";
 import { counted, duration } from "../format";
+import { now, running, runningKey } from "../live";
 import { bounds, SLOWNESS, type Cells, type Colouring, seconds, useMap } from "../map_data";
 import { defaultOrder, report } from "../report";
 import { address, go, refine, route } from "../route";
 import { heat, theme } from "../ui/theme";
 import { Await, Choices, Empty, isForRow, MiniBatchBadge, Num, Panel, Problem, Scroll, Search, Waiting, When } from "../ui/parts";
-import { layout, MapCanvas, type Range } from "./map";
+import { layout, MapCanvas, type Range, runsNow } from "./map";
 
 const PER_PAGE = 100;
 const COLOURINGS = [["state", "State"], ["tries", "Tries"], ["duration", "Duration"]] as const;
 const STATES = [
-  ["", "All"], ["failed", "Failed"], ["retrying", "Retrying"], ["succeeded", "Succeeded"], ["pending", "Pending"],
+  ["", "All"], ["failed", "Failed"], ["running", "Running"], ["retrying", "Retrying"], ["succeeded", "Succeeded"], ["pending", "Pending"],
 ] as const;
 
 export function MiniBatchesPage({ job }: { job: Job }) {
@@ -39,7 +40,7 @@ export function MiniBatchesPage({ job }: { job: Job }) {
         {error && <Problem error={error} again={refresh} />}
         {cells === null ? !error && <Waiting /> : total === 0 ? <Empty title="No mini-batch is planned yet." /> : (
           <>
-            <MapCanvas job={job.job_id} cells={cells} range={range} select={select} />
+            <MapCanvas job={job.job_id} cells={cells} running={running.value} range={range} select={select} />
             {selected && (
               <p class="selected">
                 <span>Selected: {selected.first} to {selected.last} ({counted(selected.last - selected.first + 1, "mini-batch")})</span>
@@ -64,12 +65,14 @@ function selection(query: URLSearchParams, total: number): Range | null {
 function Legend({ cells, job }: { cells: Cells; job: Job }) {
   if (cells.by === "state") {
     const { succeeded, failed, total } = job.mini_batches;
-    const pending = Math.max(0, Math.max(total, cells.bytes.length) - succeeded - failed - job.retrying);
+    const runs = [...running.value.keys()].filter((number) => runsNow(cells, running.value, number));
+    const again = Math.max(0, job.retrying - runs.filter((number) => cells.bytes[number] === 3).length);
+    const pending = Math.max(0, Math.max(total, cells.bytes.length) - succeeded - failed - again - runs.length);
     return (
       <>
         <span class="key cell">succeeded <Num value={succeeded} /></span><span class="key odd">with failed items</span>
-        <span class="key bad">failed <Num value={failed} /></span><span class="key warn">to be tried again <Num value={job.retrying} /></span>
-        <span class="key idle">pending <Num value={pending} /></span>
+        <span class="key bad">failed <Num value={failed} /></span><span class="key warn">to be tried again <Num value={again} /></span>
+        {!job.result && <span class="key busy">running <Num value={runs.length} /></span>}<span class="key idle">pending <Num value={pending} /></span>
       </>
     );
   }
@@ -106,7 +109,7 @@ function Table({ job, selected }: { job: Job; selected: Range | null }) {
     values.set("last", String(selected.last));
   }
   for (const key of ["node", "process", "error"]) if (query.get(key)) values.set(key, query.get(key) ?? "");
-  const found = useData<MiniBatches>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches?${values}`, job.revision, { keep: true });
+  const found = useData<MiniBatches>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches?${values}`, `${job.revision} ${runningKey.value}`, { keep: true });
   const sortBy = (key: string) => {
     const turned = order === "asc" ? "desc" : "asc";
     refine({ sort: key, order: key === sort && turned !== defaultOrder(key) ? turned : undefined, offset: undefined });
@@ -174,7 +177,7 @@ function Line({ job, row }: { job: string; row: Row }) {
         {row.error && <div class={`truncate ${row.state === "succeeded" ? "muted" : "bad"}`} title={row.error}>{row.error}</div>}
       </td>
       <td class="right" data-label="tries"><Num value={row.tries} />{row.deliveries_lost > 0 && <span class="muted" title={`${counted(row.deliveries_lost, "delivery")} lost`}> +{row.deliveries_lost}</span>}</td>
-      <td class="right num" data-label="took">{time(row.seconds)}</td>
+      <td class="right num" data-label="took">{row.state === "running" && row.started_at !== null ? <span class="muted">{duration(Math.max(0, now.value - row.started_at) / 1000)} so far</span> : time(row.seconds)}</td>
       <td class="right num roomy" data-label="run()">{time(row.run_seconds)}</td>
       <td class="right" data-label="items"><Num value={row.items} /></td>
       <td class="right" data-label="failed">{row.items_failed ? <span class="bad"><Num value={row.items_failed} /></span> : <span class="muted">{row.items_failed === null ? "–" : "0"}</span>}</td>

@@ -1,8 +1,8 @@
 // What each node and process used over time, with the attempts below; starts, deaths and their reasons.
-import type { Job, NodeInfo, NodeProcess, Nodes, Samples, Timeline } from "../api";
+import type { Job, NodeInfo, NodeProcess, Nodes, Samples, Timeline, Wait } from "../api";
 import { useData } from "../client";
 import { counted, duration } from "../format";
-import { isRemoved } from "../live";
+import { isRemoved, now, running } from "../live";
 import { address, go } from "../route";
 import { NAMED, SampleChart } from "../ui/charts";
 import { Gantt } from "../ui/gantt";
@@ -10,8 +10,8 @@ import { Await, Empty, Num, Panel, Scroll, When } from "../ui/parts";
 
 export function NodesPage({ job }: { job: Job }) {
   const id = encodeURIComponent(job.job_id);
-  const found = useData<Nodes>(`/jobs/${id}/nodes`, job.revision, { every: job.result || isRemoved.value ? 0 : 5000 });
-  const timeline = useData<Timeline>(`/jobs/${id}/timeline`, job.revision);
+  const found = useData<Nodes>(`/jobs/${id}/nodes`, job.revision, { every: job.result || isRemoved.value ? 0 : 2000 });
+  const timeline = useData<Timeline>(`/jobs/${id}/timeline`, job.revision, { every: running.value.size > 0 ? 2000 : 0 });
   return (
     <Await of={found}>
       {(data) => data.nodes.length === 0 ? (
@@ -68,7 +68,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
           <summary><h3 class="inline">Processes</h3></summary>
           <Scroll label="Processes">
             <table class="table dense">
-              <thead><tr><th>Process</th><th class="right">pid</th><th class="right">Attempts</th><th class="right">Failed</th><th class="right">Busy</th><th class="right">Memory, most</th><th>First</th><th>Last</th></tr></thead>
+              <thead><tr><th>Process</th><th class="right">pid</th><th class="right">Attempts</th><th class="right">Failed</th><th class="right">Busy</th><th class="right">Memory, most</th><th>First</th><th>Last</th>{!job.result && <th>Now</th>}</tr></thead>
               <tbody>{busiest.map((process) => {
                 const memory = process.samples?.series.find(({ name }) => name === "Memory")?.values.reduce<number>((most, value) => Math.max(most, value ?? 0), 0);
                 return (
@@ -78,6 +78,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
                     <td class={`right ${process.failed > 0 ? "bad" : "muted"}`}><Num value={process.failed} /></td>
                     <td class="right num">{duration(process.busy_seconds)}</td><td class="right num">{memory ? `${Math.round(memory)} MB` : "–"}</td>
                     <td><When at={process.first_at} /></td><td><When at={process.last_at} /></td>
+                    {!job.result && <td>{process.running ? <Now job={job} running={process.running} /> : <span class="muted">–</span>}</td>}
                   </tr>
                 );
               })}</tbody>
@@ -86,6 +87,16 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
         </details>
       </div>
     </Panel>
+  );
+}
+
+/** What a process does now. */
+function Now({ job, running: { mini_batch, phase, since } }: { job: Job; running: Wait }) {
+  return (
+    <>
+      <a href={address(["jobs", job.job_id, "mini-batches", mini_batch ?? 0])}>mini-batch {mini_batch}</a>
+      <span class="muted"> {phase}, {duration(Math.max(0, now.value - (since ?? now.value)) / 1000)}</span>
+    </>
   );
 }
 

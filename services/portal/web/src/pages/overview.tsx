@@ -44,6 +44,7 @@ function Facts({ job }: { job: Job }) {
       <dl class="facts below">
         <Fact name="Succeeded"><Num value={mini_batches.succeeded} /> <small>{total > 0 ? <>of <Num value={total} /></> : "planning"}</small></Fact>
         <Fact name="Failed" bad={mini_batches.failed > 0}><Num value={mini_batches.failed} /></Fact>
+        {isOpen && progress && <Fact name="Running"><Num value={progress.running.length} /></Fact>}
         {(retrying > 0 || isOpen) && <Fact name={isOpen ? "To be tried again" : "Had tries left"}><Num value={retrying} /></Fact>}
         <Fact name="Items succeeded"><Num value={items.succeeded} />{items.total > 0 && <small> of <Num value={items.total} /></small>}</Fact>
         <Fact name="Items failed" bad={items.failed > 0}><Num value={items.failed} /></Fact>
@@ -51,7 +52,7 @@ function Facts({ job }: { job: Job }) {
         <Fact name="Rate">{job.rate === null ? <span class="muted">–</span> : rate(job.rate)}</Fact>
         {isOpen && <Fact name="Done in">{job.eta_seconds === null ? <span class="muted">unknown</span> : duration(job.eta_seconds)}</Fact>}
         <Fact name={isOpen ? "Running for" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(job.elapsed_seconds)}</Fact>
-        <Fact name="Processes"><Num value={isOpen && progress ? progress.processes : job.processes} /> <small>on {counted(isOpen && progress ? progress.nodes : job.nodes, "node")}</small></Fact>
+        <Fact name="Processes"><Num value={isOpen && progress ? progress.processes : job.processes} /> <small>on {counted(isOpen && progress ? progress.nodes_at_work : job.nodes, "node")}</small></Fact>
       </dl>
     </Panel>
   );

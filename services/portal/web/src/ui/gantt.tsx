@@ -22,8 +22,9 @@ interface GanttProps {
 }
 
 const AXIS = 22;
-const STATUS = ["succeeded", "failed a try", "failed", "timed out", "its process died"];
-const STATUS_COLOURS = ["good-fill", "warn-fill", "bad-fill", "bad-fill", "odd"];
+const STATUS = ["succeeded", "failed a try", "failed", "timed out", "its process died", "running"];
+const STATUS_COLOURS = ["good-fill", "warn-fill", "bad-fill", "bad-fill", "odd", "accent"];
+const RUNNING = 5;
 
 export function Gantt(props: GanttProps) {
   const { timeline, rows, from, to, left, right = 8, rowHeight, zoom } = props;
@@ -113,7 +114,9 @@ function Told({ timeline, process, bar, bin, at }: { timeline: Timeline; process
   const { bars, bins } = timeline;
   if (bar !== null && bars) {
     const [start, end, run, copy] = [bars.start[bar] ?? 0, bars.end[bar] ?? 0, bars.run[bar] ?? 0, bars.copy[bar]];
-    return <><strong>Mini-batch {bars.mini_batch[bar]}{copy && ", second start"}</strong>{STATUS[bars.status[bar] ?? 0]} after {duration((end - start) / 1000)}, {duration(run)} in run()<div class="muted">{row?.process} on {row?.node}, from {moment(timeline.from + start)}</div></>;
+    const place = <div class="muted">{row?.process} on {row?.node}, from {moment(timeline.from + start)}</div>;
+    if (bars.status[bar] === RUNNING) return <><strong>Mini-batch {bars.mini_batch[bar]}</strong>running for {duration((end - start) / 1000)}{place}</>;
+    return <><strong>Mini-batch {bars.mini_batch[bar]}{copy && ", second start"}</strong>{STATUS[bars.status[bar] ?? 0]} after {duration((end - start) / 1000)}, {duration(run)} in run(){place}</>;
   }
   if (bin !== null && bins) {
     const [busy, failed] = [bins.busy[process]?.[bin] ?? 0, bins.failed[process]?.[bin] ?? 0];

@@ -17,7 +17,7 @@ const STATES: Record<State, [Tone, IconName]> = {
   Damaged: ["bad", "warn"],
 };
 const MINI_BATCH_STATES: Record<MiniBatchState, [Tone, IconName]> = {
-  succeeded: ["good", "good"], failed: ["bad", "bad"], retrying: ["warn", "retry"], pending: ["idle", "idle"],
+  succeeded: ["good", "good"], failed: ["bad", "bad"], retrying: ["warn", "retry"], running: ["busy", "busy"], pending: ["idle", "idle"],
 };
 
 export function toneOf(state: State): Tone {
@@ -31,7 +31,7 @@ export function StateBadge({ state }: { state: State }) {
 
 export function MiniBatchBadge({ state, partial = false, small = false }: { state: MiniBatchState; partial?: boolean; small?: boolean }) {
   const [tone, icon] = partial ? (["odd", "good"] as const) : (MINI_BATCH_STATES[state] ?? ["idle", "idle"]);
-  const words = { succeeded: partial ? "partly succeeded" : "succeeded", failed: "failed", retrying: "to be tried again", pending: "pending" };
+  const words = { succeeded: partial ? "partly succeeded" : "succeeded", failed: "failed", retrying: "to be tried again", running: "running", pending: "pending" };
   return <span class={`badge ${tone} ${small ? "small" : ""}`}><Icon name={icon} />{words[state] ?? state}</span>;
 }
 
