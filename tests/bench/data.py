@@ -32,6 +32,7 @@ def once(folder: Path, needed_bytes: int, what: str, make: Callable[[Path], None
     """Creates the folder unless it exists; a partial folder never has the final name."""
     if folder.exists():
         return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
     need_space(folder.parent, needed_bytes, what)
     print(f"writing {what}", file=sys.stderr, flush=True)
     unfinished = folder.with_name(folder.name + ".new")

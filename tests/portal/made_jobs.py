@@ -329,6 +329,7 @@ class Job(Past):
             number
             for number in range(first, last + 1)
             if ("running" if number in runs else words[self.states[number]]) in wanted
+            or ("partial" in wanted and self.states[number] == 4)
         ]
         if text := query.get("q"):
             numbers = [number for number in numbers[:20_000] if text in str(number) or text in self.item(number)]
@@ -429,6 +430,27 @@ class Job(Past):
             "attempts": attempts,
             "second_start": "won" if row["copy"] else "stopped" if number % 89 == 14 else None,
             "wait": None,
+            "rejected": {
+                "items": 1 if self.states[number] == 4 else 0,
+                "shown": [
+                    {
+                        "items": 1,
+                        "detail": self.item(number, 2),
+                        "values": "",
+                        "process": row["process"],
+                        "error": {
+                            "category": "ValueError",
+                            "message": self.error(),
+                            "traceback": self.trace(),
+                            "frames": frames,
+                            "log": "user/error/0/process001.txt",
+                            "printed": "",
+                        },
+                    }
+                ]
+                if self.states[number] == 4
+                else [],
+            },
             "rows": {
                 "available": row["state"] == "succeeded",
                 "reason": None if row["state"] == "succeeded" else "No attempt succeeded.",

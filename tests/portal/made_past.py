@@ -159,6 +159,8 @@ class Past:
                             "first_at": at[0],
                             "last_at": at[-1],
                             "running": None,
+                            "cpu_percent": 64,
+                            "memory_bytes": 420 << 20,
                             "samples": {
                                 "at": at,
                                 "series": [

@@ -1,11 +1,11 @@
 //! Shows the progress of a running job: a bar on a terminal, a line every few seconds elsewhere.
 
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use console::Term;
 use engine::Hint;
-use engine::words::{counted, duration};
+use engine::words::{counted, duration, rate};
 use indicatif::{ProgressBar, ProgressStyle};
 use protocol::{Progress, SlotPhase, Waiting};
 use tokio::sync::watch;
@@ -58,12 +58,11 @@ async fn bar(latest: Latest) {
     }
     let clear = ClearOnDrop(bar.clone());
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a valid template"));
-    let pace = Pace::new(&latest.get());
     let mut shown = Shown::default();
     loop {
         let now = latest.get();
         let columns = usize::from(Term::stderr().size().1).saturating_sub(MARGIN_COLUMNS);
-        bar.set_message(fitted(&now, pace.rate(&now), columns));
+        bar.set_message(fitted(&now, columns));
         // Lines about slow steps stay on the screen, above the bar.
         for line in shown.trouble(&now).into_iter().chain(shown.waits(&now)) {
             bar.println(printable(&line));
@@ -89,7 +88,6 @@ fn print(line: &str) {
 
 /// Calls `print` with every line.
 async fn lines(latest: Latest, print: impl Fn(&str)) {
-    let pace = Pace::new(&latest.get());
     let mut shown = Shown::default();
     loop {
         tokio::time::sleep(LINE_EVERY).await;
@@ -97,7 +95,7 @@ async fn lines(latest: Latest, print: impl Fn(&str)) {
         if let Some(line) = shown.trouble(&now) {
             print(&line);
         }
-        print(&parts(&now, pace.rate(&now)).join(", "));
+        print(&parts(&now).join(", "));
         for waiting in now.waiting.iter().take(WAITS_SHOWN_MAX) {
             print(&format!("  waiting for {waiting}"));
         }
@@ -137,25 +135,8 @@ impl Shown {
     }
 }
 
-struct Pace {
-    began: Instant,
-    ended_before: u64,
-}
-
-impl Pace {
-    fn new(progress: &Progress) -> Self {
-        Self { began: Instant::now(), ended_before: progress.mini_batches.ended() }
-    }
-
-    /// Returns mini-batches per second, if any has ended.
-    fn rate(&self, progress: &Progress) -> Option<f64> {
-        let ended = progress.mini_batches.ended().saturating_sub(self.ended_before);
-        (ended > 0).then(|| ended as f64 / self.began.elapsed().as_secs_f64().max(0.001))
-    }
-}
-
 /// Returns the parts of a line, the most important first.
-fn parts(progress: &Progress, rate: Option<f64>) -> Vec<String> {
+fn parts(progress: &Progress) -> Vec<String> {
     let (done, total) = (progress.mini_batches.ended(), progress.mini_batches.total);
     if let Some(command) = progress.waiting.iter().find(|waiting| waiting.phase == SlotPhase::Command) {
         return vec![format!("the command has run for {}", duration(command.seconds as f64))];
@@ -170,12 +151,10 @@ fn parts(progress: &Progress, rate: Option<f64>) -> Vec<String> {
         (None, Some(waiting)) if done == 0 => parts.push(phase(waiting)),
         _ => {}
     }
-    if let Some(rate) = rate {
-        parts.push(format!("{rate:.1}/s"));
-    }
+    parts.extend(progress.rate.map(rate));
     if progress.planned && done < total {
-        parts.push(match rate {
-            Some(rate) => format!("eta {}", duration((total - done) as f64 / rate)),
+        parts.push(match progress.remaining_seconds {
+            Some(seconds) => format!("eta {}", duration(seconds as f64)),
             None => "eta unknown".to_owned(),
         });
     }
@@ -194,9 +173,9 @@ fn failures(progress: &Progress) -> impl Iterator<Item = String> {
 }
 
 /// Returns the line of a terminal: as many parts as fit into the columns, and a bar in the rest.
-fn fitted(progress: &Progress, rate: Option<f64>, columns: usize) -> String {
+fn fitted(progress: &Progress, columns: usize) -> String {
     let mut text = String::new();
-    for part in parts(progress, rate) {
+    for part in parts(progress) {
         let separator = if text.is_empty() { "" } else { ", " };
         if text.chars().count() + separator.len() + part.chars().count() > columns {
             break;
@@ -253,7 +232,13 @@ mod tests {
     }
 
     fn line(progress: &Progress, rate: Option<f64>) -> String {
-        parts(progress, rate).join(", ")
+        parts(&at_rate(progress, rate)).join(", ")
+    }
+
+    fn at_rate(progress: &Progress, rate: Option<f64>) -> Progress {
+        let left = progress.mini_batches.total.saturating_sub(progress.mini_batches.ended());
+        let remaining_seconds = rate.map(|rate| (left as f64 / rate) as u64);
+        Progress { rate, remaining_seconds, ..progress.clone() }
     }
 
     /// Where nothing can be drawn, which includes TERM=dumb.
@@ -324,7 +309,7 @@ mod tests {
             rate in proptest::option::of(0.001..1e9_f64),
         ) {
             let progress = Progress { retrying, ..progress(planned, total, succeeded, failed) };
-            let text = fitted(&progress, rate, columns);
+            let text = fitted(&at_rate(&progress, rate), columns);
             prop_assert!(text.chars().count() <= columns, "{columns}: {text}");
             if columns >= 70 {
                 prop_assert!(text.contains(&(succeeded + failed).to_string()), "{text}");
@@ -342,7 +327,7 @@ mod tests {
             let text = line(&progress(planned, total, succeeded, failed), rate);
             prop_assert!(!text.contains(", ,") && !text.ends_with(", ") && !text.contains("NaN") && !text.contains("inf"), "{text}");
             prop_assert!(planned || !text.contains("eta"), "{text}");
-            prop_assert!(rate.is_some() || !text.contains("/s"), "{text}");
+            prop_assert!(rate.is_some() || !text.contains("/s") && !text.contains("/min"), "{text}");
         }
     }
 }

@@ -128,7 +128,7 @@ pub use submit::{PlannedJob, Submission};
 pub use unfinished::Continuation;
 
 // What callers find in values of the engine: the objects of a job, and what its ledger says.
-pub use reducer::{FailureGroup, MiniBatchState, Tally};
+pub use reducer::{FailureGroup, MiniBatchState, RejectedMiniBatch, Tally};
 pub use storage::{Error as StoreError, JobStore, LogFile, Reuses, SeenWorker};
 pub use tables::first_rows;
 

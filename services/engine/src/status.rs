@@ -217,6 +217,7 @@ fn without_ended_processes(mut progress: Progress, state: State) -> Progress {
     if !state.is_at_work() {
         (progress.processes, progress.nodes_at_work) = (0, 0);
         progress.running.clear();
+        progress.usage.clear();
         progress.waiting.clear();
     }
     progress

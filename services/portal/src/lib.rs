@@ -27,6 +27,7 @@ mod events;
 #[cfg(test)]
 mod fixtures;
 pub mod http;
+mod live;
 mod measured;
 mod page;
 mod report;

@@ -17,6 +17,7 @@ use protocol::{JobSpec, RunningMiniBatch};
 
 use crate::Shared;
 use crate::error::{Answer, Refusal};
+use crate::live::{Live, Used};
 use crate::measured::Measured;
 
 /// Between two looks at a job.
@@ -46,6 +47,7 @@ pub struct Watched {
     looking: Arc<tokio::sync::Mutex<Option<Looked>>>,
     history: SharedHistory,
     measured: Mutex<Measured>,
+    live: Mutex<Live>,
 }
 
 #[derive(Debug)]
@@ -117,6 +119,7 @@ impl WatchedJobs {
             looking: Arc::default(),
             history: SharedHistory::default(),
             measured: Mutex::default(),
+            live: Mutex::default(),
         });
         all.insert(job_id.to_owned(), (Arc::clone(&watched), now));
         let mut bytes: usize = all.values().map(|(watched, _)| watched.memory_bytes()).sum();
@@ -163,6 +166,9 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
     };
     look.job().update_history(&watched.history).await?;
     let status = look.status_with(&jobs, &watched.history).await?;
+    if let Some(progress) = &status.progress {
+        watched.live.lock().unwrap_or_else(PoisonError::into_inner).add(progress);
+    }
     let FoundJob { store, spec, has_damaged_result, .. } = look.job();
     // A job that was continued since has another result.
     let known = before.as_ref().filter(|(before, _)| before.status.result == status.result);
@@ -206,6 +212,11 @@ impl View {
     /// Returns the mini-batches that run.
     pub fn running(&self) -> &[RunningMiniBatch] {
         self.snapshot.status.progress.as_ref().map_or(&[], |progress| &progress.running)
+    }
+
+    /// Returns what a process used while somebody looked, oldest first.
+    pub fn used(&self, node: &str, process: &str) -> Vec<Used> {
+        self.watched.live.lock().unwrap_or_else(PoisonError::into_inner).of(node, process)
     }
 
     pub fn state(&self) -> State {
@@ -271,6 +282,7 @@ pub fn view_of(store: JobStore, spec: JobSpec, status: Status, history: History)
         looking: Arc::default(),
         history: Arc::new(RwLock::new(history)),
         measured: Mutex::default(),
+        live: Mutex::default(),
     };
     let (has_damaged_result, ended_at, same, reuses) = Default::default();
     let snapshot = Snapshot { store, spec, status, has_damaged_result, ended_at, same, reuses };

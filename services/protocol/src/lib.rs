@@ -74,8 +74,8 @@ pub use requirements::{LABEL_ALLOWED, LABEL_LENGTH_MAX, Offer, Requirements, Unf
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};
 pub use result_table::{ABSENT, EXTENSION_NAME, JSON_EXTENSION, PANDAS_METADATA, ROW_SHAPE, RowShape, UUID_EXTENSION};
 pub use schedule::{
-    Activity, Allocation, Demand, GpuDemand, NodeState, Revoked, Running, RunningMiniBatch, Schedule, ScheduledJob,
-    WaitsFor, job_of_queues, queues_of,
+    Activity, Allocation, Demand, GpuDemand, NodeState, ProcessUsage, Revoked, Running, RunningMiniBatch, Schedule,
+    ScheduledJob, WaitsFor, job_of_queues, queues_of,
 };
 pub use spec::{
     BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,

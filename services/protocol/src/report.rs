@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
 use crate::spec::is_false;
-use crate::{FileVersion, RunningMiniBatch, Waited, Waiting, WarningKind};
+use crate::{FileVersion, ProcessUsage, RunningMiniBatch, Waited, Waiting, WarningKind};
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,7 +140,10 @@ pub struct Progress {
     /// is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began_at: Option<u64>,
-    /// Remaining time at the pace of the workers until now; `None`: unknown, or no worker works on the job.
+    /// Mini-batches that end in a second, over the last minute; `None`: unknown, or no worker works on the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Remaining time at this rate; `None`: unknown, or no worker works on the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_seconds: Option<u64>,
     /// Nine of ten successful attempts took at most this long; `None`: too few have ended, or the job does not speculate.
@@ -158,6 +161,8 @@ pub struct Progress {
     pub trouble: Option<String>,
     /// The mini-batches that run, those that began first at the beginning. At most 2000.
     pub running: Vec<RunningMiniBatch>,
+    /// What processes use. At most 2000 of them.
+    pub usage: Vec<ProcessUsage>,
     /// Processes and nodes that take unusually long, latest first. At most 16.
     pub waiting: Vec<Waiting>,
     /// Replaced processes, and what nodes noticed about processes and GPUs, in sentences.

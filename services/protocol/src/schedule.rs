@@ -57,6 +57,21 @@ pub struct Activity {
     pub held: u64,
     /// Those that processes run: at most one for each process, ordered by process.
     pub running: Vec<RunningMiniBatch>,
+    /// What its processes use.
+    pub usage: Vec<ProcessUsage>,
+}
+
+/// What a Python process uses, without its children.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessUsage {
+    /// Name of the node.
+    pub node: String,
+    /// `processNNN`.
+    pub process: String,
+    /// Of one processor, over the last seconds.
+    pub cpu_percent: u32,
+    /// Resident memory.
+    pub memory_bytes: u64,
 }
 
 /// A mini-batch that a process runs.

@@ -65,6 +65,15 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
+/// Returns a rate: `1250/s`, `0.4/s`, `4.2/min`.
+pub fn rate(per_second: f64) -> String {
+    match per_second {
+        100.0.. => format!("{per_second:.0}/s"),
+        0.1.. => format!("{per_second:.1}/s"),
+        _ => format!("{:.1}/min", 60.0 * per_second),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -96,6 +105,11 @@ mod tests {
         ] {
             assert_eq!(duration(seconds), text);
         }
+    }
+
+    #[test]
+    fn slow_rates_are_per_minute() {
+        assert_eq!([1250.0, 99.0, 0.44, 0.07, 0.0].map(rate), ["1250/s", "99.0/s", "0.4/s", "4.2/min", "0.0/min"]);
     }
 
     proptest! {

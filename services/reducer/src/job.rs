@@ -20,10 +20,11 @@ use crate::believed::Published;
 use crate::commit::Appended;
 use crate::judge::{End, Judge};
 use crate::ledger::Ledger;
+use crate::pace::Pace;
 use crate::presence::Moment;
 use crate::receive::{Received, receive_all, received};
 use crate::rejects::RejectIndex;
-use crate::reports::{Before, Reports};
+use crate::reports::Reports;
 use crate::speculation::Speculation;
 use crate::starts::FailedStarts;
 use crate::{Backlog, Options, Peers, Tally};
@@ -58,7 +59,9 @@ pub struct Reducer {
     failure: watch::Sender<Option<String>>,
     all_ended: CancellationToken,
     pub(crate) started: Instant,
-    pub(crate) before: Before,
+    /// How long other reducers had served the job since it was started or reopened.
+    served_before: Duration,
+    pub(crate) pace: Pace,
     /// Time of the last commit of messages.
     pub(crate) committed: Option<Instant>,
     /// Acknowledges the messages of the last commit.
@@ -118,17 +121,18 @@ impl Reducer {
             failure: watch::Sender::new(None),
             all_ended: CancellationToken::new(),
             started: began.instant,
-            before: Before::default(),
+            served_before: Duration::ZERO,
+            pace: Pace::default(),
             committed: None,
             acknowledging: None,
             duplicates: 0,
         };
         reducer.read_ledger(false).await?;
-        reducer.before = Before { ended: reducer.tally.ended(), elapsed: reducer.served_before().await };
+        reducer.continue_times().await;
         reducer.judge.resume();
         reducer.open_copies().await?;
         reducer.open_members().await.context("read which nodes work on the job")?;
-        reducer.reports.started(&reducer.spec.job_id, &reducer.tally, reducer.before).await;
+        reducer.reports.started(&reducer.spec.job_id, &reducer.tally).await;
         reducer.take_over().await;
         Ok(reducer)
     }
@@ -139,17 +143,17 @@ impl Reducer {
         Self::open(store, nothing, Options { reports: false, ..Options::shared() }).await
     }
 
-    /// Returns how long reducers have served the job since it was started or reopened, and notes in the progress when that
-    /// was.
-    async fn served_before(&mut self) -> Duration {
-        let Some(since) = self.peers.serve_since(&self.store).await else { return Duration::ZERO };
-        self.progress.send_modify(|progress| progress.started_at = since);
-        Duration::from_millis(milliseconds_since_epoch().saturating_sub(since))
+    /// Goes on with the times and the pace of the last reducer that has served the job since it was started or reopened.
+    async fn continue_times(&mut self) {
+        let Some(last) = self.peers.last_progress(&self.store).await else { return };
+        self.progress.send_modify(|progress| progress.started_at = last.started_at);
+        self.served_before = Duration::from_millis(milliseconds_since_epoch().saturating_sub(last.started_at));
+        self.pace = Pace::after(last.rate);
     }
 
     /// Returns the time since the job was started or reopened.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.before.elapsed + self.started.elapsed()
+        self.served_before + self.started.elapsed()
     }
 
     /// Returns the specification of the job.
@@ -438,7 +442,7 @@ impl Reducer {
     pub(crate) async fn report(&mut self) -> anyhow::Result<()> {
         self.catch_up().await?;
         if self.tally.ended_as().is_none() {
-            self.reports.tick(&self.tally, self.started.elapsed()).await;
+            self.reports.tick(&self.tally, self.elapsed(), self.remaining()).await;
         }
         Ok(())
     }
@@ -451,7 +455,7 @@ impl Reducer {
         }
         self.show_progress();
         self.write_progress().await;
-        self.reports.left(&self.tally, self.started.elapsed()).await;
+        self.reports.left(&self.tally, self.elapsed(), self.remaining()).await;
     }
 }
 

@@ -21,7 +21,7 @@
 //! | which messages are rejected | `believed.rs` |
 //! | how the final file is written | `finish.rs`, `output.rs`; of a replay: `output/merged.rs` |
 //! | rejected items, and their tables | `rejects.rs` |
-//! | progress and reports for people | `progress.rs`, `reports.rs`, `csv.rs` |
+//! | progress and reports for people | `progress.rs`, `pace.rs`, `reports.rs`, `csv.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
 //! | what `tests/simulation` calls | `parts.rs` |
 //! | how one process serves all jobs of a target, and their queues | `fleet.rs` |
@@ -50,6 +50,7 @@ mod members;
 mod nodes;
 mod options;
 mod output;
+mod pace;
 pub mod parts;
 mod peers;
 pub mod planner;

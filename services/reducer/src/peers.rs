@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use protocol::JobResult;
+use protocol::{JobResult, Progress};
 use storage::JobStore;
 use tokio::time::sleep;
 
@@ -71,12 +71,11 @@ impl Peers {
         }
     }
 
-    /// Returns when the job was started or reopened, milliseconds since the epoch, if other reducers may have served it since.
-    /// On one machine, the time between two commands does not count.
-    pub(crate) async fn serve_since(self, store: &JobStore) -> Option<u64> {
+    /// Returns the progress that another reducer has written since the job was started or reopened.
+    pub(crate) async fn last_progress(self, store: &JobStore) -> Option<Progress> {
         match self {
             Self::Alone => None,
-            Self::Many => store.progress().await.ok().flatten().map(|progress| progress.started_at),
+            Self::Many => store.progress().await.ok().flatten(),
         }
     }
 

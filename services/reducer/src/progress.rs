@@ -3,17 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use protocol::{Copies, Progress, RunningMiniBatch, Waiting, milliseconds_since_epoch};
+use protocol::{Copies, ProcessUsage, Progress, RunningMiniBatch, Waiting, milliseconds_since_epoch};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::nodes::Nodes;
-use crate::reports::text::remaining;
 use crate::{Peers, Reducer, Workers};
 
 /// Maximum number of remembered waits. [`Nodes`] knows 16 of them.
 const WAITS_MAX: usize = 64;
-/// Running mini-batches that the progress lists.
+/// Running mini-batches, and processes with their usage, that the progress lists.
 const RUNNING_MAX: usize = 2000;
 /// A node reports again every minute that a job waits there. After a longer silence, the node has left the job.
 const WAIT_OF_NODE_MAX: Duration = Duration::from_secs(150);
@@ -64,12 +63,14 @@ impl Reducer {
             nodes_at_work: 0,
             nodes: 0,
             began_at: None,
+            rate: None,
             remaining_seconds: None,
             run_seconds: None,
             silent_since: None,
             step: None,
             trouble: None,
             running: vec![],
+            usage: vec![],
             waiting: vec![],
             notes: vec![],
             age: None,
@@ -86,8 +87,11 @@ impl Reducer {
         self.judge.waits.at(Instant::now(), self.tally.nodes())
     }
 
-    pub(crate) fn show_progress(&self) {
-        let (nodes, workers) = (self.tally.nodes(), (self.options.workers)());
+    pub(crate) fn show_progress(&mut self) {
+        let workers = (self.options.workers)();
+        let (processes, nodes_at_work) = self.at_work(&workers);
+        self.pace.note(self.judge.presence.attended(), self.tally.ended(), processes);
+        let nodes = self.tally.nodes();
         self.progress.send_modify(|progress| {
             progress.at = milliseconds_since_epoch();
             self.tally.write_counts(progress);
@@ -95,15 +99,23 @@ impl Reducer {
             progress.nodes = self.nodes_heard();
             progress.began_at = nodes.began_at();
             let is_at_work = progress.nodes > 0 && progress.silent_since.is_none();
-            let remaining = remaining(self.before.ended, &self.tally, self.judge.presence.attended());
-            progress.remaining_seconds = remaining.filter(|_| is_at_work).map(|remaining| remaining.as_secs());
+            progress.rate = self.pace.rate().filter(|_| is_at_work);
+            let remaining = self.remaining().filter(|_| is_at_work);
+            progress.remaining_seconds = remaining.map(|remaining| remaining.as_secs_f64().ceil() as u64);
             progress.run_seconds = self.speculation.run_times.most();
             progress.copies = self.copies();
-            (progress.processes, progress.nodes_at_work) = self.at_work(&workers);
+            (progress.processes, progress.nodes_at_work) = (processes, nodes_at_work);
+            progress.usage = usage(&workers);
             progress.running = running(workers);
             progress.notes = nodes.notes().collect();
             progress.waiting = self.waiting();
         });
+    }
+
+    /// Returns the remaining time; `None`: unknown.
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        let planned = self.tally.planned()?.mini_batches;
+        self.pace.time_for(planned.saturating_sub(self.tally.ended()))
     }
 
     /// Returns the number of Python processes, and of nodes that have any. On a target, the nodes tell it themselves: one that
@@ -128,6 +140,12 @@ impl Reducer {
             tracing::warn!(error = %format!("{error:#}"), "cannot write the progress; the job continues without it");
         }
     }
+}
+
+/// Returns what processes use.
+fn usage(workers: &Workers) -> Vec<ProcessUsage> {
+    let all = workers.nodes.values().flat_map(|running| &running.activity.usage);
+    all.take(RUNNING_MAX).cloned().collect()
 }
 
 /// Returns the mini-batches that run, those that began first at the beginning.

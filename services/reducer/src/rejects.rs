@@ -28,9 +28,11 @@ use protocol::{
     Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, NO_RESULT, Rejected,
     UnreadRecord, Work,
 };
+use storage::JobStore;
 
 pub use groups::{FirstReject, RejectGroup, RejectGroups};
 pub(crate) use index::RejectIndex;
+use list::complete;
 pub(crate) use list::read_list;
 pub use read::Rejects;
 pub use replay::Replay;
@@ -112,6 +114,12 @@ static NOTHING_RETURNED: LazyLock<ErrorReport> = LazyLock::new(|| ErrorReport {
 });
 
 impl RejectedMiniBatch {
+    /// Returns a mini-batch with all its rejected items, given the attempt that decided about it.
+    pub async fn of(store: &JobStore, mut attempt: Attempt, descriptor: Option<Descriptor>) -> anyhow::Result<Self> {
+        let list_lost = complete(store, &mut attempt).await?.err().map(|error| format!("{error:#}"));
+        Ok(Self { attempt, descriptor, list_lost })
+    }
+
     /// Returns its rejected items in the order of the input: one for each file, and one for rows that failed together. Then
     /// the records that could not be read, and the items that nothing names.
     pub fn rejects<'a>(&'a self, inputs: &'a [Input]) -> impl Iterator<Item = Reject<'a>> {

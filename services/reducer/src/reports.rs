@@ -39,15 +39,6 @@ const UNREADABLE_MAX: usize = 16;
 /// Segments that are or wait to be written.
 const SEGMENTS_BEHIND_MAX: usize = 2;
 
-/// What was done when a reducer opened a job.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Before {
-    /// Mini-batches that had ended.
-    pub ended: u64,
-    /// How long other reducers had served the job since it was started or reopened.
-    pub elapsed: Duration,
-}
-
 /// The reports of one job.
 #[derive(Debug)]
 pub(crate) struct Reports {
@@ -73,7 +64,6 @@ struct Files {
     unreadable: ReportFile,
     unreadable_count: usize,
     summaries: Summaries,
-    before: Before,
 }
 
 impl Reports {
@@ -112,9 +102,8 @@ impl Reports {
     }
 
     /// Reports that a reducer has read the ledger.
-    pub async fn started(&mut self, job_id: &str, tally: &Tally, before: Before) {
+    pub async fn started(&mut self, job_id: &str, tally: &Tally) {
         let Some(files) = self.files().await else { return };
-        files.before = before;
         files.overview_line(&format!("Start the job {job_id}."));
         if tally.ended() > 0 {
             let (ended, pending) = (counted(tally.ended(), "mini batch"), tally.retrying());
@@ -160,10 +149,10 @@ impl Reports {
         }
     }
 
-    /// Writes the periodic reports.
-    pub async fn tick(&mut self, tally: &Tally, elapsed: Duration) {
+    /// Writes the periodic reports. `elapsed`: since the job was started or reopened.
+    pub async fn tick(&mut self, tally: &Tally, elapsed: Duration, remaining: Option<Duration>) {
         if let Some(files) = self.files().await {
-            files.tick(tally, elapsed);
+            files.tick(tally, elapsed, remaining);
         }
         if let Some(upload) = &mut self.upload {
             upload.copy().await;
@@ -178,9 +167,9 @@ impl Reports {
     }
 
     /// Reports that the reducer stops while the job continues.
-    pub async fn left(&mut self, tally: &Tally, elapsed: Duration) {
+    pub async fn left(&mut self, tally: &Tally, elapsed: Duration, remaining: Option<Duration>) {
         let Some(files) = self.files().await else { return };
-        files.tick(tally, elapsed);
+        files.tick(tally, elapsed, remaining);
         let stopped = format!("The overviewer on {} stopped; the job continues.", files.writer);
         files.overview_line(&stopped);
         files.flush();
@@ -254,7 +243,6 @@ impl Files {
             unreadable,
             unreadable_count: 0,
             summaries: Summaries::default(),
-            before: Before::default(),
         }
     }
 
@@ -376,19 +364,18 @@ impl Files {
         self.master.line(message);
     }
 
-    fn tick(&mut self, tally: &Tally, elapsed: Duration) {
+    fn tick(&mut self, tally: &Tally, elapsed: Duration, remaining: Option<Duration>) {
         let now = Utc::now();
         if now.date_naive() != self.started.date_naive() {
             self.started = now;
             self.overview.flush();
             self.overview = ReportFile::append(overview_path(&self.logs, now));
         }
-        self.overview_line(&text::progress(self.before, tally, elapsed));
+        self.overview_line(&text::progress(tally, elapsed, remaining));
         let total = tally.planned().map_or_else(|| "N/A".to_owned(), |planned| planned.mini_batches.to_string());
-        let remaining = text::remaining(self.before.ended, tally, elapsed);
         let remaining = remaining.map_or_else(|| "N/A".to_owned(), text::duration);
         let (succeeded, failed) = (tally.mini_batches().succeeded, tally.mini_batches().failed);
-        let (now, elapsed) = (timestamp(now), text::duration(self.before.elapsed + elapsed));
+        let (now, elapsed) = (timestamp(now), text::duration(elapsed));
         self.metrics.write(&format!("{now},{total},{total},{succeeded},{failed},{elapsed},{remaining}\n"));
         let job_report = self.logs.join("sys/job_report");
         replace(&job_report.join("process_summary.csv"), &self.summaries.process_csv());
@@ -401,7 +388,7 @@ impl Files {
     /// Writes the end of the job to every report except `job_result.txt`.
     fn ended(&mut self, result: &JobResult, tally: &Tally) {
         let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
-        self.tick(tally, elapsed);
+        self.tick(tally, elapsed, None);
         let cause = result.cause.as_ref().map_or_else(String::new, |cause| format!(" {}", sentence(cause)));
         self.overview_line(&format!("The job ended: {:?}.{cause}", result.state));
         if let Some(headline) = &result.headline {

@@ -9,6 +9,7 @@ mod limits;
 mod processes;
 mod reports;
 mod stacks;
+mod usage;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,6 +46,7 @@ use crate::solitude::Tenant;
 use crate::{Crash, Solitude, Variables, VisibleGpus, monitor};
 use limits::RequestLimits;
 use processes::Running;
+use usage::Usage;
 
 /// Time between two ticks of the scheduler.
 const TICK: Duration = Duration::from_millis(50);
@@ -198,6 +200,7 @@ impl Agent {
             tenant: self.solitude.enter(&self.spec.job_id),
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
+            usage: Usage::default(),
             reaped: Instant::now(),
             looked: Instant::now(),
             looked_for_members: None,
@@ -295,6 +298,7 @@ struct Executor {
     limits: Option<RequestLimits>,
     /// The process in each slot of the scheduler.
     running: Vec<Option<Running>>,
+    usage: Usage,
     /// When ended children of the script were last reaped.
     reaped: Instant,
     /// When the agent last looked which second starts are over, and which nodes work on the job.

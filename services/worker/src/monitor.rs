@@ -13,8 +13,8 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::gpu::{GpuUsage, Gpus, VisibleGpus};
 use crate::node_log::append_to;
 
-/// Longest time before the first sample, so that short jobs have one.
-const FIRST_SAMPLE_MAX: Duration = Duration::from_secs(5);
+/// Time before the first sample. The pauses between samples double until they are the interval, so that short jobs have some.
+const FIRST_SAMPLE_AFTER: Duration = Duration::from_secs(2);
 const MEGABYTE: f64 = 1024.0 * 1024.0;
 
 const NODE_COLUMNS: &str = "Utc Time,Cpu Percent,Memory Total (MB),Memory Available (MB),Memory Used (MB),\
@@ -31,11 +31,10 @@ pub fn start(folder: PathBuf, interval: Duration, gpus: VisibleGpus) -> Option<A
         return None;
     }
     Some(AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut pause = interval.min(FIRST_SAMPLE_MAX);
+        let mut pauses = pauses(interval);
         let mut sampler = None;
         loop {
-            tokio::time::sleep(pause).await;
-            pause = interval;
+            tokio::time::sleep(pauses.next().expect("there is always a next one")).await;
             let (folder, gpus) = (folder.clone(), gpus.clone());
             let taken = tokio::task::spawn_blocking(move || {
                 let mut sampler = sampler.map_or_else(|| Sampler::new(gpus), Ok)?;
@@ -53,6 +52,16 @@ pub fn start(folder: PathBuf, interval: Duration, gpus: VisibleGpus) -> Option<A
             }
         }
     })))
+}
+
+/// Returns the pauses before the samples: after each the time since the start has doubled, until they are the interval.
+fn pauses(interval: Duration) -> impl Iterator<Item = Duration> {
+    let mut since_start = Duration::ZERO;
+    std::iter::repeat_with(move || {
+        let pause = since_start.max(FIRST_SAMPLE_AFTER).min(interval);
+        since_start += pause;
+        pause
+    })
 }
 
 struct Sampler {
@@ -231,6 +240,15 @@ fn append(path: &Path, header: &str, lines: impl IntoIterator<Item = String>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_are_frequent_at_first() {
+        let pauses =
+            |interval| pauses(Duration::from_secs(interval)).map(|pause| pause.as_secs()).take(7).collect::<Vec<_>>();
+        assert_eq!(pauses(60), [2, 2, 4, 8, 16, 32, 60]);
+        assert_eq!(pauses(600), [2, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(pauses(1), [1; 7]);
+    }
 
     #[test]
     fn sample_adds_a_complete_row_to_every_file() {

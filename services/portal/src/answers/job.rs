@@ -24,12 +24,8 @@ use crate::watched::View;
 use crate::{Options, Words};
 
 const FAILURES_MAX: usize = 20;
-/// The time over which the rate of a running job is measured.
-const RATE_MILLISECONDS: u64 = 60_000;
-/// Attempts that are read at most to measure it, from the end.
-const RATE_ATTEMPTS_MAX: usize = 200_000;
-/// Attempts before that time after which older ones need no look; they are recorded in the order of their ends, roughly.
-const RATE_OLDER_MAX: usize = 1000;
+/// The most by which the times of nodes and reducers differ.
+const CLOCKS_DIFFER_SECONDS: f64 = 2.0;
 
 #[derive(Debug, Serialize)]
 pub struct Job {
@@ -169,18 +165,15 @@ impl Job {
             (None, Some(progress)) => Some(progress.at.saturating_sub(progress.started_at) as f64 / 1000.0),
             (None, None) => None,
         };
-        let rate = match (&status.result, progress) {
-            (Some(result), _) => {
-                let ended = result.mini_batches.ended() as f64;
-                (result.elapsed_seconds > 0.0 && ended > 0.0).then(|| ended / result.elapsed_seconds)
-            }
-            (None, Some(progress)) if state.is_at_work() => rate_now(history, progress),
-            _ => None,
+        let at_work = progress.filter(|_| state.is_at_work());
+        let (rate, eta_seconds) = match &status.result {
+            Some(result) => (mean_rate(result, history, snapshot.ended_at), None),
+            None => (
+                at_work.and_then(|progress| progress.rate),
+                at_work.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64),
+            ),
         };
-        let left = mini_batches.total.saturating_sub(mini_batches.ended());
-        let eta_seconds = rate.filter(|rate| *rate > 0.0 && status.result.is_none() && mini_batches.total > 0);
-        let eta_seconds = eta_seconds.map(|rate| left as f64 / rate);
-        let waits = progress.filter(|_| state.is_at_work()).map_or_else(Vec::new, waits);
+        let waits = at_work.map_or_else(Vec::new, waits);
         let moment = sentence::Moment { elapsed_seconds, eta_seconds, mini_batches, retrying };
         let sentence = sentence::sentence(&status, &moment);
         let failures = tally.failures();
@@ -227,7 +220,7 @@ impl Job {
             retrying,
             rate,
             eta_seconds,
-            gauges: gauges(spec, tally, history, &moment, items, progress.filter(|_| state.is_at_work())),
+            gauges: gauges(spec, tally, history, &moment, items, at_work),
             waits,
             failures: failures.groups().into_iter().take(FAILURES_MAX).map(Failure::from).collect(),
             first_failed: failures.first().map(|first| first.mini_batch),
@@ -297,23 +290,14 @@ pub struct Mark {
     others: u64,
 }
 
-/// Returns the mini-batches that end in a second, over the last minute of a running job.
-fn rate_now(history: &History, progress: &Progress) -> Option<f64> {
-    let until = progress.at;
-    let since = until.saturating_sub(RATE_MILLISECONDS).max(progress.started_at);
-    let (mut ended, mut older) = (0_u64, 0);
-    for attempt in history.attempts().rev().take(RATE_ATTEMPTS_MAX) {
-        if attempt.ended_at() >= since {
-            ended += u64::from(attempt.is_final());
-        } else {
-            older += 1;
-            if older > RATE_OLDER_MAX {
-                break;
-            }
-        }
-    }
-    let seconds = until.saturating_sub(since) as f64 / 1000.0;
-    (seconds >= 1.0).then(|| ended as f64 / seconds)
+/// Returns the mini-batches that ended in a second of an ended job; `None`: some ended before it was continued, in a time that is
+/// not known.
+fn mean_rate(result: &JobResult, history: &History, ended_at: Option<u64>) -> Option<f64> {
+    let began_at = history.processes().iter().map(|process| process.first_at).min()?;
+    let ended = result.mini_batches.ended() as f64;
+    let is_whole =
+        ended_at?.saturating_sub(began_at) as f64 <= 1000.0 * (result.elapsed_seconds + CLOCKS_DIFFER_SECONDS);
+    (is_whole && result.elapsed_seconds > 0.0 && ended > 0.0).then(|| ended / result.elapsed_seconds)
 }
 
 fn gauges(

@@ -4,8 +4,8 @@ use axum::extract::{Path, State};
 use engine::MiniBatchState;
 use engine::first_rows::{FirstRows, first_stream_rows};
 use engine::history::{Attempted, Origin, RecordAt, RecordedAttempt};
-use engine::{JobStore, LogFile};
-use protocol::{AttemptStatus, Descriptor, OutputFormat, Rows as RowsAt, Work};
+use engine::{JobStore, LogFile, RejectedMiniBatch};
+use protocol::{AttemptStatus, Descriptor, ErrorReport, OutputFormat, Rows as RowsAt, Work};
 use serde::Serialize;
 
 use super::frames::{Frame, frames};
@@ -22,6 +22,8 @@ use crate::watched::View;
 const ITEMS_MAX: usize = 200;
 const ATTEMPTS_MAX: usize = 100;
 const ROWS_MAX: usize = 100;
+/// Rejected items, or ranges of them, that are shown.
+const REJECTED_MAX: usize = 50;
 /// Bytes of a part that are read to show its first rows.
 const PART_BYTES_MAX: usize = 4 << 20;
 const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -40,6 +42,8 @@ pub struct MiniBatch {
     attempts: Vec<Attempt>,
     second_start: Option<SecondStart>,
     wait: Option<Wait>,
+    /// Items that were rejected although the mini-batch succeeded.
+    rejected: Rejected,
     rows: Rows,
     previous_failed: Option<u64>,
     next_failed: Option<u64>,
@@ -84,6 +88,22 @@ struct Attempt {
     printed: Vec<Printed>,
     logs: Vec<Log>,
     warnings: Vec<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Rejected {
+    items: u64,
+    /// The first ones, each with its error; a range of items is one.
+    shown: Vec<RejectedItem>,
+}
+
+#[derive(Debug, Serialize)]
+struct RejectedItem {
+    items: u64,
+    detail: String,
+    values: String,
+    process: String,
+    error: Error,
 }
 
 #[derive(Debug, Serialize)]
@@ -176,6 +196,13 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
     let counting = known.attempts.iter().position(Attempted::counts);
     let counting_record = counting.and_then(|position| records[position].as_ref());
     let rows = rows(view, known.state, counting_record).await;
+    let has_rejected = |record: &&RecordedAttempt| {
+        record.attempt.status == AttemptStatus::Succeeded && record.attempt.succeeded < record.attempt.total
+    };
+    let rejected = match counting_record.filter(has_rejected) {
+        Some(record) => rejected(view, &record.attempt, descriptor.as_ref()).await?,
+        None => Rejected::default(),
+    };
     let progress = view.snapshot.status.progress.as_ref();
     let waiting = progress.and_then(|progress| progress.waiting.iter().find(|wait| wait.mini_batch == Some(number)));
     let running = view.running().iter().find(|running| running.mini_batch == number);
@@ -206,6 +233,7 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
         key: descriptor.as_ref().map_or_else(Vec::new, |descriptor| descriptor.key().to_vec()),
         attempts: attempts.collect(),
         second_start,
+        rejected,
         wait: waiting.map(Wait::from).or_else(|| running.map(Wait::from)),
         rows,
         previous_failed: known.previous_failed,
@@ -213,6 +241,39 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
         can_run_again: descriptor.as_ref().is_some_and(engine::can_run_alone),
         test_case: descriptor.and_then(|descriptor| test_case(&view.snapshot.spec, &descriptor, flags)),
     })
+}
+
+impl From<&ErrorReport> for Error {
+    fn from(error: &ErrorReport) -> Self {
+        Self {
+            category: error.category.clone(),
+            message: error.message.clone(),
+            frames: frames(&error.traceback),
+            traceback: error.traceback.clone(),
+            log: error.log.clone(),
+            printed: error.printed.clone(),
+        }
+    }
+}
+
+/// Returns the items that a success has rejected.
+async fn rejected(view: &View, success: &protocol::Attempt, descriptor: Option<&Descriptor>) -> Answer<Rejected> {
+    let (store, spec) = (&view.snapshot.store, &view.snapshot.spec);
+    let mini_batch = RejectedMiniBatch::of(store, success.clone(), descriptor.cloned()).await?;
+    let mut rejected = Rejected::default();
+    for reject in mini_batch.rejects(&spec.inputs) {
+        rejected.items += reject.items;
+        if rejected.shown.len() < REJECTED_MAX {
+            rejected.shown.push(RejectedItem {
+                items: reject.items,
+                detail: reject.detail,
+                values: reject.values.to_owned(),
+                process: reject.process.to_owned(),
+                error: Error::from(&*reject.error),
+            });
+        }
+    }
+    Ok(rejected)
 }
 
 fn items(descriptor: Option<&Descriptor>, latest: Option<&Attempted>, detail: Option<&str>) -> Items {
@@ -283,14 +344,7 @@ fn attempt(
         process_seconds: seconds(recorded.process_seconds),
         items: recorded.total,
         succeeded: recorded.succeeded,
-        error: recorded.error.as_deref().map(|error| Error {
-            category: error.category.clone(),
-            message: error.message.clone(),
-            frames: frames(&error.traceback),
-            traceback: error.traceback.clone(),
-            log: error.log.clone(),
-            printed: error.printed.clone(),
-        }),
+        error: recorded.error.as_deref().map(Error::from),
         printed,
         logs: own,
         warnings: recorded.warnings.iter().map(|warning| warning.message.clone()).collect(),

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use axum::extract::Query;
 use chrono::NaiveDateTime;
 use engine::JobStore;
-use protocol::{RunningMiniBatch, milliseconds_since_epoch};
+use protocol::{ProcessUsage, RunningMiniBatch, milliseconds_since_epoch};
 use serde::{Deserialize, Serialize};
 
 use super::job::Wait;
 use super::logs::end_of;
 use crate::document::Document;
 use crate::error::Answer;
+use crate::live::Used;
 use crate::watched::View;
 
 const POINTS_DEFAULT: usize = 300;
@@ -58,6 +59,9 @@ struct Process {
     last_at: Option<u64>,
     /// What it does now.
     running: Option<Wait>,
+    /// What it uses now: percent of a processor, and bytes.
+    cpu_percent: Option<u32>,
+    memory_bytes: Option<u64>,
     samples: Option<Samples>,
 }
 
@@ -116,6 +120,10 @@ pub async fn nodes(view: View, Query(query): Query<NodesQuery>) -> Answer<Docume
 pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
     let points = query.points.unwrap_or(POINTS_DEFAULT).clamp(10, 2000);
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
+    let progress = view.snapshot.status.progress.as_ref();
+    let usage = progress.map_or(&[][..], |progress| &progress.usage);
+    let usage: HashMap<(&str, &str), &ProcessUsage> =
+        usage.iter().map(|used| ((&*used.node, &*used.process), used)).collect();
     let running: HashMap<(&str, &str), &RunningMiniBatch> =
         view.running().iter().map(|running| ((&*running.node, &*running.process), running)).collect();
     {
@@ -128,6 +136,7 @@ pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
                 samples: None,
             });
             let has_worked = process.attempts > 0;
+            let used = usage.get(&(&*process.name.node, &*process.name.process));
             known.processes.push(Process {
                 process: process.name.process.clone(),
                 pid: process.pid,
@@ -136,6 +145,8 @@ pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
                 busy_seconds: process.busy_seconds,
                 first_at: has_worked.then_some(process.first_at),
                 last_at: has_worked.then_some(process.last_at),
+                cpu_percent: used.map(|used| used.cpu_percent),
+                memory_bytes: used.map(|used| used.memory_bytes),
                 running: running
                     .get(&(&*process.name.node, &*process.name.process))
                     .map(|running| Wait::from(*running)),
@@ -148,6 +159,9 @@ pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
     for node in nodes.iter_mut().take(NODES_MAX) {
         node.processes.sort_by(|one, other| one.process.cmp(&other.process));
         read_samples(store, node, points).await;
+        for process in &mut node.processes {
+            add_live(&mut process.samples, &view.used(&node.node, &process.process), points);
+        }
     }
     let events = end_of(store, EVENTS_PATH, EVENTS_BYTES_MAX).await;
     let names: Vec<&str> = nodes.iter().map(|node| &*node.node).collect();
@@ -192,6 +206,32 @@ async fn read_samples(store: &JobStore, node: &mut Node, points: usize) {
     {
         samples.series.extend(gpus(&header, &rows, &samples.at));
     }
+}
+
+/// Adds what a process used while somebody looked to its samples.
+fn add_live(samples: &mut Option<Samples>, live: &[Used], points: usize) {
+    if live.is_empty() {
+        return;
+    }
+    let series_of = |samples: &Samples, name: &str| {
+        let found = samples.series.iter().find(|series| series.name == name);
+        found.map_or_else(|| vec![None; samples.at.len()], |series| series.values.clone())
+    };
+    let written = samples.take().unwrap_or_default();
+    let known = written.at.iter().zip(series_of(&written, "CPU")).zip(series_of(&written, "Memory"));
+    let mut all: Vec<_> = known.map(|((at, cpu), memory)| (*at, [cpu, memory])).collect();
+    all.extend(live.iter().map(|used| (used.at, [Some(used.cpu_percent), Some(used.memory_megabytes)])));
+    all.sort_by_key(|(at, _)| *at);
+    let together = all.len().div_ceil(points);
+    let largest =
+        |some: &[(u64, [Option<f64>; 2])], at: usize| some.iter().filter_map(|(_, values)| values[at]).reduce(f64::max);
+    let series = PROCESS.iter().enumerate().map(|(at, column)| Series {
+        name: column.name.to_owned(),
+        unit: column.unit,
+        values: all.chunks(together).map(|some| largest(some, at)).collect(),
+    });
+    let series = series.collect();
+    *samples = Some(Samples { at: all.chunks(together).map(|some| some[0].0).collect(), series });
 }
 
 /// The columns of GPUs, and how they are shown.
@@ -359,6 +399,8 @@ mod tests {
             first_at: None,
             last_at: None,
             running: None,
+            cpu_percent: None,
+            memory_bytes: None,
             samples: None,
         };
         let mut node = Node { node: "n".to_owned(), stopped: None, processes: vec![process(7)], samples: None };
@@ -379,6 +421,27 @@ mod tests {
             two("GPU 1 memory", [Some(50.0), Some(51.0)]),
         ];
         assert_eq!(shown(node.samples), expected);
+    }
+
+    #[test]
+    fn live_points_stand_between_the_samples_of_the_node() {
+        let series = |name: &str, unit, values: [f64; 2]| Series {
+            name: name.to_owned(),
+            unit,
+            values: values.map(Some).to_vec(),
+        };
+        let written = vec![series("CPU", "percent", [10.0, 50.0]), series("Memory", "MB", [1.0, 5.0])];
+        let mut samples = Some(Samples { at: vec![1000, 5000], series: written });
+        let live = |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0 };
+        add_live(&mut samples, &[live(2000, 20.0), live(3000, 30.0)], 300);
+        let merged = samples.expect("samples");
+        assert_eq!(merged.at, [1000, 2000, 3000, 5000]);
+        assert_eq!(merged.series[0].values, [10.0, 20.0, 30.0, 50.0].map(Some));
+        let mut none = None;
+        add_live(&mut none, &[], 300);
+        assert_eq!(none, None);
+        add_live(&mut none, &[live(2000, 20.0)], 300);
+        assert_eq!(none.expect("a point").at, [2000]);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::document::Document;
 use crate::error::Answer;
 use crate::watched::View;
 
+/// The word for mini-batches that have succeeded without some of their items.
+const PARTIAL: &str = "partial";
 const ROWS_DEFAULT: usize = 100;
 const ROWS_MAX: usize = 500;
 /// Rows whose texts one search reads: here, and in a store, where each read has a price.
@@ -107,6 +109,11 @@ pub fn word(state: MiniBatchState, is_running: bool) -> &'static str {
     }
 }
 
+/// Whether a mini-batch has succeeded without some of its items.
+fn is_partial(state: MiniBatchState, shown: Option<&Attempted>) -> bool {
+    state == MiniBatchState::Succeeded && shown.is_some_and(|shown| shown.succeeded < shown.items)
+}
+
 pub async fn table(view: View, Query(query): Query<TableQuery>) -> Answer<Document<Table>> {
     of(&view, query).await.map(Document)
 }
@@ -161,7 +168,7 @@ pub async fn rows(view: &View, mini_batches: Vec<u64>) -> Answer<Vec<Row>> {
 }
 
 fn states(text: &str) -> Answer<HashSet<&'static str>> {
-    let all = ["pending", "running", "succeeded", "failed", "retrying"];
+    let all = ["pending", "running", "succeeded", "failed", "retrying", PARTIAL];
     listed(text, "mini-batches", |word| all.into_iter().find(|state| *state == word))
 }
 
@@ -191,10 +198,11 @@ fn select(
     let mut selected = Vec::new();
     for mini_batch in first..end.min(total) {
         let (state, runs) = (history.state(mini_batch), running.get(mini_batch));
-        if !states.is_empty() && !states.contains(word(state, runs.is_some())) {
+        let shown = history.shown(mini_batch);
+        let is_asked = |word: &str| states.contains(word) || states.contains(PARTIAL) && is_partial(state, shown);
+        if !states.is_empty() && !is_asked(word(state, runs.is_some())) {
             continue;
         }
-        let shown = history.shown(mini_batch);
         if let Some(processes) = &processes {
             let runs_there =
                 runs.is_some_and(|runs| is_named(&query.node, &runs.node) && is_named(&query.process, &runs.process));
@@ -229,7 +237,7 @@ fn key(
             MiniBatchState::Failed => 0,
             MiniBatchState::Pending | MiniBatchState::Retrying if runs.is_some() => 1,
             MiniBatchState::Retrying => 2,
-            MiniBatchState::Succeeded if shown.is_some_and(|shown| shown.succeeded < shown.items) => 3,
+            MiniBatchState::Succeeded if is_partial(state, shown) => 3,
             MiniBatchState::Succeeded => 4,
             MiniBatchState::Pending => 5,
         }),

@@ -38,7 +38,7 @@ export interface Command { what: string; command: string }
 export interface Copies { started: number; won: number }
 export interface JobResult {
   copies?: Copies;
-  cause: string | null; output: string | null; warnings: number; reused: boolean; duplicates_dropped: number;
+  rejects?: { items: number }; cause: string | null; output: string | null; warnings: number; reused: boolean; duplicates_dropped: number;
   failed_mini_batches: { mini_batch: number; detail: string; error: string; log: string }[];
 }
 export interface Progress {
@@ -66,7 +66,7 @@ export interface Job {
 
 export interface RejectGroup {
   items: number; mini_batches: number; cause: string; exception: string; message: string;
-  first: { mini_batch: number; detail: string; log: string };
+  first: { mini_batch: number; detail: string; values: string; traceback: string; printed: string; log: string };
 }
 export interface Rejects {
   job_id: string; items: number; mini_batches: number; groups: RejectGroup[];
@@ -112,9 +112,14 @@ export interface MiniBatch {
   revision: string; mini_batch: number; state: MiniBatchState; tries: number; deliveries_lost: number;
   items: { total: number | null; shown: { path: string; range: string | null }[]; kind: string };
   key: [string, string][]; attempts: Attempt[]; second_start: "won" | "stopped" | "open" | "failed" | null;
-  wait: Wait | null; rows: ResultRows;
+  wait: Wait | null; rejected: RejectedItems; rows: ResultRows;
   previous_failed: number | null; next_failed: number | null;
   can_run_again: boolean; test_case: TestCase | null;
+}
+
+/** The items that were rejected although their mini-batch succeeded; the first ones are shown. */
+export interface RejectedItems {
+  items: number; shown: { items: number; detail: string; values: string; process: string; error: AttemptError }[];
 }
 
 /** How to run just the items of a mini-batch outside the portal. */
@@ -143,7 +148,8 @@ export interface Samples {
 }
 export interface NodeProcess {
   process: string; pid: number | null; attempts: number; failed: number; busy_seconds: number;
-  first_at: number | null; last_at: number | null; running: Wait | null; samples: Samples | null;
+  first_at: number | null; last_at: number | null; running: Wait | null;
+  cpu_percent: number | null; memory_bytes: number | null; samples: Samples | null;
 }
 export interface NodeInfo { node: string; stopped: string | null; processes: NodeProcess[]; samples: Samples | null }
 export interface Nodes { now: number; nodes: NodeInfo[]; events: { at: number; node: string | null; text: string }[] }

@@ -55,9 +55,10 @@ export function bytes(size: number): string {
   return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
 }
 
-/** Returns a rate: `0.4/s`, `1250/s`. */
+/** Returns a rate: `1250/s`, `0.4/s`, `4.2/min`. */
 export function rate(perSecond: number): string {
-  return `${perSecond >= 100 ? Math.round(perSecond) : perSecond.toFixed(1)}/s`;
+  if (perSecond >= 100) return `${Math.round(perSecond)}/s`;
+  return perSecond >= 0.1 ? `${perSecond.toFixed(1)}/s` : `${(60 * perSecond).toFixed(1)}/min`;
 }
 
 /** Returns a share of a whole, rounded down so that 100% means all. */

@@ -32,6 +32,12 @@ pub struct FirstReject {
     pub mini_batch: u64,
     /// The item for people.
     pub detail: String,
+    /// The row as a JSON object; empty where no single row is known to be at fault, and for files.
+    pub values: String,
+    /// Traceback of its error; may be empty.
+    pub traceback: String,
+    /// The last lines printed before it; may be empty.
+    pub printed: String,
     /// File below `logs/` to open next; may be empty.
     pub log: String,
 }
@@ -75,6 +81,9 @@ impl RejectGroups {
                 first: FirstReject {
                     mini_batch: reject.mini_batch,
                     detail: one_line(&reject.detail),
+                    values: reject.values.to_owned(),
+                    traceback: error.traceback.clone(),
+                    printed: error.printed.clone(),
                     log: one_line(&error.log),
                 },
             },

@@ -6,7 +6,6 @@ use std::time::Duration;
 use protocol::words::{counted, kept, sentence};
 use protocol::{JobResult, JobState, Waiting};
 
-use super::Before;
 use crate::failures::EXAMPLES_MAX;
 use crate::{Failures, Tally};
 
@@ -21,33 +20,22 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// Returns the remaining time at the current pace; `None` if unknown.
-pub(crate) fn remaining(ended_before: u64, tally: &Tally, elapsed: Duration) -> Option<Duration> {
-    let total = tally.planned()?.mini_batches;
-    let ended = tally.ended().saturating_sub(ended_before);
-    if ended == 0 {
-        return None;
-    }
-    let left = total.saturating_sub(tally.ended());
-    Duration::try_from_secs_f64(elapsed.as_secs_f64() / ended as f64 * left as f64).ok()
-}
-
 /// Returns the progress for the overview.
-pub(super) fn progress(before: Before, tally: &Tally, elapsed: Duration) -> String {
+pub(super) fn progress(tally: &Tally, elapsed: Duration, remaining: Option<Duration>) -> String {
     let ended = tally.ended();
     if ended == 0 {
         return "No task has been processed yet.".to_owned();
     }
-    let elapsed_text = duration(before.elapsed + elapsed);
+    let elapsed = duration(elapsed);
     let Some(planned) = tally.planned() else {
-        return format!("Processed {} in {elapsed_text}. Scheduling continues.", counted(ended, "mini batch"));
+        return format!("Processed {} in {elapsed}. Scheduling continues.", counted(ended, "mini batch"));
     };
-    let rest = match remaining(before.ended, tally, elapsed) {
+    let rest = match remaining {
         Some(_) if ended >= planned.mini_batches => String::new(),
         Some(remaining) => format!(" Estimated remaining time {}.", duration(remaining)),
         None => String::new(),
     };
-    format!("Processed {ended} of {} in {elapsed_text}.{rest}", counted(planned.mini_batches, "mini batch"))
+    format!("Processed {ended} of {} in {elapsed}.{rest}", counted(planned.mini_batches, "mini batch"))
 }
 
 /// `job_result.txt`.
@@ -236,21 +224,15 @@ mod tests {
     }
 
     #[test]
-    fn pace_counts_only_mini_batches_of_this_run() {
-        let mut tally = tally();
-        let elapsed = Duration::from_secs(10);
-        let before = |ended, seconds| Before { ended, elapsed: Duration::from_secs(seconds) };
-        assert_eq!(progress(before(0, 0), &Tally::default(), elapsed), "No task has been processed yet.");
-        assert_eq!(
-            progress(before(0, 0), &tally, elapsed),
-            "Processed 2 mini batches in 0:00:10. Scheduling continues."
-        );
+    fn overview_says_how_much_is_done_and_how_long_the_rest_takes() {
+        let (mut tally, elapsed) = (tally(), Duration::from_secs(10));
+        assert_eq!(progress(&Tally::default(), elapsed, None), "No task has been processed yet.");
+        let planning = "Processed 2 mini batches in 0:00:10. Scheduling continues.";
+        assert_eq!(progress(&tally, elapsed, None), planning);
         tally.apply(&ResultEvent::Planned(Planned { mini_batches: 5, items: None }));
+        assert_eq!(progress(&tally, elapsed, None), "Processed 2 of 5 mini batches in 0:00:10.");
         let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:15.";
-        assert_eq!(progress(before(0, 0), &tally, elapsed), expected);
-        let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:30.";
-        assert_eq!(progress(before(1, 0), &tally, elapsed), expected, "one of the two ended in an earlier run");
-        assert_eq!(progress(before(2, 30), &tally, elapsed), "Processed 2 of 5 mini batches in 0:00:40.");
+        assert_eq!(progress(&tally, elapsed, Some(Duration::from_secs(15))), expected);
     }
 
     #[test]

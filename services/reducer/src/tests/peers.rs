@@ -465,7 +465,7 @@ async fn progress_shows_the_processes_and_mini_batches_of_which_nodes_tell() {
         phase: SlotPhase::Run,
         since,
     };
-    let activity = Activity { held: 3, running: vec![running(5, 20), running(3, 10)] };
+    let activity = Activity { held: 3, running: vec![running(5, 20), running(3, 10)], usage: vec![] };
     let of_node = Running { processes: 2, activity, ..Running::default() };
     let nodes = BTreeMap::from([("b".to_owned(), of_node), ("c".to_owned(), Running::default())]);
     let mut job = Job::new();

@@ -65,8 +65,13 @@ impl Executor {
         self.look_for_members();
     }
 
-    fn tell_activity(&self, sightings: &[Sighting]) {
-        let activity = Activity { held: self.leases.count() as u64, running: self.scheduler.running(sightings) };
+    fn tell_activity(&mut self, sightings: &[Sighting]) {
+        let processes = self.running.iter().flatten().map(|running| (running.id.name(), running.process.id()));
+        let activity = Activity {
+            held: self.leases.count() as u64,
+            running: self.scheduler.running(sightings),
+            usage: self.usage.of(&self.agent.node, processes).to_vec(),
+        };
         self.agent.activity.send_if_modified(|known| {
             let is_new = *known != activity;
             *known = activity;

@@ -1,6 +1,6 @@
 // One mini-batch: its items, every attempt, the exception, what it printed, and the rows it returned.
 import { useEffect, useState } from "preact/hooks";
-import type { Attempt, AttemptError, Frame, Job, MiniBatch, TestCase } from "../api";
+import type { Attempt, AttemptError, Frame, Job, MiniBatch, RejectedItems, TestCase } from "../api";
 import { post, useData } from "../client";
 import { bytes, counted, duration } from "../format";
 import { info, mayAct } from "../info";
@@ -67,6 +67,7 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
       <div class="stack">
         {data.wait && <Panel title="Now" flush><WaitLine job={job} wait={data.wait} open /></Panel>}
         {attempts.length === 0 && <Panel title="Attempts"><Empty title="No attempt has ended yet.">{job.result ? "The job ended before this mini-batch ran. A retry runs it." : data.state === "running" ? "It runs for the first time." : "It waits for a process."}</Empty></Panel>}
+        {data.rejected.items > 0 && <RejectedPanel rejected={data.rejected} />}
         {data.second_start && <SecondStart of={data.second_start} attempts={data.attempts} />}
         {attempts.map((attempt, at) => <AttemptPanel key={`${attempt.try_number}-${attempt.started_at}`} job={job} attempt={attempt} open={at === 0} />)}
         <RowsPanel data={data} />
@@ -76,6 +77,23 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
         <Again job={job} data={data} />
       </div>
     </div>
+  );
+}
+
+/** The items that the mini-batch succeeded without. */
+function RejectedPanel({ rejected: { items, shown } }: { rejected: RejectedItems }) {
+  const told = shown.reduce((sum, one) => sum + one.items, 0);
+  return (
+    <Panel title="Rejected items" end={<span class="muted"><Num value={items} /></span>} flush>
+      {shown.map((one, at) => (
+        <div class="item">
+          <p><strong class="mono anywhere">{one.detail}</strong>{one.items > 1 && <span class="muted num"> and {counted(one.items - 1, "item")} after it</span>}</p>
+          {one.values && <p class="mono muted anywhere">{one.values}</p>}
+          <ErrorOf error={one.error} open={at === 0} />
+        </div>
+      ))}
+      {items > told && <p class="muted pad">The first {told} are shown. The table of all is rejects.csv.</p>}
+    </Panel>
   );
 }
 

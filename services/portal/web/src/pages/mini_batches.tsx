@@ -13,7 +13,8 @@ import { layout, MapCanvas, type Range, runsNow } from "./map";
 const PER_PAGE = 100;
 const COLOURINGS = [["state", "State"], ["tries", "Tries"], ["duration", "Duration"]] as const;
 const STATES = [
-  ["", "All"], ["failed", "Failed"], ["running", "Running"], ["retrying", "Retrying"], ["succeeded", "Succeeded"], ["pending", "Pending"],
+  ["", "All"], ["failed", "Failed"], ["running", "Running"], ["retrying", "Retrying"], ["succeeded", "Succeeded"], ["partial", "With failed items"],
+  ["pending", "Pending"],
 ] as const;
 
 export function MiniBatchesPage({ job }: { job: Job }) {

@@ -1,7 +1,7 @@
 // What each node and process used over time, with the attempts below; starts, deaths and their reasons.
 import type { Job, NodeInfo, NodeProcess, Nodes, Samples, Timeline, Wait } from "../api";
 import { useData } from "../client";
-import { counted, duration } from "../format";
+import { bytes, counted, duration } from "../format";
 import { isRemoved, now, running } from "../live";
 import { address, go } from "../route";
 import { NAMED, SampleChart } from "../ui/charts";
@@ -56,7 +56,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
             <figcaption class="keys">{names.length === 1 ? <h3>{names[0]}</h3> : names.map((name, at) => <span class={`key line-${at % NAMED.length}`}>{name}</span>)}</figcaption>
             <SampleChart samples={node.samples as Samples} names={names} unit={unit} from={from} to={to} />
           </figure>
-        )) : <Empty title="No resources were sampled on this node.">{job.result ? "Short jobs end before the first sample. " : ""}The key <code>resource_monitor_interval</code> sets how often they are.</Empty>}
+        )) : <Empty title="No resources were sampled on this node.">The first sample comes after two seconds, and the argument <code>--resource_monitor_interval</code> sets how often later ones are.</Empty>}
         {Number.isFinite(from) && <ProcessCharts processes={busiest} from={from} to={to} />}
         {timeline && rows.length > 0 && Number.isFinite(from) && (
           <figure>
@@ -68,7 +68,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
           <summary><h3 class="inline">Processes</h3></summary>
           <Scroll label="Processes">
             <table class="table dense">
-              <thead><tr><th>Process</th><th class="right">pid</th><th class="right">Attempts</th><th class="right">Failed</th><th class="right">Busy</th><th class="right">Memory, most</th><th>First</th><th>Last</th>{!job.result && <th>Now</th>}</tr></thead>
+              <thead><tr><th>Process</th><th class="right">pid</th><th class="right">Attempts</th><th class="right">Failed</th><th class="right">Busy</th><th class="right">Memory, most</th><th>First</th><th>Last</th>{!job.result && <><th class="right">CPU</th><th class="right">Memory</th><th>Now</th></>}</tr></thead>
               <tbody>{busiest.map((process) => {
                 const memory = process.samples?.series.find(({ name }) => name === "Memory")?.values.reduce<number>((most, value) => Math.max(most, value ?? 0), 0);
                 return (
@@ -78,7 +78,13 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
                     <td class={`right ${process.failed > 0 ? "bad" : "muted"}`}><Num value={process.failed} /></td>
                     <td class="right num">{duration(process.busy_seconds)}</td><td class="right num">{memory ? `${Math.round(memory)} MB` : "–"}</td>
                     <td><When at={process.first_at} /></td><td><When at={process.last_at} /></td>
-                    {!job.result && <td>{process.running ? <Now job={job} running={process.running} /> : <span class="muted">–</span>}</td>}
+                    {!job.result && (
+                      <>
+                        <td class="right num">{process.cpu_percent === null ? "–" : `${process.cpu_percent}%`}</td>
+                        <td class="right num">{process.memory_bytes === null ? "–" : bytes(process.memory_bytes)}</td>
+                        <td>{process.running ? <Now job={job} running={process.running} /> : <span class="muted">–</span>}</td>
+                      </>
+                    )}
                   </tr>
                 );
               })}</tbody>

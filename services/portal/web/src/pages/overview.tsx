@@ -19,7 +19,7 @@ export function Overview({ job }: { job: Job }) {
           <Facts job={job} />
           <Rate job={job} />
           {(job.failures.length > 0 || job.mini_batches.failed > 0) && <Failures job={job} />}
-          {job.result && job.items.failed > 0 && <Rejected job={job} />}
+          {job.items.failed > 0 && <Rejected job={job} />}
           <Notes title="Warnings" lines={job.warnings} />
         </div>
         <div class="stack">
@@ -99,9 +99,9 @@ export function WaitLine({ job, wait, open = false }: { job: Job; wait: Wait; op
 }
 
 function Failures({ job }: { job: Job }) {
-  const all = address(["jobs", job.job_id, "mini-batches"], { state: "failed" });
+  const all = job.mini_batches.failed > 0 && address(["jobs", job.job_id, "mini-batches"], { state: "failed" });
   return (
-    <Panel title="Failures by cause" flush end={<>{job.first_failed !== null && <a class="button small" href={address(["jobs", job.job_id, "mini-batches", job.first_failed])}>Open the first</a>}<a class="button small" href={all}>All failed mini-batches</a></>}>
+    <Panel title="Failures by cause" flush end={<>{job.first_failed !== null && <a class="button small" href={address(["jobs", job.job_id, "mini-batches", job.first_failed])}>Open the first</a>}{all && <a class="button small" href={all}>All failed mini-batches</a>}</>}>
       {job.failures.length === 0 && <Empty title="No cause has been recorded." />}
       {job.failures.map((failure, at) => <FailureItem key={failure.error} job={job} failure={failure} open={at === 0} />)}
     </Panel>
@@ -129,25 +129,39 @@ function FailureItem({ job, failure, open }: { job: Job; failure: Failure; open:
   );
 }
 
+/** The items that did not make it, by cause: from each to its mini-batch, its traceback, and what runs them again. */
 function Rejected({ job }: { job: Job }) {
   const rejects = useData<Rejects>(`/jobs/${encodeURIComponent(job.job_id)}/rejects`, job.revision);
   const table = `/api/v1/jobs/${encodeURIComponent(job.job_id)}/logs/raw?path=rejects.csv`;
+  const partial = address(["jobs", job.job_id, "mini-batches"], { state: "partial" });
+  const replay = job.commands.find(({ what }) => what === "replay");
   return (
-    <Panel title="Rejected items by cause" flush end={!report && <a class="button small" href={table} download><Icon name="down" />Table of all</a>}>
+    <Panel
+      title="Rejected items by cause" flush
+      end={<><a class="button small" href={partial}>Their mini-batches</a>{!report && job.result?.rejects && <a class="button small" href={table} download><Icon name="down" />Table of all</a>}</>}
+      footer={replay && !report && <span>Run them again with <Copyable text={replay.command} label="the command" /></span>}
+    >
       <Await of={rejects}>
-        {({ groups }) => groups.length === 0 ? <Empty title="No item is known to have failed.">run() returned no results for some items.</Empty> : groups.map((group, at) => <RejectItem key={at} job={job} group={group} />)}
+        {({ groups }) => groups.length === 0 ? <Empty title="No item is known to have failed.">run() returned no results for some items.</Empty> : groups.map((group, at) => <RejectItem key={at} job={job} group={group} open={at === 0} />)}
       </Await>
     </Panel>
   );
 }
 
-function RejectItem({ job, group }: { job: Job; group: RejectGroup }) {
+function RejectItem({ job, group, open }: { job: Job; group: RejectGroup; open: boolean }) {
   const { first, exception, message } = group;
   return (
-    <div class="item">
-      <p><strong class="anywhere">{message ? `${exception}: ${message}` : exception}</strong> <span class="muted num">{counted(group.items, "item")}</span></p>
-      <p class="muted anywhere">First: {first.detail} · <a href={address(["jobs", job.job_id, "mini-batches", first.mini_batch])}>mini-batch {first.mini_batch}</a></p>
-    </div>
+    <details class="item" open={open}>
+      <summary>
+        <span class="error-line"><strong class="anywhere">{message ? `${exception}: ${message}` : exception}</strong> <span class="muted num">{counted(group.items, "item")}</span></span>
+      </summary>
+      <div class="stack inner">
+        <p class="muted anywhere">First: {first.detail} · <a href={address(["jobs", job.job_id, "mini-batches", first.mini_batch])}>mini-batch {first.mini_batch}</a></p>
+        {first.values && <p class="mono anywhere">{first.values}</p>}
+        {first.traceback && <Terminal text={first.traceback} label="Traceback of the first" />}
+        {first.printed && <><h3>It printed</h3><Terminal text={first.printed} label="What the first printed" /></>}
+      </div>
+    </details>
   );
 }
 

@@ -1,0 +1,79 @@
+//! What processes have used while somebody looked at their job: charts are finer then than the samples that nodes write.
+
+use std::collections::{HashMap, VecDeque};
+
+use protocol::{ProcessUsage, Progress};
+
+/// Points of one process: ten minutes, where the progress is written every second.
+const POINTS_MAX: usize = 600;
+/// Processes whose points are kept; a job of more shows the first.
+const PROCESSES_MAX: usize = 256;
+
+/// What a process used at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Used {
+    /// Milliseconds since 1970.
+    pub at: u64,
+    pub cpu_percent: f64,
+    pub memory_megabytes: f64,
+}
+
+/// The points of the processes of one job, by node and process.
+#[derive(Debug, Default)]
+pub struct Live {
+    at: u64,
+    points: HashMap<(String, String), VecDeque<Used>>,
+}
+
+impl Live {
+    /// Adds what the progress of the job says.
+    pub fn add(&mut self, progress: &Progress) {
+        if progress.at <= self.at {
+            return;
+        }
+        self.at = progress.at;
+        for ProcessUsage { node, process, cpu_percent, memory_bytes } in &progress.usage {
+            let key = (node.clone(), process.clone());
+            if self.points.len() >= PROCESSES_MAX && !self.points.contains_key(&key) {
+                continue;
+            }
+            let points = self.points.entry(key).or_default();
+            if points.len() == POINTS_MAX {
+                points.pop_front();
+            }
+            let memory_megabytes = *memory_bytes as f64 / f64::from(1 << 20);
+            points.push_back(Used { at: progress.at, cpu_percent: f64::from(*cpu_percent), memory_megabytes });
+        }
+    }
+
+    /// Returns the points of a process, oldest first.
+    pub fn of(&self, node: &str, process: &str) -> Vec<Used> {
+        let points = self.points.get(&(node.to_owned(), process.to_owned()));
+        points.map_or_else(Vec::new, |points| points.iter().copied().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_progress_adds_a_point_once() {
+        let mut live = Live::default();
+        let usage = |cpu_percent| ProcessUsage {
+            node: "0".to_owned(),
+            process: "process000".to_owned(),
+            cpu_percent,
+            memory_bytes: 3 << 20,
+        };
+        let at = |at, cpu_percent| Progress { at, usage: vec![usage(cpu_percent)], ..reducer::Reducer::no_progress() };
+        for progress in [at(1000, 20), at(1000, 20), at(2000, 30)] {
+            live.add(&progress);
+        }
+        let point = |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0 };
+        assert_eq!(live.of("0", "process000"), [point(1000, 20.0), point(2000, 30.0)]);
+        assert_eq!(live.of("0", "process001"), []);
+        (0..1000).for_each(|second| live.add(&at(3000 + second, 1)));
+        assert_eq!(live.of("0", "process000").len(), POINTS_MAX);
+    }
+}
