@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 from harness import Workplace, go, wait_until
 from portal_client import HOLDS, Portal
@@ -42,7 +43,7 @@ def test_job_that_does_not_move_shows_its_stack_rate_and_limits(workplace: Workp
     assert limit == 300 and silent > 0, gauges
     # Two mini-batches ended in the time since the start, which is less than a minute.
     assert 2 / 60 <= shown["rate"] <= 2, shown["rate"]
-    assert shown["eta_seconds"] == 2 / shown["rate"]
+    assert shown["eta_seconds"] == math.ceil(2 / shown["rate"])
     go(workplace)
     running.wait()
     wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Completed", "the end in the portal")

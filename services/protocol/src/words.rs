@@ -70,6 +70,7 @@ pub fn rate(per_second: f64) -> String {
     match per_second {
         100.0.. => format!("{per_second:.0}/s"),
         0.1.. => format!("{per_second:.1}/s"),
+        ..=0.0 => "0/s".to_owned(),
         _ => format!("{:.1}/min", 60.0 * per_second),
     }
 }
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn slow_rates_are_per_minute() {
-        assert_eq!([1250.0, 99.0, 0.44, 0.07, 0.0].map(rate), ["1250/s", "99.0/s", "0.4/s", "4.2/min", "0.0/min"]);
+        assert_eq!([1250.0, 99.0, 0.44, 0.07, 0.0].map(rate), ["1250/s", "99.0/s", "0.4/s", "4.2/min", "0/s"]);
     }
 
     proptest! {

@@ -57,6 +57,7 @@ export function bytes(size: number): string {
 
 /** Returns a rate: `1250/s`, `0.4/s`, `4.2/min`. */
 export function rate(perSecond: number): string {
+  if (perSecond <= 0) return "0/s";
   if (perSecond >= 100) return `${Math.round(perSecond)}/s`;
   return perSecond >= 0.1 ? `${perSecond.toFixed(1)}/s` : `${(60 * perSecond).toFixed(1)}/min`;
 }

@@ -19,7 +19,10 @@ export const now = signal(Date.now());
 export const jobsVersion = signal(0);
 
 /** The mini-batches that run, by number. Of a second start, the first start stands for both. */
-export const running = computed(() => new Map([...(job.value?.progress?.running ?? [])].reverse().map((one) => [one.mini_batch, one])));
+export const running = computed(() => {
+  const all = isRemoved.value ? [] : (job.value?.progress?.running ?? []);
+  return new Map([...all].reverse().map((one) => [one.mini_batch, one]));
+});
 /** Changes with what runs. */
 export const runningKey = computed(() => [...running.value.values()].map(({ mini_batch, process, since }) => `${mini_batch} ${process} ${since}`).join());
 
