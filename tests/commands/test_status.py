@@ -55,7 +55,9 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
 
     # The schedule may know of it before the progress does, and says only that no worker is running.
     heard = "no worker has been heard from since "
-    waiting = wait_until(lambda: (now := sqs.status(job_id))["hint"] and heard in now["hint"] and now, "a missed worker")
+    waiting = wait_until(
+        lambda: (now := sqs.status(job_id))["hint"] and heard in now["hint"] and now, "a missed worker"
+    )
     assert waiting["state"] == "Waiting", waiting
     assert waiting["hint"].endswith(f"start one with: gristmill worker --target {sqs.name}"), waiting
     text = sqs.command("status", job_id, expect=0).stdout

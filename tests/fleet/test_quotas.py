@@ -11,6 +11,8 @@ from harness import HOLDS_UNTIL_RELEASE as HOLDS
 from harness import RECORDS_ITS_RUNS as RUNS
 from harness import file_names, wait_until
 
+FULL = "the target may have 0 jobs at a time, and has 0"
+
 
 def job(workplace, name: str, script: str = RUNS, **settings):
     settings = {"name": name, "entry_script": f"{name}.py", "output": f"output/{name}", **settings}
@@ -77,9 +79,7 @@ def test_full_target_rejects_a_job_that_is_not_to_wait(workplace, target):
     quota(target, "--max-jobs", 0)
     given = job(workplace, "given")
     refused = target.command("enqueue", given.file, "--refuse-when-full", "--json", expect=75)
-    problem = (
-        f"target {target.name} has no room for the job: the target may have 0 jobs at a time, and has 0; enqueue it again later"
-    )
+    problem = f"target {target.name} has no room for the job: {FULL}; enqueue it again later"
     assert json.loads(refused.stdout)["error"].startswith(problem), str(refused)
     quota(target, "--when-full", "refuse")
     assert problem in target.command("enqueue", given.file, expect=75).stderr
@@ -96,7 +96,7 @@ def test_waiting_job_can_be_canceled_and_continued(workplace, target):
     target.command("cancel", job_id, expect=0)
     target.wait_for_end(job_id, "Canceled")
     retried = target.command("retry", job_id, expect=0)
-    assert "waiting: the target may have 0 jobs at a time, and has 0 (quota of the target)" in retried.stderr, str(retried)
+    assert f"waiting: {FULL} (quota of the target)" in retried.stderr, str(retried)
     assert target.status(job_id)["state"] == "Queued"
     quota(target, "--max-jobs", 1)
     target.worker("--process-count", 1)

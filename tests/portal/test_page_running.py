@@ -15,7 +15,8 @@ CELLS = """colour => {
     const { data, width, height } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
     let cells = 0;
     for (let y = 0; y < height; y += 1) for (let x = 0; x < width; x += 1) {
-        const is = (x, y) => x >= 0 && y >= 0 && data.slice(4 * (y * width + x), 4 * (y * width + x) + 3).join() === colour;
+        const at = (x, y) => 4 * (y * width + x);
+        const is = (x, y) => x >= 0 && y >= 0 && data.slice(at(x, y), at(x, y) + 3).join() === colour;
         if (is(x, y) && !is(x - 1, y) && !is(x, y - 1)) cells += 1;
     }
     return cells;
