@@ -97,7 +97,7 @@ class Fleet:
         (self.folder / "job.yaml").write_text(json.dumps(job))
         with contextlib.ExitStack() as running:
             running.callback(end, self.start("reducer", "reducer"))
-            nodes = [self.start("worker", f"node {number}") for number in range(NODES)]
+            nodes = [self.start("worker", f"node {number}", "--job-users", "none") for number in range(NODES)]
             running.callback(lambda: [end(node) for node in nodes])
             waiting = self.start("enqueue", "enqueue", str(self.folder / "job.yaml"), "--wait", "--json")
             running.callback(end, waiting)
@@ -109,7 +109,7 @@ class Fleet:
                 number = chance.randrange(NODES)
                 end(nodes[number])
                 kills += 1
-                nodes[number] = self.start("worker", f"node {number}")
+                nodes[number] = self.start("worker", f"node {number}", "--job-users", "none")
         result = json.loads((self.folder / "enqueue.txt").read_text().splitlines()[-1])
         if result.get("state") != "Completed":
             sys.exit(f"the job ended as {result}")

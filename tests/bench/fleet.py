@@ -86,7 +86,7 @@ class Target:
                 self.command(*arguments), env=self.environment, stdout=log, stderr=log
             )
             reducer = start("reducer")
-            nodes = [start("worker") for _ in range(workers)]
+            nodes = [start("worker", "--job-users", "none") for _ in range(workers)]
             try:
                 yield nodes
             finally:

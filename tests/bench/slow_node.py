@@ -59,18 +59,19 @@ def measure(folder: Path, data: Path, slower: int, speculation: bool) -> Run:
 def roles(folder: Path, environment: dict[str, str], slower: int) -> Iterator[None]:
     """Runs a reducer and workers, of which the first is slow, and kills them at the end."""
     times = [SECONDS * slower] + [SECONDS] * (NODES - 1)
-    commands = [("reducer", {})] + [("worker", {"RUN_SECONDS": str(seconds)}) for seconds in times]
+    worker = ("worker", "--job-users", "none")
+    commands = [(("reducer",), {})] + [(worker, {"RUN_SECONDS": str(seconds)}) for seconds in times]
     started = []
     with (folder / "roles.txt").open("wb") as log:
         try:
-            for name, variables in commands:
-                command = [os.environ["GRISTMILL"], name]
+            for arguments, variables in commands:
+                command = [os.environ["GRISTMILL"], *arguments]
                 role = subprocess.Popen(
                     command, env={**environment, **variables}, cwd=folder, stdout=subprocess.PIPE, stderr=log
                 )
                 started.append(role)
                 if b"ready" not in role.stdout.readline():
-                    sys.exit(f"{name} did not start:\n{(folder / 'roles.txt').read_text()[-2000:]}")
+                    sys.exit(f"{arguments[0]} did not start:\n{(folder / 'roles.txt').read_text()[-2000:]}")
             yield
         finally:
             for role in started:

@@ -262,7 +262,7 @@ def reducer_and_cat(script: str, files: Path) -> dict[str, Callable]:
     def reducer(folder: Path) -> Side:
         job = write_job(folder, script, files_at(files), mini_batch_size=1)
         target = own_target(folder)
-        for command in (["enqueue", str(job)], ["worker", "--idle-exit", "2"]):
+        for command in (["enqueue", str(job)], ["worker", "--idle-exit", "2", "--job-users", "none"]):
             subprocess.run(
                 [os.environ["GRISTMILL"], *command], env=os.environ | target, check=True, capture_output=True
             )

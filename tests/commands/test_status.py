@@ -99,7 +99,7 @@ def test_killed_role_is_named_within_seconds(workplace, sqlite, role):
         answer = sqlite.status(job_id)
         if expected in (answer["hint"] or ""):
             return True
-        # Of workers, it shows what the reducer knew when it wrote the progress, which it does every four seconds.
+        # Of workers, it shows what the reducer knew when it wrote the progress, which it does every two seconds.
         known.append(answer["progress"]["at"] / 1000 if role == "worker" else asked)
         late = max(after - before for before, after in itertools.pairwise(known)) - 3
         assert known[-1] - known[0] < 10 + max(late, 0), answer

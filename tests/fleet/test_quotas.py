@@ -11,7 +11,7 @@ from harness import HOLDS_UNTIL_RELEASE as HOLDS
 from harness import RECORDS_ITS_RUNS as RUNS
 from harness import file_names, wait_until
 
-FULL = "the target may have 0 jobs at a time, and has 0"
+FULL = "the target may run 0 jobs at a time, and runs 0"
 
 
 def job(workplace, name: str, script: str = RUNS, **settings):
@@ -47,7 +47,7 @@ def test_job_above_the_limit_of_its_owner_waits_for_its_turn(workplace, target):
     first = target.enqueue(job(workplace, "first", HOLDS, owner="ana"))
     worker.wait_for_record("first began")
     enqueued = target.command("enqueue", job(workplace, "second").file, "--owner", "ana", expect=0)
-    reason = "owner ana may have 1 job at a time, and has 1 (quota of the target)"
+    reason = "owner ana may run 1 job at a time, and runs 1 (quota of the target)"
     sentence = f"{reason}; `gristmill jobs --target {target.name}` shows all jobs"
     assert f"waiting: {sentence}" in enqueued.stderr, enqueued.stderr
     second = enqueued.stdout.strip()

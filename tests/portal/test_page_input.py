@@ -224,3 +224,34 @@ def test_tab_alone_reaches_the_row_and_the_action(own_stand_in: StandIn, open_pa
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("path=user"))
     tab_to("element.matches('.log-line a')")
+
+
+def test_back_undoes_choices_one_by_one_but_not_letters(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/mini-batches")
+    rows = page.locator("table.batches tbody tr")
+    expect(rows).to_have_count(100)
+    page.get_by_role("button", name="Failed", exact=True).click()
+    expect(page).to_have_url(re.compile(r"state=failed"))
+    page.get_by_label("Number, item or error").press_sequentially("inv")
+    expect(page).to_have_url(re.compile(r"q=inv"))
+    page.go_back()
+    expect(page).not_to_have_url(re.compile(r"state=|q="))
+    expect(rows).to_have_count(100)
+    page.go_forward()
+    expect(page).to_have_url(re.compile(r"state=failed"))
+
+
+def test_file_of_errors_opens_at_its_first_error(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/logs?path=user/error/0/process001.txt")
+    first = stand_in.jobs[FAILED].item(0)
+    expect(page.locator(".log-line").first).to_contain_text(first)
+    show(page, f"jobs/{FAILED}/logs?path=user/stdout/0/process001.stdout.txt")
+    expect(page.locator(".log-line").first).to_contain_text("INFO")
+    expect(page.locator(".log-line").first).not_to_contain_text(first)
+
+
+def test_current_tab_is_in_view_on_a_narrow_screen(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/output", width=360)
+    tab = page.locator(".tabs [aria-current]")
+    expect(tab).to_have_text("Output")
+    expect(tab).to_be_in_viewport(ratio=1)

@@ -145,8 +145,8 @@ mod tests {
         assert_eq!(words(line(&row, 1, true)), "a Running ana high 3 (75%) 3 min 12 s 1 min 15 s - 20 s 2/9 2/9");
         assert_eq!(words(line(&row, 1, false)), "a Running - 20 s 2/9 2/9");
         assert_eq!(header(3, true).len(), line(&row, 3, true).len());
-        let waits_for = Some("owner ana may have 1 job at a time, and has 1".to_owned());
+        let waits_for = Some("owner ana may run 1 job at a time, and runs 1".to_owned());
         let waiting = Summary { activity: Some(Activity { waits_for, share: None, ..activity }), ..row };
-        assert!(line(&waiting, 1, true).ends_with("  owner ana may have 1 job at a time, and has 1"));
+        assert!(line(&waiting, 1, true).ends_with("  owner ana may run 1 job at a time, and runs 1"));
     }
 }

@@ -163,7 +163,7 @@ mod tests {
         let full = Full { owner: Some("ana".to_owned()), running: 3, limit: 3 };
         assert_eq!(
             hinted(Lack::Schedule(WaitsFor::Quota(full)), target()),
-            "owner ana may have 3 jobs at a time, and has 3 (quota of the target); `gristmill jobs --target t` shows all jobs"
+            "owner ana may run 3 jobs at a time, and runs 3 (quota of the target); `gristmill jobs --target t` shows all jobs"
         );
         let unable = WaitsFor::AbleWorker { workers: 1, reason: "its disk is full".to_owned() };
         assert_eq!(

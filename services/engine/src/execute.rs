@@ -331,14 +331,14 @@ impl Execution<'_> {
 }
 
 /// Returns what the reducer may know of the agents.
-fn workers(activities: &Activities) -> Arc<dyn Fn() -> Workers + Send + Sync> {
+fn workers(activities: &Activities) -> Arc<dyn Fn() -> Arc<Workers> + Send + Sync> {
     let activities: Vec<_> = activities.iter().map(|(node, activity)| (node.clone(), activity.subscribe())).collect();
     Arc::new(move || {
         let running = |(node, activity): &(String, watch::Receiver<Activity>)| {
             (node.clone(), Running { activity: activity.borrow().clone(), ..Running::default() })
         };
         let nodes: BTreeMap<_, _> = activities.iter().map(running).collect();
-        Workers { sign: None, held: nodes.values().map(|running| running.activity.held).sum(), nodes }
+        Arc::new(Workers { sign: None, held: nodes.values().map(|running| running.activity.held).sum(), nodes })
     })
 }
 

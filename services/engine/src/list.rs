@@ -89,7 +89,7 @@ pub struct Summary {
 /// The work on an unfinished job of a target, and what it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Activity {
-    /// Why the schedule gives it no process, or what a node waits for on which no process works on it.
+    /// What it lacks.
     pub waits_for: Option<String>,
     /// Time from `enqueue` to its first process, or until now; `None`: unknown.
     pub waited_seconds: Option<f64>,

@@ -89,7 +89,7 @@ impl fmt::Display for Lack {
             },
             Self::Node { node, seconds, detail } => {
                 let time = duration(*seconds as f64);
-                write!(f, "no process works on it yet; node {node} has it, and for {time}: {detail}")
+                write!(f, "no process works on it; node {node} has had it for {time}: {detail}")
             }
             Self::Worker { since, planned } => {
                 write!(f, "no worker has been heard from since {since}")?;

@@ -59,8 +59,8 @@ impl State {
         }
     }
 
-    /// Whether processes may be working on a job in this state.
-    pub fn is_at_work(self) -> bool {
+    /// Whether a job in this state may have processes.
+    pub fn may_have_processes(self) -> bool {
         matches!(self, Self::Running | Self::Waiting | Self::Canceling)
     }
 

@@ -172,7 +172,7 @@ async fn pass(gate: &Gate, request: Request, next: Next) -> Response {
     }
     let is_api = request.uri().path().starts_with("/api/");
     if !access.is_known(request.headers(), &gate.cookie) {
-        let message = "open the address that `gristmill portal` printed; it contains the token";
+        let message = "open the address that `gristmill portal` printed, or add `?token=` and the token with which it was started";
         return match is_api {
             true => Refusal::new(StatusCode::UNAUTHORIZED, message).into_response(),
             false => plain(StatusCode::UNAUTHORIZED, message),

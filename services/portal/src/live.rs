@@ -4,8 +4,10 @@ use std::collections::{HashMap, VecDeque};
 
 use protocol::{ProcessUsage, Progress};
 
-/// Points of one process: ten minutes, where the progress is written every second.
+/// Points of one process: ten minutes on this machine, where the progress is written every second, twenty on a target.
 const POINTS_MAX: usize = 600;
+/// A process without a point for this long has ended.
+const ENDED_AFTER_MILLISECONDS: u64 = 600_000;
 /// Processes whose points are kept; a job of more shows the first.
 const PROCESSES_MAX: usize = 256;
 
@@ -32,6 +34,8 @@ impl Live {
             return;
         }
         self.at = progress.at;
+        let is_recent = |used: &Used| used.at + ENDED_AFTER_MILLISECONDS >= progress.at;
+        self.points.retain(|_, points| points.back().is_some_and(is_recent));
         for ProcessUsage { node, process, cpu_percent, memory_bytes } in &progress.usage {
             let key = (node.clone(), process.clone());
             if self.points.len() >= PROCESSES_MAX && !self.points.contains_key(&key) {
@@ -44,6 +48,11 @@ impl Live {
             let memory_megabytes = *memory_bytes as f64 / f64::from(1 << 20);
             points.push_back(Used { at: progress.at, cpu_percent: f64::from(*cpu_percent), memory_megabytes });
         }
+    }
+
+    /// Returns the memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.points.values().map(|points| points.capacity() * size_of::<Used>()).sum()
     }
 
     /// Returns the points of a process, oldest first.
@@ -75,5 +84,8 @@ mod tests {
         assert_eq!(live.of("0", "process001"), []);
         (0..1000).for_each(|second| live.add(&at(3000 + second, 1)));
         assert_eq!(live.of("0", "process000").len(), POINTS_MAX);
+        assert!(live.memory_bytes() >= POINTS_MAX * size_of::<Used>());
+        live.add(&Progress { at: 700_000, ..reducer::Reducer::no_progress() });
+        assert_eq!(live.of("0", "process000"), [], "it has ended");
     }
 }

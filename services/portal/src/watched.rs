@@ -137,7 +137,8 @@ impl Watched {
     /// Returns the memory that it takes, without parts that another thread is using now.
     fn memory_bytes(&self) -> usize {
         let history = self.history.try_read().map_or(0, |history| history.memory_bytes());
-        history + self.measured.try_lock().map_or(0, |measured| measured.memory_bytes())
+        let live = self.live.try_lock().map_or(0, |live| live.memory_bytes());
+        history + live + self.measured.try_lock().map_or(0, |measured| measured.memory_bytes())
     }
 }
 

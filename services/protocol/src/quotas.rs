@@ -75,7 +75,7 @@ impl fmt::Display for Full {
             Some(owner) => write!(f, "owner {owner}")?,
             None => f.write_str("the target")?,
         }
-        write!(f, " may have {} at a time, and has {running}", counted(u64::from(*limit), "job"))
+        write!(f, " may run {} at a time, and runs {running}", counted(u64::from(*limit), "job"))
     }
 }
 
@@ -172,9 +172,9 @@ mod tests {
     fn limit_is_named() {
         let quotas = quotas(Some(2), Some(1));
         let of = |owner, running: &[&str]| quotas.full(owner, running).map(|full| full.to_string());
-        assert_eq!(of("ana", &["ana"]).as_deref(), Some("owner ana may have 1 job at a time, and has 1"));
+        assert_eq!(of("ana", &["ana"]).as_deref(), Some("owner ana may run 1 job at a time, and runs 1"));
         assert_eq!(of("bo", &["ana"]), None);
-        assert_eq!(of("bo", &["ana", "cy"]).as_deref(), Some("the target may have 2 jobs at a time, and has 2"));
+        assert_eq!(of("bo", &["ana", "cy"]).as_deref(), Some("the target may run 2 jobs at a time, and runs 2"));
     }
 
     proptest! {

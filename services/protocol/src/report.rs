@@ -132,6 +132,7 @@ pub struct Progress {
     /// Running Python processes.
     pub processes: u64,
     /// Nodes that have any.
+    #[serde(default)]
     pub nodes_at_work: u64,
     /// Nodes that have worked on the job since it was started or reopened.
     #[serde(default)]
@@ -140,7 +141,7 @@ pub struct Progress {
     /// is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began_at: Option<u64>,
-    /// Mini-batches that end in a second, over the last minute; `None`: unknown, or no worker works on the job.
+    /// Mini-batches that end in a second, over the last minute or two rounds of all processes; `None`: unknown, or no worker works on the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// Remaining time at this rate; `None`: unknown, or no worker works on the job.
@@ -160,8 +161,10 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// The mini-batches that run, those that began first at the beginning. At most 2000.
+    #[serde(default)]
     pub running: Vec<RunningMiniBatch>,
     /// What processes use. At most 2000 of them.
+    #[serde(default)]
     pub usage: Vec<ProcessUsage>,
     /// Processes and nodes that take unusually long, latest first. At most 16.
     pub waiting: Vec<Waiting>,

@@ -65,12 +65,13 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Returns a rate: `1250/s`, `0.4/s`, `4.2/min`.
+/// Returns a rate: `1250/s`, `0.4/s`, `4.2/min`, `2.0/h`.
 pub fn rate(per_second: f64) -> String {
     match per_second {
         100.0.. => format!("{per_second:.0}/s"),
         0.1.. => format!("{per_second:.1}/s"),
         ..=0.0 => "0/s".to_owned(),
+        ..0.0016 => format!("{:.1}/h", 3600.0 * per_second),
         _ => format!("{:.1}/min", 60.0 * per_second),
     }
 }
@@ -109,8 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn slow_rates_are_per_minute() {
-        assert_eq!([1250.0, 99.0, 0.44, 0.07, 0.0].map(rate), ["1250/s", "99.0/s", "0.4/s", "4.2/min", "0/s"]);
+    fn slow_rates_are_per_minute_or_hour() {
+        assert_eq!(
+            [1250.0, 99.0, 0.44, 0.07, 0.0005, 0.0].map(rate),
+            ["1250/s", "99.0/s", "0.4/s", "4.2/min", "1.8/h", "0/s"]
+        );
     }
 
     proptest! {

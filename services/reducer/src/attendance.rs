@@ -66,9 +66,9 @@ impl Attendance {
         self.workers.iter().filter_map(is_silent).collect()
     }
 
-    /// Returns when a worker that has this job last gave a sign.
-    pub fn sign_of(&self, job_id: &str) -> Option<Moment> {
-        self.signs.get(job_id).copied()
+    /// Returns the last sign of a worker for each job.
+    pub fn signs(&self) -> impl Iterator<Item = (&str, Moment)> {
+        self.signs.iter().map(|(job_id, sign)| (&**job_id, *sign))
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         }
 
         fn age_of_the_sign(&self) -> Option<u64> {
-            let sign = self.attendance.sign_of("job")?;
+            let (_, sign) = self.attendance.signs().next()?;
             Some((self.now.instant - sign.instant).as_secs())
         }
     }

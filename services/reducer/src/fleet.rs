@@ -8,7 +8,6 @@
 //! The queues of a job exist from the schedule that admits it until the one that does not list it any more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -173,7 +172,7 @@ async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
 }
 
 /// The backlog that the reducer of a job sends to the planner, and what it learns of the workers of the job.
-type Wires = (watch::Receiver<Backlog>, watch::Sender<Workers>);
+type Wires = (watch::Receiver<Backlog>, watch::Sender<Arc<Workers>>);
 
 /// What the planner and the reducers of jobs tell each other.
 #[derive(Clone, Default)]
@@ -191,8 +190,9 @@ impl Told {
     }
 
     fn tell_workers(&self, planner: &Planner) {
+        let mut all = planner.workers();
         for (job_id, (_, workers)) in &*self.jobs.lock().expect("no holder panics") {
-            workers.send_replace(planner.workers_of(job_id));
+            workers.send_replace(Arc::new(all.remove(job_id).unwrap_or_default()));
         }
     }
 }
@@ -415,7 +415,7 @@ impl Running {
         let stop = self.stop.child_token();
         (job.admitted_in, job.serving) = (admitted_in, Some(stop.clone()));
         let backlog = watch::Sender::default();
-        let (workers, seen) = watch::channel(Workers::default());
+        let (workers, seen) = watch::channel(Arc::<Workers>::default());
         let in_queue = InQueue { backlog: backlog.subscribe(), workers: seen.clone() };
         self.told.jobs.lock().expect("no holder panics").insert(job_id.clone(), (backlog.subscribe(), workers));
         let workers = Arc::new(move || seen.borrow().clone());
@@ -565,7 +565,7 @@ fn is_absent(error: &anyhow::Error) -> bool {
 #[derive(Clone)]
 struct InQueue {
     backlog: watch::Receiver<Backlog>,
-    workers: watch::Receiver<Workers>,
+    workers: watch::Receiver<Arc<Workers>>,
 }
 
 impl InQueue {
@@ -573,18 +573,19 @@ impl InQueue {
     /// from it, so no other call would fail.
     ///
     /// The queue alone cannot tell what it lacks: some brokers do not tell which messages other connections hold. So workers
-    /// must hold none either, and no mini-batch may end, from one look to the next.
-    async fn lost(mut self, queue: &dyn Queue) -> Lost {
+    /// must hold none either, and no mini-batch may end, from one look to the next. A worker that has long been cut off from
+    /// the store may still hold some. These run twice then, and count once.
+    async fn lost(&mut self, queue: &dyn Queue) -> Lost {
         let mut was_empty = false;
         loop {
             let is_idle = self.is_idle_for(LOOK_FOR_TASKS_EVERY).await;
             let is_empty = match queue.depth().await {
                 Ok(depth) => depth.total() == 0,
-                Err(queue::Error::Absent { .. }) => return Lost::Queue,
+                Err(error @ queue::Error::Absent { .. }) => return Lost::Queue(error),
                 Err(_) => false,
             };
             if was_empty && is_idle && is_empty {
-                return Lost::Messages;
+                return Lost::Messages { ended: self.backlog.borrow().ended };
             }
             was_empty = is_empty;
         }
@@ -607,19 +608,13 @@ impl InQueue {
 }
 
 /// What a job has lost without the help of a reducer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Lost {
-    Queue,
-    Messages,
-}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Queue => "somebody has deleted the queues of the job",
-            Self::Messages => "the queue of the job has lost its messages: somebody may have emptied it",
-        })
-    }
+    Queue(queue::Error),
+    /// `ended`: that of the backlog.
+    Messages {
+        ended: (u64, u64),
+    },
 }
 
 /// Creates queues of this name that do not exist.
@@ -662,10 +657,7 @@ impl Task {
             tracing::info!(job.id = self.job_id, "the job is served");
             tokio::select! {
                 served = reducer.serve(self.stop.clone()) => served,
-                lost = self.in_queue.clone().lost(&*queues.tasks) => {
-                self.publish_again(lost).await?;
-                Ok(None)
-            }
+                error = self.keep_messages(&*queues.tasks) => Err(error.into()),
             }
         };
         match served.await {
@@ -678,7 +670,7 @@ impl Task {
                 // Another reducer has ended the job, and its queues are deleted.
                 Some(result) => Ok(Outcome::Ended(result.state)),
                 None if is_absent(&error) => {
-                    self.publish_again(Lost::Queue).await?;
+                    self.publish_again("somebody has deleted the queues of the job").await?;
                     Ok(Outcome::Left)
                 }
                 None => Err(error),
@@ -686,11 +678,32 @@ impl Task {
         }
     }
 
+    /// Lets reducers publish again what an emptied queue has lost. Returns why the queue does not exist any more.
+    async fn keep_messages(&self, queue: &dyn Queue) -> queue::Error {
+        let mut in_queue = self.in_queue.clone();
+        let mut published = None;
+        loop {
+            let ended = match in_queue.lost(queue).await {
+                Lost::Queue(error) => return error,
+                Lost::Messages { ended } => ended,
+            };
+            // If nothing comes of it, the job ends by its own limits on time without progress.
+            if published.replace(ended) == Some(ended) {
+                continue;
+            }
+            let lost = "the queue of the job has lost its messages, somebody may have emptied it";
+            if let Err(error) = self.publish_again(lost).await {
+                tracing::warn!(job.id = self.job_id, "{lost}; they cannot be published again: {error:#}");
+            }
+        }
+    }
+
     /// Lets reducers create the queues of the job if they do not exist, and publish what has not ended.
-    async fn publish_again(&self, lost: Lost) -> storage::Result<()> {
+    async fn publish_again(&self, lost: &str) -> storage::Result<()> {
         let admitted_in = job_of_queues(&self.queues).map(|(_, number)| number);
-        if self.stop.is_cancelled() || self.job.published_in().await? != admitted_in {
-            // The job has other queues by now.
+        let has_ended = self.job.result().await?.is_some();
+        if has_ended || self.stop.is_cancelled() || self.job.published_in().await? != admitted_in {
+            // It may have other queues by now.
             return Ok(());
         }
         tracing::warn!(job.id = self.job_id, "{lost}; what has not ended is published again");

@@ -70,7 +70,7 @@ pub struct Options {
     /// What is left of the job, for the schedule of the target.
     pub backlog: watch::Sender<Backlog>,
     /// Returns what the workers say now.
-    pub workers: Arc<dyn Fn() -> Workers + Send + Sync>,
+    pub workers: Arc<dyn Fn() -> Arc<Workers> + Send + Sync>,
     /// Whether to write reports for people.
     pub reports: bool,
     /// Called at every step of the write path.
@@ -97,7 +97,7 @@ impl Default for Options {
             dead_letters: None,
             tasks: None,
             backlog: watch::Sender::default(),
-            workers: Arc::new(Workers::default),
+            workers: Arc::new(Arc::default),
             reports: true,
             crash: Arc::new(|_| {}),
         }

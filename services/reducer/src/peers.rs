@@ -71,7 +71,8 @@ impl Peers {
         }
     }
 
-    /// Returns the progress that another reducer has written since the job was started or reopened.
+    /// Returns the progress that another reducer has written since the job was started or reopened. On one machine, the time
+    /// between two commands does not count.
     pub(crate) async fn last_progress(self, store: &JobStore) -> Option<Progress> {
         match self {
             Self::Alone => None,

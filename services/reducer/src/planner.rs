@@ -165,15 +165,23 @@ impl Planner {
         Ok(())
     }
 
-    /// Returns what the workers of a job say.
-    pub fn workers_of(&self, job_id: &str) -> Workers {
-        let with_job = || self.nodes.iter().filter_map(|node| Some((&node.name, node.jobs.get(job_id)?)));
-        let speaking = with_job().filter(|(name, _)| !self.silent.contains(*name));
-        Workers {
-            sign: self.attendance.sign_of(job_id),
-            nodes: speaking.map(|(name, running)| (name.clone(), running.clone())).collect(),
-            held: with_job().map(|(_, running)| running.activity.held).sum(),
+    /// Returns what workers say, by job.
+    pub fn workers(&self) -> HashMap<String, Workers> {
+        let mut all: HashMap<String, Workers> = HashMap::new();
+        for node in &self.nodes {
+            let is_silent = self.silent.contains(&node.name);
+            for (job_id, running) in &node.jobs {
+                let of_job = all.entry(job_id.clone()).or_default();
+                of_job.held += running.activity.held;
+                if !is_silent {
+                    of_job.nodes.insert(node.name.clone(), running.clone());
+                }
+            }
         }
+        for (job_id, sign) in self.attendance.signs() {
+            all.entry(job_id.to_owned()).or_default().sign = Some(sign);
+        }
+        all
     }
 
     /// Returns the time by the clock of the store, in milliseconds since the epoch.

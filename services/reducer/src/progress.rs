@@ -106,7 +106,7 @@ impl Reducer {
             progress.copies = self.copies();
             (progress.processes, progress.nodes_at_work) = (processes, nodes_at_work);
             progress.usage = usage(&workers);
-            progress.running = running(workers);
+            progress.running = running(&workers);
             progress.notes = nodes.notes().collect();
             progress.waiting = self.waiting();
         });
@@ -149,8 +149,8 @@ fn usage(workers: &Workers) -> Vec<ProcessUsage> {
 }
 
 /// Returns the mini-batches that run, those that began first at the beginning.
-fn running(workers: Workers) -> Vec<RunningMiniBatch> {
-    let mut running: Vec<_> = workers.nodes.into_values().flat_map(|running| running.activity.running).collect();
+fn running(workers: &Workers) -> Vec<RunningMiniBatch> {
+    let mut running: Vec<_> = workers.nodes.values().flat_map(|running| running.activity.running.clone()).collect();
     running.sort_by_key(|running| (running.since, running.mini_batch));
     running.truncate(RUNNING_MAX);
     running

@@ -388,7 +388,7 @@ impl Files {
     /// Writes the end of the job to every report except `job_result.txt`.
     fn ended(&mut self, result: &JobResult, tally: &Tally) {
         let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
-        self.tick(tally, elapsed, None);
+        self.tick(tally, elapsed, tally.is_complete().then_some(Duration::ZERO));
         let cause = result.cause.as_ref().map_or_else(String::new, |cause| format!(" {}", sentence(cause)));
         self.overview_line(&format!("The job ended: {:?}.{cause}", result.state));
         if let Some(headline) = &result.headline {

@@ -171,6 +171,7 @@ impl Agent {
         if *stop.borrow_and_update() != Stop::No {
             return Ok(Vec::new());
         }
+        let _idle = IdleOnDrop(self.activity.clone());
         let logs = self.logs();
         let (messages, mut inbox) = mpsc::unbounded_channel();
         let leases = Leases::new(self.timing.lease_step, self.tasks.limits().timed_lease);
@@ -257,6 +258,15 @@ impl Agent {
             lease_max: self.tasks.limits().lease_max,
             is_alone: self.is_alone,
         }
+    }
+}
+
+/// Says, when an agent ends in any way, that it has no mini-batches any more.
+struct IdleOnDrop(watch::Sender<Activity>);
+
+impl Drop for IdleOnDrop {
+    fn drop(&mut self) {
+        self.0.send_replace(Activity::default());
     }
 }
 

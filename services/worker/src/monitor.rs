@@ -54,7 +54,7 @@ pub fn start(folder: PathBuf, interval: Duration, gpus: VisibleGpus) -> Option<A
     })))
 }
 
-/// Returns the pauses before the samples: after each the time since the start has doubled, until they are the interval.
+/// Returns the pauses before the samples: each doubles the time since the start, until they are the interval.
 fn pauses(interval: Duration) -> impl Iterator<Item = Duration> {
     let mut since_start = Duration::ZERO;
     std::iter::repeat_with(move || {

@@ -32,7 +32,7 @@ const ROWS: &[Key] = &[
         .setting("first_task_creation_timeout_seconds")
         .left_out(),
     key_with_default("resource_monitor_interval", "from 0 s", "600")
-        .meaning("Seconds between two samples of processor, memory, disk and network; 0: no samples.")
+        .meaning("The most seconds between two samples of processor, memory, disk and network; the first come after 2, 4, 8 … seconds. 0: no samples.")
         .job(|job, node| {
             let seconds = number(node, 0..=i32::MAX as u64, "an integer of seconds from 0 (off) to 2147483647");
             seconds.map(|seconds| job.resource_monitor_interval_seconds = seconds)

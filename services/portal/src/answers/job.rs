@@ -153,7 +153,9 @@ impl Job {
     fn new(view: &View, history: &History, words: Words, flags: &str, is_read_only: bool) -> Self {
         let snapshot = &view.snapshot;
         let (spec, tally) = (&snapshot.spec, history.tally());
-        let status = snapshot.status.document(words.hint);
+        let mut status = snapshot.status.document(words.hint);
+        // The page of nodes shows it.
+        status.progress.iter_mut().for_each(|progress| progress.usage.clear());
         let (state, progress) = (status.state, status.progress.as_ref());
         let (mini_batches, items, retrying) = match (&status.result, progress) {
             (Some(result), _) => (result.mini_batches, result.items, result.retrying),
@@ -165,7 +167,7 @@ impl Job {
             (None, Some(progress)) => Some(progress.at.saturating_sub(progress.started_at) as f64 / 1000.0),
             (None, None) => None,
         };
-        let at_work = progress.filter(|_| state.is_at_work());
+        let at_work = progress.filter(|_| state.may_have_processes());
         let (rate, eta_seconds) = match &status.result {
             Some(result) => (mean_rate(result, history, snapshot.ended_at), None),
             None => (
@@ -290,8 +292,8 @@ pub struct Mark {
     others: u64,
 }
 
-/// Returns the mini-batches that ended in a second of an ended job; `None`: some ended before it was continued, in a time that is
-/// not known.
+/// Returns how many mini-batches of an ended job ended per second; `None`: some ended before it was continued, in a time that
+/// is not known.
 fn mean_rate(result: &JobResult, history: &History, ended_at: Option<u64>) -> Option<f64> {
     let began_at = history.processes().iter().map(|process| process.first_at).min()?;
     let ended = result.mini_batches.ended() as f64;

@@ -290,7 +290,9 @@ pub async fn search(view: View, Query(query): Query<SearchQuery>) -> Answer<Docu
     Ok(Document(found))
 }
 
+/// Searches one file. One with a zero byte is no text, and has no matches.
 fn search_in(path: &str, reader: impl Read, text: &str, limit: usize, found: &mut Search) {
+    let before = found.matches.len();
     let mut reader = BufReader::with_capacity(1 << 16, reader);
     let (mut piece, mut number, mut offset, mut next) = (Vec::new(), 1, 0, 0);
     let mut is_found = false;
@@ -299,6 +301,10 @@ fn search_in(path: &str, reader: impl Read, text: &str, limit: usize, found: &mu
         // A line of any length is searched in pieces.
         let Ok(length @ 1..) = reader.by_ref().take(PIECE_BYTES).read_until(b'\n', &mut piece) else { return };
         next += length as u64;
+        if piece.contains(&0) {
+            found.matches.truncate(before);
+            return;
+        }
         let shown = String::from_utf8_lossy(&piece);
         if !is_found && shown.to_lowercase().contains(text) {
             if found.matches.len() == limit {
@@ -357,6 +363,14 @@ pub fn beginning_of(file: &mut std::fs::File, bytes_max: u64) -> std::io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn search_finds_nothing_in_files_that_are_no_text() {
+        let mut found = Search::default();
+        search_in("a.txt", &b"an error\n"[..], "error", 10, &mut found);
+        search_in("rejects.parquet", &b"PAR1 error\n\x00\x15 error\n"[..], "error", 10, &mut found);
+        assert_eq!(found.matches.iter().map(|found| &*found.path).collect::<Vec<_>>(), ["a.txt"]);
+    }
 
     #[test]
     fn search_finds_lines_with_their_places() {

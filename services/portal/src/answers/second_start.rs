@@ -36,7 +36,7 @@ pub async fn of(view: &View, number: u64, state: MiniBatchState, attempts: &[Att
             SecondStart::Won
         }
         MiniBatchState::Succeeded => SecondStart::Stopped,
-        MiniBatchState::Pending | MiniBatchState::Retrying if view.state().is_at_work() => SecondStart::Open,
+        MiniBatchState::Pending | MiniBatchState::Retrying if view.state().may_have_processes() => SecondStart::Open,
         _ => SecondStart::Failed,
     })
 }

@@ -55,11 +55,12 @@ export function bytes(size: number): string {
   return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
 }
 
-/** Returns a rate: `1250/s`, `0.4/s`, `4.2/min`. */
+/** Returns a rate: `1250/s`, `0.4/s`, `4.2/min`, `2.0/h`. */
 export function rate(perSecond: number): string {
   if (perSecond <= 0) return "0/s";
   if (perSecond >= 100) return `${Math.round(perSecond)}/s`;
-  return perSecond >= 0.1 ? `${perSecond.toFixed(1)}/s` : `${(60 * perSecond).toFixed(1)}/min`;
+  if (perSecond >= 0.1) return `${perSecond.toFixed(1)}/s`;
+  return perSecond < 0.0016 ? `${(3600 * perSecond).toFixed(1)}/h` : `${(60 * perSecond).toFixed(1)}/min`;
 }
 
 /** Returns a share of a whole, rounded down so that 100% means all. */

@@ -1,6 +1,6 @@
 // What changes while the page is open: server-sent events, and polling where a proxy holds them back.
 import { computed, signal } from "@preact/signals";
-import type { Job } from "./api";
+import type { Job, RunningMiniBatch } from "./api";
 import { connection, get, heardAt, wakes } from "./client";
 import { Refused } from "./refused";
 import { report } from "./report";
@@ -23,8 +23,10 @@ export const running = computed(() => {
   const all = isRemoved.value ? [] : (job.value?.progress?.running ?? []);
   return new Map([...all].reverse().map((one) => [one.mini_batch, one]));
 });
+/** What changes when a process does something else with a mini-batch. */
+export const keyOf = (one?: RunningMiniBatch) => (one ? `${one.mini_batch} ${one.node} ${one.process} ${one.phase} ${one.since}` : "");
 /** Changes with what runs. */
-export const runningKey = computed(() => [...running.value.values()].map(({ mini_batch, process, since }) => `${mini_batch} ${process} ${since}`).join());
+export const runningKey = computed(() => [...running.value.values()].map(keyOf).join());
 
 /** Without an event for this long, a proxy may hold the stream back. */
 const SILENCE_MS = 15_000;

@@ -35,7 +35,7 @@ function selected(bare: string, wanted: URLSearchParams): MiniBatches {
   const [first, last] = [Number(wanted.get("first") ?? 0), Number(wanted.get("last") ?? Infinity)];
   const kept = [...rows.values()].filter(
     (row) =>
-      (!states || states.includes(row.state)) &&
+      (!states || states.includes(row.state) || (states.includes("partial") && row.state === "succeeded" && (row.items_failed ?? 0) > 0)) &&
       row.mini_batch >= first &&
       row.mini_batch <= last &&
       (!text || `${row.mini_batch} ${row.detail ?? ""} ${row.error ?? ""}`.toLowerCase().includes(text)),

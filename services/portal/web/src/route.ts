@@ -38,10 +38,13 @@ export function go(to: string): void {
   location.hash = to;
 }
 
-/** Changes the query of the page without an entry in the history. */
+/** Changes the query of the page. A choice is an entry of the history, typed text is none. */
 export function refine(changes: Record<string, string | number | undefined>): void {
   const { path, query } = route.value;
   const next: Record<string, string | number | undefined> = Object.fromEntries(query);
-  history.replaceState(null, "", address(path, { ...next, ...changes }));
+  const to = address(path, { ...next, ...changes });
+  if (to === location.hash) return;
+  if ("q" in changes) history.replaceState(null, "", to);
+  else history.pushState(null, "", to);
   hash.value = location.hash;
 }

@@ -203,9 +203,9 @@ impl ObjectStore for LateStore {
 }
 
 /// Returns what a reducer sees of workers of which only the last sign of life is known.
-fn workers(signs: &watch::Sender<Option<Moment>>) -> Arc<dyn Fn() -> Workers + Send + Sync> {
+fn workers(signs: &watch::Sender<Option<Moment>>) -> Arc<dyn Fn() -> Arc<Workers> + Send + Sync> {
     let signs = signs.subscribe();
-    Arc::new(move || Workers { sign: *signs.borrow(), ..Workers::default() })
+    Arc::new(move || Arc::new(Workers { sign: *signs.borrow(), ..Workers::default() }))
 }
 
 #[tokio::test(start_paused = true)]
@@ -469,7 +469,7 @@ async fn progress_shows_the_processes_and_mini_batches_of_which_nodes_tell() {
     let of_node = Running { processes: 2, activity, ..Running::default() };
     let nodes = BTreeMap::from([("b".to_owned(), of_node), ("c".to_owned(), Running::default())]);
     let mut job = Job::new();
-    let workers = Arc::new(move || Workers { nodes: nodes.clone(), held: 3, ..Workers::default() });
+    let workers = Arc::new(move || Arc::new(Workers { nodes: nodes.clone(), held: 3, ..Workers::default() }));
     job.options = Options { progress_interval: Duration::from_millis(10), workers, ..Options::shared() };
     let reducer = job.open().await;
     let mut progress = reducer.progress();

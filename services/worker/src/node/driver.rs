@@ -278,7 +278,6 @@ impl<B: NodeBackend> Visits<B> {
                 if let Some(resources) = self.visits.get_mut(&visit) {
                     (resources.held, resources.remains) = (held, remains);
                     resources.limiter = None;
-                    resources.activity.send_replace(Activity::default());
                 }
                 Event::Worked { visit, worked }
             }

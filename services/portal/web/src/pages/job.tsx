@@ -1,5 +1,5 @@
 // The pages of one job: its head, the tabs, and the page that the address names.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { Job } from "../api";
 import { post } from "../client";
 import { counted, duration } from "../format";
@@ -55,8 +55,11 @@ const TABS = [["", "Overview"], ["mini-batches", "Mini-batches"], ["timeline", "
 function Tabs({ job, tab }: { job: Job; tab: string }) {
   const { failed } = job.mini_batches;
   const tabs = report ? TABS.filter(([key]) => key !== "logs") : TABS;
+  const nav = useRef<HTMLElement>(null);
+  // On a narrow screen it may be beside it.
+  useEffect(() => nav.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [tab]);
   return (
-    <nav class="tabs" aria-label="Job">
+    <nav class="tabs" aria-label="Job" ref={nav}>
       {tabs.map(([key, text]) => (
         <a key={key} href={address(["jobs", job.job_id, ...(key ? [key] : [])])} aria-current={key === tab ? "page" : undefined}>
           {text}

@@ -1,4 +1,5 @@
-// The logs of a job: the files, and one of them, which opens at its end and follows what is written.
+// The logs of a job: the files, and one of them, which opens at its end and follows what is written; one of errors at its
+// beginning.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Job, LogFile, Logs, LogSearch } from "../api";
 import { plain, runs } from "../ansi";
@@ -13,6 +14,8 @@ import { Await, Empty, Num, Panel, Problem, Search, Waiting } from "../ui/parts"
 const LINE = 19;
 /** The longest part of a line that is drawn. */
 const LINE_MAX = 8000;
+/** Files of errors begin with the first one, which matters most. */
+const OF_ERRORS = /(^|\/)(job_error|job_result|error)\.txt$|(^|\/)user\/error\//;
 const FIRST = ["job_error.txt", "job_result.txt", "job_progress_overview.txt"];
 
 export function LogsPage({ job }: { job: Job }) {
@@ -120,7 +123,7 @@ function Found({ job, text }: { job: string; text: string }) {
 
 function File({ job, path }: { job: Job; path: string }) {
   const at = Number(route.value.query.get("at") ?? NaN);
-  const target = Number.isInteger(at) && at >= 0 ? at : null;
+  const target = Number.isInteger(at) && at >= 0 ? at : OF_ERRORS.test(path) ? 0 : null;
   const log = useMemo(() => new LogLines(job.job_id, path), [job.job_id, path]);
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);

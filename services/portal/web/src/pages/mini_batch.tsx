@@ -4,7 +4,7 @@ import type { Attempt, AttemptError, Frame, Job, MiniBatch, RejectedItems, TestC
 import { post, useData } from "../client";
 import { bytes, counted, duration } from "../format";
 import { info, mayAct } from "../info";
-import { runningKey } from "../live";
+import { keyOf, running } from "../live";
 import { report } from "../report";
 import { address, go } from "../route";
 import { Icon } from "../ui/icons";
@@ -13,7 +13,7 @@ import { WaitLine } from "./overview";
 import { Sheet } from "./sheet";
 
 export function MiniBatchPage({ job, number }: { job: Job; number: number }) {
-  const found = useData<MiniBatch>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches/${number}`, `${job.revision} ${runningKey.value.split(",").filter((one) => one.startsWith(`${number} `)).join()}`);
+  const found = useData<MiniBatch>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches/${number}`, `${job.revision} ${keyOf(running.value.get(number))}`);
   const to = (number: number) => address(["jobs", job.job_id, "mini-batches", number]);
   const total = job.mini_batches.total;
   const [previous, next] = [number > 0 ? number - 1 : null, total === 0 || number + 1 < total ? number + 1 : null];
@@ -67,7 +67,7 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
       <div class="stack">
         {data.wait && <Panel title="Now" flush><WaitLine job={job} wait={data.wait} open /></Panel>}
         {attempts.length === 0 && <Panel title="Attempts"><Empty title="No attempt has ended yet.">{job.result ? "The job ended before this mini-batch ran. A retry runs it." : data.state === "running" ? "It runs for the first time." : "It waits for a process."}</Empty></Panel>}
-        {data.rejected.items > 0 && <RejectedPanel rejected={data.rejected} />}
+        {data.rejected.items > 0 && <RejectedPanel job={job} rejected={data.rejected} />}
         {data.second_start && <SecondStart of={data.second_start} attempts={data.attempts} />}
         {attempts.map((attempt, at) => <AttemptPanel key={`${attempt.try_number}-${attempt.started_at}`} job={job} attempt={attempt} open={at === 0} />)}
         <RowsPanel data={data} />
@@ -81,18 +81,18 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
 }
 
 /** The items that the mini-batch succeeded without. */
-function RejectedPanel({ rejected: { items, shown } }: { rejected: RejectedItems }) {
+function RejectedPanel({ job, rejected: { items, shown } }: { job: Job; rejected: RejectedItems }) {
   const told = shown.reduce((sum, one) => sum + one.items, 0);
   return (
     <Panel title="Rejected items" end={<span class="muted"><Num value={items} /></span>} flush>
       {shown.map((one, at) => (
         <div class="item">
-          <p><strong class="mono anywhere">{one.detail}</strong>{one.items > 1 && <span class="muted num"> and {counted(one.items - 1, "item")} after it</span>}</p>
+          <p><strong class="mono anywhere">{one.detail}</strong>{one.items > 1 && <span class="muted num"> {counted(one.items, "item")}</span>}{one.process && <span class="muted"> · {one.process}</span>}</p>
           {one.values && <p class="mono muted anywhere">{one.values}</p>}
           <ErrorOf error={one.error} open={at === 0} />
         </div>
       ))}
-      {items > told && <p class="muted pad">The first {told} are shown. The table of all is rejects.csv.</p>}
+      {items > told && <p class="muted pad">The first {told} are shown.{job.result?.rejects && " The table of all is rejects.csv."}</p>}
     </Panel>
   );
 }

@@ -56,7 +56,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
             <figcaption class="keys">{names.length === 1 ? <h3>{names[0]}</h3> : names.map((name, at) => <span class={`key line-${at % NAMED.length}`}>{name}</span>)}</figcaption>
             <SampleChart samples={node.samples as Samples} names={names} unit={unit} from={from} to={to} />
           </figure>
-        )) : <Empty title="No resources were sampled on this node.">The first sample comes after two seconds, and the argument <code>--resource_monitor_interval</code> sets how often later ones are.</Empty>}
+        )) : <Empty title="No resources were sampled on this node.">The first samples are taken after 2, 4 and 8 seconds; the argument <code>--resource_monitor_interval</code> sets the longest time between two, and 0 takes none.</Empty>}
         {Number.isFinite(from) && <ProcessCharts processes={busiest} from={from} to={to} />}
         {timeline && rows.length > 0 && Number.isFinite(from) && (
           <figure>

@@ -131,9 +131,10 @@ function FailureItem({ job, failure, open }: { job: Job; failure: Failure; open:
 
 /** The items that did not make it, by cause: from each to its mini-batch, its traceback, and what runs them again. */
 function Rejected({ job }: { job: Job }) {
-  const rejects = useData<Rejects>(`/jobs/${encodeURIComponent(job.job_id)}/rejects`, job.revision);
+  // While the job runs, each answer reads its whole ledger.
+  const rejects = useData<Rejects>(`/jobs/${encodeURIComponent(job.job_id)}/rejects`, job.result ? job.revision : "", { every: job.result ? 0 : 30_000 });
   const table = `/api/v1/jobs/${encodeURIComponent(job.job_id)}/logs/raw?path=rejects.csv`;
-  const partial = address(["jobs", job.job_id, "mini-batches"], { state: "partial" });
+  const partial = address(["jobs", job.job_id, "mini-batches"], { state: "failed,partial" });
   const replay = job.commands.find(({ what }) => what === "replay");
   return (
     <Panel

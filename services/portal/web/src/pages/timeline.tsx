@@ -42,7 +42,7 @@ export function TimelinePage({ job }: { job: Job }) {
               }
               footer={
                 <>
-                  {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span>{data.bars.status.includes(5) && <span class="key busy">running</span>}{data.bars.copy.includes(true) && <span class="key busy">second start</span>}</>
+                  {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span>{data.bars.status.includes(5) && <span class="key running">running</span>}{data.bars.copy.includes(true) && <span class="key busy">second start</span>}</>
                     : <><span class="key good">busy</span><span class="key bad">failed attempts</span><span>Zoom in to see single attempts.</span></>}
                   <span>{clock(shownFrom, span)} to {clock(shownTo, span)}, {duration(span / 1000)}. Drag to zoom.</span>
                 </>
