@@ -1,5 +1,7 @@
-"""One account of a job: `status`, `jobs`, the result, the reports and every answer of the portal say the same of random jobs,
-while a mini-batch is held, after kills, and at the end."""
+"""One account of a job: `status`, `jobs`, the result, the reports and every answer of the portal say the same.
+
+Of random jobs: while a mini-batch is held, after kills, and at the end.
+"""
 
 from __future__ import annotations
 
