@@ -177,8 +177,8 @@ type Wires = (watch::Receiver<Backlog>, watch::Sender<Arc<Workers>>);
 /// What the planner and the reducers of jobs tell each other.
 #[derive(Clone, Default)]
 struct Told {
-    /// What is left of each job, and where its reducer learns of its workers.
-    jobs: Arc<Mutex<HashMap<String, Wires>>>,
+    /// What is left of each job, and where its reducer learns of its workers. In order: reducers wake in it.
+    jobs: Arc<Mutex<BTreeMap<String, Wires>>>,
     /// Jobs that this process has published, and the schedules that have admitted them.
     published: Arc<Mutex<Vec<(String, u64)>>>,
 }
@@ -656,6 +656,7 @@ impl Task {
             let reducer = Reducer::open(self.job.clone(), queues.results, options).await?;
             tracing::info!(job.id = self.job_id, "the job is served");
             tokio::select! {
+                biased;
                 served = reducer.serve(self.stop.clone()) => served,
                 error = self.keep_messages(&*queues.tasks) => Err(error.into()),
             }
