@@ -73,6 +73,11 @@ impl OwnShare {
         self.allotment.report(in_use);
     }
 
+    /// Tells the node how many mini-batches the agent holds.
+    pub fn tell_held(&self, held: u64) {
+        self.allotment.activity().send_if_modified(|known| std::mem::replace(&mut known.held, held) != held);
+    }
+
     pub fn forget(&mut self, process: ProcessId) {
         self.handed.remove(&process);
     }

@@ -78,7 +78,7 @@ pub enum Bug {
     WritesInPlace,
     /// Writes a result without its cause.
     SwallowsCauses,
-    /// Never fails a job without progress.
+    /// Never fails a job without progress, and says of every node that it holds one mini-batch more than it does.
     WaitsForEver,
     /// Starts a mini-batch a second time, and then a third.
     CopiesTwice,
