@@ -13,24 +13,24 @@ TARGETS = ["sqs", "rabbitmq"]
 COUNT = 40
 
 
-def delete(target, queue: str) -> None:
-    """Deletes a queue, named without the prefix of the target."""
+def remove(target, queue: str, sqs_call: str, resource: str) -> None:
+    """Calls SQS for a queue, or deletes the resource of the queue at RabbitMQ."""
     name = f"{target.prefix}-{queue}"
     if target.kind == "sqs":
         sqs = target.components.client("sqs")
-        sqs.delete_queue(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"])
+        getattr(sqs, sqs_call)(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"])
     else:
-        target.components.manage_rabbitmq(f"queues/%2f/{name}", "DELETE")
+        target.components.manage_rabbitmq(f"queues/%2f/{name}{resource}", "DELETE")
+
+
+def delete(target, queue: str) -> None:
+    """Deletes a queue, named without the prefix of the target."""
+    remove(target, queue, "delete_queue", "")
 
 
 def empty(target, queue: str) -> None:
     """Removes the messages of a queue, named without the prefix of the target."""
-    name = f"{target.prefix}-{queue}"
-    if target.kind == "sqs":
-        sqs = target.components.client("sqs")
-        sqs.purge_queue(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"])
-    else:
-        target.components.manage_rabbitmq(f"queues/%2f/{name}/contents", "DELETE")
+    remove(target, queue, "purge_queue", "/contents")
 
 
 def queue_of(target, job_id: str, part: str) -> str:

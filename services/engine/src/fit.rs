@@ -8,8 +8,8 @@ use protocol::{JobSpec, Requirements, WaitsFor};
 use crate::words::counted;
 use crate::{Engine, Error, Events, Hint, Lack, Notice, Submission};
 
-/// Warns of a job that fits no worker of its target, or if no worker runs. Workers that come later may differ, so this is no error. `is_followed`: the
-/// caller hears later that no worker runs.
+/// Warns of a job that fits no worker of its target, or if no worker runs. Workers that come later may differ, so this
+/// is no error. `is_followed`: the caller hears later that no worker runs.
 pub(crate) async fn warn_of_workers(submission: &Submission, is_followed: bool, events: &Events) {
     let Submission { spec, store, target, .. } = submission;
     match store.workers().await {

@@ -141,7 +141,8 @@ pub struct Progress {
     /// is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began_at: Option<u64>,
-    /// Mini-batches that end in a second, over the last minute or two rounds of all processes; `None`: unknown, or no worker works on the job.
+    /// Mini-batches that end in a second, over the last minute or two rounds of all processes; `None`: unknown, or no
+    /// worker works on the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// Remaining time at this rate; `None`: unknown, or no worker works on the job.

@@ -13,7 +13,7 @@ use storage::SeenWorker;
 
 use crate::presence::Moment;
 
-/// A worker that has a job and did not renew its entry for this long is silent: two periods and a half.
+/// A worker that has a job and did not renew its entry for this long is silent: two and a half periods.
 const SILENCE: Duration = Duration::from_secs(5 * storage::WORKER_PERIOD_AT_WORK.as_secs() / 2);
 /// The most that a pause between two looks counts as silence: the store may have been away.
 const PAUSE_MAX: Duration = Duration::from_secs(2);

@@ -177,7 +177,7 @@ type Wires = (watch::Receiver<Backlog>, watch::Sender<Arc<Workers>>);
 /// What the planner and the reducers of jobs tell each other.
 #[derive(Clone, Default)]
 struct Told {
-    /// What is left of each job, and where its reducer learns of its workers. In order: reducers wake in it.
+    /// What is left of each job, and where its reducer learns of its workers. Ordered, because reducers wake in this order.
     jobs: Arc<Mutex<BTreeMap<String, Wires>>>,
     /// Jobs that this process has published, and the schedules that have admitted them.
     published: Arc<Mutex<Vec<(String, u64)>>>,
