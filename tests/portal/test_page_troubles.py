@@ -38,11 +38,16 @@ def test_stream_that_a_proxy_holds_back_is_noticed(own_stand_in: StandIn, open_p
     expect(page.get_by_text("514 of 840 mini-batches succeeded")).to_be_visible()
 
 
-@pytest.mark.parametrize("tab", ["", "/nodes", "/logs?path=readme.txt"])
+@pytest.mark.parametrize("tab", ["", "/mini-batches", "/timeline", "/nodes", "/logs?path=readme.txt"])
 def test_removed_job_is_not_asked_for_again(tab: str, own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}{tab}", prepare=asleep)
     expect(page.locator(".title .badge")).to_have_text("Running")
-    complete = {"": ".sentence", "/nodes": "text=What happened"}.get(tab, ".log-line")
+    complete = {
+        "": "text=Rejected items by cause",
+        "/mini-batches": "tbody tr",
+        "/timeline": "canvas",
+        "/nodes": "text=What happened",
+    }.get(tab, ".log-line")
     expect(page.locator(complete).first).to_be_visible()
     del own_stand_in.jobs[RUNNING]
     expect(page.get_by_text("This job has been removed.")).to_be_visible()

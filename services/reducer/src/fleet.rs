@@ -704,7 +704,7 @@ impl Task {
         let admitted_in = job_of_queues(&self.queues).map(|(_, number)| number);
         let has_ended = self.job.result().await?.is_some();
         if has_ended || self.stop.is_cancelled() || self.job.published_in().await? != admitted_in {
-            // It may have other queues by now.
+            // The job has ended, or another reducer has published it into other queues.
             return Ok(());
         }
         tracing::warn!(job.id = self.job_id, "{lost}; what has not ended is published again");

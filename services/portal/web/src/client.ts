@@ -60,18 +60,19 @@ const MIN_BETWEEN_MS = 1500;
 /**
  * Fetches `path`, again whenever `version` changes, and every `every` milliseconds. Requests never overlap, and the pause
  * after one is a multiple of the time it took, so that a slow answer does not keep the server busy. The data of another
- * path stays while the next is fetched if `keep`.
+ * path stays while the next is fetched if `keep`. Nothing is asked for while `paused`.
  */
-export function useData<T>(path: string | null, version: unknown = 0, options: { every?: number; keep?: boolean } = {}) {
+export function useData<T>(path: string | null, version: unknown = 0, options: { every?: number; keep?: boolean; paused?: boolean } = {}) {
   const store = useMemo(() => new Fetcher<T>(), []);
-  const { every = 0, keep = false } = options;
+  const { every = 0, keep = false, paused = false } = options;
   useEffect(() => store.show(path, keep), [path]);
   const first = useRef(version);
   useEffect(() => {
-    if (first.current !== version) store.refresh();
+    if (first.current !== version && !paused) store.refresh();
     first.current = version;
   }, [version]);
   useEffect(() => {
+    if (paused) return store.settle();
     const known = wakes.peek();
     const stopEffect = effect(() => {
       if (wakes.value !== known) store.refresh(true);
@@ -81,7 +82,7 @@ export function useData<T>(path: string | null, version: unknown = 0, options: {
       stopEffect();
       clearInterval(timer);
     };
-  }, [every]);
+  }, [every, paused]);
   useEffect(() => () => store.stop(), []);
   const { data, error, loading } = store.known.value;
   // The first render after a change of the path comes before its effect.
@@ -117,11 +118,16 @@ class Fetcher<T> {
     this.#timer = window.setTimeout(() => void this.#fetch(), now ? 0 : Math.max(0, this.#notBefore - Date.now()));
   }
 
-  stop(): void {
+  /** Lets the request that is on its way be the last. */
+  settle(): void {
     clearTimeout(this.#timer);
+    this.#again = false;
+  }
+
+  stop(): void {
+    this.settle();
     this.#running?.abort();
     this.#running = null;
-    this.#again = false;
   }
 
   async #fetch(): Promise<void> {

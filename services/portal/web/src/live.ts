@@ -1,7 +1,7 @@
 // What changes while the page is open: server-sent events, and polling where a proxy holds them back.
 import { computed, signal } from "@preact/signals";
 import type { Job, RunningMiniBatch } from "./api";
-import { connection, get, heardAt, wakes } from "./client";
+import { connection, get, heardAt, useData, wakes } from "./client";
 import { Refused } from "./refused";
 import { report } from "./report";
 
@@ -27,6 +27,11 @@ export const running = computed(() => {
 export const keyOf = (one?: RunningMiniBatch) => (one ? `${one.mini_batch} ${one.node} ${one.process} ${one.phase} ${one.since}` : "");
 /** Changes with what runs. */
 export const runningKey = computed(() => [...running.value.values()].map(keyOf).join());
+
+/** Fetches what the server tells of a job below its address, like `useData`, as long as the job exists. */
+export function useJobData<T>(of: Job, path: string, version: unknown = of.revision, options: { every?: number; keep?: boolean } = {}) {
+  return useData<T>(`/jobs/${encodeURIComponent(of.job_id)}/${path}`, version, { ...options, paused: isRemoved.value });
+}
 
 /** Without an event for this long, a proxy may hold the stream back. */
 const SILENCE_MS = 15_000;

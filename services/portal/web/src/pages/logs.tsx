@@ -5,7 +5,7 @@ import type { Job, LogFile, Logs, LogSearch } from "../api";
 import { plain, runs } from "../ansi";
 import { useData } from "../client";
 import { bytes } from "../format";
-import { isRemoved } from "../live";
+import { isRemoved, useJobData } from "../live";
 import { LogLines } from "../log_lines";
 import { address, refine, route } from "../route";
 import { Icon } from "../ui/icons";
@@ -19,7 +19,7 @@ const OF_ERRORS = /(^|\/)(job_error|job_result|error)\.txt$|(^|\/)user\/error\//
 const FIRST = ["job_error.txt", "job_result.txt", "job_progress_overview.txt"];
 
 export function LogsPage({ job }: { job: Job }) {
-  const found = useData<Logs>(`/jobs/${encodeURIComponent(job.job_id)}/logs`, job.revision);
+  const found = useJobData<Logs>(job, "logs");
   return (
     <Await of={found}>
       {(data) => data.files.length === 0 ? <Panel><Empty title="There are no logs yet.">They appear when the job's first process starts.</Empty></Panel> : <Viewer job={job} logs={data} />}

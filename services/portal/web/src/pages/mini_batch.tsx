@@ -1,10 +1,10 @@
 // One mini-batch: its items, every attempt, the exception, what it printed, and the rows it returned.
 import { useEffect, useState } from "preact/hooks";
 import type { Attempt, AttemptError, Frame, Job, MiniBatch, RejectedItems, TestCase } from "../api";
-import { post, useData } from "../client";
+import { post } from "../client";
 import { bytes, counted, duration } from "../format";
 import { info, mayAct } from "../info";
-import { keyOf, running } from "../live";
+import { keyOf, running, useJobData } from "../live";
 import { report } from "../report";
 import { address, go } from "../route";
 import { Icon } from "../ui/icons";
@@ -13,7 +13,7 @@ import { WaitLine } from "./overview";
 import { Sheet } from "./sheet";
 
 export function MiniBatchPage({ job, number }: { job: Job; number: number }) {
-  const found = useData<MiniBatch>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches/${number}`, `${job.revision} ${keyOf(running.value.get(number))}`);
+  const found = useJobData<MiniBatch>(job, `mini-batches/${number}`, `${job.revision} ${keyOf(running.value.get(number))}`);
   const to = (number: number) => address(["jobs", job.job_id, "mini-batches", number]);
   const total = job.mini_batches.total;
   const [previous, next] = [number > 0 ? number - 1 : null, total === 0 || number + 1 < total ? number + 1 : null];

@@ -1,8 +1,7 @@
 // All mini-batches of a job: the map, and beside it a table that the server sorts and filters.
 import type { Job, MiniBatches, Row } from "../api";
-import { useData } from "../client";
 import { counted, duration } from "../format";
-import { now, running, runningKey } from "../live";
+import { now, running, runningKey, useJobData } from "../live";
 import { bounds, SLOWNESS, type Cells, type Colouring, seconds, useMap } from "../map_data";
 import { defaultOrder, report } from "../report";
 import { address, go, refine, route } from "../route";
@@ -110,7 +109,7 @@ function Table({ job, selected }: { job: Job; selected: Range | null }) {
     values.set("last", String(selected.last));
   }
   for (const key of ["node", "process", "error"]) if (query.get(key)) values.set(key, query.get(key) ?? "");
-  const found = useData<MiniBatches>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches?${values}`, `${job.revision} ${runningKey.value}`, { keep: true });
+  const found = useJobData<MiniBatches>(job, `mini-batches?${values}`, `${job.revision} ${runningKey.value}`, { keep: true });
   const sortBy = (key: string) => {
     const turned = order === "asc" ? "desc" : "asc";
     refine({ sort: key, order: key === sort && turned !== defaultOrder(key) ? turned : undefined, offset: undefined });

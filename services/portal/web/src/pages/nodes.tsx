@@ -1,17 +1,15 @@
 // What each node and process used over time, with the attempts below; starts, deaths and their reasons.
 import type { Job, NodeInfo, NodeProcess, Nodes, Samples, Timeline, Wait } from "../api";
-import { useData } from "../client";
 import { bytes, counted, duration } from "../format";
-import { isRemoved, now, running } from "../live";
+import { now, running, useJobData } from "../live";
 import { address, go } from "../route";
 import { NAMED, SampleChart } from "../ui/charts";
 import { Gantt } from "../ui/gantt";
 import { Await, Empty, Num, Panel, Scroll, When } from "../ui/parts";
 
 export function NodesPage({ job }: { job: Job }) {
-  const id = encodeURIComponent(job.job_id);
-  const found = useData<Nodes>(`/jobs/${id}/nodes`, job.revision, { every: job.result || isRemoved.value ? 0 : 2000 });
-  const timeline = useData<Timeline>(`/jobs/${id}/timeline`, job.revision, { every: running.value.size > 0 ? 2000 : 0 });
+  const found = useJobData<Nodes>(job, "nodes", job.revision, { every: job.result ? 0 : 2000 });
+  const timeline = useJobData<Timeline>(job, "timeline", job.revision, { every: running.value.size > 0 ? 2000 : 0 });
   return (
     <Await of={found}>
       {(data) => data.nodes.length === 0 ? (

@@ -1,6 +1,6 @@
 // The final file: its first rows, its size, and how to read it.
 import type { Job, Output } from "../api";
-import { useData } from "../client";
+import { useJobData } from "../live";
 import { report } from "../report";
 import { Icon } from "../ui/icons";
 import { Await, Copyable, Empty, Panel, Size } from "../ui/parts";
@@ -8,7 +8,7 @@ import { Sheet } from "./sheet";
 
 export function OutputPage({ job }: { job: Job }) {
   const id = encodeURIComponent(job.job_id);
-  const found = useData<Output>(`/jobs/${id}/output`, job.state);
+  const found = useJobData<Output>(job, "output", job.state);
   const download = !report && job.output.downloadable && <a class="button small" href={`/api/v1/jobs/${id}/output/raw`} download><Icon name="down" />Download</a>;
   return (
     <Await of={found}>

@@ -1,10 +1,9 @@
 // One job: how it stands, its numbers, what fails, and what it was told to do.
 import type { Failure, Gauge, Job, RejectGroup, Rejects, Series, Wait } from "../api";
-import { useData } from "../client";
 import { counted, duration, rate } from "../format";
 import { report } from "../report";
 import { address } from "../route";
-import { now } from "../live";
+import { now, useJobData } from "../live";
 import { RateChart } from "../ui/charts";
 import { Icon } from "../ui/icons";
 import { Await, Copyable, Empty, Num, Panel, Progress, StateBadge, Terminal, toneOf, When } from "../ui/parts";
@@ -63,7 +62,7 @@ function Fact({ name, bad = false, children }: { name: string; bad?: boolean; ch
 }
 
 function Rate({ job }: { job: Job }) {
-  const series = useData<Series>(`/jobs/${encodeURIComponent(job.job_id)}/series`, job.revision);
+  const series = useJobData<Series>(job, "series");
   return (
     <Panel title="Attempts that ended, by time" end={<><span class="key good">succeeded</span><span class="key bad">failed</span></>}>
       <Await of={series}>
@@ -132,7 +131,7 @@ function FailureItem({ job, failure, open }: { job: Job; failure: Failure; open:
 /** The items that did not make it, by cause: from each to its mini-batch, its traceback, and what runs them again. */
 function Rejected({ job }: { job: Job }) {
   // While the job runs, each answer reads its whole ledger.
-  const rejects = useData<Rejects>(`/jobs/${encodeURIComponent(job.job_id)}/rejects`, job.result ? job.revision : "", { every: job.result ? 0 : 30_000 });
+  const rejects = useJobData<Rejects>(job, "rejects", job.result ? job.revision : "", { every: job.result ? 0 : 30_000 });
   const table = `/api/v1/jobs/${encodeURIComponent(job.job_id)}/logs/raw?path=rejects.csv`;
   const partial = address(["jobs", job.job_id, "mini-batches"], { state: "failed,partial" });
   const replay = job.commands.find(({ what }) => what === "replay");

@@ -1,11 +1,10 @@
 // Processes as rows, attempts as bars; percentiles of their durations; the slowest mini-batches.
 import type { Job, Row, Timeline } from "../api";
-import { useData } from "../client";
 import { clock, counted, duration } from "../format";
-import { running } from "../live";
+import { running, useJobData } from "../live";
 import { address, go, refine, route } from "../route";
 import { Await, Empty, MiniBatchBadge, Num, Panel, Scroll } from "../ui/parts";
-import { Gantt } from "../ui/gantt";
+import { Gantt, RUNNING } from "../ui/gantt";
 import { isPartial } from "./mini_batches";
 
 const NAMES: Record<string, string> = {
@@ -17,8 +16,7 @@ export function TimelinePage({ job }: { job: Job }) {
   const { query } = route.value;
   const [from, to] = [Number(query.get("from") ?? NaN), Number(query.get("to") ?? NaN)];
   const zoomed = Number.isFinite(from) && Number.isFinite(to) && to > from;
-  const id = encodeURIComponent(job.job_id);
-  const found = useData<Timeline>(`/jobs/${id}/timeline${zoomed ? `?from=${Math.floor(from)}&to=${Math.ceil(to)}` : ""}`, job.revision, { keep: true, every: running.value.size > 0 ? 2000 : 0 });
+  const found = useJobData<Timeline>(job, `timeline${zoomed ? `?from=${Math.floor(from)}&to=${Math.ceil(to)}` : ""}`, job.revision, { keep: true, every: running.value.size > 0 ? 2000 : 0 });
   const zoom = (from: number, to: number) => {
     if (to - from < 5) return;
     refine({ from: Math.floor(from), to: Math.ceil(to) });
@@ -42,7 +40,7 @@ export function TimelinePage({ job }: { job: Job }) {
               }
               footer={
                 <>
-                  {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span>{data.bars.status.includes(5) && <span class="key running">running</span>}{data.bars.copy.includes(true) && <span class="key busy">second start</span>}</>
+                  {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span>{data.bars.status.includes(RUNNING) && <span class="key running">running</span>}{data.bars.copy.includes(true) && <span class="key busy">second start</span>}</>
                     : <><span class="key good">busy</span><span class="key bad">failed attempts</span><span>Zoom in to see single attempts.</span></>}
                   <span>{clock(shownFrom, span)} to {clock(shownTo, span)}, {duration(span / 1000)}. Drag to zoom.</span>
                 </>

@@ -24,7 +24,7 @@ interface GanttProps {
 const AXIS = 22;
 const STATUS = ["succeeded", "failed a try", "failed", "timed out", "its process died", "running"];
 const STATUS_COLOURS = ["good-fill", "warn-fill", "bad-fill", "bad-fill", "odd", "accent"];
-const RUNNING = 5;
+export const RUNNING = 5;
 
 export function Gantt(props: GanttProps) {
   const { timeline, rows, from, to, left, right = 8, rowHeight, zoom } = props;
