@@ -161,11 +161,14 @@ class Past:
                             "running": None,
                             "cpu_percent": 64,
                             "memory_bytes": 420 << 20,
+                            "gpu_percent": 81,
+                            "gpu_memory_bytes": 9 << 30,
                             "samples": {
                                 "at": at,
                                 "series": [
                                     {"name": "CPU", "unit": "percent", "values": wave(70, 20)},
                                     {"name": "Memory", "unit": "MB", "values": wave(420, 30)},
+                                    {"name": "GPU", "unit": "percent", "values": wave(80, 15)},
                                 ],
                             },
                         }

@@ -18,6 +18,8 @@ pub struct Used {
     pub at: u64,
     pub cpu_percent: f64,
     pub memory_megabytes: f64,
+    /// `None`: the process has no GPU.
+    pub gpu_percent: Option<f64>,
 }
 
 /// The points of the processes of one job, by node and process.
@@ -36,7 +38,7 @@ impl Live {
         self.at = progress.at;
         let is_recent = |used: &Used| used.at + ENDED_AFTER_MILLISECONDS >= progress.at;
         self.points.retain(|_, points| points.back().is_some_and(is_recent));
-        for ProcessUsage { node, process, cpu_percent, memory_bytes } in &progress.usage {
+        for ProcessUsage { node, process, cpu_percent, memory_bytes, gpu_percent, .. } in &progress.usage {
             let key = (node.clone(), process.clone());
             if self.points.len() >= PROCESSES_MAX && !self.points.contains_key(&key) {
                 continue;
@@ -46,7 +48,8 @@ impl Live {
                 points.pop_front();
             }
             let memory_megabytes = *memory_bytes as f64 / f64::from(1 << 20);
-            points.push_back(Used { at: progress.at, cpu_percent: f64::from(*cpu_percent), memory_megabytes });
+            let (cpu_percent, gpu_percent) = (f64::from(*cpu_percent), gpu_percent.map(f64::from));
+            points.push_back(Used { at: progress.at, cpu_percent, memory_megabytes, gpu_percent });
         }
     }
 
@@ -74,12 +77,14 @@ mod tests {
             process: "process000".to_owned(),
             cpu_percent,
             memory_bytes: 3 << 20,
+            gpu_percent: Some(7),
+            gpu_memory_bytes: None,
         };
         let at = |at, cpu_percent| Progress { at, usage: vec![usage(cpu_percent)], ..reducer::Reducer::no_progress() };
         for progress in [at(1000, 20), at(1000, 20), at(2000, 30)] {
             live.add(&progress);
         }
-        let point = |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0 };
+        let point = |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0, gpu_percent: Some(7.0) };
         assert_eq!(live.of("0", "process000"), [point(1000, 20.0), point(2000, 30.0)]);
         assert_eq!(live.of("0", "process001"), []);
         (0..1000).for_each(|second| live.add(&at(3000 + second, 1)));

@@ -72,6 +72,12 @@ pub struct ProcessUsage {
     pub cpu_percent: u32,
     /// Resident memory.
     pub memory_bytes: u64,
+    /// How busy its GPUs are, on average; `None`: it has none, or the driver does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_percent: Option<u32>,
+    /// Memory in use on its GPUs, that of processes with which it shares them included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_bytes: Option<u64>,
 }
 
 /// A mini-batch that a process runs.

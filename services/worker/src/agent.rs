@@ -201,7 +201,7 @@ impl Agent {
             tenant: self.solitude.enter(&self.spec.job_id),
             receiving: None,
             running: (0..self.process_count).map(|_| None).collect(),
-            usage: Usage::default(),
+            usage: Usage::new(self.gpus.clone()),
             reaped: Instant::now(),
             looked: Instant::now(),
             looked_for_members: None,

@@ -44,7 +44,7 @@ fn count_by_driver() -> u32 {
 }
 
 /// What a GPU does at a time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct GpuUsage {
     pub number: u32,
     pub name: String,

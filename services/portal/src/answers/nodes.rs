@@ -62,6 +62,9 @@ struct Process {
     /// What it uses now: percent of a processor, and bytes.
     cpu_percent: Option<u32>,
     memory_bytes: Option<u64>,
+    /// What its GPUs do now, on average, and the memory in use on them.
+    gpu_percent: Option<u32>,
+    gpu_memory_bytes: Option<u64>,
     samples: Option<Samples>,
 }
 
@@ -111,7 +114,12 @@ const NODE: [Column; 7] = [
     counter("Network sent", "Network Sent (MB)"),
     counter("Network received", "Network Recv (MB)"),
 ];
-const PROCESS: [Column; 2] = [gauge("CPU", "percent", "Cpu Percent"), gauge("Memory", "MB", "Memory Rss (MB)")];
+/// The GPUs of a process are in no file: those who look at the job see them.
+const PROCESS: [Column; 3] = [
+    gauge("CPU", "percent", "Cpu Percent"),
+    gauge("Memory", "MB", "Memory Rss (MB)"),
+    gauge("GPU", "percent", "Gpu Percent"),
+];
 
 pub async fn nodes(view: View, Query(query): Query<NodesQuery>) -> Answer<Document<Nodes>> {
     of(&view, &query).await.map(Document)
@@ -147,6 +155,8 @@ pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
                 last_at: has_worked.then_some(process.last_at),
                 cpu_percent: used.map(|used| used.cpu_percent),
                 memory_bytes: used.map(|used| used.memory_bytes),
+                gpu_percent: used.and_then(|used| used.gpu_percent),
+                gpu_memory_bytes: used.and_then(|used| used.gpu_memory_bytes),
                 running: running
                     .get(&(&*process.name.node, &*process.name.process))
                     .map(|running| Wait::from(*running)),
@@ -219,18 +229,19 @@ fn add_live(samples: &mut Option<Samples>, live: &[Used], points: usize) {
     };
     let written = samples.take().unwrap_or_default();
     let known = written.at.iter().zip(series_of(&written, "CPU")).zip(series_of(&written, "Memory"));
-    let mut all: Vec<_> = known.map(|((at, cpu), memory)| (*at, [cpu, memory])).collect();
-    all.extend(live.iter().map(|used| (used.at, [Some(used.cpu_percent), Some(used.memory_megabytes)])));
+    let mut all: Vec<_> = known.map(|((at, cpu), memory)| (*at, [cpu, memory, None])).collect();
+    let values = |used: &Used| [Some(used.cpu_percent), Some(used.memory_megabytes), used.gpu_percent];
+    all.extend(live.iter().map(|used| (used.at, values(used))));
     all.sort_by_key(|(at, _)| *at);
     let together = all.len().div_ceil(points);
     let largest =
-        |some: &[(u64, [Option<f64>; 2])], at: usize| some.iter().filter_map(|(_, values)| values[at]).reduce(f64::max);
+        |some: &[(u64, [Option<f64>; 3])], at: usize| some.iter().filter_map(|(_, values)| values[at]).reduce(f64::max);
     let series = PROCESS.iter().enumerate().map(|(at, column)| Series {
         name: column.name.to_owned(),
         unit: column.unit,
         values: all.chunks(together).map(|some| largest(some, at)).collect(),
     });
-    let series = series.collect();
+    let series = series.filter(|series| series.values.iter().any(Option::is_some)).collect();
     *samples = Some(Samples { at: all.chunks(together).map(|some| some[0].0).collect(), series });
 }
 
@@ -401,6 +412,8 @@ mod tests {
             running: None,
             cpu_percent: None,
             memory_bytes: None,
+            gpu_percent: None,
+            gpu_memory_bytes: None,
             samples: None,
         };
         let mut node = Node { node: "n".to_owned(), stopped: None, processes: vec![process(7)], samples: None };
@@ -432,7 +445,7 @@ mod tests {
         };
         let written = vec![series("CPU", "percent", [10.0, 50.0]), series("Memory", "MB", [1.0, 5.0])];
         let mut samples = Some(Samples { at: vec![1000, 5000], series: written });
-        let live = |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0 };
+        let live = |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0, gpu_percent: None };
         add_live(&mut samples, &[live(2000, 20.0), live(3000, 30.0)], 300);
         let merged = samples.expect("samples");
         assert_eq!(merged.at, [1000, 2000, 3000, 5000]);

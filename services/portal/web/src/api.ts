@@ -149,7 +149,7 @@ export interface Samples {
 export interface NodeProcess {
   process: string; pid: number | null; attempts: number; failed: number; busy_seconds: number;
   first_at: number | null; last_at: number | null; running: Wait | null;
-  cpu_percent: number | null; memory_bytes: number | null; samples: Samples | null;
+  cpu_percent: number | null; memory_bytes: number | null; gpu_percent: number | null; gpu_memory_bytes: number | null; samples: Samples | null;
 }
 export interface NodeInfo { node: string; stopped: string | null; processes: NodeProcess[]; samples: Samples | null }
 export interface Nodes { now: number; nodes: NodeInfo[]; events: { at: number; node: string | null; text: string }[] }

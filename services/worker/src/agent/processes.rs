@@ -26,6 +26,7 @@ const LOG_BYTES_MAX: u64 = 256 * 1024 * 1024;
 pub(super) struct Running {
     pub(super) id: ProcessId,
     pub(super) process: PythonProcess,
+    pub(super) gpus: Option<GpuSet>,
     pub(super) log: LogFile,
     pub(super) stacks: Option<StackDump>,
     pub(super) scratch: PathBuf,
@@ -81,6 +82,7 @@ impl Executor {
         self.running[process.slot] = Some(Running {
             id: process,
             process: python,
+            gpus: gpus.clone(),
             log: self.log.process(&name),
             stacks: None,
             scratch,

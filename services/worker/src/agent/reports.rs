@@ -10,6 +10,7 @@ use queue::Delivery;
 
 use super::examine::quote_pipes;
 use super::processes::Running;
+use super::usage::Measured;
 use super::{Executor, Message, now};
 use crate::dead_letters::bury;
 use crate::python_process::Report;
@@ -66,7 +67,11 @@ impl Executor {
     }
 
     fn tell_activity(&mut self, sightings: &[Sighting]) {
-        let processes = self.running.iter().flatten().map(|running| (running.id.name(), running.process.id()));
+        let processes = self.running.iter().flatten().map(|running| Measured {
+            name: running.id.name(),
+            pid: running.process.id(),
+            gpus: running.gpus.clone(),
+        });
         let activity = Activity {
             held: self.leases.count() as u64,
             running: self.scheduler.running(sightings),

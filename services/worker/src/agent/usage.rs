@@ -1,24 +1,41 @@
 //! What the Python processes of a job use, measured every two seconds, for people who watch the job.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use protocol::ProcessUsage;
+use protocol::{GpuSet, ProcessUsage};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+
+use crate::VisibleGpus;
+use crate::gpu::{GpuUsage, Gpus};
 
 const MEASURE_EVERY: Duration = Duration::from_secs(2);
 
+/// A process to measure.
+pub(super) struct Measured {
+    pub name: String,
+    pub pid: u32,
+    pub gpus: Option<GpuSet>,
+}
+
 /// Measures processes.
-#[derive(Default)]
 pub(super) struct Usage {
     /// `None`: nothing was measured yet, or the system cannot tell.
     system: Option<System>,
+    gpus: GpuMeter,
     measured: Option<Instant>,
     known: Vec<ProcessUsage>,
 }
 
 impl Usage {
-    /// Returns what these processes of a node use, each with its name and id, as of the last measurement.
-    pub fn of(&mut self, node: &str, processes: impl Iterator<Item = (String, u32)>) -> &[ProcessUsage] {
+    /// `gpus`: those of the node.
+    pub fn new(gpus: VisibleGpus) -> Self {
+        let gpus = GpuMeter { visible: gpus, last: Arc::default() };
+        Self { system: None, gpus, measured: None, known: Vec::new() }
+    }
+
+    /// Returns what these processes of a node use, as of the last measurement.
+    pub fn of(&mut self, node: &str, processes: impl Iterator<Item = Measured>) -> &[ProcessUsage] {
         if self.measured.is_none_or(|measured| measured.elapsed() >= MEASURE_EVERY) {
             self.measured = Some(Instant::now());
             self.measure(node, processes.collect());
@@ -26,19 +43,63 @@ impl Usage {
         &self.known
     }
 
-    fn measure(&mut self, node: &str, processes: Vec<(String, u32)>) {
+    fn measure(&mut self, node: &str, processes: Vec<Measured>) {
         let Some(system) = self.system.take().or_else(|| System::new().ok()) else { return };
         let system = self.system.insert(system);
-        let pids: Vec<Pid> = processes.iter().map(|(_, pid)| Pid::from_u32(*pid)).collect();
+        let pids: Vec<Pid> = processes.iter().map(|process| Pid::from_u32(process.pid)).collect();
         let kind = ProcessRefreshKind::nothing().with_cpu().with_memory();
         system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), true, kind);
-        let used = |(process, pid): (String, Pid)| {
-            let found = system.process(pid)?;
-            let cpu_percent = found.cpu_usage().round() as u32;
-            Some(ProcessUsage { node: node.to_owned(), process, cpu_percent, memory_bytes: found.memory() })
+        let gpus = match processes.iter().any(|process| process.gpus.is_some()) {
+            true => self.gpus.measure(),
+            false => Vec::new(),
         };
-        let named = processes.into_iter().map(|(name, _)| name).zip(pids);
-        self.known = named.filter_map(used).collect();
+        let used = |(Measured { name: process, gpus: own, .. }, pid): (Measured, Pid)| {
+            let found = system.process(pid)?;
+            let own: Vec<&GpuUsage> = own.iter().flat_map(|own| of_set(&gpus, own)).collect();
+            let busy: Vec<u32> = own.iter().filter_map(|gpu| gpu.busy_percent).collect();
+            Some(ProcessUsage {
+                node: node.to_owned(),
+                process,
+                cpu_percent: found.cpu_usage().round() as u32,
+                memory_bytes: found.memory(),
+                gpu_percent: (busy.iter().sum::<u32>()).checked_div(busy.len() as u32),
+                gpu_memory_bytes: (!own.is_empty()).then(|| own.iter().map(|gpu| gpu.memory_used_bytes).sum()),
+            })
+        };
+        self.known = processes.into_iter().zip(pids).filter_map(used).collect();
+    }
+}
+
+fn of_set<'a>(gpus: &'a [GpuUsage], own: &GpuSet) -> impl Iterator<Item = &'a GpuUsage> {
+    gpus.iter().filter(|gpu| own.numbers().contains(&gpu.number))
+}
+
+/// Asks the driver beside the agent, which cannot wait for it.
+struct GpuMeter {
+    visible: VisibleGpus,
+    last: Arc<Mutex<Measurement>>,
+}
+
+#[derive(Default)]
+struct Measurement {
+    /// `None`: not connected to the driver.
+    driver: Option<Gpus>,
+    usage: Vec<GpuUsage>,
+}
+
+impl GpuMeter {
+    /// Returns the last measurement, and begins the next. Returns nothing while the driver is slow.
+    fn measure(&self) -> Vec<GpuUsage> {
+        let Ok(last) = self.last.try_lock().map(|last| last.usage.clone()) else { return Vec::new() };
+        let (visible, next) = (self.visible.clone(), Arc::clone(&self.last));
+        tokio::task::spawn_blocking(move || {
+            let Ok(mut next) = next.lock() else { return };
+            if next.driver.is_none() {
+                next.driver = Gpus::found(visible);
+            }
+            next.usage = next.driver.as_ref().map_or_else(Vec::new, Gpus::usage);
+        });
+        last
     }
 }
 
@@ -46,10 +107,14 @@ impl Usage {
 mod tests {
     use super::*;
 
+    fn measured(name: &str, pid: u32, gpus: Option<GpuSet>) -> Measured {
+        Measured { name: name.to_owned(), pid, gpus }
+    }
+
     #[test]
     fn process_that_works_uses_a_processor_and_one_that_has_ended_nothing() {
-        let mut usage = Usage::default();
-        let own = || [("process000".to_owned(), std::process::id()), ("process001".to_owned(), u32::MAX - 1)];
+        let mut usage = Usage::new(VisibleGpus::default());
+        let own = || [measured("process000", std::process::id(), None), measured("process001", u32::MAX - 1, None)];
         let work = |time| {
             let until = Instant::now() + time;
             while Instant::now() < until {
@@ -62,5 +127,29 @@ mod tests {
         let [used] = usage.of("0", own().into_iter()) else { panic!("one process runs") };
         assert_eq!((&*used.node, &*used.process), ("0", "process000"));
         assert!(used.cpu_percent >= 20 && used.memory_bytes > 1 << 20, "{used:?}");
+        assert_eq!((used.gpu_percent, used.gpu_memory_bytes), (None, None));
+    }
+
+    #[tokio::test]
+    async fn process_has_the_average_and_the_memory_of_its_gpus() {
+        let gpu = |number, busy_percent| GpuUsage {
+            number,
+            name: String::new(),
+            busy_percent,
+            memory_bytes: 100,
+            memory_used_bytes: 10 + u64::from(number),
+        };
+        let used = |gpus: Vec<GpuUsage>, own| {
+            let mut usage = Usage::new(VisibleGpus::default());
+            usage.gpus.last.lock().expect("nobody else has it").usage = gpus;
+            let process = measured("process000", std::process::id(), GpuSet::new(own));
+            let [used] = usage.of("0", [process].into_iter()) else { panic!("one process runs") };
+            (used.gpu_percent, used.gpu_memory_bytes)
+        };
+        let gpus = || vec![gpu(0, Some(90)), gpu(1, Some(20)), gpu(2, Some(40)), gpu(3, None)];
+        assert_eq!(used(gpus(), vec![1, 2]), (Some(30), Some(23)));
+        assert_eq!(used(gpus(), vec![3]), (None, Some(13)), "the driver does not tell how busy it is");
+        assert_eq!(used(gpus(), vec![]), (None, None));
+        assert_eq!(used(Vec::new(), vec![0]), (None, None), "the driver does not answer");
     }
 }

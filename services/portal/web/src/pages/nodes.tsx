@@ -41,6 +41,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
   const from = Math.min(timeline && timeline.attempts > 0 ? timeline.from : Infinity, ...times);
   const to = Math.max(timeline && timeline.attempts > 0 ? timeline.to : -Infinity, ...times, from + 1000);
   const failed = node.processes.reduce((sum, process) => sum + process.failed, 0);
+  const hasGpu = node.processes.some((process) => process.gpu_memory_bytes !== null);
   const busiest = [...node.processes].sort((a, b) => b.busy_seconds - a.busy_seconds);
   return (
     <Panel
@@ -66,7 +67,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
           <summary><h3 class="inline">Processes</h3></summary>
           <Scroll label="Processes">
             <table class="table dense">
-              <thead><tr><th>Process</th><th class="right">pid</th><th class="right">Attempts</th><th class="right">Failed</th><th class="right">Busy</th><th class="right">Memory, most</th><th>First</th><th>Last</th>{!job.result && <><th class="right">CPU</th><th class="right">Memory</th><th>Now</th></>}</tr></thead>
+              <thead><tr><th>Process</th><th class="right">pid</th><th class="right">Attempts</th><th class="right">Failed</th><th class="right">Busy</th><th class="right">Memory, most</th><th>First</th><th>Last</th>{!job.result && <><th class="right">CPU</th><th class="right">Memory</th>{hasGpu && <><th class="right">GPU</th><th class="right">GPU memory</th></>}<th>Now</th></>}</tr></thead>
               <tbody>{busiest.map((process) => {
                 const memory = process.samples?.series.find(({ name }) => name === "Memory")?.values.reduce<number>((most, value) => Math.max(most, value ?? 0), 0);
                 return (
@@ -80,6 +81,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
                       <>
                         <td class="right num">{process.cpu_percent === null ? "–" : `${process.cpu_percent}%`}</td>
                         <td class="right num">{process.memory_bytes === null ? "–" : bytes(process.memory_bytes)}</td>
+                        {hasGpu && <><td class="right num">{process.gpu_percent === null ? "–" : `${process.gpu_percent}%`}</td><td class="right num">{process.gpu_memory_bytes === null ? "–" : bytes(process.gpu_memory_bytes)}</td></>}
                         <td>{process.running ? <Now job={job} running={process.running} /> : <span class="muted">–</span>}</td>
                       </>
                     )}
@@ -104,7 +106,10 @@ function Now({ job, running: { mini_batch, phase, since } }: { job: Job; running
   );
 }
 
-/** The CPU and the memory of each process, as many processes on one chart as there are colours. */
+/** What is drawn of each process, and its unit. */
+const USED = [["CPU", "percent"], ["Memory", "MB"], ["GPU", "percent"]] as const;
+
+/** The CPU, the memory and the GPUs of each process, as many processes on one chart as there are colours. */
 function ProcessCharts({ processes, from, to }: { processes: NodeProcess[]; from: number; to: number }) {
   const sampled = processes.filter(({ samples }) => samples !== null && samples.at.length > 0);
   const parts = Array.from({ length: Math.ceil(sampled.length / NAMED.length) }, (_, at) => sampled.slice(at * NAMED.length, (at + 1) * NAMED.length));
@@ -114,9 +119,9 @@ function ProcessCharts({ processes, from, to }: { processes: NodeProcess[]; from
         const names = part.map(({ process }) => process);
         return (
           <details key={names.join()} open={at === 0}>
-            <summary><h3 class="inline">{at === 0 ? "CPU and memory of processes" : `More processes: ${names[0]} and others`}</h3></summary>
+            <summary><h3 class="inline">{at === 0 ? "What processes use" : `More processes: ${names[0]} and others`}</h3></summary>
             <div class="keys">{names.map((name, at) => <span class={`key line-${at}`}>{name}</span>)}</div>
-            {[["CPU", "percent"], ["Memory", "MB"]].map(([what = "", unit = ""]) => (
+            {USED.filter(([what]) => part.some(({ samples }) => samples?.series.some(({ name }) => name === what))).map(([what, unit]) => (
               <figure key={what}>
                 <figcaption class="muted">{what}</figcaption>
                 <SampleChart samples={together(part, what, unit)} names={names} unit={unit} from={from} to={to} label={`${what} of ${names.join(", ")}`} spans />
