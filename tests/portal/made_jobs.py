@@ -10,6 +10,24 @@ from made_past import MARKUP, TERMINAL, Past, clock
 
 PHASES = ("waited", "prepared", "loaded", "ran", "reported")
 GAUGE = ("key", "label", "value", "limit", "unit", "fails_when")
+OTHER = "embeddings-20261122-181200-c4e1b7"
+"""The job with which others are compared."""
+REASON = "ValueError: could not convert string to float …"
+SCRIPT = """import sys
+
+def parse(text):
+    return float(text)
+
+def run(files):
+    return [parse(open(file).read()) for file in files]
+"""
+DIFFERENCE = """@@ -1,4 +1,4 @@
+ import sys
+
+ def parse(text):
+-    return int(text)
++    return float(text)
+"""
 SETTINGS = [
     ("inputs.invoices", "/data/invoices (file)", "inputs"),
     ("mini_batch_size", "4", "mini-batches"),
@@ -219,6 +237,7 @@ class Job(Past):
             "started_at": self.start,
             "ended_at": None if is_open else self.start + int(self.elapsed * 1000),
             "elapsed_seconds": self.elapsed,
+            "worked_seconds": 0.9 * self.elapsed,
             "mini_batches": counts,
             "items": items,
             "retrying": retrying,
@@ -228,6 +247,7 @@ class Job(Past):
             "waits": [wait] if self.state == "Running" and self.total < 1000 else [],
             "failures": [
                 {
+                    "reason": REASON,
                     "error": self.error(),
                     "attempts": len(self.failed) * 3,
                     "mini_batches": self.failed[:20],
@@ -239,7 +259,10 @@ class Job(Past):
             if self.failed
             else [],
             "first_failed": first,
-            "settings": [dict(zip(("key", "value", "group"), setting, strict=True)) for setting in SETTINGS],
+            "settings": [
+                {"key": key, "value": "5" if (key, self.id) == ("run_max_try", OTHER) else value, "group": group}
+                for key, value, group in SETTINGS
+            ],
             "script": "/work/code/score.py",
             "job_file": "/work/job.yaml",
             "lineage": {
@@ -247,16 +270,20 @@ class Job(Past):
                 "reused": {"count": 3, "times": [self.start + 86_400_000]}
                 if self.state == "Completed"
                 else {"count": 0, "times": []},
-                "same": [{"job_id": f"{self.name}-20261101-080000-0f3c", "state": "Completed"}],
+                "before": OTHER if self.id != OTHER else None,
+                "same": [{"job_id": OTHER if self.id != OTHER else "embeddings-20261101-080000-0f3c", "state": "Completed"}],
             },
             "commands": [
                 {"what": "status", "command": f"gristmill status {self.id}"},
                 {"what": "logs", "command": f"gristmill logs {self.id}"},
                 {"what": "retry", "command": f"gristmill retry {self.id}"},
                 {"what": "cancel", "command": f"gristmill cancel {self.id}"},
+                {"what": "replay", "command": f"gristmill replay {self.id}"},
+                {"what": "run", "command": "gristmill run /work/job.yaml --set run_max_try=5"},
             ],
             "can_cancel": is_open,
             "can_retry": not is_open and self.state != "Completed",
+            "can_replay": self.state == "Failed",
             "warnings": [f"mini-batch 3: 2 results are longer than their items {MARKUP if self.hostile else ''}"],
             "notes": [],
             "output": {
@@ -277,6 +304,56 @@ class Job(Past):
             '  File "/work/code/score.py", line 18, in run\n    total = parse(page)\n'
             '  File "/work/code/score.py", line 31, in parse\n    return float(text)\n' + self.error()
         )
+
+    def of_rejects(self, _: dict) -> dict:
+        first = next((number for number in range(self.ended) if self.states[number] == 4), 0)
+        return {
+            "job_id": self.id,
+            "items": 3,
+            "mini_batches": 3,
+            "groups": [
+                {
+                    "reason": reason,
+                    "items": items,
+                    "mini_batches": items,
+                    "cause": "failed",
+                    "exception": exception,
+                    "message": message,
+                    "first": {
+                        "mini_batch": first,
+                        "detail": self.item(first, 2),
+                        "values": '{"total": "n/a"}',
+                        "traceback": self.trace(),
+                        "printed": "",
+                        "log": "user/error/0/process001.txt",
+                    },
+                }
+                for reason, items, exception, message in (
+                    (REASON, 2, "ValueError", "could not convert string to float: 'n/a'"),
+                    ("KeyError: …", 1, "KeyError", "'currency'"),
+                )
+            ],
+            "tables": None,
+        }
+
+    def of_source(self, query: dict) -> dict:
+        files = [
+            {"path": "helper.py", "bytes": 12, "text": "import math\n"},
+            {"path": "model.py", "bytes": 3_000_000, "text": None},
+            {"path": "score.py", "bytes": len(SCRIPT), "text": MARKUP + SCRIPT if self.hostile else SCRIPT},
+        ]
+        changes = [
+            {"path": "model.py", "change": "new", "difference": None},
+            {"path": "score.py", "change": "changed", "difference": DIFFERENCE},
+        ]
+        return {
+            "versions": 2,
+            "version": int(query.get("version", 1)),
+            "files": files,
+            "absent": None,
+            "entry_script": "score.py",
+            "changes": {"files": changes, "same": 1, "absent": None} if "since" in query else None,
+        }
 
     def summary(self) -> dict:
         document = self.document()
@@ -365,6 +442,17 @@ class Job(Past):
             ("/usr/lib/python3/site-packages/pdf/core.py", 912, "convert", "return inner(value)", False),
         ]
         frames = [dict(zip(("file", "line", "function", "code", "user"), call, strict=True)) for call in calls]
+
+        def failed_with(printed: str) -> dict:
+            return {
+                "category": "ValueError",
+                "message": self.error(),
+                "traceback": self.trace(),
+                "frames": frames,
+                "log": "user/error/0/process001.txt",
+                "printed": printed,
+            }
+
         attempts = [
             {
                 "try_number": at + 1,
@@ -386,14 +474,7 @@ class Job(Past):
                 "process_seconds": took * 0.7,
                 "items": 4,
                 "succeeded": 0 if failed or at + 1 < row["tries"] else 4,
-                "error": {
-                    "category": "ValueError",
-                    "message": self.error(),
-                    "traceback": self.trace(),
-                    "frames": frames,
-                    "log": "user/error/0/process001.txt",
-                    "printed": f"reading {self.item(number)}\n{WARNING}{TERMINAL if self.hostile else ''}",
-                }
+                "error": failed_with(f"reading {self.item(number)}\n{WARNING}{TERMINAL if self.hostile else ''}")
                 if failed or at + 1 < row["tries"]
                 else None,
                 "printed": [
@@ -438,14 +519,7 @@ class Job(Past):
                         "detail": self.item(number, 2),
                         "values": "",
                         "process": row["process"],
-                        "error": {
-                            "category": "ValueError",
-                            "message": self.error(),
-                            "traceback": self.trace(),
-                            "frames": frames,
-                            "log": "user/error/0/process001.txt",
-                            "printed": "",
-                        },
+                        "error": failed_with(printed=""),
                     }
                 ]
                 if self.states[number] == 4

@@ -270,6 +270,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.send_json({"message": message, "job_id": job_id}, 202)
         if path.endswith("/retry"):
             return self.send_json({"message": "the job continues in a process of its own"}, 202)
+        if path.endswith("/replay"):
+            return self.send_json({"message": "the rejected items run again, as a job of the same name"}, 202)
         message = "the job stops as soon as its running mini-batches have ended"
         self.send_json({"state": "requested", "message": message})
 

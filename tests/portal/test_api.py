@@ -1,5 +1,7 @@
 """The answers of the stand-in are as the description of the API says, like those of the server in every test."""
 
+from urllib.parse import parse_qsl, urlsplit
+
 import pytest
 
 from page_client import COMPLETED, FAILED, HOSTILE, RUNNING
@@ -23,10 +25,14 @@ from stand_in import DOCTOR, TARGET, StandIn
         "/logs/text",
         "/logs/search",
         "/output",
+        "/rejects",
+        "/source",
+        "/source?since=other",
     ],
 )
 def test_answers_of_jobs_are_as_described(job: str, path: str, stand_in: StandIn) -> None:
-    answer = stand_in.jobs[job].answer(path, {"path": "readme.txt", "q": "error"})
+    query = {"path": "readme.txt", "q": "error", **dict(parse_qsl(urlsplit(path).query))}
+    answer = stand_in.jobs[job].answer(urlsplit(path).path, query)
     check("get", f"/jobs/{job}{path}", answer)
 
 

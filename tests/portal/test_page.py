@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("page")
 # Every page with a text that appears once it is complete.
 PAGES = {
     "": "Jobs",
-    f"jobs/{FAILED}": "Failures by cause",
+    f"jobs/{FAILED}": "What failed, by cause",
     f"jobs/{RUNNING}": "What it waits for now",
     f"jobs/{FAILED}/mini-batches": "/invoice_0000",
     f"jobs/{FAILED}/mini-batches/30": "Whole traceback",
@@ -25,6 +25,9 @@ PAGES = {
     f"jobs/{FAILED}/nodes": "What happened",
     f"jobs/{FAILED}/logs": "First error",
     f"jobs/{COMPLETED}/output": "To read it",
+    f"jobs/{FAILED}/source": "def parse",
+    f"jobs/{FAILED}/source?since={COMPLETED}": "return int(text)",
+    f"jobs/{FAILED}/compare": "2 files differ",
     "target": "Dead letters",
 }
 
@@ -50,7 +53,7 @@ def test_every_page_fits_and_is_accessible(
 # Each page with the button that opens a dialog.
 DIALOGS = {
     f"jobs/{RUNNING}": ("Cancel", "Commands"),
-    f"jobs/{FAILED}": ("Retry",),
+    f"jobs/{FAILED}": ("Retry", "Run rejected items again", "Run with other settings"),
     f"jobs/{FAILED}/mini-batches/30": ("Run it again",),
 }
 

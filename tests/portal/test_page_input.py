@@ -107,9 +107,9 @@ def test_every_worker_of_a_target_is_seen(stand_in: StandIn, open_page: Callable
     page = open_page(f"{stand_in.address}#/target")
     panel = page.locator(".panel").filter(has_text="Workers and reducers")
     busy, idle = (panel.locator("tr").filter(has_text=node) for node in ("i-0a1b2c3d", "i-0b2c3d4e"))
-    expect(busy).to_contain_text("2 GPUs, 16 processors, 64 GiB of memory, zone=eu-central-1a")
+    expect(busy).to_contain_text("2 GPUs, 16 processors, 64.0 GB of memory, zone=eu-central-1a")
     expect(busy.get_by_role("link")).to_have_text("invoices-20261123-141320-7f21c0")
-    expect(idle).to_contain_text("4 processors, 16 GiB of memory")
+    expect(idle).to_contain_text("4 processors, 16.0 GB of memory")
 
 
 def window_of(page: Page) -> tuple[int, int]:

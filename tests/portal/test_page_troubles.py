@@ -43,7 +43,7 @@ def test_removed_job_is_not_asked_for_again(tab: str, own_stand_in: StandIn, ope
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}{tab}", prepare=asleep)
     expect(page.locator(".title .badge")).to_have_text("Running")
     complete = {
-        "": "text=Rejected items by cause",
+        "": "text=KeyError",
         "/mini-batches": "tbody tr",
         "/timeline": "canvas",
         "/nodes": "text=What happened",
@@ -71,7 +71,7 @@ def test_job_that_is_about_to_start_appears(own_stand_in: StandIn, open_page: Ca
 
 def test_answer_that_is_cut_off_is_a_lost_connection(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{own_stand_in.address}#/jobs/{FAILED}")
-    expect(page.get_by_text("Failures by cause")).to_be_visible()
+    expect(page.get_by_text("What failed, by cause")).to_be_visible()
     own_stand_in.cuts_answers = True
     page.locator(".tabs").get_by_role("link", name="Nodes").click()
     expect(page.get_by_text("Connection lost")).to_be_visible()
@@ -88,7 +88,7 @@ def test_slow_answer_does_not_hold_up_another_job(own_stand_in: StandIn, open_pa
     page = open_page(f"{own_stand_in.address}#/jobs/{RUNNING}")
     expect(page.get_by_text("Loading")).to_be_visible()
     show(page, f"jobs/{FAILED}")
-    expect(page.get_by_text("Failures by cause")).to_be_visible()
+    expect(page.get_by_text("What failed, by cause")).to_be_visible()
     own_stand_in.held.clear()
     show(page, f"jobs/{RUNNING}")
     expect(page.get_by_text("511 of 840 mini-batches succeeded")).to_be_visible()

@@ -66,10 +66,9 @@ def test_failed_job_is_explained_on_every_page(
     expect(page.locator(".sentence")).to_contain_text("error threshold 0")
     expect(page).to_have_url(re.compile(f"#/jobs/{job_id}$"))
     assert "token" not in page.url
-    expect(page.get_by_text("Failures by cause")).to_be_visible()
-    rejects = page.locator(".panel").filter(has_text="Rejected items by cause")
-    expect(rejects.locator(".item").first).to_contain_text("ValueError: three is <img")
-    expect(rejects.get_by_role("link", name="Table of all")).to_be_visible()
+    failed = page.locator(".panel").filter(has_text="What failed, by cause")
+    expect(failed.locator(".item").first).to_contain_text("ValueError: three is <img")
+    expect(failed.get_by_role("link", name="Table of all items")).to_be_visible()
     page.get_by_role("link", name="Open the first").click()
     expect(page.locator("h2.big + .badge.bad")).to_be_visible()
     expect(page.locator(".frames .first").first).to_contain_text("entry.py")

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::Result;
-use engine::words::{counted, duration, kept};
+use engine::words::{counted, kept, took};
 use engine::{Followed, Jobs, State, Status, follow};
 use protocol::{Counts, Progress};
 use tokio::sync::Notify;
@@ -135,7 +135,7 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
         true => format!("{succeeded} of {total} succeeded, {failed} failed{retrying}"),
         false => format!("{succeeded} succeeded, {failed} failed{retrying}; not all are planned yet"),
     };
-    let elapsed = duration(progress.at.saturating_sub(progress.started_at) as f64 / 1000.0);
+    let elapsed = took(progress.elapsed_seconds, progress.worked_seconds);
     let mut lines = vec![
         format!("  mini-batches: {counts}, after {elapsed}"),
         format!("  items: {} succeeded, {} failed", progress.items.succeeded, progress.items.failed),
@@ -173,7 +173,8 @@ mod tests {
 
     fn progress() -> Progress {
         let items = Counts { total: 20, succeeded: 3, failed: 1 };
-        let nothing = Progress { at: 75_000, started_at: 0, planned: true, ..reducer::Reducer::no_progress() };
+        let nothing =
+            Progress { elapsed_seconds: 75.0, worked_seconds: 75.0, planned: true, ..reducer::Reducer::no_progress() };
         Progress { mini_batches: items, items, retries: 1, processes: 2, nodes_at_work: 1, nodes: 1, ..nothing }
     }
 

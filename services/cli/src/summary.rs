@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use engine::State;
 use engine::targets::TargetRef;
-use engine::words::{clause, counted, duration, kept, sentence};
+use engine::words::{clause, counted, kept, sentence, took};
 use protocol::{Counts, FailedMiniBatch, JobResult, JobState};
 
 use crate::remedies::flags;
@@ -17,7 +17,7 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
 /// Works like [`summary`] for a job of which a later replay may have completed the output.
 pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Option<&str>) -> String {
     let mut text = String::new();
-    let elapsed = duration(result.elapsed_seconds);
+    let elapsed = took(result.elapsed_seconds, result.worked_seconds);
     let id = &result.job_id;
     let _ = match (&result.headline, result.state) {
         (Some(headline), _) => writeln!(text, "job {id} {}\n  elapsed: {elapsed}", sentence(headline)),
@@ -165,6 +165,7 @@ mod tests {
     fn result(state: JobState) -> JobResult {
         JobResult {
             elapsed_seconds: 75.0,
+            worked_seconds: 75.0,
             ..JobResult::new("score-20261121-100203-ab12".into(), state, "/jobs/1/logs".into())
         }
     }

@@ -176,10 +176,9 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
             Jobs::Here(home) if state == State::Interrupted => home.known_counts().of(&job, progress.as_ref()).await,
             _ => job.counts(progress.as_ref(), state).await,
         };
-        let worked = |at: u64, since: u64| at.saturating_sub(since) as f64 / 1000.0;
         let elapsed_seconds = match (&job.result, &progress) {
             (Some(result), _) => Some(result.elapsed_seconds),
-            (None, Some(progress)) => Some(worked(progress.at, progress.started_at)),
+            (None, Some(progress)) => Some(progress.elapsed_seconds),
             (None, None) => None,
         };
         let job_id = job_id.clone();

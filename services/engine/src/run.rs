@@ -14,7 +14,7 @@ use crate::own_paths::{own_paths, set_aside};
 use crate::reuse::note_reuse;
 use crate::{
     Busy, Check, Engine, Error, Event, Events, For, FoundJob, Home, Index, Jobs, Lock, NewJobReason, Notice,
-    OutputLock, Remedy, Removed, Result, StopRequest, TargetRef, new_job_id, same_job,
+    OutputLock, Remedy, Removed, Result, StopRequest, TargetRef, new_job_id, same_job, source,
 };
 
 /// Earlier jobs with the same fingerprint that a run considers, newest first.
@@ -155,6 +155,7 @@ impl Engine {
         }
         let lock = home.try_lock_job(&spec.job_id)?.context("a new job is already locked")?;
         same_job::write(&home.job_folder(&spec.job_id), &identity)?;
+        source::keep(&home.job_folder(&spec.job_id), &spec, &identity);
         store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
         let (settings, resumed, reopened, had_completed) = (self.settings(), false, false, false);

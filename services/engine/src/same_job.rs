@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use job_file::{Difference, Identity, ModelFolders, Ran};
 use protocol::{JobResult, JobSpec, JobState};
 
-use crate::{Home, Index, NewJobReason, Notice};
+use crate::{Home, Index, NewJobReason, Notice, source};
 
 const FILE: &str = "identity.json";
 /// Jobs of the same name, perhaps of other documents, that are considered, the newest.
@@ -30,14 +30,16 @@ pub fn differs(folder: &Path, now: &Identity, has_finished: bool) -> bool {
     read(folder).is_some_and(|earlier| !now.differences(&earlier, Ran { has_finished, ..ran(folder) }).is_empty())
 }
 
-/// Returns a warning if script, data or models have changed since the job began.
+/// Returns a warning if script, data or models have changed since the job began. Keeps a script that has changed.
 pub fn changed(folder: &Path, spec: &JobSpec, models: &ModelFolders) -> Option<Notice> {
-    let found = read(folder).and_then(|earlier| {
-        let now = earlier.renewed(spec, models).ok()?;
-        Some(now.differences(&earlier, ran(folder)))
-    });
+    let earlier = read(folder);
+    let now = earlier.as_ref().and_then(|earlier| earlier.renewed(spec, models).ok());
+    let found = earlier.zip(now.as_ref()).map(|(earlier, now)| now.differences(&earlier, ran(folder)));
     let found = found.unwrap_or_default();
     let script = job_file::script_has_changed(spec);
+    if let Some(now) = now.filter(|_| script) {
+        source::keep(folder, spec, &now);
+    }
     (script || !found.is_empty()).then_some(Notice::ChangedSinceStart { script, differences: found })
 }
 

@@ -156,6 +156,11 @@ impl Identity {
         blake3::hash(&serde_json::to_vec(&parts).expect("plain data serialises")).to_hex().to_string()
     }
 
+    /// Returns the names of the files that the script can import, relative to its folder.
+    pub fn code(&self) -> impl Iterator<Item = &str> {
+        self.code.keys().map(String::as_str)
+    }
+
     /// Returns the digest of the code alone.
     pub fn code_digest(&self) -> String {
         snapshot::digest_of(&self.code)
@@ -267,7 +272,7 @@ fn shown(setting: &str) -> String {
 }
 
 /// Fields that the engine decides.
-pub const OF_ENGINE: [&str; 5] = ["job_id", "fingerprint", "snapshot_digest", "job_file", "argv"];
+pub const OF_ENGINE: [&str; 6] = ["job_id", "fingerprint", "snapshot_digest", "job_file", "changes", "argv"];
 
 /// Returns a job as JSON, in which everything without influence on the output has the value of an empty job.
 fn settings_of_output(spec: &JobSpec) -> Map<String, Value> {

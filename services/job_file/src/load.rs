@@ -102,7 +102,9 @@ pub fn load(path: &Path, text: &str, wishes: &Wishes, context: &Context) -> Resu
     }
     let parsed = read(path, text, &wishes.overrides, context, &problems);
     let warnings = problems.finish()?;
-    Ok(Parsed { warnings, ..parsed.expect("a job file without mistakes gives a job") })
+    let mut parsed = parsed.expect("a job file without mistakes gives a job");
+    parsed.spec.changes = wishes.words(context);
+    Ok(Parsed { warnings, ..parsed })
 }
 
 /// Whether the code of a job has changed since the job was created.

@@ -16,6 +16,7 @@ mod second_start;
 mod sentence;
 pub mod series;
 mod settings;
+pub mod source;
 pub mod table;
 pub mod target;
 mod test_case;

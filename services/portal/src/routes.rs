@@ -13,7 +13,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::access::{Gate, guard};
 use crate::answers::{
-    actions, job, jobs, logs, map, mini_batch, nodes, output, rejects, series, table, target, timeline,
+    actions, job, jobs, logs, map, mini_batch, nodes, output, rejects, series, source, table, target, timeline,
 };
 use crate::compress::compress;
 use crate::error::{Refusal, errors_as_json};
@@ -43,10 +43,12 @@ pub fn paths() -> Vec<(&'static str, &'static str, MethodRouter<Arc<Shared>>)> {
         ("get", "/jobs/{id}/logs/search", get(logs::search)),
         ("get", "/jobs/{id}/logs/raw", get(logs::raw)),
         ("get", "/jobs/{id}/rejects", get(rejects::rejects)),
+        ("get", "/jobs/{id}/source", get(source::source)),
         ("get", "/jobs/{id}/output", get(output::output)),
         ("get", "/jobs/{id}/output/raw", get(output::raw)),
         ("post", "/jobs/{id}/cancel", post(actions::cancel)),
         ("post", "/jobs/{id}/retry", post(actions::retry)),
+        ("post", "/jobs/{id}/replay", post(actions::replay)),
         ("post", "/jobs/{id}/mini-batches/{number}/run", post(actions::run_again)),
         ("get", "/targets", get(target::targets)),
         ("get", "/target", get(target::target)),

@@ -69,7 +69,7 @@ pub struct Snapshot {
     pub has_damaged_result: bool,
     /// When it ended, by the clock of its store, milliseconds since 1970.
     pub ended_at: Option<u64>,
-    /// Other jobs of the same name, newest first.
+    /// The newest other jobs of the same name, newest first, and the one before this.
     pub same: Arc<Vec<Summary>>,
     /// How often its result was reused.
     pub reuses: Arc<Reuses>,
@@ -190,11 +190,15 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
     Ok(latest)
 }
 
-/// Returns other jobs of the same name, newest first.
+/// Returns the newest other jobs of the same name, newest first, and the one before this.
 async fn same(jobs: &Jobs, spec: &JobSpec) -> Answer<Vec<Summary>> {
     let mut ids = jobs.ids().await?;
-    ids.retain(|id| *id != spec.job_id && engine::name_of(id) == spec.name);
+    ids.retain(|id| engine::name_of(id) == spec.name);
+    let own = ids.iter().position(|id| *id == spec.job_id);
+    let before = own.and_then(|own| ids.get(own + 1).cloned());
+    ids.retain(|id| *id != spec.job_id);
     ids.truncate(SAME_MAX);
+    ids.extend(before.filter(|before| !ids.contains(before)));
     Ok(jobs.summaries(&ids, &jobs.open_jobs().await?).await)
 }
 

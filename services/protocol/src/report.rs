@@ -104,8 +104,14 @@ impl Divided {
 pub struct Progress {
     /// Wall clock of this report, milliseconds since the epoch.
     pub at: u64,
-    /// Wall clock at which the job was started or last resumed, milliseconds since the epoch.
+    /// Wall clock at which the job was started or last continued, milliseconds since the epoch.
     pub started_at: u64,
+    /// From start to this report, without the time between an end and a retry.
+    #[serde(default)]
+    pub elapsed_seconds: f64,
+    /// The part of it in which a worker was there.
+    #[serde(default)]
+    pub worked_seconds: f64,
     /// Whether `mini_batches.total` is final.
     pub planned: bool,
     /// Mini-batches.
@@ -265,8 +271,11 @@ pub struct JobResult {
     /// processes and GPUs, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// From start, or last resumption, to end.
+    /// From start to end, without the time between an end and a retry.
     pub elapsed_seconds: f64,
+    /// The part of it in which a worker was there.
+    #[serde(default)]
+    pub worked_seconds: f64,
     /// Whether it is the result of an earlier job.
     pub reused: bool,
     /// Whether the job ran a command. Its only mini-batch stands for the command.
@@ -310,6 +319,7 @@ impl JobResult {
             duplicates_dropped: 0,
             failed_mini_batches: vec![],
             elapsed_seconds: 0.0,
+            worked_seconds: 0.0,
             reused: false,
             command: false,
         }

@@ -154,6 +154,9 @@ pub struct JobSpec {
     /// Absolute path of the job file, which is not part of the snapshot.
     #[serde(default)]
     pub job_file: String,
+    /// What the command line changed in the job file, in words of a command: `--set`, `run_max_try=5`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// Whether a completed job with the same fingerprint and inputs may replace this one.
     pub allow_reuse: bool,
     /// Failures that a committed outcome survives, on a disk of this machine.

@@ -1,5 +1,8 @@
 //! Plurals, sentences, durations and sizes for texts that people read, the same in every report, command and page.
 
+/// A shorter wait of a job for workers is not worth a word.
+const WAIT_SECONDS_MIN: f64 = 5.0;
+
 /// Returns a count with its noun: `1 mini-batch`, `2 retries`, `0 processes`.
 pub fn counted(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {}", plural(noun)) }
@@ -51,6 +54,17 @@ pub fn duration(seconds: f64) -> String {
         3600..86_400 => two(format!("{} h", whole / 3600), whole / 60 % 60, "min"),
         _ => two(counted(whole / 86_400, "day"), whole / 3600 % 24, "h"),
     }
+}
+
+/// Returns how long a job took, and how long it worked if it waited for workers: `20 s`, `1 h 5 min, of which it worked 5 min`.
+pub fn took(elapsed_seconds: f64, worked_seconds: f64) -> String {
+    let waited = elapsed_seconds - worked_seconds;
+    let took = duration(elapsed_seconds);
+    // A moment passes before the first sign of a worker.
+    if waited < WAIT_SECONDS_MIN || waited < 0.1 * elapsed_seconds {
+        return took;
+    }
+    format!("{took}, of which it worked {}", duration(worked_seconds))
 }
 
 /// Returns a number of bytes in a suitable unit, a power of 1024.

@@ -293,6 +293,12 @@ impl FailureGroup {
         (self.traceback, self.log, self.printed) = (traceback, log, printed);
     }
 
+    /// Returns what its failures share, which groups of rejected items have too.
+    pub fn reason(&self) -> String {
+        let (category, message) = (self.category.clone(), self.message.clone());
+        reason(&ErrorReport { category, message, ..ErrorReport::default() })
+    }
+
     /// Returns category and message in one line.
     pub fn error(&self) -> String {
         error_line(&self.category, &self.message)

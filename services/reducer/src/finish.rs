@@ -17,6 +17,7 @@ use crate::job::ticks;
 use crate::judge::End;
 use crate::output::{Assembly, Bases, Written, may_pass};
 use crate::peers::Agreement;
+use crate::progress::seconds;
 use crate::reports::headline::headline;
 use crate::stalls::Stall;
 use crate::{CrashPoint, Effort, Peers, Reducer};
@@ -119,8 +120,8 @@ impl Reducer {
             headline: if state == JobState::Completed { headline(&self.tally, &self.spec.thresholds) } else { None },
             failures: self.tally.failures().causes(),
             rejects,
-            // Milliseconds survive JSON exactly.
-            elapsed_seconds: self.elapsed().as_millis() as f64 / 1000.0,
+            elapsed_seconds: seconds(self.elapsed()),
+            worked_seconds: seconds(self.worked()),
             warnings: self.tally.warnings().count() + warnings.len() as u64,
             first_warnings: warnings
                 .iter()

@@ -59,8 +59,7 @@ pub struct Reducer {
     failure: watch::Sender<Option<String>>,
     all_ended: CancellationToken,
     pub(crate) started: Instant,
-    /// How long other reducers had served the job since it was started or reopened.
-    served_before: Duration,
+    before: Times,
     pub(crate) pace: Pace,
     /// Time of the last commit of messages.
     pub(crate) committed: Option<Instant>,
@@ -82,6 +81,20 @@ impl FailJob {
             known.get_or_insert_with(|| cause.into());
             is_first
         });
+    }
+}
+
+/// The times of a job before this reducer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    elapsed: Duration,
+    worked: Duration,
+}
+
+impl Times {
+    fn of(progress: &Progress) -> Self {
+        let duration = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Self { elapsed: duration(progress.elapsed_seconds), worked: duration(progress.worked_seconds) }
     }
 }
 
@@ -121,14 +134,18 @@ impl Reducer {
             failure: watch::Sender::new(None),
             all_ended: CancellationToken::new(),
             started: began.instant,
-            served_before: Duration::ZERO,
+            before: Times::default(),
             pace: Pace::default(),
             committed: None,
             acknowledging: None,
             duplicates: 0,
         };
         reducer.read_ledger(false).await?;
-        reducer.continue_times().await;
+        match peers {
+            // The process that ran the job before has ended.
+            Peers::Alone => reducer.begin_round().await,
+            Peers::Many => reducer.continue_times().await,
+        }
         reducer.judge.resume();
         reducer.open_copies().await?;
         reducer.open_members().await.context("read which nodes work on the job")?;
@@ -143,17 +160,35 @@ impl Reducer {
         Self::open(store, nothing, Options { reports: false, ..Options::shared() }).await
     }
 
-    /// Goes on with the times and the pace of the last reducer that has served the job since it was started or reopened.
+    /// Goes on with the times and the pace of the last reducer that has served the job.
     async fn continue_times(&mut self) {
-        let Some(last) = self.peers.last_progress(&self.store).await else { return };
+        let Some(last) = self.store.progress().await.ok().flatten() else { return };
+        let since = Duration::from_millis(milliseconds_since_epoch().saturating_sub(last.at));
+        let was_at_work = last.nodes_at_work > 0 && last.silent_since.is_none();
+        self.before = Times::of(&last);
+        self.before.elapsed += since;
+        self.before.worked += if was_at_work { since } else { Duration::ZERO };
         self.progress.send_modify(|progress| progress.started_at = last.started_at);
-        self.served_before = Duration::from_millis(milliseconds_since_epoch().saturating_sub(last.started_at));
         self.pace = Pace::after(last.rate);
     }
 
-    /// Returns the time since the job was started or reopened.
+    /// Begins a round of the job: from now on time counts again.
+    async fn begin_round(&mut self) {
+        if let Some(last) = self.store.progress().await.ok().flatten() {
+            self.before = Times::of(&last);
+        }
+        self.started = Instant::now();
+        self.progress.send_modify(|progress| progress.started_at = milliseconds_since_epoch());
+    }
+
+    /// Returns the time from the start of the job, without that between an end and a retry.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.served_before + self.started.elapsed()
+        self.before.elapsed + self.started.elapsed()
+    }
+
+    /// Returns the part of that time in which a worker was there.
+    pub(crate) fn worked(&self) -> Duration {
+        (self.before.worked + self.judge.presence.attended()).min(self.elapsed())
     }
 
     /// Returns the specification of the job.
@@ -233,8 +268,8 @@ impl Reducer {
             }
         };
         self.forget_settled().await?;
+        self.begin_round().await;
         self.show_progress();
-        self.progress.send_modify(|progress| progress.started_at = milliseconds_since_epoch());
         self.write_progress().await;
         self.store.reopen().await.context("reopen the job")?;
         Ok(again)

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use protocol::{JobResult, Progress};
+use protocol::JobResult;
 use storage::JobStore;
 use tokio::time::sleep;
 
@@ -68,15 +68,6 @@ impl Peers {
         match self {
             Self::Alone => Duration::ZERO,
             Self::Many => options.commit_interval,
-        }
-    }
-
-    /// Returns the progress that another reducer has written since the job was started or reopened. On one machine, the time
-    /// between two commands does not count.
-    pub(crate) async fn last_progress(self, store: &JobStore) -> Option<Progress> {
-        match self {
-            Self::Alone => None,
-            Self::Many => store.progress().await.ok().flatten(),
         }
     }
 

@@ -50,6 +50,8 @@ impl Reducer {
         Progress {
             at: now,
             started_at: now,
+            elapsed_seconds: 0.0,
+            worked_seconds: 0.0,
             planned: false,
             mini_batches: Default::default(),
             items: Default::default(),
@@ -92,8 +94,10 @@ impl Reducer {
         let (processes, nodes_at_work) = self.at_work(&workers);
         self.pace.note(self.judge.presence.attended(), self.tally.ended(), processes);
         let nodes = self.tally.nodes();
+        let [elapsed, worked] = [self.elapsed(), self.worked()].map(seconds);
         self.progress.send_modify(|progress| {
             progress.at = milliseconds_since_epoch();
+            (progress.elapsed_seconds, progress.worked_seconds) = (elapsed, worked);
             self.tally.write_counts(progress);
             progress.silent_since = self.workers_silent_since();
             progress.nodes = self.nodes_heard();
@@ -140,6 +144,11 @@ impl Reducer {
             tracing::warn!(error = %format!("{error:#}"), "cannot write the progress; the job continues without it");
         }
     }
+}
+
+/// Returns seconds to the millisecond, which survive JSON exactly.
+pub(crate) fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1000.0
 }
 
 /// Returns what processes use.

@@ -23,6 +23,7 @@
 //! progress.json        progress of the job                                  overwritten
 //! result.json          how the job ended                                    created if absent
 //! reused.json          when the result was reused                           overwritten, by `run` and `enqueue`
+//! sources/<n>/         the Python files of the script                       before it runs, on this machine
 //! logs/                the log tree                                         by all roles, directly if it is a folder
 //! ```
 //!

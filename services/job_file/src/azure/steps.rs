@@ -58,6 +58,8 @@ pub struct Steps {
     /// Further files that the document refers to.
     others: Vec<String>,
     wishes: Wishes,
+    /// What the command line changes, in words of a command.
+    changes: Vec<String>,
     /// What works, but hardly as intended.
     pub warnings: Vec<Problem>,
 }
@@ -70,6 +72,7 @@ impl Steps {
         let Some(kind) = kind::of(&entries) else { return Ok(None) };
         // Again, for duplicate keys.
         yaml::read(text, &problems);
+        let changes = wishes.words(context);
         let mut wishes = wishes.clone();
         if let Ok(kind) = kind {
             wishes.overrides = document_keys::apply(&mut entries, kind, &wishes.overrides, &problems);
@@ -83,7 +86,7 @@ impl Steps {
             }
         };
         let others = problems.others();
-        let steps = Self { path: path.to_owned(), outputs, steps, others, wishes, warnings: Vec::new() };
+        let steps = Self { path: path.to_owned(), outputs, steps, others, wishes, changes, warnings: Vec::new() };
         if !problems.is_empty() {
             // The mistakes of the job files as well, except for what is absent only because of a mistake above.
             for step in &steps.steps {
@@ -127,7 +130,8 @@ impl Steps {
         let problems = Problems::with_others(shown(&self.path), self.others.clone());
         let parsed = self.load_into(&step, context, &problems);
         let warnings = problems.finish()?;
-        let parsed = parsed.expect("a job file without mistakes gives a job");
+        let mut parsed = parsed.expect("a job file without mistakes gives a job");
+        parsed.spec.changes = self.changes.clone();
         let own_folders = self.own_folders(&step, &parsed.spec);
         Ok(Parsed { warnings, assets: step.assets, own_folders, ..parsed })
     }

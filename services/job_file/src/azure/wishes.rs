@@ -1,5 +1,7 @@
 //! What a command line changes in a document.
 
+use crate::Context;
+
 /// What a command line changes in a document.
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
@@ -9,4 +11,21 @@ pub struct Wishes {
     pub inputs: Vec<String>,
     /// `--step NAME`: this step alone.
     pub step: Option<String>,
+}
+
+impl Wishes {
+    /// Returns the words of a command that say the same in any folder.
+    pub fn words(&self, context: &Context) -> Vec<String> {
+        let inputs = self.inputs.iter().map(|input| {
+            let (name, value) = input.split_once('=').unwrap_or(("", input));
+            let equals = if input.contains('=') { "=" } else { "" };
+            let path = context.working_directory.join(value);
+            let value = if path.exists() { path.display().to_string() } else { value.to_owned() };
+            ("--input", format!("{name}{equals}{value}"))
+        });
+        let overrides = self.overrides.iter().map(|(key, value)| ("--set", format!("{key}={value}")));
+        let step = self.step.iter().map(|step| ("--step", step.clone()));
+        let words = overrides.chain(inputs).chain(step);
+        words.flat_map(|(option, value)| [option.to_owned(), value]).collect()
+    }
 }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use engine::targets::Target;
-use engine::{Canceled, Engine, Events, Republish, Retry, Submission};
+use engine::{Canceled, Engine, Events, ReplayOptions, Republish, Retry, Submission};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -60,8 +60,30 @@ pub async fn retry(State(shared): SharedState, view: View) -> Answer<(StatusCode
     let job_id = view.job_id().to_owned();
     let message = match shared.options.target.is_some() {
         true => publish_again(&shared, &job_id).await?,
-        false => start_again(&shared, &job_id).await?,
+        false => start_again(&shared, "retry", &job_id).await?,
     };
+    Ok((StatusCode::ACCEPTED, Document(json!({ "message": message }))))
+}
+
+/// Runs the rejected items of a job again.
+pub async fn replay(State(shared): SharedState, view: View) -> Answer<(StatusCode, Document<Value>)> {
+    let job_id = view.job_id().to_owned();
+    match shared.options.target.is_some() {
+        true => {
+            let replayed = on_target(&shared, async move |engine, target, events| {
+                engine.replay_on(&job_id, &ReplayOptions::default(), target, events).await
+            });
+            match replayed.await? {
+                Retry::NothingToDo(_) => return Err(conflict("no item is left to run again")),
+                Retry::InFlight(_) => return Err(conflict("the rejected items are running again already")),
+                Retry::Submission(submission) => plan(submission),
+            }
+        }
+        false => {
+            start_again(&shared, "replay", &job_id).await?;
+        }
+    }
+    let message = "the rejected items run again, as a job of the same name";
     Ok((StatusCode::ACCEPTED, Document(json!({ "message": message }))))
 }
 
@@ -88,7 +110,7 @@ async fn run_again_here(shared: &Shared, job_id: &str, number: u64) -> Answer<St
     let options = &shared.options;
     let described = options.jobs.describe_again(job_id, number).await;
     let job_id = described.map_err(|error| conflict((options.words.error)(&error.into())))?;
-    if let Err(refusal) = start_again(shared, &job_id).await {
+    if let Err(refusal) = start_again(shared, "retry", &job_id).await {
         // A job that has already failed did start.
         let job = options.jobs.job(&job_id).await?;
         if job.is_none_or(|job| job.result.is_none()) {
@@ -157,14 +179,14 @@ fn plan(submission: Box<Submission>) {
     });
 }
 
-/// Continues a local job in a process of its own, which outlives the portal.
-async fn start_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
+/// Runs `retry` or `replay` for a local job in a process of its own, which outlives the portal.
+async fn start_again(shared: &Shared, command_name: &str, job_id: &str) -> Answer<&'static str> {
     let executable = shared.options.engine.settings().executable.clone();
     let executable = executable.ok_or_else(|| conflict("the portal does not know the command that continues jobs"))?;
     let home = shared.options.engine.settings().home.clone();
     let mut errors = tempfile::tempfile().context("keep what the command says")?;
     let mut command = Command::new(executable);
-    command.args(["retry", job_id]).env("GRISTMILL_HOME", home).env_remove("GRISTMILL_TARGET");
+    command.args([command_name, job_id]).env("GRISTMILL_HOME", home).env_remove("GRISTMILL_TARGET");
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -24,8 +24,6 @@ use crate::watched::View;
 use crate::{Options, Words};
 
 const FAILURES_MAX: usize = 20;
-/// The most by which the times of nodes and reducers differ.
-const CLOCKS_DIFFER_SECONDS: f64 = 2.0;
 
 #[derive(Debug, Serialize)]
 pub struct Job {
@@ -39,6 +37,7 @@ pub struct Job {
     started_at: Option<u64>,
     ended_at: Option<u64>,
     elapsed_seconds: Option<f64>,
+    worked_seconds: Option<f64>,
     mini_batches: Counts,
     items: Counts,
     retrying: u64,
@@ -55,6 +54,7 @@ pub struct Job {
     commands: Vec<Command>,
     can_cancel: bool,
     can_retry: bool,
+    can_replay: bool,
     warnings: Vec<String>,
     notes: Vec<String>,
     output: Output,
@@ -102,6 +102,8 @@ impl From<&RunningMiniBatch> for Wait {
 
 #[derive(Debug, Serialize)]
 struct Failure {
+    /// Equal for failures and rejected items with the same cause.
+    reason: String,
     error: String,
     attempts: u64,
     mini_batches: Vec<u64>,
@@ -113,6 +115,8 @@ struct Failure {
 #[derive(Debug, Serialize)]
 struct Lineage {
     continued: Vec<u64>,
+    /// The job of this name that began before this one.
+    before: Option<String>,
     same: Vec<Same>,
     reused: Reuses,
 }
@@ -162,21 +166,21 @@ impl Job {
             (None, Some(progress)) => (progress.mini_batches, progress.items, progress.retrying),
             (None, None) => Default::default(),
         };
-        let elapsed_seconds = match (&status.result, progress) {
-            (Some(result), _) => Some(result.elapsed_seconds),
-            (None, Some(progress)) => Some(progress.at.saturating_sub(progress.started_at) as f64 / 1000.0),
-            (None, None) => None,
+        let (elapsed_seconds, worked_seconds) = match (&status.result, progress) {
+            (Some(result), _) => (Some(result.elapsed_seconds), Some(result.worked_seconds)),
+            (None, Some(progress)) => (Some(progress.elapsed_seconds), Some(progress.worked_seconds)),
+            (None, None) => (None, None),
         };
         let at_work = progress.filter(|_| state.may_have_processes());
         let (rate, eta_seconds) = match &status.result {
-            Some(result) => (mean_rate(result, history, snapshot.ended_at), None),
+            Some(result) => (mean_rate(result), None),
             None => (
                 at_work.and_then(|progress| progress.rate),
                 at_work.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64),
             ),
         };
         let waits = at_work.map_or_else(Vec::new, waits);
-        let moment = sentence::Moment { elapsed_seconds, eta_seconds, mini_batches, retrying };
+        let moment = sentence::Moment { elapsed_seconds, worked_seconds, eta_seconds, mini_batches, retrying };
         let sentence = sentence::sentence(&status, &moment);
         let failures = tally.failures();
         let started_at = engine::started_at(&spec.job_id).and_then(|at| u64::try_from(at.timestamp_millis()).ok());
@@ -207,6 +211,9 @@ impl Job {
         notes.extend(history.unreadable().map(|segment| {
             format!("segment {segment} of the ledger is damaged or incomplete: attempts from it on are not shown")
         }));
+        let before = snapshot.same.iter().map(|other| &other.job_id);
+        let began_before = |other: &&String| engine::started_at(other) < engine::started_at(&spec.job_id);
+        let before = before.into_iter().find(began_before).cloned();
         let same = snapshot.same.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
         Self {
             revision: view.revision(history),
@@ -217,6 +224,7 @@ impl Job {
             started_at,
             ended_at: snapshot.ended_at,
             elapsed_seconds,
+            worked_seconds,
             mini_batches,
             items,
             retrying,
@@ -229,10 +237,16 @@ impl Job {
             settings: settings(spec),
             script: spec.source_directory.as_path().join(&spec.entry_script).display().to_string(),
             job_file: Some(spec.job_file.clone()).filter(|file| !file.is_empty()),
-            lineage: Lineage { continued: history.reopened().to_vec(), same, reused: Reuses::clone(&snapshot.reuses) },
+            lineage: Lineage {
+                continued: history.reopened().to_vec(),
+                before,
+                same,
+                reused: Reuses::clone(&snapshot.reuses),
+            },
             commands: commands(spec, flags, state, result),
             can_cancel: !is_read_only && state.is_open() && state != JobState::Canceling,
             can_retry: !is_read_only && can_retry,
+            can_replay: !is_read_only && result.is_some_and(|result| result.rejects_to_replay() > 0),
             warnings,
             notes,
             output: output(spec, result.and_then(|result| result.output.as_deref()), snapshot.store.folder().is_some()),
@@ -292,14 +306,10 @@ pub struct Mark {
     others: u64,
 }
 
-/// Returns how many mini-batches of an ended job ended per second; `None`: some ended before it was continued, in a time that
-/// is not known.
-fn mean_rate(result: &JobResult, history: &History, ended_at: Option<u64>) -> Option<f64> {
-    let began_at = history.processes().iter().map(|process| process.first_at).min()?;
+/// Returns how many mini-batches of an ended job ended per second of its work.
+fn mean_rate(result: &JobResult) -> Option<f64> {
     let ended = result.mini_batches.ended() as f64;
-    let is_whole =
-        ended_at?.saturating_sub(began_at) as f64 <= 1000.0 * (result.elapsed_seconds + CLOCKS_DIFFER_SECONDS);
-    (is_whole && result.elapsed_seconds > 0.0 && ended > 0.0).then(|| ended / result.elapsed_seconds)
+    (result.worked_seconds > 0.0 && ended > 0.0).then(|| ended / result.worked_seconds)
 }
 
 fn gauges(
@@ -377,6 +387,7 @@ impl From<&Waiting> for Wait {
 impl From<&engine::FailureGroup> for Failure {
     fn from(group: &engine::FailureGroup) -> Self {
         Self {
+            reason: group.reason(),
             error: group.error(),
             attempts: group.count,
             mini_batches: group.mini_batches.clone(),
@@ -407,7 +418,9 @@ fn commands(spec: &JobSpec, flags: &str, state: JobState, result: Option<&JobRes
         commands.push(Command { what: "replay", command: format!("gristmill replay {id}{flags}") });
     }
     if !spec.job_file.is_empty() {
-        commands.push(Command { what: "run", command: format!("gristmill run {}{flags}", quoted(&spec.job_file)) });
+        let words: String = spec.changes.iter().map(|word| format!(" {}", quoted(word))).collect();
+        let command = format!("gristmill run {}{words}{flags}", quoted(&spec.job_file));
+        commands.push(Command { what: "run", command });
     }
     commands
 }

@@ -1,6 +1,6 @@
 //! How a job stands, in one sentence.
 
-use engine::words::{clause, counted, duration, sentence as ended};
+use engine::words::{clause, counted, duration, sentence as ended, took};
 use engine::{State, StatusDocument};
 use protocol::Counts;
 
@@ -8,6 +8,8 @@ use protocol::Counts;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
     pub elapsed_seconds: Option<f64>,
+    /// The part of it in which a worker was there.
+    pub worked_seconds: Option<f64>,
     pub eta_seconds: Option<f64>,
     pub mini_batches: Counts,
     pub retrying: u64,
@@ -15,7 +17,7 @@ pub struct Moment {
 
 pub fn sentence(status: &StatusDocument, moment: &Moment) -> String {
     let word = capitalised(status.state.word());
-    let time = moment.elapsed_seconds.map(duration);
+    let time = moment.elapsed_seconds.map(|elapsed| took(elapsed, moment.worked_seconds.unwrap_or(elapsed)));
     let after = time.as_ref().map_or_else(|| word.clone(), |time| format!("{word} after {time}"));
     let cause = status.result.as_ref().and_then(|result| result.cause.as_deref());
     let counts = counts(moment);
@@ -95,7 +97,13 @@ mod tests {
 
     fn moment() -> Moment {
         let mini_batches = Counts { total: 20, succeeded: 3, failed: 1 };
-        Moment { elapsed_seconds: Some(75.0), eta_seconds: Some(400.0), mini_batches, retrying: 0 }
+        Moment {
+            elapsed_seconds: Some(75.0),
+            worked_seconds: Some(75.0),
+            eta_seconds: Some(400.0),
+            mini_batches,
+            retrying: 0,
+        }
     }
 
     #[test]

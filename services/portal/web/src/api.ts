@@ -30,7 +30,7 @@ export interface Wait {
   detail: string; stack: string;
 }
 export interface Failure {
-  error: string; attempts: number; mini_batches: number[]; traceback: string; printed: string; log: string;
+  reason: string; error: string; attempts: number; mini_batches: number[]; traceback: string; printed: string; log: string;
 }
 export interface Setting { key: string; value: string; group: string }
 export interface Command { what: string; command: string }
@@ -54,19 +54,26 @@ export interface Job {
   owner: string | null; priority: "low" | "normal" | "high"; replayed_by?: string; source_directory: string;
   job_id: string; state: State; hint: string | null; result: JobResult | null; progress: Progress | null; logs: string;
   revision: string; now: number; name: string; description: string; sentence: string;
-  started_at: number | null; ended_at: number | null; elapsed_seconds: number | null;
+  started_at: number | null; ended_at: number | null; elapsed_seconds: number | null; worked_seconds: number | null;
   mini_batches: Counts; items: Counts; retrying: number; rate: number | null; eta_seconds: number | null;
   gauges: Gauge[]; waits: Wait[]; failures: Failure[]; first_failed: number | null; settings: Setting[];
   script: string; job_file: string | null;
-  lineage: { continued: number[]; same: { job_id: string; state: State }[]; reused: Reuses };
-  commands: Command[]; can_cancel: boolean; can_retry: boolean; warnings: string[]; notes: string[];
+  lineage: { continued: number[]; before: string | null; same: { job_id: string; state: State }[]; reused: Reuses };
+  commands: Command[]; can_cancel: boolean; can_retry: boolean; can_replay: boolean; warnings: string[]; notes: string[];
   output: { path: string; action: string; format: string; exists: boolean; downloadable: boolean };
   history: "ledger" | "report" | "none"; nodes: number; processes: number;
 }
 
 export interface RejectGroup {
-  items: number; mini_batches: number; cause: string; exception: string; message: string;
+  reason: string; items: number; mini_batches: number; cause: string; exception: string; message: string;
   first: { mini_batch: number; detail: string; values: string; traceback: string; printed: string; log: string };
+}
+export interface SourceFile { path: string; bytes: number; text: string | null }
+export interface ScriptChange { path: string; change: "changed" | "new" | "missing"; difference: string | null }
+/** The script with which a job ran; `absent` says why it is not known. */
+export interface ScriptSource {
+  versions: number; version: number; files: SourceFile[]; absent: string | null; entry_script: string;
+  changes: { files: ScriptChange[]; same: number; absent: string | null } | null;
 }
 export interface Rejects {
   job_id: string; items: number; mini_batches: number; groups: RejectGroup[];

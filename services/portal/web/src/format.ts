@@ -14,6 +14,17 @@ export function duration(seconds: number): string {
   return two(counted(Math.floor(whole / 86400), "day"), Math.floor(whole / 3600) % 24, "h");
 }
 
+/** Whether a job waited for workers long enough to say so. */
+export function hasWaited(elapsed: number, worked: number): boolean {
+  return elapsed - worked >= Math.max(5, 0.1 * elapsed);
+}
+
+/** Returns how long a job took, and how long it worked if it waited for workers. */
+export function took(elapsed: number, worked: number | null): string {
+  const text = duration(elapsed);
+  return worked !== null && hasWaited(elapsed, worked) ? `${text}, of which it worked ${duration(worked)}` : text;
+}
+
 /** Returns a moment as a local time of the day, with the date unless it is of the last 12 hours. */
 export function moment(at: number, now: number = Date.now()): string {
   const time = new Date(at);
@@ -42,17 +53,16 @@ export function ago(at: number, now: number = Date.now()): string {
   return days === 1 ? "1 day ago" : `${days} days ago`;
 }
 
-/** Returns a number of bytes: `312 bytes`, `4.2 MiB`. */
+/** Returns a number of bytes in a suitable unit, a power of 1024: `312 B`, `4.2 MB`. */
 export function bytes(size: number): string {
-  if (size < 1024) return size === 1 ? "1 byte" : `${size} bytes`;
-  const units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-  let value = size / 1024;
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  let value = size;
   let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) {
+  while (value >= 1023.95 && unit + 1 < units.length) {
     value /= 1024;
     unit += 1;
   }
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+  return unit === 0 ? `${size} B` : `${value.toFixed(1)} ${units[unit]}`;
 }
 
 /** Returns a rate: `1250/s`, `0.4/s`, `4.2/min`, `2.0/h`. */

@@ -28,9 +28,9 @@ export const keyOf = (one?: RunningMiniBatch) => (one ? `${one.mini_batch} ${one
 /** Changes with what runs. */
 export const runningKey = computed(() => [...running.value.values()].map(keyOf).join());
 
-/** Fetches what the server tells of a job below its address, like `useData`, as long as the job exists. */
-export function useJobData<T>(of: Job, path: string, version: unknown = of.revision, options: { every?: number; keep?: boolean } = {}) {
-  return useData<T>(`/jobs/${encodeURIComponent(of.job_id)}/${path}`, version, { ...options, paused: isRemoved.value });
+/** Fetches what the server tells of a job below its address, like `useData`, as long as the job exists; `null`: nothing. */
+export function useJobData<T>(of: Job | null, path: string, version: unknown = of?.revision, options: { every?: number; keep?: boolean } = {}) {
+  return useData<T>(of && `/jobs/${encodeURIComponent(of.job_id)}/${path}`, version, { ...options, paused: isRemoved.value });
 }
 
 /** Without an event for this long, a proxy may hold the stream back. */

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use protocol::{AttemptStatus, one_line};
+use protocol::{AttemptStatus, ErrorReport, one_line};
 use serde::Serialize;
 
 use super::Reject;
@@ -15,6 +15,8 @@ pub struct RejectGroup {
     pub items: u64,
     /// Mini-batches with such items.
     pub mini_batches: u64,
+    /// What groups share: their category, and the message without what differs. That of failures is the same.
+    pub reason: String,
     /// How the last try ended.
     pub cause: &'static str,
     /// `ValueError`, `RunTimeout`, …
@@ -65,16 +67,18 @@ impl RejectGroups {
         let mut key = (reject.status, reason(error));
         let mut message = one_line(&error.message);
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key) {
-            key.1 = one_line(&error.category);
+            key.1 = reason(&ErrorReport { category: error.category.clone(), ..ErrorReport::default() });
             message.clear();
         }
         let order = self.groups.len();
+        let shared = key.1.clone();
         let Group { group, last_mini_batch, .. } = self.groups.entry(key).or_insert_with(|| Group {
             order,
             last_mini_batch: None,
             group: RejectGroup {
                 items: 0,
                 mini_batches: 0,
+                reason: shared,
                 cause: reject.status.word(),
                 exception: one_line(&error.category),
                 message,

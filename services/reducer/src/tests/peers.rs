@@ -44,25 +44,38 @@ async fn second_reducer_continues_after_the_first_and_results_count_once() {
 }
 
 #[tokio::test]
-async fn elapsed_time_goes_on_with_another_reducer_and_begins_anew_with_a_retry() {
+async fn elapsed_time_goes_on_with_another_reducer_and_stands_still_between_an_end_and_a_retry() {
     let mut job = Job::new();
     job.options.peers = Peers::Many;
     let first = job.open().await;
     let hour_ago = milliseconds_since_epoch() - 3_600_000;
-    first.store.put_progress(&Progress { started_at: hour_ago, ..Reducer::no_progress() }).await.expect("written");
+    let left = |at, elapsed_seconds, worked_seconds| Progress {
+        at,
+        started_at: hour_ago,
+        elapsed_seconds,
+        worked_seconds,
+        ..Reducer::no_progress()
+    };
+    first.store.put_progress(&left(hour_ago, 60.0, 40.0)).await.expect("written");
+    let store = first.store.clone();
     drop(first);
     job.send_event(event(failed(0, 3, true, 1))).await;
     job.planned(1).await;
     let result = job.run().await;
     assert_eq!(result.state, JobState::Failed);
-    assert!((3600.0..3700.0).contains(&result.elapsed_seconds), "{}", result.elapsed_seconds);
+    assert!((3660.0..3760.0).contains(&result.elapsed_seconds), "{}", result.elapsed_seconds);
+    assert!((40.0..140.0).contains(&result.worked_seconds), "no worker was there: {}", result.worked_seconds);
+    let ended = store.progress().await.expect("readable").expect("written");
+    assert_eq!(ended.elapsed_seconds, result.elapsed_seconds);
+    let ended = Progress { at: hour_ago, ..ended };
+    store.put_progress(&ended).await.expect("written");
     let mut retried = job.open().await;
     retried.reopen().await.expect("reopened");
     drop(retried);
     job.send_rows(0, "zero\n").await;
     let result = job.run().await;
     assert_eq!(result.state, JobState::Completed);
-    assert!(result.elapsed_seconds < 100.0, "{}", result.elapsed_seconds);
+    assert!((ended.elapsed_seconds..ended.elapsed_seconds + 100.0).contains(&result.elapsed_seconds), "{result:?}");
 }
 
 /// Lets another reducer commit a second row and end the job, of which the reducer `behind` knows only the first row.

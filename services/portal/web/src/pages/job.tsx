@@ -1,20 +1,21 @@
 // The pages of one job: its head, the tabs, and the page that the address names.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import type { Job } from "../api";
-import { post } from "../client";
-import { counted, duration } from "../format";
-import { info, mayAct } from "../info";
+import { counted, took } from "../format";
 import { job as current, jobError, watch } from "../live";
 import { report } from "../report";
 import { address } from "../route";
 import { Icon } from "../ui/icons";
-import { copy, Copyable, Dialog, Empty, Problem, StateBadge, toast, Waiting, When } from "../ui/parts";
+import { copy, Empty, Problem, StateBadge, Waiting, When } from "../ui/parts";
+import { Action, Commands } from "./actions";
+import { ComparePage } from "./compare";
 import { LogsPage } from "./logs";
 import { MiniBatchPage } from "./mini_batch";
 import { MiniBatchesPage } from "./mini_batches";
 import { NodesPage } from "./nodes";
 import { OutputPage } from "./output";
 import { Overview } from "./overview";
+import { SourcePage } from "./source";
 import { TimelinePage } from "./timeline";
 
 export function JobPages({ id, path }: { id: string; path: string[] }) {
@@ -46,15 +47,19 @@ function Tab({ job, tab }: { job: Job; tab: string }) {
     case "nodes": return <NodesPage job={job} />;
     case "logs": return <LogsPage job={job} />;
     case "output": return <OutputPage job={job} />;
+    case "source": return <SourcePage job={job} />;
+    case "compare": return <ComparePage job={job} />;
     default: return <Empty title="There is no such page."><a href={address(["jobs", job.job_id])}>Show the job</a></Empty>;
   }
 }
 
-const TABS = [["", "Overview"], ["mini-batches", "Mini-batches"], ["timeline", "Timeline"], ["nodes", "Nodes"], ["logs", "Logs"], ["output", "Output"]] as const;
+const TABS = [["", "Overview"], ["mini-batches", "Mini-batches"], ["timeline", "Timeline"], ["nodes", "Nodes"], ["logs", "Logs"], ["output", "Output"], ["source", "Source"], ["compare", "Compare"]] as const;
+/** The tabs that a report does not hold. */
+const OF_SERVER = ["logs", "source", "compare"];
 
 function Tabs({ job, tab }: { job: Job; tab: string }) {
   const { failed } = job.mini_batches;
-  const tabs = report ? TABS.filter(([key]) => key !== "logs") : TABS;
+  const tabs = report ? TABS.filter(([key]) => !OF_SERVER.includes(key)) : TABS;
   const nav = useRef<HTMLElement>(null);
   // On a narrow screen it may be beside it.
   useEffect(() => nav.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [tab]);
@@ -79,66 +84,17 @@ function Head({ job, described }: { job: Job; described: boolean }) {
         <div class="id">
           <button type="button" class="mono button plain small id-copy" title="Copy the id" onClick={() => void copy(job.job_id)}>{job.job_id} <Icon name="copy" /></button>
           {job.started_at !== null && <span>started <When at={job.started_at} /></span>}
-          {job.elapsed_seconds !== null && <span>{job.ended_at === null ? "for" : "took"} {duration(job.elapsed_seconds)}</span>}
+          {job.elapsed_seconds !== null && <span>{job.ended_at === null ? "for" : "took"} {took(job.elapsed_seconds, job.worked_seconds)}</span>}
           {job.lineage.continued.length > 0 && <span>continued {counted(job.lineage.continued.length, "time")}</span>}
         </div>
         {described && job.description && <p class="muted description">{job.description}</p>}
       </div>
-      <Actions job={job} />
-    </div>
-  );
-}
-
-type Action = "cancel" | "retry";
-const ASKED: Record<Action, { title: string; does: string; text: string }> = {
-  cancel: {
-    title: "Cancel this job?", does: "Cancel the job",
-    text: "Mini-batches that run now are stopped. What has succeeded is kept, and a retry continues from there.",
-  },
-  retry: {
-    title: "Retry this job?", does: "Retry the job",
-    text: "Mini-batches that have not succeeded run again. The rows of those that have succeeded are kept.",
-  },
-};
-
-function Actions({ job }: { job: Job }) {
-  const [asked, ask] = useState<Action | "commands" | null>(null);
-  const [busy, setBusy] = useState(false);
-  if (report) return null;
-  const act = async (action: Action) => {
-    setBusy(true);
-    try {
-      const { message } = await post<{ message: string }>(`/jobs/${encodeURIComponent(job.job_id)}/${action}`);
-      toast(message);
-    } catch (error) {
-      toast((error as Error).message, true);
-    }
-    setBusy(false);
-    ask(null);
-  };
-  const may = mayAct.value;
-  const command = (what: string) => job.commands.find((command) => command.what === what)?.command;
-  return (
-    <div class="actions">
-      {may && job.can_cancel && <button type="button" class="button danger" onClick={() => ask("cancel")}><Icon name="stop" />Cancel</button>}
-      {may && job.can_retry && <button type="button" class="button" onClick={() => ask("retry")}><Icon name="retry" />Retry</button>}
-      {job.output.downloadable && <a class="button" href={`/api/v1/jobs/${encodeURIComponent(job.job_id)}/output/raw`} download><Icon name="down" />Output</a>}
-      {job.commands.length > 0 && <button type="button" class="button" onClick={() => ask("commands")}><Icon name="copy" />Commands</button>}
-      {(["cancel", "retry"] as const).map((action) => (
-        <Dialog key={action} title={ASKED[action].title} open={asked === action} close={() => ask(null)}>
-          <p>{ASKED[action].text}</p>
-          {command(action) && <><p class="muted">The command that does the same:</p><Copyable text={command(action) ?? ""} label="the command" /></>}
-          <div class="actions">
-            <button type="button" class="button" onClick={() => ask(null)}>Leave it</button>
-            <button type="button" class={`button main`} disabled={busy} onClick={() => void act(action)}>{ASKED[action].does}</button>
-          </div>
-        </Dialog>
-      ))}
-      <Dialog title="Commands" open={asked === "commands"} close={() => ask(null)}>
-        <p class="muted">What this page shows and does, on the command line{info.value?.target ? ` of the target ${info.value.target}` : ""}.</p>
-        {job.commands.map(({ what, command }) => <div key={what}><h3>{what}</h3><Copyable text={command} label={`the command for ${what}`} /></div>)}
-        <div class="actions"><button type="button" class="button" onClick={() => ask(null)}>Close</button></div>
-      </Dialog>
+      <div class="actions">
+        <Action job={job} name="cancel" />
+        <Action job={job} name="retry" />
+        {job.output.downloadable && !report && <a class="button" href={`/api/v1/jobs/${encodeURIComponent(job.job_id)}/output/raw`} download><Icon name="down" />Output</a>}
+        <Commands job={job} />
+      </div>
     </div>
   );
 }

@@ -9,6 +9,7 @@ import { report } from "../report";
 import { address, go } from "../route";
 import { Icon } from "../ui/icons";
 import { Await, copy, Copyable, Dialog, Empty, MiniBatchBadge, Num, Panel, Terminal, toast, When } from "../ui/parts";
+import { Action } from "./actions";
 import { WaitLine } from "./overview";
 import { Sheet } from "./sheet";
 
@@ -84,7 +85,7 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
 function RejectedPanel({ job, rejected: { items, shown } }: { job: Job; rejected: RejectedItems }) {
   const told = shown.reduce((sum, one) => sum + one.items, 0);
   return (
-    <Panel title="Rejected items" end={<span class="muted"><Num value={items} /></span>} flush>
+    <Panel title="Rejected items" end={<><span class="muted"><Num value={items} /></span><Action job={job} name="replay" small /></>} flush>
       {shown.map((one, at) => (
         <div class="item">
           <p><strong class="mono anywhere">{one.detail}</strong>{one.items > 1 && <span class="muted num"> {counted(one.items, "item")}</span>}{one.process && <span class="muted"> · {one.process}</span>}</p>
@@ -232,6 +233,7 @@ function Again({ job, data }: { job: Job; data: MiniBatch }) {
     <Panel title="Run it again">
       <div class="stack">
         {alone && <Alone job={job} data={data} />}
+        {job.can_retry && data.state === "failed" && <div class="actions"><Action job={job} name="retry" label="Run failed mini-batches again" /></div>}
         {retry && <div><h3>With the other failed mini-batches of this job</h3><Copyable text={retry.command} label="the command" /></div>}
         {test && <TestCaseOf test={test} isTable={data.items.kind === "rows"} />}
       </div>

@@ -1,12 +1,13 @@
 // One job: how it stands, its numbers, what fails, and what it was told to do.
 import type { Failure, Gauge, Job, RejectGroup, Rejects, Series, Wait } from "../api";
-import { counted, duration, rate } from "../format";
+import { counted, duration, hasWaited, rate } from "../format";
 import { report } from "../report";
 import { address } from "../route";
 import { now, useJobData } from "../live";
 import { RateChart } from "../ui/charts";
 import { Icon } from "../ui/icons";
-import { Await, Copyable, Empty, Num, Panel, Progress, StateBadge, Terminal, toneOf, When } from "../ui/parts";
+import { Await, Copyable, Empty, Num, Panel, Problem, Progress, StateBadge, Terminal, toneOf, When } from "../ui/parts";
+import { Action, Clone } from "./actions";
 
 export function Overview({ job }: { job: Job }) {
   return (
@@ -17,8 +18,7 @@ export function Overview({ job }: { job: Job }) {
         <div class="stack">
           <Facts job={job} />
           <Rate job={job} />
-          {(job.failures.length > 0 || job.mini_batches.failed > 0) && <Failures job={job} />}
-          {job.items.failed > 0 && <Rejected job={job} />}
+          {(job.failures.length > 0 || job.mini_batches.failed > 0 || job.items.failed > 0) && <Causes job={job} />}
           <Notes title="Warnings" lines={job.warnings} />
         </div>
         <div class="stack">
@@ -50,11 +50,17 @@ function Facts({ job }: { job: Job }) {
         {copies && <Fact name="Second starts"><Num value={copies.started} /> <small>{copies.won} won</small></Fact>}
         <Fact name="Rate">{job.rate === null ? <span class="muted">–</span> : rate(job.rate)}</Fact>
         {isOpen && <Fact name="Done in">{job.eta_seconds === null ? <span class="muted">unknown</span> : duration(job.eta_seconds)}</Fact>}
-        <Fact name={isOpen ? "Running for" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(job.elapsed_seconds)}</Fact>
+        <Fact name={isOpen ? "Running for" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(job.elapsed_seconds)}<Waited job={job} /></Fact>
         <Fact name="Processes"><Num value={isOpen && progress ? progress.processes : job.processes} /> <small>on {counted(isOpen && progress ? progress.nodes_at_work : job.nodes, "node")}</small></Fact>
       </dl>
     </Panel>
   );
+}
+
+/** How long the job worked and waited, if it waited for workers long enough to say so. */
+function Waited({ job: { elapsed_seconds, worked_seconds } }: { job: Job }) {
+  if (elapsed_seconds === null || worked_seconds === null || !hasWaited(elapsed_seconds, worked_seconds)) return null;
+  return <small> worked {duration(worked_seconds)}, waited {duration(elapsed_seconds - worked_seconds)}</small>;
 }
 
 function Fact({ name, bad = false, children }: { name: string; bad?: boolean; children: preact.ComponentChildren }) {
@@ -97,69 +103,76 @@ export function WaitLine({ job, wait, open = false }: { job: Job; wait: Wait; op
   );
 }
 
-function Failures({ job }: { job: Job }) {
-  const all = job.mini_batches.failed > 0 && address(["jobs", job.job_id, "mini-batches"], { state: "failed" });
-  return (
-    <Panel title="Failures by cause" flush end={<>{job.first_failed !== null && <a class="button small" href={address(["jobs", job.job_id, "mini-batches", job.first_failed])}>Open the first</a>}{all && <a class="button small" href={all}>All failed mini-batches</a>}</>}>
-      {job.failures.length === 0 && <Empty title="No cause has been recorded." />}
-      {job.failures.map((failure, at) => <FailureItem key={failure.error} job={job} failure={failure} open={at === 0} />)}
-    </Panel>
-  );
+/** What failed for one reason: attempts, and items that a mini-batch succeeded without. */
+interface Cause { failure?: Failure; rejected?: RejectGroup; items: number }
+
+/** Joins failures and rejected items, the most frequent failures first. */
+function causesOf(failures: Failure[], groups: RejectGroup[]): Cause[] {
+  const causes = new Map<string, Cause>(failures.map((failure) => [failure.reason, { failure, items: 0 }]));
+  for (const rejected of groups) {
+    const cause = causes.get(rejected.reason) ?? { items: 0 };
+    causes.set(rejected.reason, { ...cause, rejected: cause.rejected ?? rejected, items: cause.items + rejected.items });
+  }
+  return [...causes.values()];
 }
 
-function FailureItem({ job, failure, open }: { job: Job; failure: Failure; open: boolean }) {
-  const logs = !report && failure.log && address(["jobs", job.job_id, "logs"], { path: failure.log });
-  return (
-    <details class="item" open={open}>
-      <summary>
-        <span class="error-line"><strong class="anywhere">{failure.error}</strong> <span class="muted num">{counted(failure.attempts, "attempt")}</span></span>
-      </summary>
-      <div class="stack inner">
-        <p class="muted">
-          {failure.mini_batches.length > 0 && "Mini-batches "}
-          {failure.mini_batches.slice(0, 12).map((number, at) => <>{at > 0 && ", "}<a href={address(["jobs", job.job_id, "mini-batches", number])}>{number}</a></>)}
-          {failure.mini_batches.length > 12 && " …"}
-          {logs && <> · <a href={logs}>log of the attempt</a></>}
-        </p>
-        {failure.traceback && <Terminal text={failure.traceback} label="Traceback" />}
-        {failure.printed && <><h3>It printed</h3><Terminal text={failure.printed} label="What the attempt printed" /></>}
-      </div>
-    </details>
-  );
-}
-
-/** The items that did not make it, by cause: from each to its mini-batch, its traceback, and what runs them again. */
-function Rejected({ job }: { job: Job }) {
+/** What failed, by cause: from each to its first item, its mini-batches, its traceback, and what runs it again. */
+function Causes({ job }: { job: Job }) {
+  const { failed } = job.mini_batches;
+  const hasItems = job.items.failed > 0;
   // While the job runs, each answer reads its whole ledger.
-  const rejects = useJobData<Rejects>(job, "rejects", job.result ? job.revision : "", { every: job.result ? 0 : 30_000 });
+  const rejects = useJobData<Rejects>(hasItems ? job : null, "rejects", job.result ? job.revision : "", { every: job.result ? 0 : 30_000 });
   const table = `/api/v1/jobs/${encodeURIComponent(job.job_id)}/logs/raw?path=rejects.csv`;
-  const partial = address(["jobs", job.job_id, "mini-batches"], { state: "failed,partial" });
-  const replay = job.commands.find(({ what }) => what === "replay");
+  const of = (state: string) => address(["jobs", job.job_id, "mini-batches"], { state });
+  const causes = causesOf(job.failures, rejects.data?.groups ?? []);
+  const replay = job.can_replay ? undefined : job.commands.find(({ what }) => what === "replay");
   return (
     <Panel
-      title="Rejected items by cause" flush
-      end={<><a class="button small" href={partial}>Their mini-batches</a>{!report && job.result?.rejects && <a class="button small" href={table} download><Icon name="down" />Table of all</a>}</>}
-      footer={replay && !report && <span>Run them again with <Copyable text={replay.command} label="the command" /></span>}
+      title="What failed, by cause" flush
+      end={
+        <>
+          <Action job={job} name="retry" label="Run failed mini-batches again" small />
+          <Action job={job} name="replay" small />
+          {job.first_failed !== null && <a class="button small" href={address(["jobs", job.job_id, "mini-batches", job.first_failed])}>Open the first</a>}
+          {failed > 0 && <a class="button small" href={of("failed")}>Failed mini-batches</a>}
+          {hasItems && <a class="button small" href={of("failed,partial")}>Mini-batches with failed items</a>}
+          {!report && job.result?.rejects && <a class="button small" href={table} download><Icon name="down" />Table of all items</a>}
+        </>
+      }
+      footer={replay && !report && <span>Run the rejected items again with <Copyable text={replay.command} label="the command" /></span>}
     >
-      <Await of={rejects}>
-        {({ groups }) => groups.length === 0 ? <Empty title="No item is known to have failed.">run() returned no results for some items.</Empty> : groups.map((group, at) => <RejectItem key={at} job={job} group={group} open={at === 0} />)}
-      </Await>
+      {rejects.error && <Problem error={rejects.error} again={rejects.refresh} />}
+      {causes.length === 0 && <Empty title="No cause has been recorded.">{hasItems && "run() returned no results for some items."}</Empty>}
+      {causes.map((cause, at) => <CauseItem key={(cause.failure ?? cause.rejected)?.reason} job={job} cause={cause} open={at === 0} />)}
     </Panel>
   );
 }
 
-function RejectItem({ job, group, open }: { job: Job; group: RejectGroup; open: boolean }) {
-  const { first, exception, message } = group;
+function CauseItem({ job, cause: { failure, rejected, items }, open }: { job: Job; cause: Cause; open: boolean }) {
+  const first = rejected?.first;
+  const error = failure?.error ?? (rejected?.message ? `${rejected.exception}: ${rejected.message}` : rejected?.exception);
+  const { traceback, printed, log } = failure ?? first ?? { traceback: "", printed: "", log: "" };
+  const numbers = failure?.mini_batches.length ? failure.mini_batches : first ? [first.mini_batch] : [];
   return (
     <details class="item" open={open}>
       <summary>
-        <span class="error-line"><strong class="anywhere">{message ? `${exception}: ${message}` : exception}</strong> <span class="muted num">{counted(group.items, "item")}</span></span>
+        <span class="error-line">
+          <strong class="anywhere">{error}</strong>{" "}
+          <span class="muted num">{[failure && counted(failure.attempts, "failure"), items > 0 && `${counted(items, "item")} rejected`].filter(Boolean).join(", ")}</span>
+        </span>
       </summary>
       <div class="stack inner">
-        <p class="muted anywhere">First: {first.detail} · <a href={address(["jobs", job.job_id, "mini-batches", first.mini_batch])}>mini-batch {first.mini_batch}</a></p>
-        {first.values && <p class="mono anywhere">{first.values}</p>}
-        {first.traceback && <Terminal text={first.traceback} label="Traceback of the first" />}
-        {first.printed && <><h3>It printed</h3><Terminal text={first.printed} label="What the first printed" /></>}
+        {numbers.length > 0 && (
+          <p class="muted">
+            {numbers.length === 1 ? "Mini-batch " : "Mini-batches "}
+            {numbers.map((number, at) => <>{at > 0 && ", "}<a href={address(["jobs", job.job_id, "mini-batches", number])}>{number}</a></>)}
+            {(rejected?.mini_batches ?? 0) > numbers.length && " …"}
+            {!report && log && <> · <a href={address(["jobs", job.job_id, "logs"], { path: log })}>log of the attempt</a></>}
+          </p>
+        )}
+        {first && <p class="anywhere"><span class="muted">First item: </span>{first.detail}{first.values && <> <span class="mono muted">{first.values}</span></>}</p>}
+        {traceback && <Terminal text={traceback} label="Traceback" />}
+        {printed && <><h3>It printed</h3><Terminal text={printed} label="What it printed" /></>}
       </div>
     </details>
   );
@@ -206,7 +219,7 @@ function Settings({ job }: { job: Job }) {
   const groups = new Map<string, { key: string; value: string }[]>();
   for (const setting of job.settings) groups.set(setting.group, [...(groups.get(setting.group) ?? []), setting]);
   return (
-    <Panel title="Settings">
+    <Panel title="Settings" end={<Clone job={job} />}>
       <div class="stack">
         <dl class="pairs">
           <dt>script</dt><dd class="mono">{job.script}</dd>

@@ -7,10 +7,12 @@ import { Await, Empty, MiniBatchBadge, Num, Panel, Scroll } from "../ui/parts";
 import { Gantt, RUNNING } from "../ui/gantt";
 import { isPartial } from "./mini_batches";
 
-const NAMES: Record<string, string> = {
-  elapsed: "from hand-over to end", waited: "waited", prepared: "prepared", loaded: "loaded", run: "ran", reported: "reported",
-  overhead: "before and after run()", cpu: "processor time",
-};
+/** The phases of an attempt, and their names. */
+export const PHASES = [
+  ["elapsed", "from hand-over to end"], ["waited", "waited"], ["prepared", "prepared"], ["loaded", "loaded"], ["run", "ran"], ["reported", "reported"],
+  ["overhead", "before and after run()"], ["cpu", "processor time"],
+] as const;
+const NAMES = new Map<string, string>(PHASES);
 
 export function TimelinePage({ job }: { job: Job }) {
   const { query } = route.value;
@@ -78,7 +80,7 @@ function PercentileTable({ of }: { of: Timeline["percentiles"] }) {
         <table class="table dense">
           <thead><tr><th>Of</th><th class="right">mean</th><th class="right">p50</th><th class="right">p90</th><th class="right">p95</th><th class="right">p99</th><th class="right">max</th></tr></thead>
           <tbody>{of.map((row) => (
-            <tr><td>{NAMES[row.of] ?? row.of}</td>{[row.mean, row.p50, row.p90, row.p95, row.p99, row.max].map((value) => <td class="right num">{duration(value)}</td>)}</tr>
+            <tr><td>{NAMES.get(row.of) ?? row.of}</td>{[row.mean, row.p50, row.p90, row.p95, row.p99, row.max].map((value) => <td class="right num">{duration(value)}</td>)}</tr>
           ))}</tbody>
         </table>
       </Scroll>

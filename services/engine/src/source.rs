@@ -1,0 +1,240 @@
+//! The script of a job as it ran, for people who look at the job later: on this machine, copies of its Python files beside
+//! the job; on a compute target, the snapshot that its nodes use.
+//!
+//! ```text
+//! sources/0/entry.py    when the job began
+//! sources/1/entry.py    when it was continued with another script
+//! ```
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result};
+use job_file::Identity;
+use protocol::JobSpec;
+use serde::Serialize;
+use storage::{Limit, unpack};
+
+use crate::{FoundJob, Jobs};
+
+const FOLDER: &str = "sources";
+/// Files and bytes that a job keeps: more than people read, and little beside a job.
+const KEPT_FILES_MAX: usize = 500;
+const KEPT_BYTES_MAX: u64 = 8 << 20;
+/// A larger snapshot holds data, and is not fetched to be read.
+const SNAPSHOT_BYTES_MAX: u64 = 64 << 20;
+/// Files that are shown, and the size of one whose text is.
+const SHOWN_FILES_MAX: usize = 2000;
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// The script of a job and the files beside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ScriptSource {
+    /// How many scripts the job has run with, one after the other.
+    pub versions: usize,
+    /// Which of them this is, from 0.
+    pub version: usize,
+    /// The files, by path.
+    pub files: Vec<SourceFile>,
+    /// Why there are none.
+    pub absent: Option<String>,
+}
+
+/// A file of a script.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SourceFile {
+    /// Relative to the folder of the script.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// `None`: it is no text, or a long one.
+    pub text: Option<String>,
+}
+
+/// Copies the Python files of a script into the folder of its job. Without them the job runs as well, so a failure is only
+/// logged.
+pub(crate) fn keep(folder: &Path, spec: &JobSpec, identity: &Identity) {
+    let version = versions(folder);
+    if let Err(error) = copy(&folder.join(FOLDER).join(version.to_string()), spec, identity) {
+        tracing::warn!("cannot keep the script of job {}: {error:#}", spec.job_id);
+    }
+}
+
+fn copy(to: &Path, spec: &JobSpec, identity: &Identity) -> Result<()> {
+    let from = spec.source_directory.as_path();
+    // The entry script before what it may import.
+    let mut names: Vec<&str> = identity.code().filter(|name| name.ends_with(".py")).collect();
+    names.sort_by_key(|name| (*name != spec.entry_script, name.matches('/').count()));
+    let mut left = KEPT_BYTES_MAX;
+    for name in names.into_iter().take(KEPT_FILES_MAX) {
+        let (source, target) = (from.join(name), to.join(name));
+        // A name with escaped bytes is none of a file.
+        let Ok(metadata) = source.metadata() else { continue };
+        let Some(rest) = left.checked_sub(metadata.len()) else { continue };
+        left = rest;
+        let parent = target.parent().context("a file is in a folder")?;
+        std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+        std::fs::copy(&source, &target).with_context(|| format!("copy {}", source.display()))?;
+    }
+    Ok(())
+}
+
+fn versions(folder: &Path) -> usize {
+    (0..).find(|version| !folder.join(FOLDER).join(version.to_string()).exists()).unwrap_or(0)
+}
+
+impl Jobs {
+    /// Reads the script with which a job ran. `version`: which of several, or the last.
+    pub async fn source(&self, job: &FoundJob, version: Option<usize>) -> Result<ScriptSource> {
+        if job.spec.has_built_in_script() {
+            return Ok(ScriptSource::absent("The entry script is part of Gristmill."));
+        }
+        match self {
+            Self::Here(home) => {
+                let folder = home.job_folder(&job.spec.job_id);
+                tokio::task::spawn_blocking(move || here(&folder, version)).await?
+            }
+            Self::There { store, .. } => {
+                let Some(snapshot) = job.spec.snapshots.source.clone() else {
+                    return Ok(ScriptSource::absent("The nodes use the script in its folder, so the job has no copy."));
+                };
+                if snapshot.bytes > SNAPSHOT_BYTES_MAX {
+                    let size = protocol::words::size(snapshot.bytes);
+                    return Ok(ScriptSource::absent(&format!(
+                        "The snapshot of the script has {size}: too much to show."
+                    )));
+                }
+                let folder = tempfile::tempdir().context("make a folder for the snapshot")?;
+                let (archive, into) = (folder.path().join("archive"), folder.path().join("source"));
+                match store.snapshot(&snapshot.digest, &archive).await {
+                    Err(storage::Error::NotFound { .. }) => {
+                        return Ok(ScriptSource::absent("The snapshot of the script is not in the store any more."));
+                    }
+                    fetched => fetched.context("fetch the snapshot of the script")?,
+                }
+                let read = move || {
+                    unpack(&archive, &snapshot, Limit::SCRIPTS, &into)?;
+                    let files = files(&into)?;
+                    drop(folder);
+                    Ok(ScriptSource { versions: 1, version: 0, files, absent: None })
+                };
+                tokio::task::spawn_blocking(read).await?
+            }
+        }
+    }
+}
+
+impl ScriptSource {
+    fn absent(reason: &str) -> Self {
+        Self { absent: Some(reason.to_owned()), ..Self::default() }
+    }
+}
+
+fn here(folder: &Path, version: Option<usize>) -> Result<ScriptSource> {
+    let versions = versions(folder);
+    let Some(version) = version.or(versions.checked_sub(1)).filter(|version| *version < versions) else {
+        return Ok(ScriptSource::absent("The job has not kept its script."));
+    };
+    let files = files(&folder.join(FOLDER).join(version.to_string()))?;
+    Ok(ScriptSource { versions, version, files, absent: None })
+}
+
+/// Reads the files below a folder, by path.
+fn files(folder: &Path) -> Result<Vec<SourceFile>> {
+    let mut paths = Vec::new();
+    collect(folder, &mut paths).with_context(|| format!("read {}", folder.display()))?;
+    paths.sort();
+    let read = |path: PathBuf| {
+        let bytes = path.metadata().map_or(0, |metadata| metadata.len());
+        let text = if bytes > TEXT_BYTES_MAX { None } else { std::fs::read(&path).ok() };
+        let text = text.filter(|text| !text.contains(&0)).and_then(|text| String::from_utf8(text).ok());
+        let relative = path.strip_prefix(folder).unwrap_or(&path);
+        let names = relative.components().filter(|part| matches!(part, Component::Normal(_)));
+        let names: Vec<_> = names.map(|name| name.as_os_str().to_string_lossy()).collect();
+        SourceFile { path: names.join("/"), bytes, text }
+    };
+    Ok(paths.into_iter().take(SHOWN_FILES_MAX).map(read).collect())
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => collect(&entry.path(), paths)?,
+            false => paths.push(entry.path()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use job_file::ModelFolders;
+
+    use super::*;
+
+    struct Script {
+        _folder: tempfile::TempDir,
+        spec: JobSpec,
+        job: PathBuf,
+    }
+
+    impl Script {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("temporary folder");
+            let source = folder.path().join("code");
+            fs::create_dir_all(source.join("inner")).expect("writable");
+            let spec = JobSpec { source_directory: source.as_path().into(), ..JobSpec::example() };
+            let job = folder.path().join("job");
+            Self { _folder: folder, spec, job }
+        }
+
+        fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+            fs::write(self.spec.source_directory.as_path().join(name), text).expect("writable");
+        }
+
+        fn keep(&self) {
+            let (identity, _) =
+                Identity::of(&self.spec, &[], Path::new("/job.yml"), &ModelFolders::default()).expect("readable");
+            keep(&self.job, &self.spec, &identity);
+        }
+    }
+
+    fn texts(source: &ScriptSource) -> Vec<(&str, &str)> {
+        source.files.iter().map(|file| (&*file.path, file.text.as_deref().unwrap_or("no text"))).collect()
+    }
+
+    #[test]
+    fn each_script_of_a_job_is_kept() {
+        let script = Script::new();
+        assert_eq!(
+            here(&script.job, None).expect("readable").absent.expect("a reason").as_str(),
+            "The job has not kept its script."
+        );
+        script.write("entry.py", "one");
+        script.write("inner/module.py", "import this");
+        script.write("data.csv", "1,2");
+        script.keep();
+        script.write("entry.py", "two");
+        script.keep();
+        let last = here(&script.job, None).expect("readable");
+        assert_eq!((last.versions, last.version), (2, 1));
+        assert_eq!(texts(&last), [("entry.py", "two"), ("inner/module.py", "import this")]);
+        assert_eq!(texts(&here(&script.job, Some(0)).expect("readable"))[0], ("entry.py", "one"));
+        assert!(here(&script.job, Some(2)).expect("readable").absent.is_some());
+    }
+
+    #[test]
+    fn large_files_are_not_kept_and_files_that_are_no_text_have_none() {
+        let script = Script::new();
+        script.write("entry.py", "small");
+        script.write("a.py", vec![b'x'; KEPT_BYTES_MAX as usize]);
+        script.write("latin.py", b"# \xe4");
+        script.write("long.py", vec![b'x'; TEXT_BYTES_MAX as usize + 1]);
+        script.keep();
+        let kept = here(&script.job, None).expect("readable");
+        assert_eq!(texts(&kept), [("entry.py", "small"), ("latin.py", "no text"), ("long.py", "no text")]);
+    }
+}

@@ -1,0 +1,109 @@
+// What a person can do with a job from its page; each action shows the command that does the same.
+import { useState } from "preact/hooks";
+import type { Job } from "../api";
+import { post } from "../client";
+import { info, mayAct } from "../info";
+import { report } from "../report";
+import { Icon, type IconName } from "../ui/icons";
+import { Copyable, Dialog, toast } from "../ui/parts";
+
+type Name = "cancel" | "retry" | "replay";
+const ACTIONS: Record<Name, { button: string; icon: IconName; may: (job: Job) => boolean; title: string; does: string; text: string }> = {
+  cancel: {
+    button: "Cancel", icon: "stop", may: (job) => job.can_cancel, title: "Cancel this job?", does: "Cancel the job",
+    text: "Mini-batches that run now are stopped. What has succeeded is kept, and a retry continues from there.",
+  },
+  retry: {
+    button: "Retry", icon: "retry", may: (job) => job.can_retry, title: "Retry this job?", does: "Retry the job",
+    text: "Mini-batches that have not succeeded run again. The rows of those that have succeeded are kept.",
+  },
+  replay: {
+    button: "Run rejected items again", icon: "retry", may: (job) => job.can_replay, title: "Run the rejected items again?", does: "Run them again",
+    text: "A job of the same name runs the rejected items alone, with the script as it is now. The output then holds the rows of both.",
+  },
+};
+
+/** A button that asks before it acts; nothing if the action is impossible now. */
+export function Action({ job, name, label, small = false }: { job: Job; name: Name; label?: string; small?: boolean }) {
+  const [asked, ask] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const { button, icon, may, title, does, text } = ACTIONS[name];
+  if (report || !mayAct.value || !may(job)) return null;
+  const act = async () => {
+    setBusy(true);
+    try {
+      const { message } = await post<{ message: string }>(`/jobs/${encodeURIComponent(job.job_id)}/${name}`);
+      toast(message);
+    } catch (error) {
+      toast((error as Error).message, true);
+    }
+    setBusy(false);
+    ask(false);
+  };
+  const command = job.commands.find(({ what }) => what === name)?.command;
+  return (
+    <>
+      <button type="button" class={`button ${small ? "small" : ""} ${name === "cancel" ? "danger" : ""}`} onClick={() => ask(true)}><Icon name={icon} />{label ?? button}</button>
+      <Dialog title={title} open={asked} close={() => ask(false)}>
+        <p>{text}</p>
+        {command && <><p class="muted">The command that does the same:</p><Copyable text={command} label="the command" /></>}
+        <div class="actions">
+          <button type="button" class="button" onClick={() => ask(false)}>Leave it</button>
+          <button type="button" class="button main" disabled={busy} onClick={() => void act()}>{does}</button>
+        </div>
+      </Dialog>
+    </>
+  );
+}
+
+/** The commands for this job. */
+export function Commands({ job }: { job: Job }) {
+  const [shown, show] = useState(false);
+  if (report || job.commands.length === 0) return null;
+  return (
+    <>
+      <button type="button" class="button" onClick={() => show(true)}><Icon name="copy" />Commands</button>
+      <Dialog title="Commands" open={shown} close={() => show(false)}>
+        <p class="muted">What this page shows and does, on the command line{info.value?.target ? ` of the target ${info.value.target}` : ""}.</p>
+        {job.commands.map(({ what, command }) => <div key={what}><h3>{what}</h3><Copyable text={command} label={`the command for ${what}`} /></div>)}
+        <div class="actions"><button type="button" class="button" onClick={() => show(false)}>Close</button></div>
+      </Dialog>
+    </>
+  );
+}
+
+/** Settings that `--set` does not replace by their names: some are options in `arguments`. */
+const NOT_SET = [
+  "input", "side_input", "environment_variables", "arguments", "output", "output_format", "task_overhead_timeout", "progress_update_timeout",
+  "first_task_creation_timeout",
+];
+
+/** The command that runs the same job with other settings. */
+export function Clone({ job }: { job: Job }) {
+  const [shown, show] = useState(false);
+  const [changes, change] = useState<Record<string, string>>({});
+  const run = job.commands.find(({ what }) => what === "run")?.command;
+  if (report || !run) return null;
+  const settings = job.settings.filter(({ key }) => !NOT_SET.includes(key));
+  const words = Object.entries(changes).filter(([, value]) => value !== "").map(([key, value]) => ` --set ${quoted(`${key}=${value}`)}`);
+  return (
+    <>
+      <button type="button" class="button small" onClick={() => show(true)}><Icon name="copy" />Run with other settings</button>
+      <Dialog title="Run with other settings" open={shown} close={() => show(false)}>
+        <p class="muted">Write new values; the command starts a job with all other settings as they are in the job file now.</p>
+        <Copyable text={run + words.join("")} label="the command" />
+        <div class="clone">
+          {settings.map(({ key, value }) => (
+            <label key={key}><span class="mono">{key}</span><input type="text" placeholder={value} value={changes[key] ?? ""} onInput={(event) => change({ ...changes, [key]: event.currentTarget.value })} /></label>
+          ))}
+        </div>
+        <div class="actions"><button type="button" class="button" onClick={() => show(false)}>Close</button></div>
+      </Dialog>
+    </>
+  );
+}
+
+/** Returns a text as one word of a shell. */
+function quoted(text: string): string {
+  return /^[\w./+=:@%-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
