@@ -45,7 +45,8 @@ pub fn duration(seconds: f64) -> String {
         if small == 0 { large } else { format!("{large} {small} {unit}") }
     };
     match whole {
-        _ if seconds <= 0.0 => "0 s".to_owned(),
+        // It would be "0.0 ms".
+        _ if seconds < 0.000_05 => "0 s".to_owned(),
         _ if seconds < 0.01 => format!("{:.1} ms", 1000.0 * seconds),
         _ if seconds < 0.1 => format!("{:.0} ms", 1000.0 * seconds),
         0..10 if seconds > whole as f64 => format!("{seconds:.2} s"),

@@ -1,6 +1,6 @@
 //! The part of the Python worker process that must be fast, or must work while user code holds the interpreter.
 //!
-//! Each duty has its own file: ending with the agent (`watch`), publishing the current phase (`status_page`), detecting
+//! Callers of jobs use `words` alone. Each duty has its own file: ending with the agent (`watch`), publishing the current phase (`status_page`), detecting
 //! changed files (`inputs`), and converting tables between Arrow and Python (`table_in`, `table_out`, `values`,
 //! `delimited`, `json_lines`), and checking rows (`row_checker`). Everything else, including the main loop, is Python: `package/gristmill/runner.py`.
 //!
@@ -18,6 +18,7 @@ mod table_in;
 mod table_out;
 mod values;
 mod watch;
+mod words;
 
 use pyo3::prelude::*;
 
@@ -46,5 +47,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(delimited::format_delimited, module)?)?;
     module.add_class::<row_checker::RowChecker>()?;
     module.add_function(wrap_pyfunction!(json_lines::format_json_lines, module)?)?;
+    module.add_function(wrap_pyfunction!(words::duration, module)?)?;
+    module.add_function(wrap_pyfunction!(words::took, module)?)?;
+    module.add_function(wrap_pyfunction!(words::rate, module)?)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 """What calls say beside their results: notes, warnings, examples of the documentation. And what an import costs."""
 
 import doctest
+import io
 import os
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from agent import PACKAGE
 from calls import committed
+from tqdm import tqdm
 
 import gristmill
+from gristmill.api import progress
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -70,6 +73,24 @@ def test_values_that_are_lost_are_a_warning(tmp_path):
     with pytest.warns(gristmill.GristmillWarning, match='column "x": .*"007"') as caught:
         gristmill.run(lambda df: df, "a.csv", progress=False, process_count_per_node=1)
     assert [warning.filename for warning in caught] == [__file__], [str(warning.message) for warning in caught]
+
+
+def test_bar_has_the_pace_of_the_job(monkeypatch):
+    drawn = io.StringIO()
+    monkeypatch.setattr(
+        progress, "_bar", lambda job_id, total: tqdm(desc=job_id, unit="mini-batch", total=total, file=drawn, ncols=200)
+    )
+    counts = {"total": 20, "succeeded": 4, "failed": 1}
+    status = {"progress": {"mini_batches": counts, "rate": 0.5, "remaining_seconds": 90}, "hint": None}
+    with progress.Bar("job", shown=True) as bar:
+        bar.show(status)
+        assert drawn.getvalue().endswith("| 5/20, 0.5/s, eta 1 min 30 s, 1 failed"), drawn.getvalue()
+        bar.show({**status, "hint": "no worker is running"})
+        assert drawn.getvalue().rstrip().endswith("| 5/20, no worker is running"), drawn.getvalue()
+        planning = {"mini_batches": {"total": 0, "succeeded": 7, "failed": 0}, "rate": None, "remaining_seconds": None}
+        bar.show({"progress": planning, "hint": None})
+        assert drawn.getvalue().rstrip().endswith("job: 7 mini-batch"), drawn.getvalue()
+    assert "mini-batch/s" not in drawn.getvalue()
 
 
 def test_import_is_light():

@@ -18,7 +18,8 @@ def sentence(status: dict[str, Any]) -> str:
     counts = (ended or status.get("progress") or {}).get("mini_batches") or {}
     parts = [status["state"]]
     if counts:
-        parts.append(f"{counts['succeeded']} of {counts['total']} mini-batches succeeded, {counts['failed']} failed")
+        of = f" of {counts['total']}" if counts["total"] else ""
+        parts.append(f"{counts['succeeded']}{of} mini-batches succeeded, {counts['failed']} failed")
     cause = ended.get("cause") or ended.get("headline") or status.get("hint")
     return ", ".join(parts) + (f". {cause}" if cause else "")
 
@@ -27,22 +28,27 @@ REUSED = "this job has this result already: same code, inputs and settings; fres
 """What a call says that ran nothing."""
 
 
-def card(job_id: str, status: dict[str, Any], reused: bool, portal: str | None) -> str:
+def card(job_id: str, status: dict[str, Any], reused: bool, portal: str) -> str:
     """Returns a table in HTML: state, counts, cause of failure, and where output, logs and portal are.
 
     :param status: as of ``sentence``.
     :param reused: the call found the job ended, and ran nothing.
-    :param portal: the address of the page of the job, if a portal runs.
+    :param portal: the address of the page of the job if a portal runs, or the command that starts one.
     """
+    from gristmill import _native
+
     ended = status.get("result") or {}
     counted = ended or status.get("progress") or {}
     rows = [("state", status["state"])]
     for kind in ("mini_batches", "items"):
         if counts := counted.get(kind):
-            text = f"{counts['succeeded']:,} of {counts['total']:,} succeeded, {counts['failed']:,} failed"
+            # The items of a plan are known at its end.
+            is_total = counts["total"] and (ended or kind == "mini_batches")
+            of = f" of {counts['total']:,}" if is_total else ""
+            text = f"{counts['succeeded']:,}{of} succeeded, {counts['failed']:,} failed"
             rows.append((kind.replace("_", "-"), text))
     if "elapsed_seconds" in ended:
-        rows.append(("took", f"{ended['elapsed_seconds']:.1f} s"))
+        rows.append(("took", _native.took(ended["elapsed_seconds"], ended["worked_seconds"])))
     for name in ("cause", "headline", "output"):
         if ended.get(name):
             rows.append((name, ended[name]))
@@ -51,8 +57,7 @@ def card(job_id: str, status: dict[str, Any], reused: bool, portal: str | None) 
     if reused:
         rows.append(("reused", REUSED))
     rows.append(("logs", status["logs"]))
-    if status["logs"].startswith("/"):
-        rows.append(("portal", portal or "gristmill portal"))
+    rows.append(("portal", portal))
     colour = COLOURS.get(status["state"], "#4c8bc9")
     cells = "".join(
         f"<tr><th style='text-align:left'>{html.escape(name)}</th>"

@@ -516,13 +516,17 @@ class Job:
             said = str(error).partition("\n")[0]
         return f"<Job {self.id}{where}: {said}>"
 
-    def _page(self) -> str | None:
-        """Returns the address of the page of the job, if a portal of this user runs."""
+    def _page(self) -> str:
+        """Returns the address of the page of the job if a portal of this user shows it, or else the command for one."""
+        if self.target is not None:
+            import shlex
+
+            return shlex.join(["gristmill", "portal", "--target", self.target])
         try:
             noted = json.loads((home() / "portal.json").read_text())
             os.kill(noted["process"], 0)
         except (OSError, ValueError, KeyError):
-            return None
+            return "gristmill portal"
         return f"{noted['address']}#/jobs/{self.id}"
 
     def _repr_html_(self) -> str:

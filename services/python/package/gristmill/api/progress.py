@@ -14,6 +14,11 @@ LINE_EVERY = 10.0
 """Seconds between two lines where no bar can be drawn."""
 
 
+# The pace of tqdm would be another than that of the job.
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt}{postfix}"
+COUNT = "{desc}: {n_fmt} {unit}{postfix}"
+
+
 class Bar:
     """A ``tqdm`` bar over the mini-batches of a job."""
 
@@ -44,14 +49,13 @@ class Bar:
             return
         counts = progress["mini_batches"]
         if self._bar is None:
-            # What an earlier call has done is no rate of this one.
-            self._bar = _bar(self._job_id, counts["total"] or None, counts["succeeded"] + counts["failed"])
+            self._bar = _bar(self._job_id, counts["total"] or None)
         if self._bar is None:
             return self._print(counts, status.get("hint"))
         self._bar.total = counts["total"] or None
         self._bar.n = counts["succeeded"] + counts["failed"]
-        waiting = status.get("hint") or ""
-        self._bar.set_postfix_str(waiting or (f"{counts['failed']} failed" if counts["failed"] else ""))
+        self._bar.bar_format = BAR if counts["total"] else COUNT
+        self._bar.set_postfix_str(_rest(progress, status.get("hint")))
         self._bar.refresh()
 
     def _print(self, counts: dict[str, int], hint: str | None) -> None:
@@ -76,11 +80,27 @@ def note(text: str) -> None:
     print(text, file=sys.stdout if in_notebook() else sys.stderr, flush=True)
 
 
-def _bar(job_id: str, total: int | None, done: int) -> Any:
+def _rest(progress: dict[str, Any], hint: str | None) -> str:
+    """Returns what a job waits for, or else its pace, its time left and its failures."""
+    from gristmill import _native
+
+    if hint:
+        return hint
+    parts = []
+    if progress.get("rate") is not None:
+        parts.append(_native.rate(progress["rate"]))
+    if progress.get("remaining_seconds") is not None:
+        parts.append(f"eta {_native.duration(progress['remaining_seconds'])}")
+    if failed := progress["mini_batches"]["failed"]:
+        parts.append(f"{failed} failed")
+    return ", ".join(parts)
+
+
+def _bar(job_id: str, total: int | None) -> Any:
     if not in_notebook() and not sys.stderr.isatty():
         return None
     try:
         from tqdm.auto import tqdm
     except ImportError:
         return None
-    return tqdm(desc=job_id, unit="mini-batch", total=total, initial=done)
+    return tqdm(desc=job_id, unit="mini-batch", total=total)
