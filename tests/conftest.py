@@ -14,6 +14,8 @@ from harness import Workplace
 from portal_client import Portal
 from targets import Target, lend
 
+pytest_plugins = ["page_fixtures"]
+
 
 def find_executable() -> Path:
     """Returns `GRISTMILL`, else the executable of scripts/build."""

@@ -1,26 +1,35 @@
-"""One account of a job: `status`, `jobs`, the result, the reports and every answer of the portal say the same.
+"""One account of a job: whatever tells of it tells the same, in numbers and in sentences.
 
-Of random jobs: while a mini-batch is held, after kills, and at the end.
+These are `status`, `jobs`, the result, the reports among the logs, every answer of the portal and its page, the card
+of Python, what `run` prints, and the metrics of the roles. Compared of random jobs, and of jobs that lack something:
+while a mini-batch is held, at random moments, after kills, while the broker is away, and at the end.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import random
+import re
+import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from playwright.sync_api import Page
 
-from harness import COMPLETED, Workplace, go, wait_until
+from harness import COMPLETED, FAILED, RECORDS_ITS_FILES, Job, Running, Workplace, go, wait_until
 from portal_client import Portal
+from proxy import AwsProxy, HoldsListing, Proxy
+from scrape import Role
+from targets import Target
+from views import Counts, Views, counted, counts_in, of_text, wait_for_none
 
 JOBS = int(os.environ.get("GRISTMILL_TEST_JOBS", "12"))
 """Number of random jobs."""
-RUNNING = 5
-"""The status of a bar of the timeline."""
 SCRIPT = """
     import json, os
     from recorder import record, recorded, wait_for
@@ -38,6 +47,20 @@ SCRIPT = """
                 wait_for(lambda: recorded("go"))
         return names
 """
+# Takes its time, and fails on some files. Records what has succeeded before the engine can know it.
+MOVES = """
+    import os, random, time
+    from recorder import record
+    def run(files):
+        [name] = map(os.path.basename, files)
+        time.sleep(random.uniform(0.05, 0.4))
+        if name.startswith("01"):
+            record("failed", file=name)
+            raise ValueError(f"{name} is bad")
+        record("run", file=name)
+        return [name]
+"""
+REPORT = "sys/job_report/processed_mini-batches.csv"
 
 
 @dataclass
@@ -64,148 +87,126 @@ class Plan:
         kinds = list(self.kinds.values())
         return [kinds[first : first + self.size] for first in range(0, len(kinds), self.size)]
 
-    def expected(self, with_held: bool) -> dict[str, object]:
+    def expected(self, with_held: bool) -> Counts:
         """Returns the counts of the job, with or without the mini-batch that is held."""
         batches = [batch for batch in self.batches() if with_held or "held" not in batch]
         ended = [all(kind == "bad" for kind in batch) for batch in batches]
         bad = sum(batch.count("bad") for batch in batches)
-        items = sum(map(len, batches))
-        partial = sum(0 < batch.count("bad") < len(batch) for batch in batches)
+        items = sum(map(len, batches)) - bad
         total = len(self.batches())
         return {
             "mini_batches": {"total": total, "succeeded": ended.count(False), "failed": ended.count(True)},
-            "items": {"succeeded": items - bad, "failed": bad},
+            "items": {"succeeded": items, "failed": bad},
             "retrying": 0,
-            "partial": partial,
+            "partial": sum(0 < batch.count("bad") < len(batch) for batch in batches),
             "pending": total - len(batches),
+            "listed": (ended.count(False), total, items),
         }
 
     def held(self) -> int:
         return next(number for number, batch in enumerate(self.batches()) if "held" in batch)
 
 
-NOTHING = {"mini_batches": {}, "items": {"succeeded": 0, "failed": 0}, "retrying": 0}
+NOTHING_ENDED = {"succeeded": 0, "failed": 0}
 
 
-def counted(document: dict) -> dict[str, object]:
-    """Returns the counts in a progress, a result or a job of the portal."""
-    items = {key: document["items"][key] for key in ("succeeded", "failed")}
-    return {"mini_batches": document["mini_batches"], "items": items, "retrying": document["retrying"]}
+def before(plan: Plan, planned: bool = True) -> Counts:
+    """Returns the counts of a job of which nothing has ended."""
+    total = len(plan.batches()) if planned else 0
+    return {
+        "mini_batches": {"total": total, **NOTHING_ENDED},
+        "items": NOTHING_ENDED,
+        "retrying": 0,
+        "partial": 0,
+        "pending": total,
+        "listed": (0, total, 0),
+    }
 
 
-class Views:
-    """Everything that tells of one job."""
-
-    def __init__(self, workplace: Workplace, job_id: str, flags: tuple[str, ...] = ()) -> None:
-        self.workplace, self.job_id, self.flags = workplace, job_id, flags
-        self.portal = Portal(workplace, *flags)
-
-    def text(self, *command: str) -> str:
-        return self.workplace.command(*command, *self.flags).stdout
-
-    def status(self) -> dict:
-        return json.loads(self.text("status", self.job_id, "--json"))
-
-    def all(self) -> dict[str, dict[str, object]]:
-        """Returns the counts of each view, by its name."""
-        status = self.status()
-        [row] = [row for row in json.loads(self.text("jobs", "--json")) if row["job_id"] == self.job_id]
-        job = self.portal.get(f"/jobs/{self.job_id}")
-        cells = Counter(base64.b64decode("".join(c["bytes"] for c in self.of("map")["chunks"])))
-        matching = {
-            state: self.of(f"mini-batches?state={state}")["matching"]
-            for state in ("succeeded", "failed", "retrying", "partial", "pending", "running")
-        }
-        gauges = {gauge["key"]: gauge["value"] for gauge in job["gauges"]}
-        return {
-            # A reducer writes the first progress two seconds after it has opened the job.
-            "status": counted(status["result"] or status["progress"] or NOTHING),
-            "jobs": {key: value for key, value in counted({**row, "retrying": 0}).items() if key != "retrying"},
-            "portal": counted(job),
-            "map": {
-                "mini_batches": {
-                    "total": self.of("map")["total"],
-                    "succeeded": cells[1] + cells[4],
-                    "failed": cells[2],
-                },
-                "retrying": cells[3],
-                "partial": cells[4],
-                "pending": cells[0],
-            },
-            "table": {
-                "mini_batches": {
-                    "total": sum(matching[state] for state in matching if state != "partial"),
-                    "succeeded": matching["succeeded"],
-                    "failed": matching["failed"],
-                },
-                "retrying": matching["retrying"],
-                "partial": matching["partial"],
-                "pending": matching["pending"] + matching["running"],
-            },
-            "gauges": {"items": {**counted(job)["items"], "failed": gauges["error_threshold"]}},
-        }
-
-    def of(self, answer: str) -> dict:
-        return self.portal.get(f"/jobs/{self.job_id}/{answer}")
-
-    def wait_for(self, expected: dict[str, object]) -> None:
-        """Waits until all views tell this."""
-
-        def contradictions() -> list[str]:
-            return [
-                f"{name}: {key} is {value}, and should be {expected[key]}"
-                for name, told in self.all().items()
-                for key, value in told.items()
-                if value != expected[key]
-            ]
-
-        found: list[str] = []
-
-        def agree() -> bool:
-            found[:] = contradictions()
-            return not found
-
-        try:
-            wait_until(agree, "views that agree", 30)
-        except AssertionError:
-            raise AssertionError("\n".join(found)) from None
-
-
-def check_sentences(views: Views, expected: dict) -> None:
-    counts = expected["mini_batches"]
-    text = views.text("status", views.job_id)
-    succeeded = f"{counts['succeeded']} of {counts['total']}"
-    assert f"mini-batches: {succeeded} succeeded, {counts['failed']} failed" in text, text
-    sentence = views.portal.get(f"/jobs/{views.job_id}")["sentence"]
-    assert f"{succeeded} mini-batch" in sentence, sentence
-    assert (f", {counts['failed']} failed" in sentence) == (counts["failed"] > 0), sentence
+def write(workplace: Workplace, plan: Plan, **settings: object) -> Job:
+    workplace.data(len(plan.kinds))
+    workplace.write({"code/kinds.json": json.dumps(plan.kinds)})
+    shape = {"mini_batch_size": plan.size, "run_max_try": 2, "process_count_per_node": 2}
+    return workplace.job(SCRIPT, run_invocation_timeout=600, speculation=False, **shape, **settings)
 
 
 def check_running(views: Views, held: int | None) -> None:
     """Waits until all views tell this of the mini-batch that runs; `None`: none does."""
     expected = [] if held is None else [held]
+    wait_for_none(
+        lambda: [f"{told} runs instead of {expected}" for told in [views.running()] if told != 5 * [expected]]
+    )
 
-    def told() -> list[list[int]]:
-        processes = [process["running"] for node in views.of("nodes")["nodes"] for process in node["processes"]]
-        bars = views.of("timeline")["bars"]
-        return [
-            [one["mini_batch"] for one in views.status()["progress"]["running"]],
-            [row["mini_batch"] for row in views.of("mini-batches?state=running")["rows"]],
-            [one["mini_batch"] for one in processes if one],
-            [number for number, status in zip(bars["mini_batch"], bars["status"], strict=True) if status == RUNNING],
+
+def failures_told(headline: str) -> dict[str, int]:
+    """Returns how many mini-batches and items have failed, as far as the headline of a job says so."""
+    return {kind: int(failed) for failed, kind in re.findall(r"(\d+) of \d+ (mini-batch|item)", headline)}
+
+
+def check_attempts(views: Views) -> None:
+    """Waits until all views tell the same attempts as the report, which has a row for each."""
+    rows = views.table_of_log(REPORT)
+    done = [row for row in rows if row["Status"] == "RUN_DONE"]
+    attempts = {"succeeded": len(done), "failed": len(rows) - len(done)}
+
+    def contradictions() -> list[str]:
+        series, table = views.of("series"), views.of("mini-batches?limit=500")["rows"]
+        told = {
+            "series": {outcome: sum(series[outcome]) for outcome in attempts},
+            **{
+                name: {
+                    "succeeded": sum(int(row["Succeeded Attempts"]) for row in summary),
+                    "failed": sum(int(row["Failed Attempts"]) for row in summary),
+                }
+                for name in ("process_summary", "node_summary")
+                for summary in [views.table_of_log(f"sys/job_report/{name}.csv")]
+            },
+        }
+        wrong = [f"{name}: {found} attempts instead of {attempts}" for name, found in told.items() if found != attempts]
+        tries = Counter(int(row["Mini-batch Id"]) for row in rows)
+        return wrong + [
+            f"mini-batch {row['mini_batch']}: {row['tries']} tries instead of {tries[row['mini_batch']]}"
+            for row in table
+            if row["tries"] != tries[row["mini_batch"]]
         ]
 
-    wait_until(lambda: told() == 4 * [expected], f"{expected} as what runs, instead of {told()}", 30)
+    wait_for_none(contradictions)
 
 
-def check_end(views: Views, plan: Plan, logs: str) -> None:
+def check_reports(views: Views, expected: Counts) -> None:
+    """Compares the files among the logs."""
+    counts, items = expected["mini_batches"], expected["items"]
+    logs = views.log("job_result.txt")
+    told = f"{counts['total']} in all, {counts['succeeded']} succeeded, {counts['failed']} failed."
+    assert f"Mini-batches: {told}" in logs, logs
+    assert f"{items['succeeded']} succeeded, {items['failed']} failed." in logs, logs
+    [*_, overview] = views.logs(r"job_progress_overview\..*\.txt")
+    [*_, processed] = re.findall(r"Processed (\d+) of (\d+) mini batch", views.log(overview))
+    assert processed == (str(counts["succeeded"] + counts["failed"]), str(counts["total"])), processed
+    [*_, progress] = views.logs(r"sys/metrics/.*/progress\.csv")
+    [*_, last] = views.table_of_log(progress)
+    numbers = [int(last[f"{kind} Tasks"]) for kind in ("Total", "Scheduled", "Completed", "Failed")]
+    assert numbers == [counts["total"], counts["total"], counts["succeeded"], counts["failed"]], last
+    rows = views.table_of_log(REPORT)
+    done = [row for row in rows if row["Status"] == "RUN_DONE"]
+    assert len({row["Mini-batch Id"] for row in done}) == len(done) == counts["succeeded"], rows
+    assert sum(int(row["Succeeded"]) for row in done) == items["succeeded"], rows
+    # Two reducers may commit two tries in another order than that in which they ran.
+    in_order = sorted(rows, key=lambda row: row["Process Start Time (UTC)"])
+    last_tries = {row["Mini-batch Id"]: row for row in in_order}.values()
+    assert sum(int(row["Failed"]) for row in last_tries) == items["failed"], rows
+    assert f"Retries: {len(rows) - counts['total']}." in logs, logs
+    rejects = sum(int(row["items"]) for row in views.table_of_log("rejects.csv")) if items["failed"] else 0
+    assert rejects == items["failed"], rejects
+
+
+def check_end(views: Views, plan: Plan) -> None:
     expected = plan.expected(with_held=True)
     views.wait_for(expected)
-    counts, items = expected["mini_batches"], expected["items"]
-    assert (
-        f"Mini-batches: {counts['total']} in all, {counts['succeeded']} succeeded, {counts['failed']} failed." in logs
-    )
-    assert f"{items['succeeded']} succeeded, {items['failed']} failed." in logs, logs
+    views.wait_for_condition("Completed")
+    check_attempts(views)
+    check_reports(views, expected)
+    items = expected["items"]
     rejects = views.of("rejects")
     assert rejects["items"] == items["failed"], rejects
     bad = [number for number, batch in enumerate(plan.batches()) if 0 < batch.count("bad") < len(batch)]
@@ -213,52 +214,616 @@ def check_end(views: Views, plan: Plan, logs: str) -> None:
         rejected = views.of(f"mini-batches/{number}")["rejected"]
         assert rejected["items"] == plan.batches()[number].count("bad"), rejected
         assert all("is bad" in one["error"]["message"] for one in rejected["shown"]), rejected
+    job = views.of()
+    failures = {"mini-batch": expected["mini_batches"]["failed"], "item": items["failed"]}
+    succeeded = expected["mini_batches"]["succeeded"]
+    if items["failed"] == 0:
+        assert f": {succeeded} mini-batch" in job["sentence"], job["sentence"]
+    said, card = views.python()
+    for text in (job["result"].get("headline", ""), job["sentence"], card.get("headline", ""), said):
+        for kind, failed in failures_told(text.partition("with failures")[2]).items():
+            assert failed == failures[kind], text
+    # What `run` prints at the end is what `status` prints then.
+    assert of_text(views.text("status", views.job_id))["mini_batches"] == expected["mini_batches"]
 
 
-def write(workplace: Workplace, plan: Plan, **settings: object):
-    workplace.data(len(plan.kinds))
-    workplace.write({"code/kinds.json": json.dumps(plan.kinds)})
-    shape = {"mini_batch_size": plan.size, "run_max_try": 2, "process_count_per_node": 2}
-    return workplace.job(SCRIPT, run_invocation_timeout=600, speculation=False, **shape, **settings)
+def check_progress_line(running: Running, expected: Counts) -> None:
+    """Waits for a line of `run` with these counts. It prints one every five seconds."""
+    counts, items = expected["mini_batches"], expected["items"]["failed"]
+    wanted = [
+        f"{counts['succeeded'] + counts['failed']} of {counts['total']} mini-batch",
+        *([f"{counts['failed']} failed"] if counts["failed"] else []),
+        *([f"{items} item"] if items else []),
+    ]
+
+    def line() -> bool:
+        text = running.process.stderr.readline().decode()
+        assert text, f"no line with {wanted}: {running.wait()}"
+        # The numbers in their order, and no others of their kind.
+        parts = [part for part in text.strip().split(", ") if re.search(r"mini-batch|failed|tried again", part)]
+        return len(parts) == len(wanted) and all(map(str.startswith, parts, wanted))
+
+    wait_until(line, f"a line with {wanted}", 60)
+
+
+def check_metrics(worker: Role, views: Views, held: bool) -> None:
+    """Waits until a worker has counted the attempts that the portal shows."""
+
+    def contradictions() -> list[str]:
+        scrape, series = worker.scrape(), views.of("series")
+        attempts = {
+            outcome: sum(scrape.values("gristmill_attempts_total", outcome=outcome))
+            for outcome in ("succeeded", "run_raised")
+        }
+        told = {
+            "succeeded": (attempts["succeeded"], sum(series["succeeded"])),
+            "failed": (attempts["run_raised"], sum(series["failed"])),
+            "running": (scrape.value("gristmill_processes", state="run"), int(held)),
+            "held": (scrape.value("gristmill_leases_held"), int(held)),
+            "open": (scrape.value("gristmill_jobs_open"), int(held)),
+        }
+        for number, reducer in enumerate(views.reducers):
+            scrape = reducer.scrape()
+            told[f"open, of reducer {number}"] = (scrape.value("gristmill_jobs_open"), int(held))
+            told[f"wanted, of reducer {number}"] = (
+                sum(scrape.values("gristmill_processes_wanted")),
+                int(held),
+            )
+        return [
+            f"metrics: {name} is {found}, and should be {right}"
+            for name, (found, right) in told.items()
+            if found != right
+        ]
+
+    wait_for_none(contradictions)
 
 
 @pytest.mark.parametrize("seed", range(JOBS))
-def test_every_view_of_a_job_tells_the_same(workplace: Workplace, sqlite, seed: int) -> None:
+def test_every_view_of_a_job_tells_the_same(workplace: Workplace, sqlite: Target, seed: int) -> None:
+    plan = Plan(seed)
+    job = write(workplace, plan)
+    if seed % 3 == 2:
+        of_a_target(sqlite, plan, job)
+    else:
+        of_this_machine(workplace, plan, job, is_killed=seed % 3 == 1)
+
+
+def of_a_target(sqlite: Target, plan: Plan, job: Job) -> None:
+    """Two reducers, one of which is killed."""
+    reducers = [Role(sqlite, "reducer"), Role(sqlite, "reducer")]
+    job_id, held = sqlite.enqueue(job), plan.expected(with_held=False)
+    worker = Role(sqlite, "worker", "--process-count", 2)
+    worker.running.wait_for_record("held")
+    views = Views(sqlite.workplace, job_id, sqlite.name)
+    views.reducers = reducers[:]
+    views.wait_for(held)
+    check_running(views, plan.held())
+    views.wait_for_condition("Running")
+    check_metrics(worker, views, held=True)
+    views.kill(reducers[0])
+    views.wait_for(held)
+    go(sqlite.workplace)
+    sqlite.wait_for_end(job_id)
+    check_end(views, plan)
+    check_metrics(worker, views, held=False)
+    ended = [reducer.value("gristmill_jobs_ended_total") for reducer in [reducers[1].scrape(), *views.ended_reducers]]
+    assert sum(ended) == 1, ended
+    rows, scrape = views.table_of_log(REPORT), worker.scrape()
+    for outcome in ("succeeded", "failed"):
+        items = sum(int(row[outcome.capitalize()]) for row in rows)
+        assert sum(scrape.values("gristmill_items_total", outcome=outcome)) == items, outcome
+
+
+def of_this_machine(workplace: Workplace, plan: Plan, job: Job, is_killed: bool) -> None:
+    """`run` with its summary for people; if it is killed, `retry` with one for programs."""
+    held, expected = plan.expected(with_held=False), plan.expected(with_held=True)
+    running = workplace.start("run", job.file)
+    [fact] = running.wait_for_record("held")
+    [job_id] = workplace.job_ids()
+    views = Views(workplace, job_id)
+    views.wait_for(held)
+    check_running(views, plan.held())
+    views.wait_for_condition("Running")
+    if is_killed:
+        running.kill(fact["pid"])
+        views.wait_for(held)
+        check_running(views, None)
+        views.wait_for_condition("Interrupted", "the process that ran it has ended")
+        go(workplace)
+        ended = job.retry(job_id)
+        assert ended.result == views.status()["result"]
+        assert counted(ended.result) == {key: expected[key] for key in ("mini_batches", "items", "retrying")}
+    else:
+        check_progress_line(running, held)
+        go(workplace)
+        ended = running.wait()
+        assert ended.exit_status == COMPLETED, str(ended)
+        assert ended.stdout == views.text("status", job_id)
+        assert of_text(ended.stdout)["items"] == expected["items"], str(ended)
+    check_end(views, plan)
+
+
+# ---- what a job lacks -----------------------------------------------------------------------------------------------
+
+
+def test_every_view_says_what_a_job_lacks(workplace: Workplace, sqlite: Target) -> None:
+    """It has neither role, then a reducer, then both, then no worker, then neither again."""
+    plan = Plan(2)
+    job_id = sqlite.enqueue(write(workplace, plan))
+    views, held = Views(workplace, job_id, sqlite.name), plan.expected(with_held=False)
+    views.wait_for_condition("Queued", "no reducer has looked at it yet; start one with: gristmill reducer --target")
+    reducer = Role(sqlite, "reducer")
+    views.reducers = [reducer]
+    views.wait_for_condition("Queued", "no worker is running; start one with: gristmill worker --target")
+    views.wait_for(before(plan))
+    assert reducer.scrape().value("gristmill_processes_wanted") == len(plan.batches())
+    worker = Role(sqlite, "worker", "--process-count", 2)
+    worker.running.wait_for_record("held")
+    views.wait_for(held)
+    check_running(views, plan.held())
+    views.wait_for_condition("Running")
+    worker.running.kill()
+    views.wait_for_condition("Waiting", "no worker has been heard from since")
+    views.wait_for(held)
+    check_running(views, None)
+    views.kill(reducer)
+    views.wait_for_condition("Waiting", "no reducer has been heard from since")
+    views.wait_for(held)
+    go(workplace)
+    views.reducers = [Role(sqlite, "reducer")]
+    Role(sqlite, "worker", "--process-count", 2)
+    sqlite.wait_for_end(job_id)
+    check_end(views, plan)
+
+
+def test_views_agree_on_processes_when_a_worker_falls_silent(workplace: Workplace, sqlite: Target) -> None:
+    """As soon as the job waits for a worker, no view counts processes of the lost one."""
+    plan = Plan(2)
+    job_id = sqlite.enqueue(write(workplace, plan))
+    views = Views(workplace, job_id, sqlite.name)
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 2)
+    worker.wait_for_record("held")
+    check_running(views, plan.held())
+    worker.kill()
+    waiting = wait_until(lambda: (status := views.status())["state"] == "Waiting" and status, "a job that waits", 30)
+    row, page = views.row(), views.of()
+    told = {
+        "status --json": (waiting["progress"]["processes"], len(waiting["progress"]["running"])),
+        "portal": (page["progress"]["processes"], len(page["progress"]["running"])),
+        "jobs --json": (row["processes"], 0),
+    }
+    go(workplace)
+    assert told == dict.fromkeys(told, (0, 0)), told
+
+
+def test_running_job_of_a_target_has_processes(workplace: Workplace, sqlite: Target) -> None:
+    """As soon as a view counts results, it counts the processes that they come from."""
+    views = Views(workplace, sqlite.enqueue(write(workplace, Plan(2))), sqlite.name)
+    sqlite.reducer()
+    sqlite.worker("--process-count", 2).wait_for_record("held")
+
+    wait_until(lambda: sqlite.committed(views.job_id) > 0, "results", 30)
+    status, text, job = views.status(), views.text("status", views.job_id), views.of()
+    go(workplace)
+    assert status["state"] == "Running" and status["progress"]["processes"] > 0, text
+    assert job["progress"]["processes"] > 0, job["progress"]
+
+
+@pytest.mark.parametrize("has_portal", [False, True], ids=["no portal of this machine", "a portal of this machine"])
+def test_card_names_a_portal_that_shows_the_job(workplace: Workplace, sqlite: Target, has_portal: bool) -> None:
+    """A portal of this machine shows no job of a target."""
+    workplace.data(1)
+    views = Views(workplace, sqlite.enqueue(workplace.job("def run(files): return files")), sqlite.name)
+    if has_portal:
+        Portal(workplace)
+    told = views.python()[1].get("portal", "")
+    assert not told or told.startswith(views.portal.url) or f"--target {sqlite.name}" in told, told
+
+
+def test_target_page_gives_no_worker_a_job_that_has_ended(workplace: Workplace, sqlite: Target) -> None:
+    job_id = sqlite.enqueue(write(workplace, Plan(2)))
+    views = Views(workplace, job_id, sqlite.name)
+    sqlite.reducer()
+    lost = sqlite.worker("--process-count", 2)
+    lost.wait_for_record("held")
+    check_running(views, Plan(2).held())
+    lost.kill()
+    go(workplace)
+    sqlite.worker("--process-count", 2)
+    sqlite.wait_for_end(job_id)
+
+    def workers_of_the_job() -> list[str]:
+        workers = views.portal.get("/target")["workers"]
+        return [f"{worker} works on an ended job" for worker in workers if worker["job_id"] == job_id]
+
+    wait_for_none(workers_of_the_job, 15)
+
+
+# ---- jobs that do not complete --------------------------------------------------------------------------------------
+
+
+def check_cause(views: Views, state: str, cause: str) -> None:
+    """Waits until all views tell the counts of the result, and says why the job ended."""
+    result, cells = views.status()["result"], views.counts()["map"]
+    counts = counted(result)
+    listed = (counts["mini_batches"]["succeeded"], counts["mini_batches"]["total"], counts["items"]["succeeded"])
+    views.wait_for({**counts, "partial": cells["partial"], "pending": cells["pending"], "listed": listed})
+    # What was to be tried again is neither ended nor pending.
+    assert (
+        cells["pending"] + counts["retrying"] + sum(counts["mini_batches"][end] for end in NOTHING_ENDED)
+        == (counts["mini_batches"]["total"])
+    ), cells
+    views.wait_for_condition(state)
+    said, card = views.python()
+    told = {
+        "result": result["cause"],
+        "status": views.text("status", views.job_id),
+        "jobs --json": views.row()["cause"],
+        "jobs of the portal": views.row_of_portal()["cause"],
+        "portal": views.of()["sentence"],
+        "card": card["cause"],
+        "Python": said,
+        "job_result.txt": views.log("job_result.txt"),
+    }
+    assert cause in result["cause"]
+    assert [name for name, text in told.items() if result["cause"].rstrip(".") not in text] == [], told
+
+
+def test_views_agree_on_a_job_that_fails(workplace: Workplace) -> None:
+    """Its limit is exceeded while another process still works."""
+    workplace.data(20)
+    job = workplace.job(MOVES, process_count_per_node=2, run_max_try=2, speculation=False, error_threshold=2)
+    ended = job.run(expect=FAILED)
+    check_cause(Views(workplace, ended.job_id), "Failed", "exceeds error threshold 2")
+
+
+def test_views_agree_on_a_job_that_is_canceled(workplace: Workplace, sqlite: Target) -> None:
+    plan = Plan(5)
+    sqlite.reducer()
+    job_id = sqlite.enqueue(write(workplace, plan))
+    sqlite.worker("--process-count", 2).wait_for_record("held")
+    views = Views(workplace, job_id, sqlite.name)
+    views.wait_for(plan.expected(with_held=False))
+    sqlite.command("cancel", job_id, expect=0)
+    sqlite.wait_for_end(job_id, "Canceled")
+    check_cause(views, "Canceled", "")
+
+
+# ---- the broker is away ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def away(workplace: Workplace, rabbitmq: Target):
+    """The way of every role and command to the broker, which can be cut."""
+    port = rabbitmq.components.amqp_port
+    proxy = Proxy(port)
+    rabbitmq.write(queue=f"{rabbitmq.settings['queue']}&heartbeat=5".replace(f":{port}/", f":{proxy.port}/"))
+    yield proxy
+    workplace.kill_what_still_runs()
+    proxy.close()
+
+
+def hold_on(rabbitmq: Target, plan: Plan) -> Views:
+    """Enqueues a job, and waits until one of its mini-batches is held and all others have ended."""
+    workplace = rabbitmq.workplace
+    reducer, worker = Role(rabbitmq, "reducer"), Role(rabbitmq, "worker", "--process-count", 2)
+    views = Views(workplace, rabbitmq.enqueue(write(workplace, plan)), rabbitmq.name)
+    views.reducers = [reducer]
+    worker.running.wait_for_record("held")
+    views.wait_for(plan.expected(with_held=False))
+    check_running(views, plan.held())
+    return views
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_views_agree_while_the_broker_is_away(rabbitmq: Target, away: Proxy, seed: int) -> None:
+    """All counts stay as they were. Afterwards the job ends, and all views agree on its end."""
+    plan = Plan(seed)
+    views = hold_on(rabbitmq, plan)
+    assert [queue["problem"] for queue in views.portal.get("/target")["queues"] if queue["problem"]] == []
+    away.cut()
+    wait_until(
+        lambda: any(queue["problem"] for queue in views.portal.get("/target")["queues"]),
+        "queues that do not answer",
+        60,
+    )
+    for _ in range(3):
+        views.wait_for(plan.expected(with_held=False))
+        time.sleep(random.Random(seed).uniform(0.5, 2))
+    away.restore()
+    go(rabbitmq.workplace)
+    rabbitmq.wait_for_end(views.job_id)
+    check_end(views, plan)
+
+
+def test_every_view_says_that_the_broker_is_away(rabbitmq: Target, away: Proxy) -> None:
+    views = hold_on(rabbitmq, Plan(2))
+    away.cut()
+
+    def silent() -> list[str]:
+        said, card = views.python()
+        told = {
+            "status --json": json.dumps([views.status()["hint"], (views.status()["progress"] or {}).get("trouble")]),
+            "status": views.text("status", views.job_id),
+            "jobs": views.text("jobs"),
+            "portal": views.of()["sentence"],
+            "card": json.dumps(card),
+            "Python": said,
+        }
+        return [f"{name} does not say so: {text}" for name, text in told.items() if not re.search("broker|queue", text)]
+
+    try:
+        wait_for_none(silent)
+    finally:
+        away.restore()
+        go(rabbitmq.workplace)
+
+
+# ---- plans that are not complete ------------------------------------------------------------------------------------
+
+
+def test_no_view_invents_a_total_while_the_inputs_are_listed(workplace: Workplace, sqs: Target) -> None:
+    """A page of a listing has 1000 objects, and a part of a plan 512 mini-batches."""
+    s3, count, part = sqs.components.client("s3"), 1100, 512
+    with ThreadPoolExecutor(8) as pool:
+        names = [f"inputs/{number:04}.txt" for number in range(count)]
+        list(pool.map(lambda name: s3.put_object(Bucket=sqs.prefix, Key=name, Body=b"x"), names))
+    inputs = [{"name": "data", "type": "file", "path": f"s3://{sqs.prefix}/inputs/"}]
+    job = workplace.job(RECORDS_ITS_FILES, inputs=inputs, speculation=False)
+    sqs.reducer()
+    sqs.worker("--process-count", 2)
+    listing = HoldsListing("inputs")
+    with AwsProxy(sqs.components.aws_endpoint, listing, 0) as proxy:
+        sqs.write(endpoint=proxy.url)
+        enqueuing = sqs.start("enqueue", job.file)
+        try:
+            assert listing.is_asked.wait(60), "the second page"
+            sqs.write()
+            [job_id] = [name.removeprefix("open/") for name in sqs.objects("open")]
+            views = Views(workplace, job_id, sqs.name)
+            wait_until(lambda: sqs.committed(job_id) == part, "a part")
+            (said, card), job_of_portal = views.python(), views.of()
+            texts = {
+                "status": views.text("status", job_id),
+                "jobs": views.text("jobs"),
+                "portal": job_of_portal["sentence"],
+                "Python": said,
+                "card": f"{card['mini-batches']}; {card['items']}",
+            }
+        finally:
+            listing.may_go_on.set()
+        assert enqueuing.wait().exit_status == 0
+    sqs.wait_for_end(job_id)
+    everything = {"total": count, "succeeded": count, "failed": 0}
+    assert views.status()["result"]["mini_batches"] == everything
+    assert all(str(part) in text for text in texts.values()), texts
+    invented = {name: text for name, text in texts.items() if re.search(rf"{part}(/| of )(0|{part})\b", text)}
+    assert invented == {}
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_causes_of_failures_count_attempts(workplace: Workplace) -> None:
+    """Each file of 3 fails once in a mini-batch and once alone, so there is one failed attempt for each mini-batch."""
+    workplace.data(6)
+    script = """
+        import os
+        def run(files):
+            for file in files:
+                if os.path.basename(file) in ("000.txt", "001.txt", "003.txt"):
+                    raise ValueError(f"{os.path.basename(file)} is bad")
+            return files
+    """
+    ended = workplace.job(script, mini_batch_size=3, run_max_try=2).run()
+    views = Views(workplace, ended.job_id)
+    failed = [row for row in ended.attempts() if row["Status"] != "RUN_DONE"]
+    told = {
+        "result": sum(cause["attempts"] for cause in ended.result["failures"]),
+        "portal": sum(failure["attempts"] for failure in views.of()["failures"]),
+        "series": sum(views.of("series")["failed"]),
+    }
+    assert told == dict.fromkeys(told, len(failed)), told
+
+
+# ---- moments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_view_contradicts_itself_or_goes_back_at_random_moments(
+    workplace: Workplace, sqlite: Target, seed: int
+) -> None:
+    """A job moves on while it is looked at: no count is above what has happened, or below what was told before."""
+    workplace.data(40)
+    job = workplace.job(MOVES, process_count_per_node=2, run_max_try=2, speculation=False)
+    chance = random.Random(seed)
+    if seed % 2:
+        running = job.start()
+        running.wait_for_record("run")
+        views = Views(workplace, workplace.job_ids()[0])
+    else:
+        views = Views(workplace, sqlite.enqueue(job), sqlite.name)
+        sqlite.reducer()
+        sqlite.worker("--process-count", 2).wait_for_record("run")
+    looks: dict[str, Callable[[], Counts]] = {
+        "status --json": lambda: consistent(views.status()),
+        "status": lambda: of_text(views.text("status", views.job_id)),
+        "jobs --json": lambda: views.row(),
+        "portal": lambda: consistent_job(views.of()),
+        "jobs of the portal": lambda: views.row_of_portal(),
+        "card": lambda: counts_in(views.python()[1].get("mini-batches", "")),
+    }
+    latest: dict[str, dict[str, int]] = {}
+    wrong: list[str] = []
+
+    def look(name: str) -> None:
+        counts = looks[name]().get("mini_batches") or NOTHING_ENDED
+        succeeded = {fact["file"] for fact in workplace.recorded("run")}
+        failed = Counter(fact["file"] for fact in workplace.recorded("failed"))
+        happened = {"succeeded": len(succeeded), "failed": sum(tries >= 2 for tries in failed.values())}
+        for outcome, most in happened.items():
+            least = latest.get(name, NOTHING_ENDED)[outcome]
+            if not least <= counts[outcome] <= most:
+                wrong.append(f"{name}: {counts[outcome]} {outcome}; before {least}, and {most} have")
+        latest[name] = counts
+
+    def has_ended() -> bool:
+        return views.status()["result"] is not None
+
+    while not has_ended():
+        time.sleep(chance.uniform(0, 0.3))
+        look(chance.choice(list(looks)))
+    # The portal looks at a job of a target every two seconds.
+    wait_until(lambda: views.of()["result"], "the end in the portal", 30)
+    for name in looks:
+        look(name)
+    assert wrong == []
+    assert [latest[name]["succeeded"] for name in looks] == [30] * len(looks), latest
+    assert [latest[name]["failed"] for name in looks] == [10] * len(looks), latest
+
+
+def consistent(status: dict[str, Any]) -> Counts:
+    """Returns the counts of a status whose numbers fit together."""
+    told = status["result"] or status["progress"]
+    if told is None:
+        return {}
+    counts = told["mini_batches"]
+    # Each mini-batch has one item.
+    for outcome in ("succeeded", "failed"):
+        assert told["items"][outcome] == counts[outcome], told
+    assert counts["succeeded"] + counts["failed"] + told["retrying"] <= (counts["total"] or 40), told
+    assert len(told.get("running", [])) <= 2, told
+    return counted(told)
+
+
+def consistent_job(job: dict[str, Any]) -> Counts:
+    """Returns the counts of an answer of the portal whose numbers and sentences fit together."""
+    consistent(job)
+    counts, told = counted(job), counts_in(job["sentence"])
+    if job["result"] is None and told:
+        assert told == {key: counts[key] for key in told}, job["sentence"]
+    [gauge] = [gauge["value"] for gauge in job["gauges"] if gauge["key"] == "error_threshold"]
+    assert gauge == counts["items"]["failed"], job["gauges"]
+    return counts
+
+
+# ---- the page -------------------------------------------------------------------------------------------------------
+
+
+def facts_of(page: Page) -> dict[str, str]:
+    """Returns the facts of the overview, by their names."""
+    facts = page.locator(".fact").evaluate_all(
+        "all => all.map(one => [one.querySelector('dt').textContent, one.querySelector('dd').textContent])"
+    )
+    return {name: " ".join(value.split()) for name, value in facts}
+
+
+def check_page(page: Page, views: Views, state: str, expected: Counts, running: int) -> None:
+    """Waits until the pages of the portal tell these counts. It stays on the overview."""
+    counts, items = expected["mini_batches"], expected["items"]
+    show(page, f"jobs/{views.job_id}/mini-batches")
+    is_open = state not in ("Completed", "Failed")
+    legend = {
+        "succeeded": counts["succeeded"],
+        "failed": counts["failed"],
+        "to be tried again": 0,
+        **({"running": running} if is_open else {}),
+        "pending": expected["pending"] - running,
+    }
+
+    def of_map() -> list[str]:
+        keys = [" ".join(key.split()) for key in page.locator("footer .key").all_inner_texts()]
+        return [
+            f"map: {name} {number} is not in {keys}"
+            for name, number in legend.items()
+            if f"{name} {number}" not in keys
+        ]
+
+    wait_for_none(of_map)
+    show(page, f"jobs/{views.job_id}")
+    facts = {
+        "Succeeded": f"{counts['succeeded']} of {counts['total']}",
+        "Failed": f"{counts['failed']}",
+        "Items succeeded": f"{items['succeeded']}",
+        "Items failed": f"{items['failed']}",
+    }
+    if is_open:
+        facts.update({"Running": f"{running}", "To be tried again": "0"})
+
+    def of_overview() -> list[str]:
+        job, told = views.of(), facts_of(page)
+        badge, sentence = page.locator(".title .badge").inner_text(), page.locator(".sentence").inner_text()
+        wrong = [
+            f"{name} is {told.get(name)}, and should be {fact}"
+            for name, fact in facts.items()
+            # Items that succeeded are shown of those that are known.
+            if fact not in (told.get(name), told.get(name, "").partition(" of ")[0])
+        ]
+        wrong += [] if badge == job["state"] == state else [f"the badge says {badge}, the portal {job['state']}"]
+        said = counts_in(sentence).get("mini_batches", counts) if state != "Completed" else counts
+        wrong += [] if said == counts else [f"the sentence says {sentence}"]
+        # Its rest changes with the time.
+        hint = (job["hint"] or "").partition(" (")[0]
+        wrong += [] if hint in sentence else [f"{sentence} lacks {hint}"]
+        gauge = page.locator(".gauge").filter(has_text="Failed items").first.inner_text()
+        wrong += [] if re.search(rf"\b{items['failed']} item", gauge) else [f"the limit says {gauge}"]
+        return wrong
+
+    wait_for_none(of_overview)
+
+
+def show(page: Page, place: str) -> None:
+    """Goes to another page of the portal without loading it again."""
+    page.evaluate("place => { location.hash = place; }", f"#/{place}")
+
+
+@pytest.mark.xdist_group("page")
+@pytest.mark.parametrize("seed", [1, 5])
+def test_page_tells_the_numbers_of_the_portal(workplace: Workplace, open_page: Callable[..., Page], seed: int) -> None:
     plan = Plan(seed)
     job, held = write(workplace, plan), plan.expected(with_held=False)
-    if seed % 3 == 2:
-        reducers = [sqlite.reducer(), sqlite.reducer()]
-        job_id = sqlite.enqueue(job)
-        worker = sqlite.worker("--process-count", 2)
-        worker.wait_for_record("held")
-        views = Views(workplace, job_id, ("--target", sqlite.name))
-        views.wait_for(held)
-        check_running(views, plan.held())
-        check_sentences(views, held)
-        reducers[0].kill()
-        views.wait_for(held)
-        go(workplace)
-        sqlite.wait_for_end(job_id)
-        logs = sqlite.command("logs", job_id, "job_result.txt", expect=0).stdout
-    else:
-        running = job.start()
-        [fact] = running.wait_for_record("held")
-        [job_id] = workplace.job_ids()
-        views = Views(workplace, job_id)
-        views.wait_for(held)
-        check_running(views, plan.held())
-        check_sentences(views, held)
-        if seed % 3 == 1:
-            running.kill(fact["pid"])
-            views.wait_for(held)
-            check_running(views, None)
-            go(workplace)
-            ended = job.retry(job_id)
-        else:
-            go(workplace)
-            ended = running.wait()
-        assert ended.exit_status == COMPLETED, str(ended)
-        expected = plan.expected(with_held=True)
-        assert counted(ended.result) == {key: expected[key] for key in ("mini_batches", "items", "retrying")}
-        logs = (workplace.home / "jobs" / job_id / "logs" / "job_result.txt").read_text()
-    check_end(views, plan, logs)
+    running = job.start()
+    [fact] = running.wait_for_record("held")
+    views = Views(workplace, workplace.job_ids()[0])
+    page = open_page(views.portal.address)
+    views.wait_for(held)
+    check_page(page, views, "Running", held, running=1)
+    running.kill(fact["pid"])
+    check_page(page, views, "Interrupted", held, running=0)
+    go(workplace)
+    job.retry(views.job_id)
+    check_page(page, views, "Completed", plan.expected(with_held=True), running=0)
+    check_list(page, views, plan.expected(with_held=True))
+
+
+def check_list(page: Page, views: Views, expected: Counts) -> None:
+    """Compares the row of a job in the list."""
+    show(page, "")
+    counts = expected["mini_batches"]
+    row = page.locator("tr.opens")
+    wait_until(lambda: row.locator(".badge").inner_text() == views.row()["state"], "the list", 30)
+    assert f"{counts['succeeded']} of {counts['total']}" in " ".join(row.inner_text().split()).replace(" / ", " of ")
+    assert row.locator("[data-label=failed]").inner_text() == str(counts["failed"])
+
+
+@pytest.mark.xdist_group("page")
+def test_page_says_what_a_job_of_a_target_lacks(
+    workplace: Workplace, sqlite: Target, open_page: Callable[..., Page]
+) -> None:
+    plan = Plan(2)
+    views = Views(workplace, sqlite.enqueue(write(workplace, plan)), sqlite.name)
+    page = open_page(views.portal.address)
+    show(page, f"jobs/{views.job_id}")
+    wait_until(lambda: "no reducer has looked at it yet" in page.locator(".sentence").inner_text(), "the lack", 30)
+    sqlite.reducer()
+    views.wait_for(before(plan))
+    check_page(page, views, "Queued", before(plan), running=0)
+    assert "no worker is running" in page.locator(".sentence").inner_text()
+    worker = sqlite.worker("--process-count", 2)
+    worker.wait_for_record("held")
+    check_page(page, views, "Running", plan.expected(with_held=False), running=1)
+    worker.kill()
+    check_page(page, views, "Waiting", plan.expected(with_held=False), running=0)
+    assert "no worker has been heard from since" in page.locator(".sentence").inner_text()
+    go(workplace)

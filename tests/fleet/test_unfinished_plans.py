@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from harness import RECORDS_ITS_FILES, wait_until
-from http_server import Request
-from proxy import AwsProxy, Fault
+from proxy import AwsProxy, HoldsListing
 
 # A page of a listing has 1000 objects, and a chunk of a plan 512 mini-batches.
 COUNT = 1100
 CHUNK = 512
-
-
-class HoldsListing:
-    """Delays every page after the first one until the test allows it."""
-
-    def __init__(self) -> None:
-        self.is_asked, self.may_go_on = threading.Event(), threading.Event()
-
-    def __call__(self, _: random.Random, request: Request) -> Fault | None:
-        if request.method != "GET" or "continuation-token=" not in request.path or "inputs" not in request.path:
-            return None
-        self.is_asked.set()
-        self.may_go_on.wait()
-        return Fault("pages that came late")
 
 
 @pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
@@ -43,7 +26,7 @@ def test_mini_batches_run_and_are_committed_before_the_inputs_are_listed(workpla
     job = workplace.job(RECORDS_ITS_FILES, inputs=inputs, speculation=False)
     target.reducer()
     target.worker("--process-count", 2)
-    listing = HoldsListing()
+    listing = HoldsListing("inputs")
     with AwsProxy(target.components.aws_endpoint, listing, 0) as proxy:
         target.write(endpoint=proxy.url)
         enqueuing = target.start("enqueue", job.file)

@@ -12,6 +12,7 @@ PHASES = ("waited", "prepared", "loaded", "ran", "reported")
 GAUGE = ("key", "label", "value", "limit", "unit", "fails_when")
 OTHER = "embeddings-20261122-181200-c4e1b7"
 """The job with which others are compared."""
+BEFORE = "embeddings-20261101-080000-0f3c"
 REASON = "ValueError: could not convert string to float …"
 SCRIPT = """import sys
 
@@ -271,7 +272,9 @@ class Job(Past):
                 if self.state == "Completed"
                 else {"count": 0, "times": []},
                 "before": OTHER if self.id != OTHER else None,
-                "same": [{"job_id": OTHER if self.id != OTHER else "embeddings-20261101-080000-0f3c", "state": "Completed"}],
+                "same": [
+                    {"job_id": OTHER if self.id != OTHER else "embeddings-20261101-080000-0f3c", "state": "Completed"}
+                ],
             },
             "commands": [
                 {"what": "status", "command": f"gristmill status {self.id}"},

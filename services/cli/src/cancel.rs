@@ -21,7 +21,7 @@ pub async fn cancel(jobs: &Jobs, wanted: &str) -> Result<Exit> {
             let reducer = if matches!(jobs, Jobs::Here(_)) { "" } else { ", and a reducer serves it" };
             say!(
                 out,
-                "job {job_id} has been asked to stop; it ends as soon as its running mini-batches have ended{reducer}"
+                "job {job_id} has been asked to stop; it ends as soon as its running mini-batches have stopped{reducer}"
             );
         }
     }

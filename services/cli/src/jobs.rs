@@ -91,14 +91,21 @@ fn header(width: usize, of_target: bool) -> String {
 }
 
 fn line(row: &Summary, width: usize, of_target: bool) -> String {
-    let fraction = |counts: Counts| format!("{}/{}", counts.succeeded, counts.total);
+    // The totals of an unfinished job may still grow.
+    let of = |Counts { total, succeeded, .. }: Counts, is_final| match is_final {
+        true => format!("{succeeded}/{total}"),
+        false => succeeded.to_string(),
+    };
+    let is_planned = row.mini_batches.total >= row.mini_batches.ended();
+    let mini_batches = of(row.mini_batches, is_planned);
+    let items = of(row.items, !row.state.is_open());
     let age = row.started_at.map(|at| duration((Utc::now() - at).num_seconds() as f64));
     let took = row.elapsed_seconds.map(duration);
     let waits_for = row.activity.as_ref().and_then(|activity| activity.waits_for.as_deref());
     let waits_for = waits_for.map_or_else(String::new, |reason| format!("  {reason}"));
     let rest = match &row.problem {
         Some(problem) => problem.replace('\n', " "),
-        None => format!("{:>13}  {:>13}{waits_for}", fraction(row.mini_batches), fraction(row.items)),
+        None => format!("{mini_batches:>13}  {items:>13}{waits_for}"),
     };
     let [age, took] = [age, took].map(|text| text.unwrap_or_else(|| "-".to_owned()));
     let place = if of_target { placed(row) } else { String::new() };
@@ -142,8 +149,8 @@ mod tests {
             problem: None,
         };
         let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
-        assert_eq!(words(line(&row, 1, true)), "a Running ana high 3 (75%) 3 min 12 s 1 min 15 s - 20 s 2/9 2/9");
-        assert_eq!(words(line(&row, 1, false)), "a Running - 20 s 2/9 2/9");
+        assert_eq!(words(line(&row, 1, true)), "a Running ana high 3 (75%) 3 min 12 s 1 min 15 s - 20 s 2/9 2");
+        assert_eq!(words(line(&row, 1, false)), "a Running - 20 s 2/9 2");
         assert_eq!(header(3, true).len(), line(&row, 3, true).len());
         let waits_for = Some("owner ana may run 1 job at a time, and runs 1".to_owned());
         let waiting = Summary { activity: Some(Activity { waits_for, share: None, ..activity }), ..row };

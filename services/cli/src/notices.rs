@@ -116,7 +116,7 @@ pub fn sentence(notice: &Notice) -> String {
         }
         Notice::Waiting(hint) => format!("waiting: {}", remedies::hint(hint)),
         Notice::CancelRequested { job_id, seconds } => {
-            format!("asked job {job_id} to stop; mini-batches that run have {seconds} s to end")
+            format!("asked job {job_id} to stop; waiting up to {seconds} s for its end")
         }
         Notice::LocalPaths { paths, more, queue } => {
             let more = if *more > 0 { format!(" and {more} more") } else { String::new() };

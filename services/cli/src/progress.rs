@@ -30,11 +30,12 @@ struct Latest {
 }
 
 impl Latest {
-    /// Returns the progress. Its trouble is also what the job waits for.
-    fn get(&self) -> Progress {
-        let mut progress = self.progress.borrow().clone();
-        progress.trouble = progress.trouble.or_else(|| self.hint.borrow().as_ref().map(remedies::hint));
-        progress
+    /// Returns the progress, and what the job waits for.
+    fn get(&self) -> (Progress, Option<String>) {
+        let progress = self.progress.borrow().clone();
+        let trouble = || progress.trouble.as_ref().map(|trouble| trouble.reason.clone());
+        let waits_for = self.hint.borrow().as_ref().map(remedies::hint).or_else(trouble);
+        (progress, waits_for)
     }
 }
 
@@ -60,11 +61,11 @@ async fn bar(latest: Latest) {
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a valid template"));
     let mut shown = Shown::default();
     loop {
-        let now = latest.get();
+        let (now, waits_for) = latest.get();
         let columns = usize::from(Term::stderr().size().1).saturating_sub(MARGIN_COLUMNS);
         bar.set_message(fitted(&now, columns));
         // Lines about slow steps stay on the screen, above the bar.
-        for line in shown.trouble(&now).into_iter().chain(shown.waits(&now)) {
+        for line in shown.waits_for(waits_for).into_iter().chain(shown.waits(&now)) {
             bar.println(printable(&line));
         }
         bar.tick();
@@ -91,8 +92,8 @@ async fn lines(latest: Latest, print: impl Fn(&str)) {
     let mut shown = Shown::default();
     loop {
         tokio::time::sleep(LINE_EVERY).await;
-        let now = latest.get();
-        if let Some(line) = shown.trouble(&now) {
+        let (now, waits_for) = latest.get();
+        if let Some(line) = shown.waits_for(waits_for) {
             print(&line);
         }
         print(&parts(&now).join(", "));
@@ -110,19 +111,18 @@ async fn lines(latest: Latest, print: impl Fn(&str)) {
 /// The lines that have been shown already.
 #[derive(Default)]
 struct Shown {
-    trouble: Option<String>,
+    waits_for: Option<String>,
     waits: Vec<(String, String, Option<u64>)>,
 }
 
 impl Shown {
     /// Returns a line when the job begins to wait, or waits for something else.
-    fn trouble(&mut self, progress: &Progress) -> Option<String> {
-        let trouble = progress.trouble.as_deref();
+    fn waits_for(&mut self, reason: Option<String>) -> Option<String> {
         // The times in the text change all the time.
-        let kind = trouble.map(|trouble| trouble.split(" since ").next().unwrap_or_default().to_owned());
-        let is_new = kind != self.trouble;
-        self.trouble = kind;
-        trouble.filter(|_| is_new).map(|trouble| format!("waiting: {trouble}"))
+        let kind = reason.as_ref().map(|reason| reason.split(" since ").next().unwrap_or_default().to_owned());
+        let is_new = kind != self.waits_for;
+        self.waits_for = kind;
+        reason.filter(|_| is_new).map(|reason| format!("waiting: {reason}"))
     }
 
     /// Returns lines about steps that have become slow.
@@ -277,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_shown_when_it_begins_or_changes() {
+    fn wait_is_shown_when_it_begins_or_changes() {
         let mut shown = Shown::default();
-        let troubled = |text: &str| Progress { trouble: Some(text.into()), ..progress(true, 1, 0, 0) };
-        assert_eq!(shown.trouble(&progress(true, 1, 0, 0)), None);
+        let mut shown_for = |text: &str| shown.waits_for((!text.is_empty()).then(|| text.to_owned()));
+        assert_eq!(shown_for(""), None);
         let first = "no worker has been heard from since 10:00:00 (9 s ago)";
-        assert_eq!(shown.trouble(&troubled(first)), Some(format!("waiting: {first}")));
-        assert_eq!(shown.trouble(&troubled("no worker has been heard from since 10:00:00 (19 s ago)")), None);
-        assert!(shown.trouble(&troubled("no reducer has been heard from since 10:00:00")).is_some());
+        assert_eq!(shown_for(first), Some(format!("waiting: {first}")));
+        assert_eq!(shown_for("no worker has been heard from since 10:00:00 (19 s ago)"), None);
+        assert!(shown_for("no reducer has been heard from since 10:00:00").is_some());
         let slow = Progress { waiting: vec![waiting("process001")], ..progress(true, 9, 0, 0) };
         assert_eq!((shown.waits(&slow).len(), shown.waits(&slow).len()), (1, 0));
     }

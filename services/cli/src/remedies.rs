@@ -94,7 +94,7 @@ pub fn hint(hint: &Hint) -> String {
     match lack {
         Lack::FirstReducer => format!("{lack}; {reducer}"),
         Lack::Reducer(_) => format!("{lack}; results wait in the queue; {reducer}"),
-        Lack::Node { .. } | Lack::Start(_) => lack.to_string(),
+        Lack::Trouble { .. } | Lack::Node { .. } | Lack::Start(_) => lack.to_string(),
         Lack::Schedule(WaitsFor::Worker) => format!("{lack}; {worker}"),
         Lack::Schedule(WaitsFor::AbleWorker { .. }) => format!("{lack}; correct the cause there, or {worker}"),
         Lack::Schedule(WaitsFor::FittingWorker(unfit)) => {

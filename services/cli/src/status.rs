@@ -150,7 +150,6 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
     if progress.copies != Default::default() {
         lines.push(format!("  speculation: {}", progress.copies.sentence()));
     }
-    lines.extend(progress.trouble.iter().map(|trouble| format!("  trouble: {trouble}")));
     // Nothing is known about processes that have ended.
     if matches!(state, State::Running | State::Canceling) && progress.silent_since.is_none() {
         let nodes = counted(progress.nodes_at_work, "node");

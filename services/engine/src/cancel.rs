@@ -17,7 +17,7 @@ pub enum Canceled {
     Stopped(JobResult),
     /// The job ends as soon as a reducer serves it.
     LacksReducer(Hint),
-    /// The job stops as soon as its running mini-batches have ended.
+    /// The job has not stopped yet.
     Requested(String),
 }
 
@@ -36,11 +36,10 @@ impl Jobs {
         }
         job.store.request_cancel("canceled by the user").await?;
         if let Self::There { store, .. } = self {
+            // The schedule admits the job, whether it waits because of a quota or was never published, so that a reducer
+            // ends it.
+            store.mark_open(&job_id).await?;
             let open = self.open_jobs().await?;
-            if open.contains(&job_id) {
-                // The schedule admits a job that waits because of a quota, so that a reducer ends it.
-                store.mark_open(&job_id).await?;
-            }
             if let Some(hint) = self.lacks_reducer(&job_id, job.store.progress().await?.as_ref(), None, &open) {
                 return Ok(Canceled::LacksReducer(hint));
             }
@@ -62,10 +61,14 @@ async fn cancel_interrupted(home: &Home, job: &FoundJob) -> Result<Option<JobRes
     let Some(_lock) = home.try_lock_job(&job.spec.job_id)? else { return Ok(None) };
     let progress = job.store.progress().await?;
     let (mini_batches, items) = job.counts(progress.as_ref(), State::Interrupted).await;
+    let times = progress.map(|progress| (progress.elapsed_seconds, progress.worked_seconds));
+    let (elapsed_seconds, worked_seconds) = times.unwrap_or_default();
     let result = JobResult {
         cause: Some("canceled by the user after the process that ran it had ended".to_owned()),
         mini_batches,
         items,
+        elapsed_seconds,
+        worked_seconds,
         ..JobResult::new(job.spec.job_id.clone(), JobState::Canceled, job.store.shown("logs"))
     };
     job.store.create_result(&result).await?;

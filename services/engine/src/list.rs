@@ -103,8 +103,7 @@ pub struct Activity {
 
 impl Activity {
     fn of(enqueued: Option<DateTime<Utc>>, progress: Option<&Progress>, state: State, hint: Option<Hint>) -> Self {
-        let is_at_work = matches!(state, State::Running | State::Canceling);
-        let at_work = progress.filter(|progress| is_at_work && progress.silent_since.is_none());
+        let at_work = progress.filter(|progress| state.has_processes(progress));
         let began_at = progress.and_then(|progress| progress.began_at).and_then(|at| i64::try_from(at).ok());
         let until = began_at.map_or_else(Utc::now, |at| DateTime::from_timestamp_millis(at).unwrap_or_default());
         // The clocks of two machines may differ.
@@ -115,7 +114,9 @@ impl Activity {
             waited_seconds: waited.filter(|_| is_known),
             processes: at_work.map_or(0, |progress| progress.processes),
             share: None,
-            remaining_seconds: at_work.and_then(|progress| progress.remaining_seconds),
+            remaining_seconds: at_work
+                .filter(|_| state == State::Running)
+                .and_then(|progress| progress.remaining_seconds),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use chrono::{DateTime, Local, Utc};
-use protocol::words::duration;
+use protocol::words::{clause, duration};
 use protocol::{JobResult, Progress, Waiting, WaitsFor, milliseconds_since_epoch};
 
 use crate::jobs::Scheduled;
@@ -16,6 +16,10 @@ use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 const SILENCE: Duration = Duration::from_secs(5);
 /// The first progress of a job follows the schedule that admits it: queues are created, and the ledger is read.
 const FIRST_PROGRESS: Duration = Duration::from_secs(10);
+/// A queue that does not answer for a moment is no trouble.
+const TROUBLE_MIN: Duration = Duration::from_secs(2);
+/// A reducer that cannot serve a job says so every 20 seconds.
+const TROUBLE_LASTS: Duration = Duration::from_secs(25);
 /// The most by which the clocks of two machines differ: one of them takes the local time of any zone for UTC. A longer
 /// silence needs no second look.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(14 * 3600);
@@ -43,6 +47,13 @@ pub struct Hint {
 /// What a job lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
+    /// Its reducer cannot go on.
+    Trouble {
+        /// Why.
+        reason: String,
+        /// When that began.
+        since: Since,
+    },
     /// No reducer has looked at it yet.
     FirstReducer,
     /// A reducer has been silent. Results wait in the queue.
@@ -79,6 +90,7 @@ pub enum Lack {
 impl fmt::Display for Lack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Trouble { reason, since } => write!(f, "{}; since {since}", clause(reason)),
             Self::FirstReducer => f.write_str("no reducer has looked at it yet"),
             Self::Reducer(since) => write!(f, "no reducer has been heard from since {since}"),
             Self::Schedule(waits_for) => waits_for.fmt(f),
@@ -266,6 +278,9 @@ fn ended(result: &JobResult) -> Standing {
 fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>) {
     let has_started = seen.is_some_and(|(progress, _)| progress.nodes > 0);
     let waits = if has_started { State::Waiting } else { State::Queued };
+    if let Some(trouble) = trouble(seen) {
+        return (waits, Some(trouble));
+    }
     if let Some(lack) = lacks_reducer(seen, scheduled) {
         return (waits, Some(lack));
     }
@@ -279,6 +294,10 @@ fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>)
     }
     // The reducer has written both times.
     let since = |at: u64| Since { at, age: age + Duration::from_millis(progress.at.saturating_sub(at)) };
+    if progress.silent_since.is_none() && !progress.running.is_empty() {
+        // Whatever it waits for, work goes on.
+        return (State::Running, None);
+    }
     let silent = progress.silent_since.map(|at| Lack::Worker { since: since(at), planned: progress.planned });
     match waits_for {
         Some(WaitsFor::Worker) if has_started && silent.is_some() => return (waits, silent),
@@ -306,8 +325,21 @@ fn lacks_reducer(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> Option<Lack> 
     last.filter(|last| last.age > silence).map(Lack::Reducer)
 }
 
+/// Returns the trouble of its reducer. A moment of it is none.
+fn trouble(seen: Seen<'_>) -> Option<Lack> {
+    let (progress, age) = seen.filter(|(_, age)| *age <= TROUBLE_LASTS)?;
+    let trouble = progress.trouble.as_ref()?;
+    // The reducer has written both times.
+    let age = age + Duration::from_millis(progress.at.saturating_sub(trouble.since));
+    let since = Since { at: trouble.since, age };
+    (age >= TROUBLE_MIN).then(|| Lack::Trouble { reason: trouble.reason.clone(), since })
+}
+
 /// Returns what a local job waits for whose engine holds its lock.
 fn here(seen: Seen<'_>) -> (State, Option<Lack>) {
+    if let Some(trouble) = trouble(seen) {
+        return (State::Waiting, Some(trouble));
+    }
     match seen {
         Some((progress, age)) if age > SILENCE => {
             (State::Waiting, Some(Lack::Progress(Since { at: progress.at, age })))
@@ -413,6 +445,20 @@ mod tests {
         let new = Progress { nodes: 0, waiting: vec![waiting], ..progress() };
         assert_eq!(waits(&new, 3), (State::Queued, Some(Lack::Node { node, seconds: 12, detail })));
         assert_eq!(waits(&Progress { nodes: 1, ..new }, 3), (State::Running, None), "another node works on it");
+    }
+
+    #[test]
+    fn job_whose_reducer_cannot_go_on_says_why() {
+        let trouble = |since| Some(protocol::Trouble { reason: "the queue does not answer: refused.".into(), since });
+        let troubled = |since| Progress { at: 10_000, trouble: trouble(since), ..progress() };
+        assert_eq!(waits(&troubled(9_500), 1).1, None, "it is away for a moment");
+        let (state, lack) = waits(&troubled(6_000), 1);
+        let expected = Since { at: 6_000, age: Duration::from_secs(5) };
+        let reason = "the queue does not answer: refused.".to_owned();
+        assert_eq!((state, &lack), (State::Waiting, &Some(Lack::Trouble { reason, since: expected })));
+        assert!(lack.expect("trouble").to_string().starts_with("the queue does not answer: refused; since "));
+        assert!(matches!(waits(&troubled(6_000), 26).1, Some(Lack::Reducer(_))), "its reducer has ended");
+        assert!(matches!(here(Some((&troubled(6_000), Duration::from_secs(1)))).1, Some(Lack::Trouble { .. })));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use protocol::JobState;
+use protocol::{JobState, Progress};
 use serde::Serialize;
 
 use crate::name_of;
@@ -62,6 +62,11 @@ impl State {
     /// Whether a job in this state may have processes.
     pub fn may_have_processes(self) -> bool {
         matches!(self, Self::Running | Self::Waiting | Self::Canceling)
+    }
+
+    /// Whether a job in this state has the processes of its progress.
+    pub fn has_processes(self, progress: &Progress) -> bool {
+        self.may_have_processes() && progress.silent_since.is_none()
     }
 
     /// Whether a job in this state may still change.

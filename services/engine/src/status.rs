@@ -214,7 +214,7 @@ impl Look {
 
 /// Forgets the processes of a job that has none any more. Its progress was written before they ended.
 fn without_ended_processes(mut progress: Progress, state: State) -> Progress {
-    if !state.may_have_processes() {
+    if !state.has_processes(&progress) {
         (progress.processes, progress.nodes_at_work) = (0, 0);
         progress.running.clear();
         progress.usage.clear();

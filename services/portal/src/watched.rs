@@ -22,7 +22,7 @@ use crate::measured::Measured;
 
 /// Between two looks at a job.
 const LOOK_EVERY_HERE: Duration = Duration::from_millis(400);
-const LOOK_EVERY_THERE: Duration = Duration::from_secs(2);
+const LOOK_EVERY_THERE: Duration = Duration::from_millis(500);
 /// Between two listings of the jobs of the same name.
 const LIST_EVERY: Duration = Duration::from_secs(30);
 const SAME_MAX: usize = 5;

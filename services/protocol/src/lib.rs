@@ -68,7 +68,7 @@ pub use rejected::{
 };
 pub use report::{
     Copies, Counts, Divided, FailedMiniBatch, FailureCause, JobResult, JobState, OutputColumn, Progress, RejectTables,
-    milliseconds_since_epoch,
+    Trouble, milliseconds_since_epoch,
 };
 pub use requirements::{LABEL_ALLOWED, LABEL_LENGTH_MAX, Offer, Requirements, Unfit, is_label};
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};

@@ -99,6 +99,15 @@ impl Divided {
     }
 }
 
+/// Why a reducer cannot go on with a job: its queue or its store does not answer, or it cannot serve the job at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// The reason, in one line.
+    pub reason: String,
+    /// Wall clock at which it began, milliseconds since the epoch.
+    pub since: u64,
+}
+
 /// `progress.json`, which the reducer overwrites while the job runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
@@ -164,9 +173,9 @@ pub struct Progress {
     /// Current step of the reducer, if it is not processing results: `writing the output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// Reason why no reducer can serve the job, in one line.
+    /// Why its reducer cannot go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
+    pub trouble: Option<Trouble>,
     /// The mini-batches that run, those that began first at the beginning. At most 2000.
     #[serde(default)]
     pub running: Vec<RunningMiniBatch>,
@@ -331,7 +340,7 @@ impl JobResult {
 pub struct FailureCause {
     /// Category and message, in one line.
     pub error: String,
-    /// Number of attempts.
+    /// Number of failed attempts; 0 if only items were rejected for it.
     pub attempts: u64,
     /// Some of their mini-batches; empty if the script did not start, or if one process without progress ended the job.
     pub mini_batches: Vec<u64>,

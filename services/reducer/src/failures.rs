@@ -52,8 +52,10 @@ pub struct FailureGroup {
     pub message: String,
     /// Other messages of the group differ from the first one.
     pub has_others: bool,
-    /// Number of failures.
+    /// Number of failures: attempts, and ranges of rejected items.
     pub count: u64,
+    /// Number of failed attempts among them.
+    pub attempts: u64,
     /// The first of the mini-batches; empty for failures of `init()`, and for the one that ended the job.
     pub mini_batches: Vec<u64>,
     /// Traceback of the first failure.
@@ -132,7 +134,8 @@ impl Failures {
 
     /// Adds the failure of a process that ended the job by itself.
     pub(crate) fn job_ended_by(&mut self, error: &ErrorReport) {
-        let group = FailureGroup { ended_job: true, count: 1, ..FailureGroup::of(&in_lines(error), (0, 0)) };
+        let group =
+            FailureGroup { ended_job: true, count: 1, attempts: 1, ..FailureGroup::of(&in_lines(error), (0, 0)) };
         self.ended_by = Some(group);
     }
 
@@ -149,7 +152,7 @@ impl Failures {
             self.count_reason(&in_lines(&rejected.error));
         }
         for rejected in &attempt.rejected {
-            self.add(&in_lines(&rejected.error), Some(attempt.mini_batch));
+            self.add_many(&in_lines(&rejected.error), Some(attempt.mini_batch), 1);
         }
         for (category, count) in attempt.rejected_part.iter().flat_map(|part| &part.others) {
             let error = ErrorReport { category: category.clone(), ..ErrorReport::default() };
@@ -169,10 +172,11 @@ impl Failures {
     }
 
     fn add(&mut self, error: &ErrorReport, mini_batch: Option<u64>) {
-        self.add_many(error, mini_batch, 1);
+        self.add_many(error, mini_batch, 1).attempts += 1;
     }
 
-    fn add_many(&mut self, error: &ErrorReport, mini_batch: Option<u64>, count: u64) {
+    /// Adds failures with this error. Returns their group.
+    fn add_many(&mut self, error: &ErrorReport, mini_batch: Option<u64>, count: u64) -> &mut FailureGroup {
         let mut key = reason(error);
         let is_beyond = self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key);
         if is_beyond {
@@ -196,6 +200,7 @@ impl Failures {
             group.mini_batches.insert(place, mini_batch);
             group.mini_batches.truncate(EXAMPLES_MAX);
         }
+        group
     }
 
     /// Returns the groups, the one that ended the job and then the most frequent first.
@@ -246,7 +251,7 @@ impl Failures {
     pub fn causes(&self) -> Vec<FailureCause> {
         let cause = |group: &FailureGroup| FailureCause {
             error: group.error(),
-            attempts: group.count,
+            attempts: group.attempts,
             mini_batches: group.mini_batches.clone(),
             log: group.log.clone(),
             printed: group.printed.clone(),

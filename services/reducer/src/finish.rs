@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, Retryable};
 use protocol::words::sentence;
-use protocol::{FailedMiniBatch, Isolate, JobResult, JobState, OutputAction};
+use protocol::{
+    FailedMiniBatch, Isolate, JobResult, JobState, OutputAction, Trouble, milliseconds_since_epoch, one_line,
+};
 use queue::pauses::{FOR_SECONDS, UNTIL_IT_ANSWERS};
 use storage::Commit;
 use tokio::runtime::Handle;
@@ -205,7 +207,7 @@ impl Reducer {
             self.reports.decided("Every mini batch has ended; writing the final file.").await;
         }
         let output = self.try_until_the_store_answers(cancel, stop).await;
-        self.progress.send_modify(|progress| progress.trouble = None);
+        self.trouble.send_replace(None);
         output
     }
 
@@ -231,8 +233,10 @@ impl Reducer {
             }
             let pause = pauses.next().expect("the number of retries has no limit");
             tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot write the output, trying again");
-            self.progress.send_modify(|progress| {
-                progress.trouble = Some(format!("the output cannot be written yet, trying again: {error:#}"));
+            self.trouble.send_modify(|trouble| {
+                let since = trouble.as_ref().map_or_else(milliseconds_since_epoch, |before| before.since);
+                let reason = one_line(&format!("the output cannot be written yet, trying again: {error:#}"));
+                *trouble = Some(Trouble { reason, since });
             });
             let until = Instant::now() + pause;
             let mut looks = ticks(self.options.progress_interval);

@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
-use protocol::{JobState, Schedule, ScheduledJob, job_of_queues, one_line, queues_of};
+use protocol::{
+    JobState, Schedule, ScheduledJob, Trouble, job_of_queues, milliseconds_since_epoch, one_line, queues_of,
+};
 use queue::{Broker, JobQueues, Queue, Receive};
 use storage::{JobStore, TargetStore};
 use telemetry::metrics::STATE;
@@ -548,7 +550,10 @@ fn count_ended(state: JobState) {
 fn show_trouble(job: JobStore, job_id: String, trouble: String) {
     tokio::spawn(async move {
         let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
-        progress.trouble = Some(trouble);
+        let before = progress.trouble.take().filter(|before| before.reason == trouble);
+        progress.at = milliseconds_since_epoch();
+        let since = before.map_or(progress.at, |before| before.since);
+        progress.trouble = Some(Trouble { reason: trouble, since });
         if let Err(error) = job.put_progress(&progress).await {
             tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backon::Retryable;
-use protocol::{JobResult, JobSpec, Members, OutputAction, Progress, ResultEvent, milliseconds_since_epoch};
+use protocol::{JobResult, JobSpec, Members, OutputAction, Progress, ResultEvent, Trouble, milliseconds_since_epoch};
 use queue::pauses::FOR_SECONDS;
 use queue::{Delivery, MemoryOptions, MemoryQueue, Queue, Receive};
 use storage::JobStore;
@@ -32,6 +32,8 @@ use crate::{Backlog, Options, Peers, Tally};
 /// Messages of one receive. Workers put many outcomes into a message, so this limit bounds memory and costs little
 /// speed.
 const MESSAGES_MAX: usize = 64;
+/// Longest wait for results from a queue whose leases belong to a connection.
+const RECEIVE_WAIT_ON_CONNECTION_MAX: Duration = Duration::from_secs(1);
 /// Receives that may wait while a segment is committed.
 const RECEIVES_AHEAD_MAX: usize = 2;
 
@@ -60,6 +62,10 @@ pub struct Reducer {
     all_ended: CancellationToken,
     pub(crate) started: Instant,
     before: Times,
+    /// Whether a node has told what it does with the job.
+    pub(crate) has_entries: bool,
+    /// Why it cannot go on now.
+    pub(crate) trouble: watch::Sender<Option<Trouble>>,
     pub(crate) pace: Pace,
     /// Time of the last commit of messages.
     pub(crate) committed: Option<Instant>,
@@ -135,6 +141,8 @@ impl Reducer {
             all_ended: CancellationToken::new(),
             started: began.instant,
             before: Times::default(),
+            has_entries: false,
+            trouble: watch::Sender::new(None),
             pace: Pace::default(),
             committed: None,
             acknowledging: None,
@@ -326,9 +334,15 @@ impl Reducer {
 
     async fn work(&mut self, cancel: &CancellationToken, stop: &CancellationToken) -> anyhow::Result<Exit> {
         let (sender, mut incoming) = mpsc::channel(RECEIVES_AHEAD_MAX);
-        let request = self.request(self.options.receive_wait);
+        let mut wait = self.options.receive_wait;
+        if !self.results.limits().timed_lease {
+            // Such a call costs nothing, and notices a broken connection at its end.
+            wait = wait.min(RECEIVE_WAIT_ON_CONNECTION_MAX);
+        }
+        let request = self.request(wait);
         let pause = self.peers.receive_pause(&self.options);
-        let receiving = receive_all(self.results.clone(), request, pause, sender).in_current_span();
+        let receiving =
+            receive_all(self.results.clone(), request, pause, sender, self.trouble.clone()).in_current_span();
         let receiver = AbortOnDropHandle::new(tokio::spawn(receiving));
         let mut failure = self.failure.subscribe();
         let mut progress = ticks(self.options.progress_interval);
@@ -371,6 +385,7 @@ impl Reducer {
             }
         };
         drop(receiver);
+        self.trouble.send_replace(None);
         incoming.close();
         let mut left = Vec::new();
         while let Some(Ok(reading)) = incoming.recv().await {

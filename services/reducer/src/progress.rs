@@ -91,6 +91,7 @@ impl Reducer {
 
     pub(crate) fn show_progress(&mut self) {
         let workers = (self.options.workers)();
+        self.has_entries |= !workers.nodes.is_empty();
         let (processes, nodes_at_work) = self.at_work(&workers);
         self.pace.note(self.judge.presence.attended(), self.tally.ended(), processes);
         let nodes = self.tally.nodes();
@@ -100,6 +101,7 @@ impl Reducer {
             (progress.elapsed_seconds, progress.worked_seconds) = (elapsed, worked);
             self.tally.write_counts(progress);
             progress.silent_since = self.workers_silent_since();
+            progress.trouble = self.trouble.borrow().clone();
             progress.nodes = self.nodes_heard();
             progress.began_at = nodes.began_at();
             let is_at_work = progress.nodes > 0 && progress.silent_since.is_none();
@@ -123,16 +125,16 @@ impl Reducer {
     }
 
     /// Returns the number of Python processes, and of nodes that have any. On a target, the nodes tell it themselves: one that
-    /// was killed has reported no end of its processes.
+    /// was killed has reported no end of its processes. Their first results may come before their first entries.
     fn at_work(&self, workers: &Workers) -> (u64, u64) {
         match self.peers {
-            Peers::Alone => {
-                let nodes = self.tally.nodes();
-                (nodes.processes_up() as u64, nodes.working().count() as u64)
-            }
-            Peers::Many => {
+            Peers::Many if self.has_entries => {
                 let processes = || workers.nodes.values().map(|running| u64::from(running.processes));
                 (processes().sum(), processes().filter(|processes| *processes > 0).count() as u64)
+            }
+            Peers::Alone | Peers::Many => {
+                let nodes = self.tally.nodes();
+                (nodes.processes_up() as u64, nodes.working().count() as u64)
             }
         }
     }

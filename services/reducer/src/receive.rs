@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backon::BackoffBuilder;
+use protocol::{Trouble, milliseconds_since_epoch, one_line};
 use queue::pauses::UNTIL_IT_ANSWERS;
 use queue::{Delivery, Queue, Receive};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -16,6 +17,12 @@ use crate::believed::rejected;
 
 /// The first pause between receives is shorter by this factor, so that a job soon shows its first progress.
 const FIRST_PAUSE_PART: u32 = 16;
+
+/// Longest wait of a receive while the queue does not answer.
+const WAIT_IN_TROUBLE: Duration = Duration::from_secs(1);
+
+/// A receive that has no answer this long after its wait says so.
+const LATE_AFTER: Duration = Duration::from_secs(2);
 
 /// A delivery and its records.
 pub(crate) struct Received {
@@ -46,18 +53,42 @@ impl Received {
     }
 }
 
+/// Says why the queue does not answer, since it first did not.
+fn tell(trouble: &watch::Sender<Option<Trouble>>, reason: String) {
+    trouble.send_modify(|trouble| {
+        let since = trouble.as_ref().map_or_else(milliseconds_since_epoch, |before| before.since);
+        *trouble = Some(Trouble { reason, since });
+    });
+}
+
 /// Receives until the channel is closed, with a pause after every call that returned fewer messages than requested.
-/// Calls an unavailable queue again after growing pauses.
+/// Calls an unavailable queue again after growing pauses, and says so in `trouble`.
 pub(crate) async fn receive_all(
     results: Arc<dyn Queue>,
     request: Receive,
     pause_between: Duration,
     sender: mpsc::Sender<anyhow::Result<Reading>>,
+    trouble: watch::Sender<Option<Trouble>>,
 ) {
     let mut pauses = UNTIL_IT_ANSWERS.build();
     let mut gathering = pause_between / FIRST_PAUSE_PART;
     loop {
-        let (received, is_full) = match results.receive(request).await {
+        // After trouble the first answer comes soon.
+        let wait = if trouble.borrow().is_some() { request.wait.min(WAIT_IN_TROUBLE) } else { request.wait };
+        let receiving = results.receive(Receive { wait, ..request });
+        tokio::pin!(receiving);
+        let answer = tokio::select! {
+            biased;
+            answer = &mut receiving => answer,
+            () = sleep(wait + LATE_AFTER) => {
+                tell(&trouble, "the queue of results does not answer".to_owned());
+                receiving.await
+            }
+        };
+        if answer.is_ok() {
+            trouble.send_if_modified(|trouble| trouble.take().is_some());
+        }
+        let (received, is_full) = match answer {
             Ok(deliveries) if deliveries.is_empty() => continue,
             Ok(deliveries) => {
                 pauses = UNTIL_IT_ANSWERS.build();
@@ -67,6 +98,7 @@ pub(crate) async fn receive_all(
             }
             Err(error @ queue::Error::Unavailable { .. }) => {
                 let pause = pauses.next().expect("the number of retries has no limit");
+                tell(&trouble, one_line(&format!("the queue of results does not answer: {error:#}")));
                 tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot receive results, trying again");
                 sleep(pause).await;
                 continue;

@@ -34,7 +34,7 @@ pub async fn cancel(State(shared): SharedState, view: View) -> Answer<Document<V
     });
     let answer = match tokio::time::timeout(CANCEL_TIME, canceling).await {
         Err(_) => {
-            json!({ "state": "requested", "message": "the job stops as soon as its running mini-batches have ended" })
+            json!({ "state": "requested", "message": "the job stops, and so do its running mini-batches" })
         }
         Ok(canceled) => match canceled?? {
             Canceled::EndedBefore(result) => {
@@ -48,7 +48,7 @@ pub async fn cancel(State(shared): SharedState, view: View) -> Answer<Document<V
                 json!({ "state": "requested", "message": message })
             }
             Canceled::Requested(_) => {
-                let message = "the job stops as soon as its running mini-batches have ended, and a reducer serves it";
+                let message = "the job stops as soon as a reducer serves it";
                 json!({ "state": "requested", "message": message })
             }
         },

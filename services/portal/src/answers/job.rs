@@ -171,13 +171,14 @@ impl Job {
             (None, Some(progress)) => (Some(progress.elapsed_seconds), Some(progress.worked_seconds)),
             (None, None) => (None, None),
         };
-        let at_work = progress.filter(|_| state.may_have_processes());
+        let at_work = progress.filter(|progress| state.has_processes(progress));
         let (rate, eta_seconds) = match &status.result {
             Some(result) => (mean_rate(result), None),
-            None => (
-                at_work.and_then(|progress| progress.rate),
-                at_work.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64),
-            ),
+            None => {
+                let goes_on = at_work.filter(|_| state == JobState::Running);
+                let left = goes_on.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64);
+                (goes_on.and_then(|progress| progress.rate), left)
+            }
         };
         let waits = at_work.map_or_else(Vec::new, waits);
         let moment = sentence::Moment { elapsed_seconds, worked_seconds, eta_seconds, mini_batches, retrying };
@@ -185,6 +186,7 @@ impl Job {
         let failures = tally.failures();
         let started_at = engine::started_at(&spec.job_id).and_then(|at| u64::try_from(at.timestamp_millis()).ok());
         let has_failures = mini_batches.failed > 0;
+        let can_cancel = state.is_open() && state != JobState::Canceling;
         let can_retry = match state {
             JobState::Failed | JobState::Canceled | JobState::Interrupted => true,
             JobState::Completed => has_failures,
@@ -243,8 +245,8 @@ impl Job {
                 same,
                 reused: Reuses::clone(&snapshot.reuses),
             },
-            commands: commands(spec, flags, state, result),
-            can_cancel: !is_read_only && state.is_open() && state != JobState::Canceling,
+            commands: commands(spec, flags, can_cancel, can_retry, result),
+            can_cancel: !is_read_only && can_cancel,
             can_retry: !is_read_only && can_retry,
             can_replay: !is_read_only && result.is_some_and(|result| result.rejects_to_replay() > 0),
             warnings,
@@ -256,7 +258,7 @@ impl Job {
                 Origin::Nothing => "none",
             },
             nodes: nodes.len(),
-            processes: history.processes().len(),
+            processes: history.processes().iter().filter(|process| !process.name.process.is_empty()).count(),
             status,
         }
     }
@@ -270,6 +272,7 @@ impl Job {
         if let Some(Progress { processes, nodes_at_work, silent_since, step, trouble, running, .. }) =
             &self.status.progress
         {
+            let trouble = trouble.as_ref().map(|trouble| &trouble.reason);
             (processes, nodes_at_work, silent_since, step, trouble).hash(&mut others);
             for RunningMiniBatch { mini_batch, node, process, phase, since } in running {
                 (mini_batch, node, process, *phase as u8, since).hash(&mut others);
@@ -389,7 +392,7 @@ impl From<&engine::FailureGroup> for Failure {
         Self {
             reason: group.reason(),
             error: group.error(),
-            attempts: group.count,
+            attempts: group.attempts,
             mini_batches: group.mini_batches.clone(),
             traceback: group.traceback.clone(),
             printed: group.printed.clone(),
@@ -398,7 +401,13 @@ impl From<&engine::FailureGroup> for Failure {
     }
 }
 
-fn commands(spec: &JobSpec, flags: &str, state: JobState, result: Option<&JobResult>) -> Vec<Command> {
+fn commands(
+    spec: &JobSpec,
+    flags: &str,
+    can_cancel: bool,
+    can_retry: bool,
+    result: Option<&JobResult>,
+) -> Vec<Command> {
     let id = &spec.job_id;
     let mut commands = vec![
         Command { what: "status", command: format!("gristmill status {id}{flags}") },
@@ -406,9 +415,10 @@ fn commands(spec: &JobSpec, flags: &str, state: JobState, result: Option<&JobRes
         Command { what: "first error", command: format!("gristmill logs {id} --error{flags}") },
         Command { what: "report", command: format!("gristmill report {id} --html{flags}") },
     ];
-    if state.is_open() && state != JobState::Interrupted {
+    if can_cancel {
         commands.push(Command { what: "cancel", command: format!("gristmill cancel {id}{flags}") });
-    } else {
+    }
+    if can_retry {
         commands.push(Command { what: "retry", command: format!("gristmill retry {id}{flags}") });
     }
     if result.is_some_and(|result| result.items_rejected > 0 || result.rejects.is_some()) {

@@ -136,13 +136,20 @@ pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
         view.running().iter().map(|running| ((&*running.node, &*running.process), running)).collect();
     {
         let history = view.history();
-        for process in history.processes() {
-            let known = nodes.entry(process.name.node.clone()).or_insert_with(|| Node {
-                node: process.name.node.clone(),
-                stopped: history.tally().nodes().stopped().get(&process.name.node).cloned(),
+        let stopped = history.tally().nodes().stopped();
+        // Those that prepare the job, or have given up, have no process.
+        let waiting = progress.iter().flat_map(|progress| &progress.waiting).map(|waiting| &waiting.node);
+        for name in history.processes().iter().map(|process| &process.name.node).chain(stopped.keys()).chain(waiting) {
+            nodes.entry(name.clone()).or_insert_with(|| Node {
+                node: name.clone(),
+                stopped: stopped.get(name).cloned(),
                 processes: Vec::new(),
                 samples: None,
             });
+        }
+        // A mini-batch without items succeeds without a process.
+        for process in history.processes().iter().filter(|process| !process.name.process.is_empty()) {
+            let Some(known) = nodes.get_mut(&process.name.node) else { continue };
             let has_worked = process.attempts > 0;
             let used = usage.get(&(&*process.name.node, &*process.name.process));
             known.processes.push(Process {

@@ -51,9 +51,11 @@ pub fn sentence(status: &StatusDocument, moment: &Moment) -> String {
             let progress = status.progress.as_ref();
             let step = progress.and_then(|progress| progress.step.as_deref());
             let step = step.map_or_else(String::new, |step| format!("; {step}"));
+            let planning =
+                if progress.is_some_and(|progress| !progress.planned) { "; not all are planned yet" } else { "" };
             let waiting = progress.and_then(|progress| progress.waiting.first());
             let waiting = waiting.map_or_else(String::new, |waiting| format!(" It waits for {waiting}."));
-            format!("{running}: {counts}{left}{step}.{waiting}")
+            format!("{running}: {counts}{planning}{left}{step}.{waiting}")
         }
         State::Queued | State::Waiting | State::Canceling => match hint {
             Some(hint) => ended(&format!("{word}, with {counts}: {hint}")),

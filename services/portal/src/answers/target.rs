@@ -99,8 +99,9 @@ pub async fn target(State(shared): SharedState) -> Answer<Document<TargetDocumen
         // The portal may not be allowed to read the list.
         Err(error) => (Vec::new(), Some((options.words.error)(&error))),
     };
-    let reducers = reducers(&options.jobs).await?;
-    let workers = workers(listed);
+    let open = options.jobs.open_ids().await?;
+    let workers = workers(listed, &open);
+    let reducers = reducers(&options.jobs, open).await;
     let name = target_name(options.jobs.target()).unwrap_or_else(|| THIS_MACHINE.to_owned());
     let queue = options.target.as_ref().and_then(|target| Some(target.queue().ok()?.to_string()));
     let (queues, letters) = match &queue {
@@ -172,10 +173,11 @@ async fn listed_workers(shared: &Shared) -> anyhow::Result<Vec<SeenWorker>> {
 }
 
 /// Returns a row for each job of each worker, and one for each worker without jobs.
-fn workers(listed: Vec<SeenWorker>) -> Vec<Worker> {
+fn workers(listed: Vec<SeenWorker>, open: &[String]) -> Vec<Worker> {
     let rows = listed.into_iter().flat_map(|SeenWorker { state, seen_at: last_at }| {
         let row = move |job_id| Worker { node: state.name.clone(), job_id, last_at, offer: state.offer.clone() };
-        let jobs: Vec<_> = state.jobs.keys().cloned().map(Some).collect();
+        // The entry of a worker that has ended without a word stays for a while.
+        let jobs: Vec<_> = state.jobs.keys().filter(|job_id| open.contains(job_id)).cloned().map(Some).collect();
         let jobs = if jobs.is_empty() { vec![None] } else { jobs };
         jobs.into_iter().map(row).collect::<Vec<_>>()
     });
@@ -185,12 +187,11 @@ fn workers(listed: Vec<SeenWorker>) -> Vec<Worker> {
 }
 
 /// Returns the last signs of life that reducers gave to open jobs.
-async fn reducers(jobs: &Jobs) -> Answer<Vec<Reducer>> {
-    let mut ids = jobs.open_ids().await?;
-    ids.truncate(OPEN_JOBS_MAX);
+async fn reducers(jobs: &Jobs, mut open: Vec<String>) -> Vec<Reducer> {
+    open.truncate(OPEN_JOBS_MAX);
     let now = milliseconds_since_epoch();
     let jobs = jobs.clone();
-    let reducers = stream::iter(ids)
+    stream::iter(open)
         .map(move |job_id| (jobs.store(&job_id), job_id))
         .map(|(store, job_id)| async move {
             let progress = store.ok()?.progress().await.ok().flatten()?;
@@ -200,8 +201,7 @@ async fn reducers(jobs: &Jobs) -> Answer<Vec<Reducer>> {
         .buffered(READS_AT_ONCE)
         .filter_map(std::future::ready)
         .collect()
-        .await;
-    Ok(reducers)
+        .await
 }
 
 pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
@@ -245,7 +245,8 @@ mod tests {
             let offer = Offer { gpus, ..Offer::default() };
             SeenWorker { state: NodeState { name: name.to_owned(), offer, jobs, ..NodeState::default() }, seen_at: 8 }
         };
-        let found = workers(vec![seen("b", 2, &["x", "w"]), seen("a", 1, &[])]);
+        let found =
+            workers(vec![seen("b", 2, &["x", "ended", "w"]), seen("a", 1, &[])], &["w".to_owned(), "x".to_owned()]);
         let shown: Vec<_> =
             found.iter().map(|one| (&*one.node, one.job_id.as_deref(), one.last_at, one.offer.gpus)).collect();
         assert_eq!(shown, [("a", None, 8, 1), ("b", Some("w"), 8, 2), ("b", Some("x"), 8, 2)]);

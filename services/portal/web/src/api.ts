@@ -44,7 +44,7 @@ export interface JobResult {
 export interface Progress {
   copies?: Copies;
   planned: boolean; retries: number; retrying: number; processes: number; nodes_at_work: number; silent_since?: number;
-  step?: string; trouble?: string; running: RunningMiniBatch[];
+  step?: string; trouble?: { reason: string; since: number }; running: RunningMiniBatch[];
 }
 /** `since`: when the try began, by the clock of its node. */
 export interface RunningMiniBatch { mini_batch: number; node: string; process: string; phase: string; since: number }

@@ -4,7 +4,8 @@
 export function duration(seconds: number): string {
   const whole = Math.floor(seconds);
   const two = (large: string, small: number, unit: string) => (small === 0 ? large : `${large} ${small} ${unit}`);
-  if (seconds <= 0) return "0 s";
+  // It would be "0.0 ms".
+  if (seconds < 0.00005) return "0 s";
   if (seconds < 0.01) return `${(1000 * seconds).toFixed(1)} ms`;
   if (seconds < 0.1) return `${(1000 * seconds).toFixed(0)} ms`;
   if (whole < 10 && seconds > whole) return `${seconds.toFixed(2)} s`;

@@ -393,7 +393,7 @@ async fn job_in_trouble_is_reported_and_stops_no_other() {
         }
         tokio::time::sleep(PAUSE).await;
     };
-    assert!(trouble.contains("ledger/0000000000 is damaged: restore it, or move it away"), "{trouble}");
+    assert!(trouble.reason.contains("ledger/0000000000 is damaged: restore it, or move it away"), "{trouble:?}");
     fs::remove_file(damaged.segment_file(0).expect("a folder")).expect("there");
     assert_eq!(target.result("damaged").await.state, JobState::Completed, "its messages have been kept");
     end(serving).await;

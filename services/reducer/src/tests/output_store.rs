@@ -106,7 +106,8 @@ async fn job_stays_open_until_the_store_of_its_output_answers() {
         let run = tokio::spawn(reducer.run(CancellationToken::new()));
         let seen = progress.wait_for(|progress| progress.trouble.is_some()).await.expect("it waits").clone();
         let trouble = seen.trouble.expect("waited for");
-        assert!(trouble.starts_with("the output cannot be written yet") && trouble.contains("503"), "{trouble}");
+        let reason = trouble.reason;
+        assert!(reason.starts_with("the output cannot be written yet") && reason.contains("503"), "{reason}");
         let result = run.await.expect("no panic").expect("the job ends");
         assert_eq!((result.state, result.cause), (JobState::Completed, None), "{peers:?}");
         let rows = store.memory.get(&"out/parallel_run_step.txt".into()).await.expect("written");

@@ -379,8 +379,8 @@ impl JobWitness {
         } else if path == "progress.json" {
             // The service reports a panic as the trouble of one job.
             let progress: Progress = serde_json::from_slice(bytes).expect("progress");
-            if let Some(trouble) = progress.trouble.filter(|trouble| trouble.contains("panicked")) {
-                self.report("no role panics", trouble);
+            if let Some(trouble) = progress.trouble.filter(|trouble| trouble.reason.contains("panicked")) {
+                self.report("no role panics", trouble.reason);
             }
         }
     }

@@ -108,6 +108,7 @@ function Line({ job }: { job: JobSummary }) {
       <td><StateBadge state={job.state} /></td>
       <td class="wide job">
         <a class="name" href={to}>{job.name}</a> <span class="mono muted">{job.job_id.startsWith(`${job.name}-`) ? job.job_id.slice(job.name.length + 1) : job.job_id}</span>
+        {job.waits_for && <div class="cause muted truncate" title={job.waits_for}>{job.waits_for}</div>}
         {cause && <div class={`cause truncate ${isBad ? "bad" : "muted"}`} title={cause}>{cause}</div>}
       </td>
       <td class="wide progress">

@@ -7,6 +7,7 @@ import { defaultOrder, report } from "../report";
 import { address, go, refine, route } from "../route";
 import { heat, theme } from "../ui/theme";
 import { Await, Choices, Empty, isForRow, MiniBatchBadge, Num, Panel, Problem, Scroll, Search, Waiting, When } from "../ui/parts";
+import { isPlanning } from "./overview";
 import { layout, MapCanvas, type Range, runsNow } from "./map";
 
 const PER_PAGE = 100;
@@ -26,7 +27,7 @@ export function MiniBatchesPage({ job }: { job: Job }) {
   const range = zoomed ? selected : { first: 0, last: total - 1 };
   const select = (range: Range | null) => refine({ first: range?.first, last: range?.last, offset: undefined, zoom: undefined });
   if (job.history === "none" && total === 0) {
-    return <Panel><Empty title="Nothing has been recorded of mini-batches yet.">{job.result ? "The job ended before its first mini-batch." : "They appear here as soon as they are planned."}</Empty></Panel>;
+    return <Panel><Empty title={job.result ? "Nothing was recorded of mini-batches." : "Nothing has been recorded of mini-batches yet."}>{job.result ? "The job ended before its first mini-batch." : isPlanning(job) ? "They appear here as soon as they are planned." : "They appear here as soon as a reducer serves the job."}</Empty></Panel>;
   }
   // Tiny cells get the whole width, so that a million of them fit on one screen.
   const isWide = layout(range.last - range.first + 1, 640, 520).cell < 4;
@@ -38,7 +39,7 @@ export function MiniBatchesPage({ job }: { job: Job }) {
         footer={cells && <Legend cells={cells} job={job} />}
       >
         {error && <Problem error={error} again={refresh} />}
-        {cells === null ? !error && <Waiting /> : total === 0 ? <Empty title="No mini-batch is planned yet." /> : (
+        {cells === null ? !error && <Waiting /> : total === 0 ? <Empty title={job.result ? "No mini-batch was planned." : "No mini-batch is planned yet."} /> : (
           <>
             <MapCanvas job={job.job_id} cells={cells} running={running.value} range={range} select={select} />
             {selected && (
@@ -133,7 +134,7 @@ function Table({ job, selected }: { job: Job; selected: Range | null }) {
         {(data) => data.rows.length === 0 && data.matching > 0 ? (
           <Empty title="There are no more mini-batches."><button type="button" class="button small" onClick={() => refine({ offset: undefined })}>Show the first</button></Empty>
         ) : data.rows.length === 0 ? (
-          <Empty title={isFiltered ? "No mini-batch matches." : "There are no mini-batches yet."}>{isFiltered && <button type="button" class="button small" onClick={clear}>Show all</button>}</Empty>
+          <Empty title={isFiltered ? "No mini-batch matches." : job.result ? "There are no mini-batches." : "There are no mini-batches yet."}>{isFiltered && <button type="button" class="button small" onClick={clear}>Show all</button>}</Empty>
         ) : (
           <Scroll label="Mini-batches">
             <table class="table cards dense batches">

@@ -6,6 +6,7 @@ import { address, go } from "../route";
 import { NAMED, SampleChart } from "../ui/charts";
 import { Gantt } from "../ui/gantt";
 import { Await, Empty, Num, Panel, Scroll, When } from "../ui/parts";
+import { WaitLine } from "./overview";
 
 export function NodesPage({ job }: { job: Job }) {
   const found = useJobData<Nodes>(job, "nodes", job.revision, { every: job.result ? 0 : 2000 });
@@ -13,7 +14,7 @@ export function NodesPage({ job }: { job: Job }) {
   return (
     <Await of={found}>
       {(data) => data.nodes.length === 0 ? (
-        <Panel><Empty title="No node has worked on this job yet.">{job.hint ?? "It appears here with its first sign of life."}</Empty></Panel>
+        <Panel><Empty title={job.result ? "No node worked on this job." : "No node has worked on this job yet."}>{job.hint ?? (job.result ? "" : "It appears here with its first sign of life.")}</Empty></Panel>
       ) : (
         <div class="stack">
           {data.nodes.map((node) => <NodePanel key={node.node} job={job} node={node} timeline={timeline.data} />)}
@@ -50,6 +51,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
     >
       <div class="stack">
         {node.stopped && <p class="bad anywhere">It gave up: {node.stopped}</p>}
+        {job.waits.filter((wait) => wait.node === node.node && !wait.process).map((wait) => <WaitLine job={job} wait={wait} />)}
         {node.samples && Number.isFinite(from) ? groups(node.samples).map(({ unit, names }) => (
           <figure key={names.join()}>
             <figcaption class="keys">{names.length === 1 ? <h3>{names[0]}</h3> : names.map((name, at) => <span class={`key line-${at % NAMED.length}`}>{name}</span>)}</figcaption>
@@ -63,7 +65,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
             <Gantt timeline={timeline} rows={rows} from={from} to={to} left={58} rowHeight={rows.length <= 16 ? 14 : 6} label={`Attempts of node ${node.node}`} open={(number) => go(address(["jobs", job.job_id, "mini-batches", number]))} />
           </figure>
         )}
-        <details open={node.processes.length <= 8}>
+        {node.processes.length > 0 && <details open={node.processes.length <= 8}>
           <summary><h3 class="inline">Processes</h3></summary>
           <Scroll label="Processes">
             <table class="table dense">
@@ -90,7 +92,7 @@ function NodePanel({ job, node, timeline }: { job: Job; node: NodeInfo; timeline
               })}</tbody>
             </table>
           </Scroll>
-        </details>
+        </details>}
       </div>
     </Panel>
   );

@@ -41,20 +41,25 @@ function Facts({ job }: { job: Job }) {
     <Panel title="Mini-batches" end={progress?.step && isOpen && <span class="muted">{progress.step}</span>}>
       <Progress counts={mini_batches} retrying={retrying} />
       <dl class="facts below">
-        <Fact name="Succeeded"><Num value={mini_batches.succeeded} /> <small>{total > 0 ? <>of <Num value={total} /></> : "planning"}</small></Fact>
+        <Fact name="Succeeded"><Num value={mini_batches.succeeded} /> <small>{total > 0 ? <>of <Num value={total} /></> : isPlanning(job) && "planning"}</small></Fact>
         <Fact name="Failed" bad={mini_batches.failed > 0}><Num value={mini_batches.failed} /></Fact>
         {isOpen && progress && <Fact name="Running"><Num value={progress.running.length} /></Fact>}
         {(retrying > 0 || isOpen) && <Fact name={isOpen ? "To be tried again" : "Had tries left"}><Num value={retrying} /></Fact>}
-        <Fact name="Items succeeded"><Num value={items.succeeded} />{items.total > 0 && <small> of <Num value={items.total} /></small>}</Fact>
+        <Fact name="Items succeeded"><Num value={items.succeeded} />{!isOpen && items.total > 0 && <small> of <Num value={items.total} /></small>}</Fact>
         <Fact name="Items failed" bad={items.failed > 0}><Num value={items.failed} /></Fact>
         {copies && <Fact name="Second starts"><Num value={copies.started} /> <small>{copies.won} won</small></Fact>}
         <Fact name="Rate">{job.rate === null ? <span class="muted">–</span> : rate(job.rate)}</Fact>
         {isOpen && <Fact name="Done in">{job.eta_seconds === null ? <span class="muted">unknown</span> : duration(job.eta_seconds)}</Fact>}
-        <Fact name={isOpen ? "Running for" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(job.elapsed_seconds)}<Waited job={job} /></Fact>
+        <Fact name={isOpen ? "Elapsed" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(job.elapsed_seconds)}<Waited job={job} /></Fact>
         <Fact name="Processes"><Num value={isOpen && progress ? progress.processes : job.processes} /> <small>on {counted(isOpen && progress ? progress.nodes_at_work : job.nodes, "node")}</small></Fact>
       </dl>
     </Panel>
   );
+}
+
+/** Whether a process plans the job now. */
+export function isPlanning({ state, progress }: Job): boolean {
+  return ["Running", "Waiting"].includes(state) && progress !== null && !progress.planned;
 }
 
 /** How long the job worked and waited, if it waited for workers long enough to say so. */
@@ -72,7 +77,7 @@ function Rate({ job }: { job: Job }) {
   return (
     <Panel title="Attempts that ended, by time" end={<><span class="key good">succeeded</span><span class="key bad">failed</span></>}>
       <Await of={series}>
-        {(data) => data.succeeded.length === 0 ? <Empty title="No attempt has ended yet.">{job.result ? "" : "The first point appears with the first result."}</Empty> : <RateChart series={data} />}
+        {(data) => data.succeeded.length === 0 ? <Empty title={job.result ? "No attempt ended." : "No attempt has ended yet."}>{job.result ? "" : "The first point appears with the first result."}</Empty> : <RateChart series={data} />}
       </Await>
     </Panel>
   );
@@ -158,7 +163,7 @@ function CauseItem({ job, cause: { failure, rejected, items }, open }: { job: Jo
       <summary>
         <span class="error-line">
           <strong class="anywhere">{error}</strong>{" "}
-          <span class="muted num">{[failure && counted(failure.attempts, "failure"), items > 0 && `${counted(items, "item")} rejected`].filter(Boolean).join(", ")}</span>
+          <span class="muted num">{[failure && failure.attempts > 0 && counted(failure.attempts, "failed attempt"), items > 0 && `${counted(items, "item")} rejected`].filter(Boolean).join(", ")}</span>
         </span>
       </summary>
       <div class="stack inner">

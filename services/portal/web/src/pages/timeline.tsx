@@ -40,15 +40,15 @@ export function TimelinePage({ job }: { job: Job }) {
                   <button type="button" class="button small" disabled={!zoomed} onClick={() => refine({ from: undefined, to: undefined })}>Whole job</button>
                 </>
               }
-              footer={
+              footer={count > 0 && (
                 <>
                   {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span>{data.bars.status.includes(RUNNING) && <span class="key running">running</span>}{data.bars.copy.includes(true) && <span class="key busy">second start</span>}</>
                     : <><span class="key good">busy</span><span class="key bad">failed attempts</span><span>Zoom in to see single attempts.</span></>}
                   <span>{clock(shownFrom, span)} to {clock(shownTo, span)}, {duration(span / 1000)}. Drag to zoom.</span>
                 </>
-              }
+              )}
             >
-              {count === 0 ? <Empty title="No attempt has ended yet." /> : (
+              {count === 0 ? <Empty title={job.result ? "No attempt ended." : "No attempt has ended yet."} /> : (
                 <div class="tall">
                   <Gantt
                     timeline={data} rows={data.processes.map((_, at) => at)} from={shownFrom} to={shownTo} left={innerWidth < 640 ? 56 : 130}
@@ -59,7 +59,7 @@ export function TimelinePage({ job }: { job: Job }) {
               )}
             </Panel>
             <div class="columns even">
-              <Slowest job={job.job_id} rows={data.slowest} />
+              <Slowest job={job} rows={data.slowest} />
               <div class="stack">
                 <PercentileTable of={data.percentiles} />
                 <Processes job={job.job_id} of={data} />
@@ -99,7 +99,7 @@ function Processes({ job, of }: { job: string; of: Timeline }) {
           <thead><tr><th>Process</th><th class="right">Attempts</th><th class="right">Failed</th><th>Busy</th></tr></thead>
           <tbody>{processes.map((row) => (
             <tr>
-              <td><a class="mono" href={address(["jobs", job, "mini-batches"], { node: row.node, process: row.process })}>{row.process}</a> <span class="muted anywhere">{row.node}</span></td>
+              <td>{row.process ? <a class="mono" href={address(["jobs", job, "mini-batches"], { node: row.node, process: row.process })}>{row.process}</a> : <span class="muted">without a process</span>} <span class="muted anywhere">{row.node}</span></td>
               <td class="right"><Num value={row.attempts} /></td><td class={`right ${row.failed > 0 ? "bad" : "muted"}`}><Num value={row.failed} /></td>
               <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${(row.busy_seconds / most) * 100}%` }} /></span><span class="num muted">{duration(row.busy_seconds)}</span></td>
             </tr>
@@ -110,17 +110,17 @@ function Processes({ job, of }: { job: string; of: Timeline }) {
   );
 }
 
-function Slowest({ job, rows }: { job: string; rows: Row[] }) {
+function Slowest({ job, rows }: { job: Job; rows: Row[] }) {
   const most = Math.max(...rows.map((row) => row.seconds ?? 0), 0.001);
   return (
     <Panel title={`The slowest ${rows.length || ""}`} flush>
-      {rows.length === 0 ? <Empty title="No attempt has ended yet." /> : (
+      {rows.length === 0 ? <Empty title={job.result ? "No attempt ended." : "No attempt has ended yet."} /> : (
         <Scroll label="Table">
           <table class="table dense">
             <thead><tr><th>Mini-batch</th><th>Took</th><th class="right">run()</th><th>State</th><th>Process</th></tr></thead>
             <tbody>{rows.map((row) => (
               <tr>
-                <td><a class="num" href={address(["jobs", job, "mini-batches", row.mini_batch])}>{row.mini_batch}</a></td>
+                <td><a class="num" href={address(["jobs", job.job_id, "mini-batches", row.mini_batch])}>{row.mini_batch}</a></td>
                 <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${((row.seconds ?? 0) / most) * 100}%` }} /></span><span class="num">{duration(row.seconds ?? 0)}</span></td>
                 <td class="right num">{row.run_seconds === null ? "–" : duration(row.run_seconds)}</td>
                 <td><MiniBatchBadge state={row.state} partial={isPartial(row)} small />{row.copy && <> <span class="pill">second start</span></>}</td>
