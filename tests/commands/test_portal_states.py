@@ -15,6 +15,7 @@ from playwright.sync_api import Page
 
 from harness import FAILED, HOLDS, Job, Running, Workplace, go, wait_until
 from job_views import Expected, JobViews, Plan
+from scrape import is_free
 from targets import Target
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -326,9 +327,17 @@ def publishing(workplace: Workplace, target: Target) -> str:
     workplace.data(20_000)
     enqueuing = target.start("enqueue", workplace.job(ECHOES).file)
     jobs = target.folder / "store/jobs"
-    # It has told the reducers of the job before it writes this, so it holds no lock of a queue.
-    [begun] = wait_until(lambda: list(jobs.glob("*/plan/identity.json")), "the begin of the plan")
-    enqueuing.send(signal.SIGSTOP)
+    [begun] = wait_until(lambda: list(jobs.glob("*/plan/planning")), "the begin of the plan")
+
+    def is_stopped() -> bool:
+        """Stops it while it holds no lock of a queue, which would block the other roles."""
+        enqueuing.send(signal.SIGSTOP)
+        if all(is_free(queue) for queue in (target.folder / "queues").glob("*.db")):
+            return True
+        enqueuing.send(signal.SIGCONT)
+        return False
+
+    wait_until(is_stopped, "a moment without a lock")
     job_id = begun.parents[1].name
     plan = {name.rpartition("/")[2] for name in target.objects(f"jobs/{job_id}/plan/")}
     assert plan <= {"identity.json", "planning", "schemas.json"}, "nothing is planned yet"

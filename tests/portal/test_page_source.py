@@ -68,7 +68,7 @@ def test_rejected_items_are_run_again_by_a_button(own_stand_in: StandIn, open_pa
     causes = page.locator(".panel").filter(has_text="What failed, by cause")
     expect(causes.locator("summary")).to_have_text(
         [
-            "ValueError: could not convert string to float: 'n/a' 42 failures, 2 items rejected",
+            "ValueError: could not convert string to float: 'n/a' 42 failed attempts, 2 items rejected",
             "KeyError: 'currency' 1 item rejected",
         ]
     )

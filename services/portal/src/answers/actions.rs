@@ -110,13 +110,7 @@ async fn run_again_here(shared: &Shared, job_id: &str, number: u64) -> Answer<St
     let options = &shared.options;
     let described = options.jobs.describe_again(job_id, number).await;
     let job_id = described.map_err(|error| conflict((options.words.error)(&error.into())))?;
-    if let Err(refusal) = start_again(shared, "retry", &job_id).await {
-        // A job that has already failed did start.
-        let job = options.jobs.job(&job_id).await?;
-        if job.is_none_or(|job| job.result.is_none()) {
-            return Err(refusal);
-        }
-    }
+    start_again(shared, "retry", &job_id).await?;
     Ok(job_id)
 }
 
@@ -201,9 +195,10 @@ async fn start_again(shared: &Shared, command_name: &str, job_id: &str) -> Answe
             let mut text = String::new();
             let _ = errors.rewind().and_then(|()| errors.read_to_string(&mut text));
             let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason");
-            return match status.success() {
-                true => Ok("the job has ended again"),
-                false => Err(conflict(last.trim_start_matches("gristmill: "))),
+            return match status.code() {
+                // A job that has failed or was canceled did start.
+                Some(0 | 42 | 130) => Ok("the job has ended again"),
+                _ => Err(conflict(last.trim_start_matches("gristmill: "))),
             };
         }
     }

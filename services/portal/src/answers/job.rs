@@ -214,7 +214,8 @@ impl Job {
             format!("segment {segment} of the ledger is damaged or incomplete: attempts from it on are not shown")
         }));
         let before = snapshot.same.iter().map(|other| &other.job_id);
-        let began_before = |other: &&String| engine::started_at(other) < engine::started_at(&spec.job_id);
+        // Ids tell the second.
+        let began_before = |other: &&String| engine::started_at(other) <= engine::started_at(&spec.job_id);
         let before = before.into_iter().find(began_before).cloned();
         let same = snapshot.same.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
         Self {
