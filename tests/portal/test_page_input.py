@@ -255,3 +255,15 @@ def test_current_tab_is_in_view_on_a_narrow_screen(stand_in: StandIn, open_page:
     tab = page.locator(".tabs [aria-current]")
     expect(tab).to_have_text("Output")
     expect(tab).to_be_in_viewport(ratio=0.9)
+
+
+def test_search_that_takes_long_says_that_it_works(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{own_stand_in.address}#/jobs/{FAILED}/mini-batches")
+    rows = page.locator("table.batches tbody tr")
+    expect(rows).to_have_count(100)
+    own_stand_in.held.add(f"/jobs/{FAILED}/mini-batches")
+    page.get_by_label("Number, item or error").fill("invoice")
+    expect(page.get_by_text("Searching …")).to_be_visible()
+    expect(rows).to_have_count(100)
+    own_stand_in.held.clear()
+    expect(page.get_by_text("Searching …")).to_be_hidden()

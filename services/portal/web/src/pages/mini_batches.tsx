@@ -120,7 +120,12 @@ function Table({ job, selected }: { job: Job; selected: Range | null }) {
   return (
     <Panel
       flush title="Table"
-      end={isFiltered && <button type="button" class="button small" onClick={clear}>Show all</button>}
+      end={
+        <>
+          {found.loading && found.data && <span class="muted" role="status">Searching …</span>}
+          {isFiltered && <button type="button" class="button small" onClick={clear}>Show all</button>}
+        </>
+      }
       footer={found.data && <Paging data={found.data} offset={offset} />}
     >
       <div class="filters inside">

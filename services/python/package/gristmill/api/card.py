@@ -35,7 +35,7 @@ def card(job_id: str, status: dict[str, Any], reused: bool, portal: str) -> str:
     :param reused: the call found the job ended, and ran nothing.
     :param portal: the address of the page of the job if a portal runs, or the command that starts one.
     """
-    from gristmill import _native
+    from gristmill._native import took
 
     ended = status.get("result") or {}
     counted = ended or status.get("progress") or {}
@@ -48,7 +48,7 @@ def card(job_id: str, status: dict[str, Any], reused: bool, portal: str) -> str:
             text = f"{counts['succeeded']:,}{of} succeeded, {counts['failed']:,} failed"
             rows.append((kind.replace("_", "-"), text))
     if "elapsed_seconds" in ended:
-        rows.append(("took", _native.took(ended["elapsed_seconds"], ended["worked_seconds"])))
+        rows.append(("took", took(ended["elapsed_seconds"], ended["worked_seconds"])))
     for name in ("cause", "headline", "output"):
         if ended.get(name):
             rows.append((name, ended[name]))

@@ -82,15 +82,15 @@ def note(text: str) -> None:
 
 def _rest(progress: dict[str, Any], hint: str | None) -> str:
     """Returns what a job waits for, or else its pace, its time left and its failures."""
-    from gristmill import _native
+    from gristmill._native import duration, rate
 
     if hint:
         return hint
     parts = []
     if progress.get("rate") is not None:
-        parts.append(_native.rate(progress["rate"]))
+        parts.append(rate(progress["rate"]))
     if progress.get("remaining_seconds") is not None:
-        parts.append(f"eta {_native.duration(progress['remaining_seconds'])}")
+        parts.append(f"eta {duration(progress['remaining_seconds'])}")
     if failed := progress["mini_batches"]["failed"]:
         parts.append(f"{failed} failed")
     return ", ".join(parts)
