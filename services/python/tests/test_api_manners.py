@@ -1,6 +1,7 @@
 """What calls say beside their results: notes, warnings, examples of the documentation. And what an import costs."""
 
 import doctest
+import functools
 import io
 import os
 import subprocess
@@ -10,9 +11,9 @@ import warnings
 from pathlib import Path
 
 import pytest
+import tqdm.auto
 from agent import PACKAGE
 from calls import committed
-from tqdm import tqdm
 
 import gristmill
 from gristmill.api import progress
@@ -77,9 +78,8 @@ def test_values_that_are_lost_are_a_warning(tmp_path):
 
 def test_bar_has_the_pace_of_the_job(monkeypatch):
     drawn = io.StringIO()
-    monkeypatch.setattr(
-        progress, "_bar", lambda job_id, total: tqdm(desc=job_id, unit="mini-batch", total=total, file=drawn, ncols=200)
-    )
+    monkeypatch.setattr(tqdm.auto, "tqdm", functools.partial(tqdm.tqdm, file=drawn, ncols=200))
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
     counts = {"total": 20, "succeeded": 4, "failed": 1}
     status = {"progress": {"mini_batches": counts, "rate": 0.5, "remaining_seconds": 90}, "hint": None}
     with progress.Bar("job", shown=True) as bar:

@@ -54,7 +54,7 @@ class Bar:
             return self._print(counts, status.get("hint"))
         self._bar.total = counts["total"] or None
         self._bar.n = counts["succeeded"] + counts["failed"]
-        self._bar.bar_format = BAR if counts["total"] else COUNT
+        self._bar.bar_format = _format(counts["total"])
         self._bar.set_postfix_str(_rest(progress, status.get("hint")))
         self._bar.refresh()
 
@@ -96,6 +96,10 @@ def _rest(progress: dict[str, Any], hint: str | None) -> str:
     return ", ".join(parts)
 
 
+def _format(total: int | None) -> str:
+    return BAR if total else COUNT
+
+
 def _bar(job_id: str, total: int | None) -> Any:
     if not in_notebook() and not sys.stderr.isatty():
         return None
@@ -103,4 +107,4 @@ def _bar(job_id: str, total: int | None) -> Any:
         from tqdm.auto import tqdm
     except ImportError:
         return None
-    return tqdm(desc=job_id, unit="mini-batch", total=total)
+    return tqdm(desc=job_id, unit="mini-batch", total=total, bar_format=_format(total))
