@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 
 import pytest
 
@@ -146,7 +147,7 @@ def test_stored_texts_send_no_terminal_commands(workplace):
     job_id = workplace.command("enqueue", job.file, *queues).stdout.strip()
     store = workplace.folder / "store"
     progress = {
-        "at": 1,
+        "at": int(time.time() * 1000),
         "started_at": 1,
         "planned": False,
         "mini_batches": {"total": 0, "succeeded": 0, "failed": 0},
@@ -154,7 +155,7 @@ def test_stored_texts_send_no_terminal_commands(workplace):
         "retries": 0,
         "processes": 0,
         "nodes": 0,
-        "trouble": f"trouble {ESCAPE}",
+        "trouble": {"reason": f"trouble {ESCAPE}", "since": 1},
         "waiting": [],
     }
     (store / f"jobs/{job_id}/progress.json").write_text(json.dumps(progress))

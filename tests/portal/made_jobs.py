@@ -367,6 +367,7 @@ class Job(Past):
             "priority": "normal",
             "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.start / 1000)),
             "elapsed_seconds": self.elapsed,
+            "rate": document["rate"],
             "mini_batches": document["mini_batches"],
             "items": document["items"],
             "name": self.name,

@@ -46,7 +46,7 @@ def test_two_jobs_are_shown_side_by_side(stand_in: StandIn, open_page: Callable[
     expect(settings.get_by_text("error_threshold")).to_be_visible()
     went = page.locator(".panel").filter(has=page.get_by_role("heading", name="How they went"))
     expect(went.get_by_role("row", name="of these succeeded")).to_have_text("of these succeeded2482400")
-    expect(page.get_by_role("heading", name="How long attempts took")).to_be_visible()
+    expect(page.get_by_role("heading", name="Durations of attempts")).to_be_visible()
     page.get_by_role("link", name="Show the changes").click()
     expect(page.get_by_role("group", name="Changes of score.py")).to_be_visible()
 
@@ -55,11 +55,11 @@ def test_job_is_run_with_other_settings_by_a_command(stand_in: StandIn, open_pag
     page = open_page(f"{stand_in.address}#/jobs/{FAILED}")
     page.get_by_role("button", name="Run with other settings").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog.locator("code")).to_have_text("gristmill run /work/job.yaml --set run_max_try=5")
+    expect(dialog.locator("code")).to_have_text("gristmill run /work/job.yaml --set run_max_try=5 --fresh")
     dialog.get_by_label("mini_batch_size").fill("20 files")
     dialog.get_by_label("error_threshold").fill("0")
     expect(dialog.locator("code")).to_have_text(
-        "gristmill run /work/job.yaml --set run_max_try=5 --set 'mini_batch_size=20 files' --set error_threshold=0"
+        "gristmill run /work/job.yaml --set run_max_try=5 --set 'mini_batch_size=20 files' --set error_threshold=0 --fresh"
     )
 
 

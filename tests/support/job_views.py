@@ -286,8 +286,8 @@ class JobViews:
             yield f"it says failed: {facts['Failed']!r}"
         if facts.get("Running", "0") != str(expected.running):
             yield f"it says running: {facts['Running']!r}"
-        if expected.state != "Running" and facts.get("Done in", "unknown") not in ("unknown", "–"):
-            yield f"the job does not advance, and it says that it is done in {facts['Done in']!r}"
+        if expected.state != "Running" and facts.get("Time left", "unknown") not in ("unknown", "–"):
+            yield f"the job does not advance, and it says that the time left is {facts['Time left']!r}"
         if expected.state in ("Queued", "Interrupted") and facts.get("Running for", "–") != "–":
             yield f"no process works on the job, and it says running for {facts['Running for']!r}"
         if facts.get("Took") == "0 s" or " 0 s:" in sentence:

@@ -143,6 +143,7 @@ mod tests {
             priority: Priority::High,
             activity: Some(Activity { remaining_seconds: Some(75), ..activity.clone() }),
             elapsed_seconds: Some(20.0),
+            rate: None,
             mini_batches: counts,
             items: counts,
             cause: None,

@@ -104,7 +104,11 @@ fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
         return serde_json::to_string(&status.document(remedies::hint)).expect("plain data always serialises");
     }
     if let Some(result) = &status.result {
-        return replayed_summary(result, jobs.target(), status.replayed_by.as_deref());
+        let summary = replayed_summary(result, jobs.target(), status.replayed_by.as_deref());
+        return match status.output_changed {
+            true => format!("{summary}\n  note: the output has been changed or replaced since the job ended"),
+            false => summary,
+        };
     }
     let mut lines = vec![heading(status)];
     if matches!(jobs, Jobs::There { .. }) {

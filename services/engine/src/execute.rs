@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use worker::{Agent, Stop, StopSender, Used, Variables, VisibleGpus};
 
 use crate::ended::has_completed;
-use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job};
+use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job, source};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
 const LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -106,6 +106,7 @@ impl Execution<'_> {
             true => same_job::changed(folder, &self.spec, &self.settings.models()),
             false => None,
         };
+        source::keep_first(folder, &self.spec, &self.settings.models());
         if self.resumed && self.store.remove_damaged_result().await? {
             events.notice(Notice::DamagedResult);
         }

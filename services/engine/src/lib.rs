@@ -111,7 +111,7 @@ pub use home::Home;
 pub use job_file::{AzureNames, arguments_of};
 pub use job_id::{name_of, newest_first, started_at};
 pub use jobs::{For, FoundJob, Jobs, OpenJobs};
-pub use list::{Activity, READS_AT_ONCE, Summary};
+pub use list::{Activity, READS_AT_ONCE, Summary, rate};
 pub use logs::{FirstError, NewLines, OVERVIEW, Tail, TailEnd};
 pub use printed::Printed;
 pub use priority::Reprioritised;

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use anyhow::Result;
 use chrono::{DateTime, Utc};
 use futures::{Stream, StreamExt, stream};
-use protocol::{Counts, Priority, Progress};
+use protocol::{Counts, JobResult, Priority, Progress};
 use serde::Serialize;
 
 use crate::{FoundJob, Hint, Jobs, OpenJobs, Standing, State, started_at};
@@ -74,6 +74,8 @@ pub struct Summary {
     pub activity: Option<Activity>,
     /// Working time since it was started or last continued.
     pub elapsed_seconds: Option<f64>,
+    /// Mini-batches that end in a second: now, or of an ended job while it worked; `None`: unknown, or none ended.
+    pub rate: Option<f64>,
     /// Its mini-batches.
     pub mini_batches: Counts,
     /// Their items.
@@ -121,6 +123,17 @@ impl Activity {
     }
 }
 
+/// Returns how many mini-batches of a job end in a second: now, or of an ended job while it worked.
+pub fn rate(result: Option<&JobResult>, progress: Option<&Progress>, state: State) -> Option<f64> {
+    match result {
+        Some(result) => {
+            let ended = result.mini_batches.ended() as f64;
+            (result.worked_seconds > 0.0 && ended > 0.0).then(|| ended / result.worked_seconds)
+        }
+        None => progress.filter(|progress| state == State::Running && state.has_processes(progress))?.rate,
+    }
+}
+
 /// Returns the share of each job, given all unfinished jobs of a target.
 fn divide(unfinished: &mut [Summary]) {
     let of = |job: &Summary| job.activity.as_ref().map_or(0, |activity| activity.processes);
@@ -157,6 +170,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
         priority: Priority::default(),
         activity: None,
         elapsed_seconds: None,
+        rate: None,
         mini_batches: counts,
         items: counts,
         cause: None,
@@ -198,6 +212,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
             priority,
             activity,
             elapsed_seconds,
+            rate: rate(job.result.as_ref(), progress.as_ref(), state),
             mini_batches,
             items,
             cause,
@@ -257,6 +272,7 @@ mod tests {
             priority: Priority::Normal,
             activity: Some(Activity { processes, ..Activity::default() }),
             elapsed_seconds: None,
+            rate: None,
             mini_batches: Counts::default(),
             items: Counts::default(),
             cause: None,

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result};
-use job_file::Identity;
+use job_file::{Identity, ModelFolders};
 use protocol::JobSpec;
 use serde::Serialize;
 use storage::{Limit, unpack};
@@ -18,6 +18,8 @@ use storage::{Limit, unpack};
 use crate::{FoundJob, Jobs};
 
 const FOLDER: &str = "sources";
+/// The source of a function from Python, beside the script that calls it.
+const FUNCTION: &str = "function.txt";
 /// Files and bytes that a job keeps: more than people read, and little beside a job.
 const KEPT_FILES_MAX: usize = 500;
 const KEPT_BYTES_MAX: u64 = 8 << 20;
@@ -60,15 +62,26 @@ pub(crate) fn keep(folder: &Path, spec: &JobSpec, identity: &Identity) {
     }
 }
 
+/// Keeps the script of a job that follows from another one, unless it is kept already.
+pub(crate) fn keep_first(folder: &Path, spec: &JobSpec, models: &ModelFolders) {
+    if versions(folder) > 0 {
+        return;
+    }
+    match Identity::of(spec, &[], Path::new(&spec.job_file), models) {
+        Ok((identity, _)) => keep(folder, spec, &identity),
+        Err(error) => tracing::warn!("cannot keep the script of job {}: {error:#}", spec.job_id),
+    }
+}
+
 fn copy(to: &Path, spec: &JobSpec, identity: &Identity) -> Result<()> {
     let from = spec.source_directory.as_path();
     // The entry script before what it may import.
     let mut names: Vec<&str> = identity.code().filter(|name| name.ends_with(".py")).collect();
     names.sort_by_key(|name| (*name != spec.entry_script, name.matches('/').count()));
     let mut left = KEPT_BYTES_MAX;
-    for name in names.into_iter().take(KEPT_FILES_MAX) {
+    for name in [FUNCTION].into_iter().chain(names).take(KEPT_FILES_MAX) {
         let (source, target) = (from.join(name), to.join(name));
-        // A name with escaped bytes is none of a file.
+        // A script is no function, and a name with escaped bytes is none of a file.
         let Ok(metadata) = source.metadata() else { continue };
         let Some(rest) = left.checked_sub(metadata.len()) else { continue };
         left = rest;
@@ -170,8 +183,6 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-
-    use job_file::ModelFolders;
 
     use super::*;
 

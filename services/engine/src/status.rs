@@ -216,6 +216,7 @@ impl Look {
 fn without_ended_processes(mut progress: Progress, state: State) -> Progress {
     if !state.has_processes(&progress) {
         (progress.processes, progress.nodes_at_work) = (0, 0);
+        (progress.rate, progress.remaining_seconds) = (None, None);
         progress.running.clear();
         progress.usage.clear();
         progress.waiting.clear();

@@ -38,18 +38,22 @@ impl Live {
         self.at = progress.at;
         let is_recent = |used: &Used| used.at + ENDED_AFTER_MILLISECONDS >= progress.at;
         self.points.retain(|_, points| points.back().is_some_and(is_recent));
-        for ProcessUsage { node, process, cpu_percent, memory_bytes, gpu_percent, .. } in &progress.usage {
+        for ProcessUsage { node, process, at, cpu_percent, memory_bytes, gpu_percent, .. } in &progress.usage {
             let key = (node.clone(), process.clone());
             if self.points.len() >= PROCESSES_MAX && !self.points.contains_key(&key) {
                 continue;
             }
             let points = self.points.entry(key).or_default();
+            // Several reports tell of one measurement.
+            if points.back().is_some_and(|last| last.at >= *at) {
+                continue;
+            }
             if points.len() == POINTS_MAX {
                 points.pop_front();
             }
             let memory_megabytes = *memory_bytes as f64 / f64::from(1 << 20);
             let (cpu_percent, gpu_percent) = (f64::from(*cpu_percent), gpu_percent.map(f64::from));
-            points.push_back(Used { at: progress.at, cpu_percent, memory_megabytes, gpu_percent });
+            points.push_back(Used { at: *at, cpu_percent, memory_megabytes, gpu_percent });
         }
     }
 
@@ -72,20 +76,26 @@ mod tests {
     #[test]
     fn each_progress_adds_a_point_once() {
         let mut live = Live::default();
-        let usage = |cpu_percent| ProcessUsage {
+        let usage = |at, cpu_percent| ProcessUsage {
             node: "0".to_owned(),
             process: "process000".to_owned(),
+            at,
             cpu_percent,
             memory_bytes: 3 << 20,
             gpu_percent: Some(7),
             gpu_memory_bytes: None,
         };
-        let at = |at, cpu_percent| Progress { at, usage: vec![usage(cpu_percent)], ..reducer::Reducer::no_progress() };
-        for progress in [at(1000, 20), at(1000, 20), at(2000, 30)] {
+        let at = |at, cpu_percent| Progress {
+            at,
+            usage: vec![usage(at - 100, cpu_percent)],
+            ..reducer::Reducer::no_progress()
+        };
+        let again = Progress { usage: at(1000, 20).usage, ..at(1500, 0) };
+        for progress in [at(1000, 20), again, at(2000, 30)] {
             live.add(&progress);
         }
         let point = |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0, gpu_percent: Some(7.0) };
-        assert_eq!(live.of("0", "process000"), [point(1000, 20.0), point(2000, 30.0)]);
+        assert_eq!(live.of("0", "process000"), [point(900, 20.0), point(1900, 30.0)]);
         assert_eq!(live.of("0", "process001"), []);
         (0..1000).for_each(|second| live.add(&at(3000 + second, 1)));
         assert_eq!(live.of("0", "process000").len(), POINTS_MAX);

@@ -68,6 +68,9 @@ pub struct ProcessUsage {
     pub node: String,
     /// `processNNN`.
     pub process: String,
+    /// Wall clock of the node at the measurement, milliseconds since the epoch.
+    #[serde(default)]
+    pub at: u64,
     /// Of one processor, over the last seconds.
     pub cpu_percent: u32,
     /// Resident memory.

@@ -93,6 +93,17 @@ def test_bar_has_the_pace_of_the_job(monkeypatch):
     assert "mini-batch/s" not in drawn.getvalue()
 
 
+def test_job_keeps_the_source_of_its_function():
+    def double(items):
+        # What people read later.
+        return [2 * item for item in items]
+
+    job = gristmill.run(double, [1, 2], progress=False, process_count_per_node=1)
+    kept = Path(os.environ["GRISTMILL_HOME"], "jobs", job.id, "sources", "0")
+    assert (kept / "function.txt").read_text().startswith("def double(items):\n    # What people read later.\n")
+    assert (kept / "entry.py").exists()
+
+
 def test_import_is_light():
     code = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); import gristmill; gristmill.run; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -173,6 +173,9 @@ impl Reducer {
         let Some(last) = self.store.progress().await.ok().flatten() else { return };
         let since = Duration::from_millis(milliseconds_since_epoch().saturating_sub(last.at));
         let was_at_work = last.nodes_at_work > 0 && last.silent_since.is_none();
+        if was_at_work && since < self.options.silence {
+            self.judge.presence.heard(Moment::now());
+        }
         self.before = Times::of(&last);
         self.before.elapsed += since;
         self.before.worked += if was_at_work { since } else { Duration::ZERO };
@@ -196,7 +199,7 @@ impl Reducer {
 
     /// Returns the part of that time in which a worker was there.
     pub(crate) fn worked(&self) -> Duration {
-        (self.before.worked + self.judge.presence.attended()).min(self.elapsed())
+        (self.before.worked + self.judge.presence.attended_until(Moment::now())).min(self.elapsed())
     }
 
     /// Returns the specification of the job.

@@ -29,9 +29,17 @@ impl Pace {
         Self { before, ..Self::default() }
     }
 
-    /// Takes note that this many mini-batches have ended, after this much time with a worker.
-    pub fn note(&mut self, attended: Duration, ended: u64, processes: u64) {
+    /// Takes note that this many mini-batches have ended, after this much time with a worker. `is_at_work`: one runs now. The
+    /// start of processes, before the first runs, is no part of the pace.
+    pub fn note(&mut self, attended: Duration, ended: u64, processes: u64, is_at_work: bool) {
         self.processes = processes;
+        if let [(began, known)] = self.marks.make_contiguous()
+            && *known == ended
+            && !is_at_work
+        {
+            *began = attended;
+            return;
+        }
         if self.marks.back().is_some_and(|(_, known)| ended < *known) {
             // The job was reopened, or has lost rows.
             *self = Self::default();
@@ -53,7 +61,9 @@ impl Pace {
     pub fn rate(&self) -> Option<f64> {
         let ((began, before), (now, ended)) = (*self.marks.front()?, *self.marks.back()?);
         let (time, ended) = (now - began, ended - before);
-        let is_known = time >= STEP && ended >= self.processes.max(1);
+        // The next reducer measures for a while before it knows better.
+        let (least_time, rounds) = if self.before.is_some() { (SPAN / 6, ROUNDS) } else { (STEP, 1) };
+        let is_known = time >= least_time && ended >= rounds * self.processes.max(1);
         if is_known { Some(ended as f64 / time.as_secs_f64()) } else { self.before }
     }
 
@@ -71,9 +81,9 @@ mod tests {
     /// Notes one mini-batch for each time, in seconds.
     fn noted(processes: u64, times: &[f64]) -> Pace {
         let mut pace = Pace::default();
-        pace.note(Duration::ZERO, 0, processes);
+        pace.note(Duration::ZERO, 0, processes, true);
         for (ended, time) in (1..).zip(times) {
-            pace.note(Duration::from_secs_f64(*time), ended, processes);
+            pace.note(Duration::from_secs_f64(*time), ended, processes, true);
         }
         pace
     }
@@ -105,7 +115,7 @@ mod tests {
         let times: Vec<f64> = (1..=5).flat_map(|round| [f64::from(round) * 600.0; 4]).collect();
         let mut pace = noted(4, &times);
         for second in 0..500 {
-            pace.note(Duration::from_secs(3000 + second), 20, 4);
+            pace.note(Duration::from_secs(3000 + second), 20, 4, true);
             let rate = pace.rate().expect("known");
             assert!((8.0 / 1700.0..=4.0 / 600.0 + 1e-9).contains(&rate), "after {second} s: {rate}");
         }
@@ -115,12 +125,26 @@ mod tests {
     fn reopened_job_begins_anew_and_the_next_reducer_continues() {
         let mut pace = noted(1, &[1.0, 2.0, 3.0]);
         assert_eq!(pace.rate(), Some(1.0));
-        pace.note(Duration::from_secs(4), 1, 1);
+        pace.note(Duration::from_secs(4), 1, 1, true);
         assert_eq!(pace.rate(), None, "two are to be run again");
         let mut next = Pace::after(Some(2.5));
-        next.note(Duration::ZERO, 40, 1);
+        next.note(Duration::ZERO, 40, 1, true);
         assert_eq!(next.rate(), Some(2.5));
-        next.note(Duration::from_secs(2), 50, 1);
+        next.note(Duration::from_secs(2), 50, 1, true);
+        assert_eq!(next.rate(), Some(2.5), "two seconds tell little");
+        next.note(Duration::from_secs(10), 90, 1, true);
         assert_eq!(next.rate(), Some(5.0));
+    }
+
+    #[test]
+    fn start_of_processes_is_no_part_of_the_pace() {
+        let mut pace = Pace::default();
+        for second in 0..60 {
+            pace.note(Duration::from_secs(second), 0, 2, false);
+        }
+        pace.note(Duration::from_secs(60), 0, 2, true);
+        pace.note(Duration::from_secs(64), 20, 2, true);
+        let rate = pace.rate().expect("known");
+        assert!((4.0..=5.0).contains(&rate), "{rate}");
     }
 }

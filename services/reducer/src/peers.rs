@@ -162,11 +162,10 @@ impl Reducer {
         Ok(())
     }
 
-    /// Looks for commits of other reducers while this one has nothing to commit, and for the result of a job whose end is
-    /// among them: the end is committed before the result is written.
+    /// Looks for commits of other reducers, so that no progress goes back behind theirs, and for the result of a job whose end
+    /// is among them: the end is committed before the result is written.
     pub(crate) async fn look_for_peers(&mut self) -> anyhow::Result<Option<JobResult>> {
-        let is_quiet = self.committed.is_none_or(|committed| committed.elapsed() >= self.options.progress_interval);
-        if self.peers == Peers::Alone || !is_quiet || self.catch_up().await? || self.tally.ended_as().is_none() {
+        if self.peers == Peers::Alone || self.catch_up().await? || self.tally.ended_as().is_none() {
             return Ok(None);
         }
         Ok(self.store.result().await.unwrap_or_else(|error| {

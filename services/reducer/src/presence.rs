@@ -89,6 +89,12 @@ impl Presence {
         self.heard_at.filter(|_| self.is_silent(now))
     }
 
+    /// Returns the total time with at least one worker, the time since its last sign included.
+    pub fn attended_until(&self, now: Moment) -> Duration {
+        let is_there = self.has_heard() && !self.is_silent(now);
+        self.attended + if is_there { now.instant.saturating_duration_since(self.heard) } else { Duration::ZERO }
+    }
+
     /// Returns the total time with at least one worker.
     pub fn attended(&self) -> Duration {
         self.attended
@@ -114,6 +120,8 @@ mod tests {
             presence.heard(seconds(&mut now, 3));
         }
         assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (30, false));
+        assert_eq!(presence.attended_until(now.after(Duration::from_secs(2))).as_secs(), 32);
+        assert_eq!(presence.attended_until(now.after(Duration::from_secs(9))).as_secs(), 30, "it is silent");
         let heard_at = now.epoch_milliseconds;
         seconds(&mut now, 3600);
         assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (30, true));

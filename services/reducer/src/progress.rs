@@ -93,7 +93,8 @@ impl Reducer {
         let workers = (self.options.workers)();
         self.has_entries |= !workers.nodes.is_empty();
         let (processes, nodes_at_work) = self.at_work(&workers);
-        self.pace.note(self.judge.presence.attended(), self.tally.ended(), processes);
+        let runs = running(&workers);
+        self.pace.note(self.judge.presence.attended(), self.tally.ended(), processes, !runs.is_empty());
         let nodes = self.tally.nodes();
         let [elapsed, worked] = [self.elapsed(), self.worked()].map(seconds);
         self.progress.send_modify(|progress| {
@@ -112,7 +113,7 @@ impl Reducer {
             progress.copies = self.copies();
             (progress.processes, progress.nodes_at_work) = (processes, nodes_at_work);
             progress.usage = usage(&workers);
-            progress.running = running(&workers);
+            progress.running = runs;
             progress.notes = nodes.notes().collect();
             progress.waiting = self.waiting();
         });

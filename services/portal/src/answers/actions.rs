@@ -83,7 +83,7 @@ pub async fn replay(State(shared): SharedState, view: View) -> Answer<(StatusCod
             start_again(&shared, "replay", &job_id).await?;
         }
     }
-    let message = "the rejected items run again, as a job of the same name";
+    let message = "the rejected items run again, in a job of their own that the list of jobs shows";
     Ok((StatusCode::ACCEPTED, Document(json!({ "message": message }))))
 }
 

@@ -172,20 +172,20 @@ impl Job {
             (None, None) => (None, None),
         };
         let at_work = progress.filter(|progress| state.has_processes(progress));
-        let (rate, eta_seconds) = match &status.result {
-            Some(result) => (mean_rate(result), None),
-            None => {
-                let goes_on = at_work.filter(|_| state == JobState::Running);
-                let left = goes_on.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64);
-                (goes_on.and_then(|progress| progress.rate), left)
-            }
-        };
+        let rate = engine::rate(status.result.as_ref(), progress, state);
+        let goes_on = at_work.filter(|_| state == JobState::Running);
+        let eta_seconds = goes_on.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64);
         let waits = at_work.map_or_else(Vec::new, waits);
         let moment = sentence::Moment { elapsed_seconds, worked_seconds, eta_seconds, mini_batches, retrying };
         let sentence = sentence::sentence(&status, &moment);
         let failures = tally.failures();
         let started_at = engine::started_at(&spec.job_id).and_then(|at| u64::try_from(at.timestamp_millis()).ok());
         let has_failures = mini_batches.failed > 0;
+        let result = status.result.as_ref();
+        let can_replay = result.is_some_and(|result| {
+            // A retry runs the others first.
+            result.rejects_to_replay() > 0 && result.mini_batches.ended() == result.mini_batches.total
+        });
         let can_cancel = state.is_open() && state != JobState::Canceling;
         let can_retry = match state {
             JobState::Failed | JobState::Canceled | JobState::Interrupted => true,
@@ -239,17 +239,17 @@ impl Job {
             first_failed: failures.first().map(|first| first.mini_batch),
             settings: settings(spec),
             script: spec.source_directory.as_path().join(&spec.entry_script).display().to_string(),
-            job_file: Some(spec.job_file.clone()).filter(|file| !file.is_empty()),
+            job_file: job_file(spec).map(str::to_owned),
             lineage: Lineage {
                 continued: history.reopened().to_vec(),
                 before,
                 same,
                 reused: Reuses::clone(&snapshot.reuses),
             },
-            commands: commands(spec, flags, can_cancel, can_retry, result),
+            commands: commands(spec, flags, (can_cancel, can_retry, can_replay), result),
             can_cancel: !is_read_only && can_cancel,
             can_retry: !is_read_only && can_retry,
-            can_replay: !is_read_only && result.is_some_and(|result| result.rejects_to_replay() > 0),
+            can_replay: !is_read_only && can_replay,
             warnings,
             notes,
             output: output(spec, result.and_then(|result| result.output.as_deref()), snapshot.store.folder().is_some()),
@@ -279,6 +279,9 @@ impl Job {
                 (mini_batch, node, process, *phase as u8, since).hash(&mut others);
             }
         }
+        // The time of a job that works goes on.
+        let time = self.status.progress.as_ref().filter(|progress| self.status.state.has_processes(progress));
+        time.map(|progress| progress.elapsed_seconds as u64 / 2).hash(&mut others);
         (&self.status.hint, &self.warnings, &self.notes, self.output.downloadable, self.lineage.reused.count)
             .hash(&mut others);
         Mark {
@@ -310,12 +313,6 @@ pub struct Mark {
     others: u64,
 }
 
-/// Returns how many mini-batches of an ended job ended per second of its work.
-fn mean_rate(result: &JobResult) -> Option<f64> {
-    let ended = result.mini_batches.ended() as f64;
-    (result.worked_seconds > 0.0 && ended > 0.0).then(|| ended / result.worked_seconds)
-}
-
 fn gauges(
     spec: &JobSpec,
     tally: &Tally,
@@ -329,6 +326,8 @@ fn gauges(
     let count = |limit: i64| u64::try_from(limit).ok().map(|limit| limit as f64);
     let counts = moment.mini_batches;
     let failed = counts.failed.saturating_add(tally.partly_failed());
+    // Of an ended job, none is tried again.
+    let retrying = if working.is_some() { moment.retrying } else { 0 };
     let percent = if counts.total == 0 { 0.0 } else { failed as f64 * 100.0 / counts.total as f64 };
     let percent_limit = Some(allowed_failed_percent).filter(|limit| *limit < 100.0);
     let repeated = tally.failures().repeated().map_or(0, |repeated| repeated.count);
@@ -336,15 +335,15 @@ fn gauges(
         above("error_threshold", "Failed items", items.failed as f64, count(error_threshold), "items"),
         above(
             "allowed_failed_count",
-            "Failed mini-batches",
-            failed.saturating_add(moment.retrying) as f64,
+            "Mini-batches with failures",
+            failed.saturating_add(retrying) as f64,
             count(allowed_failed_count),
             "mini-batches",
         ),
-        above("allowed_failed_percent", "Failed mini-batches", percent, percent_limit, "percent"),
+        above("allowed_failed_percent", "Share of mini-batches with failures", percent, percent_limit, "percent"),
         Gauge {
             key: "fail_fast",
-            label: "Attempts that failed alike",
+            label: "Failures with the same cause",
             value: repeated as f64,
             limit: Some(fail_fast).filter(|limit| *limit > 0).map(|limit| limit as f64),
             unit: "equal failures",
@@ -402,11 +401,15 @@ impl From<&engine::FailureGroup> for Failure {
     }
 }
 
+/// Returns the job file; `None`: it came from the standard input, as those of calls from Python do.
+fn job_file(spec: &JobSpec) -> Option<&str> {
+    Some(&*spec.job_file).filter(|file| !file.is_empty() && !file.ends_with("/-"))
+}
+
 fn commands(
     spec: &JobSpec,
     flags: &str,
-    can_cancel: bool,
-    can_retry: bool,
+    (can_cancel, can_retry, can_replay): (bool, bool, bool),
     result: Option<&JobResult>,
 ) -> Vec<Command> {
     let id = &spec.job_id;
@@ -425,12 +428,12 @@ fn commands(
     if result.is_some_and(|result| result.items_rejected > 0 || result.rejects.is_some()) {
         commands.push(Command { what: "rejects", command: format!("gristmill rejects {id}{flags}") });
     }
-    if result.is_some_and(|result| result.rejects_to_replay() > 0) {
+    if can_replay {
         commands.push(Command { what: "replay", command: format!("gristmill replay {id}{flags}") });
     }
-    if !spec.job_file.is_empty() {
+    if let Some(job_file) = job_file(spec) {
         let words: String = spec.changes.iter().map(|word| format!(" {}", quoted(word))).collect();
-        let command = format!("gristmill run {}{words}{flags}", quoted(&spec.job_file));
+        let command = format!("gristmill run {}{words}{flags}", quoted(job_file));
         commands.push(Command { what: "run", command });
     }
     commands

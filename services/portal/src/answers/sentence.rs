@@ -93,7 +93,8 @@ mod tests {
     use crate::fixtures;
 
     fn status(state: State, hint: Option<&str>) -> StatusDocument {
-        let (hint, progress) = (hint.map(str::to_owned), Some(Reducer::no_progress()));
+        let progress = Some(protocol::Progress { planned: true, ..Reducer::no_progress() });
+        let hint = hint.map(str::to_owned);
         StatusDocument { state, hint, progress, ..fixtures::status("a").document(|_| String::new()) }
     }
 
@@ -113,6 +114,9 @@ mod tests {
         let text = sentence(&status(State::Running, None), &moment());
         let expected = "Running for 1 min 15 s: 3 of 20 mini-batches succeeded, 1 failed; about 6 min 40 s left.";
         assert_eq!(text, expected);
+        let mut planning = status(State::Running, None);
+        planning.progress.as_mut().expect("progress").planned = false;
+        assert!(sentence(&planning, &moment()).contains("1 failed; not all are planned yet; about"));
     }
 
     #[test]

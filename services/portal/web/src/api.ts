@@ -13,7 +13,7 @@ export interface Info {
 /** `cause` and `problem` in one line; the fields from `waits_for` on are those of open jobs of a target. */
 export interface JobSummary {
   owner: string | null; priority: "low" | "normal" | "high";
-  job_id: string; state: State; started_at: string | null; elapsed_seconds: number | null;
+  job_id: string; state: State; started_at: string | null; elapsed_seconds: number | null; rate: number | null;
   mini_batches: Counts; items: Counts; problem?: string; name: string; cause: string | null;
   waits_for?: string | null; waited_seconds?: number | null; processes?: number; share?: number | null;
   remaining_seconds?: number | null;
@@ -51,7 +51,7 @@ export interface RunningMiniBatch { mini_batch: number; node: string; process: s
 /** How often the result was reused instead of running the job again; the latest times. */
 export interface Reuses { count: number; times: number[] }
 export interface Job {
-  owner: string | null; priority: "low" | "normal" | "high"; replayed_by?: string; source_directory: string;
+  owner: string | null; priority: "low" | "normal" | "high"; replayed_by?: string; source_directory: string; output_changed: boolean;
   job_id: string; state: State; hint: string | null; result: JobResult | null; progress: Progress | null; logs: string;
   revision: string; now: number; name: string; description: string; sentence: string;
   started_at: number | null; ended_at: number | null; elapsed_seconds: number | null; worked_seconds: number | null;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use protocol::{GpuSet, ProcessUsage};
+use protocol::{GpuSet, ProcessUsage, milliseconds_since_epoch};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use crate::VisibleGpus;
@@ -46,6 +46,7 @@ impl Usage {
     fn measure(&mut self, node: &str, processes: Vec<Measured>) {
         let Some(system) = self.system.take().or_else(|| System::new().ok()) else { return };
         let system = self.system.insert(system);
+        let at = milliseconds_since_epoch();
         let pids: Vec<Pid> = processes.iter().map(|process| Pid::from_u32(process.pid)).collect();
         let kind = ProcessRefreshKind::nothing().with_cpu().with_memory();
         system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), true, kind);
@@ -60,6 +61,7 @@ impl Usage {
             Some(ProcessUsage {
                 node: node.to_owned(),
                 process,
+                at,
                 cpu_percent: found.cpu_usage().round() as u32,
                 memory_bytes: found.memory(),
                 gpu_percent: (busy.iter().sum::<u32>()).checked_div(busy.len() as u32),

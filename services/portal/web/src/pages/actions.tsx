@@ -19,7 +19,7 @@ const ACTIONS: Record<Name, { button: string; icon: IconName; may: (job: Job) =>
   },
   replay: {
     button: "Run rejected items again", icon: "retry", may: (job) => job.can_replay, title: "Run the rejected items again?", does: "Run them again",
-    text: "A job of the same name runs the rejected items alone, with the script as it is now. The output then holds the rows of both.",
+    text: "A job of its own runs the rejected items, with the script as it is now. The output of this job then holds its rows, too.",
   },
 };
 
@@ -90,11 +90,11 @@ export function Clone({ job }: { job: Job }) {
     <>
       <button type="button" class="button small" onClick={() => show(true)}><Icon name="copy" />Run with other settings</button>
       <Dialog title="Run with other settings" open={shown} close={() => show(false)}>
-        <p class="muted">Write new values; the command starts a job with all other settings as they are in the job file now.</p>
-        <Copyable text={run + words.join("")} label="the command" />
+        <p class="muted">Write new values; the command starts a new job with all other settings as they are in the job file now.</p>
+        <Copyable text={`${run}${words.join("")} --fresh`} label="the command" />
         <div class="clone">
           {settings.map(({ key, value }) => (
-            <label key={key}><span class="mono">{key}</span><input type="text" placeholder={value} value={changes[key] ?? ""} onInput={(event) => change({ ...changes, [key]: event.currentTarget.value })} /></label>
+            <label key={key}><span class="mono">{key}</span><input type="text" placeholder={`now ${value}`} value={changes[key] ?? ""} onInput={(event) => change({ ...changes, [key]: event.currentTarget.value })} /></label>
           ))}
         </div>
         <div class="actions"><button type="button" class="button" onClick={() => show(false)}>Close</button></div>

@@ -48,7 +48,7 @@ function SideBySide({ job, other }: { job: Job; other: Job }) {
         ["items succeeded", number(({ items }) => items.succeeded)],
         ["items failed", number(({ items }) => items.failed)],
         ["rate", [job, other].map((one) => (one.rate === null ? "–" : rate(one.rate)))],
-        ["processes", [job, other].map((one) => `${counted(one.processes, "process")} on ${counted(one.nodes, "node")}`)],
+        ["processes in all", [job, other].map((one) => `${counted(one.processes, "process")} on ${counted(one.nodes, "node")}`)],
       ]} />
       <Phases job={job} other={other} />
       <Pairs
@@ -87,7 +87,7 @@ function Phases({ job, other }: { job: Job; other: Job }) {
           {(others) => {
             const of = (phase: string) => [own, others].map(({ percentiles }) => percentiles.find((row) => row.of === phase));
             const names = PHASES.filter(([phase]) => of(phase).some(Boolean));
-            return <Pairs title="How long attempts took: half of them at most, and 95 of 100" job={job} other={other} empty="No attempt has ended yet." rows={names.map(([phase, name]) => [name, of(phase).map(spread)])} />;
+            return <Pairs title="Durations of attempts: p50, p95" job={job} other={other} empty="No attempt has ended yet." rows={names.map(([phase, name]) => [name, of(phase).map(spread)])} />;
           }}
         </Await>
       )}

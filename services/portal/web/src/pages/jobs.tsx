@@ -116,7 +116,7 @@ function Line({ job }: { job: JobSummary }) {
         <span class="num muted"><Num value={ended} />{total > 0 && <> of <Num value={total} /></>}</span>
       </td>
       <td class="right" data-label="failed">{failed > 0 ? <span class="bad"><Num value={failed} /></span> : <span class="muted">0</span>}</td>
-      <td class="right num" data-label="rate">{seconds && ended > 0 ? rate(ended / seconds) : <span class="muted">–</span>}</td>
+      <td class="right num" data-label="rate">{job.rate === null ? <span class="muted">–</span> : rate(job.rate)}</td>
       <td><When at={job.started_at === null ? null : Date.parse(job.started_at)} relative /></td>
       <td class="right num" data-label="took">{seconds === null ? <span class="muted">–</span> : duration(seconds)}</td>
     </tr>

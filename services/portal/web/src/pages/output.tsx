@@ -6,6 +6,11 @@ import { Icon } from "../ui/icons";
 import { Await, Copyable, Empty, Panel, Size } from "../ui/parts";
 import { Sheet } from "./sheet";
 
+/** Returns a reason as a sentence. */
+function sentence(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1).replace(/\.$/, "")}.`;
+}
+
 export function OutputPage({ job }: { job: Job }) {
   const id = encodeURIComponent(job.job_id);
   const found = useJobData<Output>(job, "output", job.state);
@@ -14,10 +19,11 @@ export function OutputPage({ job }: { job: Job }) {
     <Await of={found}>
       {(data) => !data.available ? (
         <Panel title="Output" end={download}>
-          <Empty title={job.result ? "There is no output." : "There is no output yet."}>{data.reason ?? "The final file is written when every mini-batch has ended."}</Empty>
+          <Empty title={job.result ? "There is no output." : "There is no output yet."}>{data.reason ? sentence(data.reason) : "The final file is written when every mini-batch has ended."}</Empty>
         </Panel>
       ) : (
         <div class="stack">
+          {job.output_changed && <p class="sentence warn">This file has been changed or replaced since the job ended: it may hold the rows of another job.</p>}
           <Panel title="The final file" end={download}>
             <div class="stack">
               <dl class="pairs">

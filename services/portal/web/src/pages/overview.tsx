@@ -49,12 +49,18 @@ function Facts({ job }: { job: Job }) {
         <Fact name="Items failed" bad={items.failed > 0}><Num value={items.failed} /></Fact>
         {copies && <Fact name="Second starts"><Num value={copies.started} /> <small>{copies.won} won</small></Fact>}
         <Fact name="Rate">{job.rate === null ? <span class="muted">–</span> : rate(job.rate)}</Fact>
-        {isOpen && <Fact name="Done in">{job.eta_seconds === null ? <span class="muted">unknown</span> : duration(job.eta_seconds)}</Fact>}
-        <Fact name={isOpen ? "Elapsed" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(job.elapsed_seconds)}<Waited job={job} /></Fact>
-        <Fact name="Processes"><Num value={isOpen && progress ? progress.processes : job.processes} /> <small>on {counted(isOpen && progress ? progress.nodes_at_work : job.nodes, "node")}</small></Fact>
+        {isOpen && <Fact name="Time left">{job.eta_seconds === null ? <span class="muted">unknown</span> : duration(job.eta_seconds)}</Fact>}
+        <Fact name={isOpen ? "Elapsed" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(elapsedNow(job))}<Waited job={job} /></Fact>
+        <Fact name={isOpen ? "Processes" : "Processes in all"}><Num value={isOpen && progress ? progress.processes : job.processes} /> <small>on {counted(isOpen && progress ? progress.nodes_at_work : job.nodes, "node")}</small></Fact>
       </dl>
     </Panel>
   );
+}
+
+/** The time of a job; while it has processes, it goes on between two answers. */
+function elapsedNow({ elapsed_seconds, state, now: answered }: Job): number {
+  const since = ["Running", "Waiting", "Canceling"].includes(state) ? Math.max(0, now.value - answered) / 1000 : 0;
+  return (elapsed_seconds ?? 0) + Math.min(since, 5);
 }
 
 /** Whether a process plans the job now. */

@@ -50,7 +50,7 @@ function Chosen({ job, source, since }: { job: Job; source: ScriptSource; since:
 
 function Files({ source, shown }: { source: ScriptSource; shown: string | null }) {
   const { files } = source;
-  const file = files.find(({ path }) => path === shown) ?? files.find(({ path }) => path === source.entry_script) ?? files[0];
+  const file = files.find(({ path }) => path === shown) ?? files.find(({ path }) => path === "function.txt") ?? files.find(({ path }) => path === source.entry_script) ?? files[0];
   if (!file) return <Panel><Empty title="The folder of the script holds no file." /></Panel>;
   return (
     <Panel

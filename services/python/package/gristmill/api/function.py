@@ -14,11 +14,12 @@ import pickle
 import shutil
 import sys
 import sysconfig
+import textwrap
 import threading
 import types
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,8 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dic
         )
     )
     (beside / "function.pkl").write_bytes(pickled)
+    if text := _text(init, function):
+        (beside / "function.txt").write_text(text)
     (beside / "function.json").write_text(json.dumps(about, indent=2))
     for name, source in modules.items():
         path = beside / "modules" / name
@@ -211,6 +214,15 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dic
         # Another thread was first.
         shutil.rmtree(beside)
     return folder
+
+
+def _text(*functions: Callable[..., Any] | None) -> str:
+    """Returns the source of these functions, as far as it is known, for people who look at the job later."""
+    texts = []
+    for function in filter(None, functions):
+        with suppress(OSError, TypeError, SyntaxError):
+            texts.append(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    return "\n".join(texts)
 
 
 def unpack(folder: Path) -> tuple[dict[str, Any], Callable[[], Any] | None]:
