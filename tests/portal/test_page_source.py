@@ -59,7 +59,8 @@ def test_job_is_run_with_other_settings_by_a_command(stand_in: StandIn, open_pag
     dialog.get_by_label("mini_batch_size").fill("20 files")
     dialog.get_by_label("error_threshold").fill("0")
     expect(dialog.locator("code")).to_have_text(
-        "gristmill run /work/job.yaml --set run_max_try=5 --set 'mini_batch_size=20 files' --set error_threshold=0 --fresh"
+        "gristmill run /work/job.yaml --set run_max_try=5 --set 'mini_batch_size=20 files' --set error_threshold=0 "
+        "--fresh"
     )
 
 
