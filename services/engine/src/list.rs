@@ -72,7 +72,7 @@ pub struct Summary {
     /// Of a job of a target that has not ended.
     #[serde(flatten)]
     pub activity: Option<Activity>,
-    /// Working time since it was started or last continued.
+    /// From start to end, or until now, without the time between an end and a retry.
     pub elapsed_seconds: Option<f64>,
     /// Mini-batches that end in a second: now, or of an ended job while it worked; `None`: unknown, or none ended.
     pub rate: Option<f64>,

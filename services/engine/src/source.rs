@@ -18,6 +18,8 @@ use storage::{Limit, unpack};
 use crate::{FoundJob, Jobs};
 
 const FOLDER: &str = "sources";
+/// A version that is being written.
+const PARTIAL: &str = "partial";
 /// The source of a function from Python, beside the script that calls it.
 const FUNCTION: &str = "function.txt";
 /// Files and bytes that a job keeps: more than people read, and little beside a job.
@@ -38,7 +40,7 @@ pub struct ScriptSource {
     pub version: usize,
     /// The files, by path.
     pub files: Vec<SourceFile>,
-    /// Why there are none.
+    /// Why no file can be shown.
     pub absent: Option<String>,
 }
 
@@ -49,28 +51,53 @@ pub struct SourceFile {
     pub path: String,
     /// Its size.
     pub bytes: u64,
-    /// `None`: it is no text, or a long one.
+    /// `None`: it is not text, or too long to show.
     pub text: Option<String>,
 }
 
-/// Copies the Python files of a script into the folder of its job. Without them the job runs as well, so a failure is only
-/// logged.
+/// Copies the Python files of a script into the folder of its job, unless the last copy is the same. The job does not need
+/// the copy, so a failure is only logged.
 pub(crate) fn keep(folder: &Path, spec: &JobSpec, identity: &Identity) {
-    let version = versions(folder);
-    if let Err(error) = copy(&folder.join(FOLDER).join(version.to_string()), spec, identity) {
+    if spec.has_built_in_script() {
+        return;
+    }
+    if let Err(error) = add_version(&folder.join(FOLDER), spec, identity) {
         tracing::warn!("cannot keep the script of job {}: {error:#}", spec.job_id);
     }
 }
 
-/// Keeps the script of a job that follows from another one, unless it is kept already.
+/// Keeps the script of a job that follows from another one, unless a script is kept already.
 pub(crate) fn keep_first(folder: &Path, spec: &JobSpec, models: &ModelFolders) {
-    if versions(folder) > 0 {
+    if spec.has_built_in_script() || versions(&folder.join(FOLDER)) > 0 {
         return;
     }
     match Identity::of(spec, &[], Path::new(&spec.job_file), models) {
         Ok((identity, _)) => keep(folder, spec, &identity),
         Err(error) => tracing::warn!("cannot keep the script of job {}: {error:#}", spec.job_id),
     }
+}
+
+/// Adds a version to the folder of all versions, complete or not at all.
+fn add_version(sources: &Path, spec: &JobSpec, identity: &Identity) -> Result<()> {
+    let partial = sources.join(PARTIAL);
+    match std::fs::remove_dir_all(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("remove {}", partial.display()));
+        }
+        _ => {}
+    }
+    std::fs::create_dir_all(&partial).with_context(|| format!("make {}", partial.display()))?;
+    copy(&partial, spec, identity)?;
+    let version = versions(sources);
+    let is_new = match version.checked_sub(1) {
+        Some(last) => files(&partial)? != files(&sources.join(last.to_string()))?,
+        None => true,
+    };
+    let added = match is_new {
+        true => std::fs::rename(&partial, sources.join(version.to_string())),
+        false => std::fs::remove_dir_all(&partial),
+    };
+    added.with_context(|| format!("keep {}", partial.display()))
 }
 
 fn copy(to: &Path, spec: &JobSpec, identity: &Identity) -> Result<()> {
@@ -81,7 +108,7 @@ fn copy(to: &Path, spec: &JobSpec, identity: &Identity) -> Result<()> {
     let mut left = KEPT_BYTES_MAX;
     for name in [FUNCTION].into_iter().chain(names).take(KEPT_FILES_MAX) {
         let (source, target) = (from.join(name), to.join(name));
-        // A script is no function, and a name with escaped bytes is none of a file.
+        // Only the folder of a function has the first one. A name with escaped bytes names no file.
         let Ok(metadata) = source.metadata() else { continue };
         let Some(rest) = left.checked_sub(metadata.len()) else { continue };
         left = rest;
@@ -92,8 +119,8 @@ fn copy(to: &Path, spec: &JobSpec, identity: &Identity) -> Result<()> {
     Ok(())
 }
 
-fn versions(folder: &Path) -> usize {
-    (0..).find(|version| !folder.join(FOLDER).join(version.to_string()).exists()).unwrap_or(0)
+fn versions(sources: &Path) -> usize {
+    (0..).find(|version| !sources.join(version.to_string()).exists()).unwrap_or(0)
 }
 
 impl Jobs {
@@ -104,8 +131,8 @@ impl Jobs {
         }
         match self {
             Self::Here(home) => {
-                let folder = home.job_folder(&job.spec.job_id);
-                tokio::task::spawn_blocking(move || here(&folder, version)).await?
+                let sources = home.job_folder(&job.spec.job_id).join(FOLDER);
+                tokio::task::spawn_blocking(move || here(&sources, version)).await?
             }
             Self::There { store, .. } => {
                 let Some(snapshot) = job.spec.snapshots.source.clone() else {
@@ -114,14 +141,14 @@ impl Jobs {
                 if snapshot.bytes > SNAPSHOT_BYTES_MAX {
                     let size = protocol::words::size(snapshot.bytes);
                     return Ok(ScriptSource::absent(&format!(
-                        "The snapshot of the script has {size}: too much to show."
+                        "The snapshot of the script is too large to show ({size})."
                     )));
                 }
                 let folder = tempfile::tempdir().context("make a folder for the snapshot")?;
                 let (archive, into) = (folder.path().join("archive"), folder.path().join("source"));
                 match store.snapshot(&snapshot.digest, &archive).await {
                     Err(storage::Error::NotFound { .. }) => {
-                        return Ok(ScriptSource::absent("The snapshot of the script is not in the store any more."));
+                        return Ok(ScriptSource::absent("The snapshot of the script is no longer in the store."));
                     }
                     fetched => fetched.context("fetch the snapshot of the script")?,
                 }
@@ -143,12 +170,12 @@ impl ScriptSource {
     }
 }
 
-fn here(folder: &Path, version: Option<usize>) -> Result<ScriptSource> {
-    let versions = versions(folder);
+fn here(sources: &Path, version: Option<usize>) -> Result<ScriptSource> {
+    let versions = versions(sources);
     let Some(version) = version.or(versions.checked_sub(1)).filter(|version| *version < versions) else {
         return Ok(ScriptSource::absent("The job has not kept its script."));
     };
-    let files = files(&folder.join(FOLDER).join(version.to_string()))?;
+    let files = files(&sources.join(version.to_string()))?;
     Ok(ScriptSource { versions, version, files, absent: None })
 }
 
@@ -206,6 +233,10 @@ mod tests {
             fs::write(self.spec.source_directory.as_path().join(name), text).expect("writable");
         }
 
+        fn sources(&self) -> PathBuf {
+            self.job.join(FOLDER)
+        }
+
         fn keep(&self) {
             let (identity, _) =
                 Identity::of(&self.spec, &[], Path::new("/job.yml"), &ModelFolders::default()).expect("readable");
@@ -221,7 +252,7 @@ mod tests {
     fn each_script_of_a_job_is_kept() {
         let script = Script::new();
         assert_eq!(
-            here(&script.job, None).expect("readable").absent.expect("a reason").as_str(),
+            here(&script.sources(), None).expect("readable").absent.expect("a reason").as_str(),
             "The job has not kept its script."
         );
         script.write("entry.py", "one");
@@ -229,12 +260,17 @@ mod tests {
         script.write("data.csv", "1,2");
         script.keep();
         script.write("entry.py", "two");
+        // What a killed process has left is no version.
+        fs::create_dir(script.sources().join(PARTIAL)).expect("writable");
+        fs::write(script.sources().join(PARTIAL).join("old.py"), "old").expect("writable");
         script.keep();
-        let last = here(&script.job, None).expect("readable");
+        // A second retry with the same script adds none.
+        script.keep();
+        let last = here(&script.sources(), None).expect("readable");
         assert_eq!((last.versions, last.version), (2, 1));
         assert_eq!(texts(&last), [("entry.py", "two"), ("inner/module.py", "import this")]);
-        assert_eq!(texts(&here(&script.job, Some(0)).expect("readable"))[0], ("entry.py", "one"));
-        assert!(here(&script.job, Some(2)).expect("readable").absent.is_some());
+        assert_eq!(texts(&here(&script.sources(), Some(0)).expect("readable"))[0], ("entry.py", "one"));
+        assert!(here(&script.sources(), Some(2)).expect("readable").absent.is_some());
     }
 
     #[test]
@@ -245,7 +281,7 @@ mod tests {
         script.write("latin.py", b"# \xe4");
         script.write("long.py", vec![b'x'; TEXT_BYTES_MAX as usize + 1]);
         script.keep();
-        let kept = here(&script.job, None).expect("readable");
+        let kept = here(&script.sources(), None).expect("readable");
         assert_eq!(texts(&kept), [("entry.py", "small"), ("latin.py", "no text"), ("long.py", "no text")]);
     }
 }

@@ -16,7 +16,7 @@ use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 const SILENCE: Duration = Duration::from_secs(5);
 /// The first progress of a job follows the schedule that admits it: queues are created, and the ledger is read.
 const FIRST_PROGRESS: Duration = Duration::from_secs(10);
-/// A queue that does not answer for a moment is no trouble.
+/// A shorter trouble is not worth a word.
 const TROUBLE_MIN: Duration = Duration::from_secs(2);
 /// A reducer that cannot serve a job says so every 20 seconds.
 const TROUBLE_LASTS: Duration = Duration::from_secs(25);
@@ -295,7 +295,7 @@ fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>)
     // The reducer has written both times.
     let since = |at: u64| Since { at, age: age + Duration::from_millis(progress.at.saturating_sub(at)) };
     if progress.silent_since.is_none() && !progress.running.is_empty() {
-        // Whatever it waits for, work goes on.
+        // Mini-batches run, whatever the job waits for.
         return (State::Running, None);
     }
     let silent = progress.silent_since.map(|at| Lack::Worker { since: since(at), planned: progress.planned });
@@ -325,7 +325,7 @@ fn lacks_reducer(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> Option<Lack> 
     last.filter(|last| last.age > silence).map(Lack::Reducer)
 }
 
-/// Returns the trouble of its reducer. A moment of it is none.
+/// Returns the trouble of the reducer, unless it has just begun.
 fn trouble(seen: Seen<'_>) -> Option<Lack> {
     let (progress, age) = seen.filter(|(_, age)| *age <= TROUBLE_LASTS)?;
     let trouble = progress.trouble.as_ref()?;

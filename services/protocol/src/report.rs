@@ -108,6 +108,14 @@ pub struct Trouble {
     pub since: u64,
 }
 
+impl Trouble {
+    /// Creates a trouble that began with `before`, or now.
+    pub fn continuing(before: Option<&Self>, reason: String) -> Self {
+        let since = before.map_or_else(milliseconds_since_epoch, |before| before.since);
+        Self { reason, since }
+    }
+}
+
 /// `progress.json`, which the reducer overwrites while the job runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {

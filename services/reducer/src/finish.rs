@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, Retryable};
 use protocol::words::sentence;
-use protocol::{
-    FailedMiniBatch, Isolate, JobResult, JobState, OutputAction, Trouble, milliseconds_since_epoch, one_line,
-};
+use protocol::{FailedMiniBatch, Isolate, JobResult, JobState, OutputAction, Progress, Trouble, one_line};
 use queue::pauses::{FOR_SECONDS, UNTIL_IT_ANSWERS};
 use storage::Commit;
 use tokio::runtime::Handle;
@@ -19,7 +17,6 @@ use crate::job::ticks;
 use crate::judge::End;
 use crate::output::{Assembly, Bases, Written, may_pass};
 use crate::peers::Agreement;
-use crate::progress::seconds;
 use crate::reports::headline::headline;
 use crate::stalls::Stall;
 use crate::{CrashPoint, Effort, Peers, Reducer};
@@ -101,6 +98,9 @@ impl Reducer {
         let outputs = self.spec.outputs.iter().filter(|_| state == JobState::Completed);
         let outputs = outputs.map(|(name, folder)| (name.clone(), folder.display())).collect();
         let Effort { extra_runs, divided, items_kept, waited } = self.tally.effort();
+        // The last progress and the result have the same times.
+        self.show_progress();
+        let Progress { elapsed_seconds, worked_seconds, .. } = *self.progress.borrow();
         let result = JobResult {
             job_id: self.spec.job_id.clone(),
             state,
@@ -122,8 +122,8 @@ impl Reducer {
             headline: if state == JobState::Completed { headline(&self.tally, &self.spec.thresholds) } else { None },
             failures: self.tally.failures().causes(),
             rejects,
-            elapsed_seconds: seconds(self.elapsed()),
-            worked_seconds: seconds(self.worked()),
+            elapsed_seconds,
+            worked_seconds,
             warnings: self.tally.warnings().count() + warnings.len() as u64,
             first_warnings: warnings
                 .iter()
@@ -138,7 +138,6 @@ impl Reducer {
             reused: false,
             command: self.spec.is_command(),
         };
-        self.show_progress();
         self.write_progress().await;
         // These help only with a failed job.
         // The cause of a failed job names them.
@@ -234,9 +233,8 @@ impl Reducer {
             let pause = pauses.next().expect("the number of retries has no limit");
             tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot write the output, trying again");
             self.trouble.send_modify(|trouble| {
-                let since = trouble.as_ref().map_or_else(milliseconds_since_epoch, |before| before.since);
                 let reason = one_line(&format!("the output cannot be written yet, trying again: {error:#}"));
-                *trouble = Some(Trouble { reason, since });
+                *trouble = Some(Trouble::continuing(trouble.as_ref(), reason));
             });
             let until = Instant::now() + pause;
             let mut looks = ticks(self.options.progress_interval);

@@ -552,8 +552,7 @@ fn show_trouble(job: JobStore, job_id: String, trouble: String) {
         let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
         let before = progress.trouble.take().filter(|before| before.reason == trouble);
         progress.at = milliseconds_since_epoch();
-        let since = before.map_or(progress.at, |before| before.since);
-        progress.trouble = Some(Trouble { reason: trouble, since });
+        progress.trouble = Some(Trouble::continuing(before.as_ref(), trouble));
         if let Err(error) = job.put_progress(&progress).await {
             tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
         }

@@ -150,7 +150,7 @@ impl Reducer {
 }
 
 /// Returns seconds to the millisecond, which survive JSON exactly.
-pub(crate) fn seconds(duration: Duration) -> f64 {
+fn seconds(duration: Duration) -> f64 {
     duration.as_millis() as f64 / 1000.0
 }
 

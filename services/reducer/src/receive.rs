@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backon::BackoffBuilder;
-use protocol::{Trouble, milliseconds_since_epoch, one_line};
+use protocol::{Trouble, one_line};
 use queue::pauses::UNTIL_IT_ANSWERS;
 use queue::{Delivery, Queue, Receive};
 use tokio::sync::{mpsc, watch};
@@ -21,7 +21,7 @@ const FIRST_PAUSE_PART: u32 = 16;
 /// Longest wait of a receive while the queue does not answer.
 const WAIT_IN_TROUBLE: Duration = Duration::from_secs(1);
 
-/// A receive that has no answer this long after its wait says so.
+/// A receive without an answer this long after its wait is reported.
 const LATE_AFTER: Duration = Duration::from_secs(2);
 
 /// A delivery and its records.
@@ -53,16 +53,13 @@ impl Received {
     }
 }
 
-/// Says why the queue does not answer, since it first did not.
+/// Records why the queue does not answer.
 fn tell(trouble: &watch::Sender<Option<Trouble>>, reason: String) {
-    trouble.send_modify(|trouble| {
-        let since = trouble.as_ref().map_or_else(milliseconds_since_epoch, |before| before.since);
-        *trouble = Some(Trouble { reason, since });
-    });
+    trouble.send_modify(|trouble| *trouble = Some(Trouble::continuing(trouble.as_ref(), reason)));
 }
 
 /// Receives until the channel is closed, with a pause after every call that returned fewer messages than requested.
-/// Calls an unavailable queue again after growing pauses, and says so in `trouble`.
+/// Calls an unavailable queue again after growing pauses, and records the reason in `trouble`.
 pub(crate) async fn receive_all(
     results: Arc<dyn Queue>,
     request: Receive,
@@ -73,7 +70,7 @@ pub(crate) async fn receive_all(
     let mut pauses = UNTIL_IT_ANSWERS.build();
     let mut gathering = pause_between / FIRST_PAUSE_PART;
     loop {
-        // After trouble the first answer comes soon.
+        // A short wait, so that a queue that is back answers soon.
         let wait = if trouble.borrow().is_some() { request.wait.min(WAIT_IN_TROUBLE) } else { request.wait };
         let receiving = results.receive(Receive { wait, ..request });
         tokio::pin!(receiving);
