@@ -14,18 +14,18 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page
 
-from harness import COMPLETED, FAILED, RECORDS_ITS_FILES, Job, Running, Workplace, go, wait_until
+from harness import COMPLETED, FAILED, Job, Running, Workplace, go, wait_until
 from portal_client import Portal
-from proxy import AwsProxy, HoldsListing, Proxy
+from proxy import Proxy
 from scrape import Role
 from targets import Target
+from unfinished_listing import CHUNK, COUNT, unfinished_listing
 from views import Counts, Views, counted, counts_in, of_text, wait_for_none
 
 JOBS = int(os.environ.get("GRISTMILL_TEST_JOBS", "12"))
@@ -564,41 +564,22 @@ def test_every_view_says_that_the_broker_is_away(rabbitmq: Target, away: Proxy) 
 
 
 def test_no_view_invents_a_total_while_the_inputs_are_listed(workplace: Workplace, sqs: Target) -> None:
-    """A page of a listing has 1000 objects, and a part of a plan 512 mini-batches."""
-    s3, count, part = sqs.components.client("s3"), 1100, 512
-    with ThreadPoolExecutor(8) as pool:
-        names = [f"inputs/{number:04}.txt" for number in range(count)]
-        list(pool.map(lambda name: s3.put_object(Bucket=sqs.prefix, Key=name, Body=b"x"), names))
-    inputs = [{"name": "data", "type": "file", "path": f"s3://{sqs.prefix}/inputs/"}]
-    job = workplace.job(RECORDS_ITS_FILES, inputs=inputs, speculation=False)
-    sqs.reducer()
-    sqs.worker("--process-count", 2)
-    listing = HoldsListing("inputs")
-    with AwsProxy(sqs.components.aws_endpoint, listing, 0) as proxy:
-        sqs.write(endpoint=proxy.url)
-        enqueuing = sqs.start("enqueue", job.file)
-        try:
-            assert listing.is_asked.wait(60), "the second page"
-            sqs.write()
-            [job_id] = [name.removeprefix("open/") for name in sqs.objects("open")]
-            views = Views(workplace, job_id, sqs.name)
-            wait_until(lambda: sqs.committed(job_id) == part, "a part")
-            (said, card), job_of_portal = views.python(), views.of()
-            texts = {
-                "status": views.text("status", job_id),
-                "jobs": views.text("jobs"),
-                "portal": job_of_portal["sentence"],
-                "Python": said,
-                "card": f"{card['mini-batches']}; {card['items']}",
-            }
-        finally:
-            listing.may_go_on.set()
-        assert enqueuing.wait().exit_status == 0
+    with unfinished_listing(workplace, sqs) as (job_id, _):
+        views = Views(workplace, job_id, sqs.name)
+        wait_until(lambda: sqs.committed(job_id) == CHUNK, "a chunk")
+        (said, card), job_of_portal = views.python(), views.of()
+        texts = {
+            "status": views.text("status", job_id),
+            "jobs": views.text("jobs"),
+            "portal": job_of_portal["sentence"],
+            "Python": said,
+            "card": f"{card['mini-batches']}; {card['items']}",
+        }
     sqs.wait_for_end(job_id)
-    everything = {"total": count, "succeeded": count, "failed": 0}
+    everything = {"total": COUNT, "succeeded": COUNT, "failed": 0}
     assert views.status()["result"]["mini_batches"] == everything
-    assert all(str(part) in text for text in texts.values()), texts
-    invented = {name: text for name, text in texts.items() if re.search(rf"{part}(/| of )(0|{part})\b", text)}
+    assert all(str(CHUNK) in text for text in texts.values()), texts
+    invented = {name: text for name, text in texts.items() if re.search(rf"{CHUNK}(/| of )(0|{CHUNK})\b", text)}
     assert invented == {}
 
 
@@ -634,7 +615,7 @@ def test_causes_of_failures_count_attempts(workplace: Workplace) -> None:
 def test_no_view_contradicts_itself_or_goes_back_at_random_moments(
     workplace: Workplace, sqlite: Target, seed: int
 ) -> None:
-    """A job moves on while it is looked at: no count is above what has happened, or below what was told before."""
+    """While a job runs, no view counts more than has happened, or less than it counted before."""
     workplace.data(40)
     job = workplace.job(MOVES, process_count_per_node=2, run_max_try=2, speculation=False)
     chance = random.Random(seed)

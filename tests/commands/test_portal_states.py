@@ -271,10 +271,16 @@ def test_job_behind_another(
     look(sqlite).check(job_id, Expected("Queued", says, (3, 0, 0), SHOWS_ALL, can_cancel=True))
 
 
-def test_job_whose_reducer_was_killed(workplace: Workplace, sqlite: Target, look: Look) -> None:
-    job_id, reducer, _ = hold_there(workplace, sqlite)
-    views = look(sqlite)
+def watched(workplace: Workplace, target: Target, look: Look) -> tuple[JobViews, str, Running, Running]:
+    """Returns all views of a job that holds its last mini-batch, the job, its reducer and its worker."""
+    job_id, reducer, worker = hold_there(workplace, target)
+    views = look(target)
     views.await_state(job_id, "Running", "2 of 3")
+    return views, job_id, reducer, worker
+
+
+def test_job_whose_reducer_was_killed(workplace: Workplace, sqlite: Target, look: Look) -> None:
+    views, job_id, reducer, _ = watched(workplace, sqlite, look)
     wait_until(lambda: views.status(job_id)["progress"]["running"], "what runs")
     reducer.kill()
     says = "no reducer has been heard from since "
@@ -282,18 +288,14 @@ def test_job_whose_reducer_was_killed(workplace: Workplace, sqlite: Target, look
 
 
 def test_job_whose_worker_was_killed(workplace: Workplace, sqlite: Target, look: Look) -> None:
-    job_id, _, worker = hold_there(workplace, sqlite)
-    views = look(sqlite)
-    views.await_state(job_id, "Running", "2 of 3")
+    views, job_id, _, worker = watched(workplace, sqlite, look)
     worker.kill()
     says = "no worker has been heard from since "
     views.check(job_id, Expected("Waiting", says, (3, 2, 0), can_cancel=True))
 
 
 def test_job_whose_worker_ends_after_its_running_mini_batch(workplace: Workplace, sqlite: Target, look: Look) -> None:
-    job_id, _, worker = hold_there(workplace, sqlite)
-    views = look(sqlite)
-    views.await_state(job_id, "Running", "2 of 3")
+    views, job_id, _, worker = watched(workplace, sqlite, look)
     worker.send(signal.SIGTERM)
 
     def is_known() -> bool:
@@ -309,9 +311,7 @@ def test_job_whose_worker_ends_after_its_running_mini_batch(workplace: Workplace
 
 
 def test_job_that_is_canceled_while_no_reducer_runs(workplace: Workplace, sqlite: Target, look: Look) -> None:
-    job_id, reducer, _ = hold_there(workplace, sqlite)
-    views = look(sqlite)
-    views.await_state(job_id, "Running", "2 of 3")
+    views, job_id, reducer, _ = watched(workplace, sqlite, look)
     reducer.kill()
     says = "no reducer has been heard from since "
     views.await_state(job_id, "Waiting", says)
@@ -323,7 +323,7 @@ def test_job_that_is_canceled_while_no_reducer_runs(workplace: Workplace, sqlite
 
 def publishing(workplace: Workplace, target: Target) -> str:
     """Returns a job that is being planned by a command that is stopped."""
-    # So many that the command has not planned them all before it is stopped.
+    # Enough files that the test stops the command before it has planned all of them.
     workplace.data(20_000)
     enqueuing = target.start("enqueue", workplace.job(ECHOES).file)
     jobs = target.folder / "store/jobs"

@@ -168,19 +168,3 @@ def sending_twice(_: random.Random, request: Request) -> Fault | None:
     if request.headers.get("X-Amz-Target") == "AmazonSQS.SendMessageBatch":
         return Fault("batches sent twice", arrivals=2)
     return None
-
-
-class HoldsListing:
-    """A policy that delays every page after the first one of a listing of this prefix, until the test allows it."""
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.is_asked, self.may_go_on = threading.Event(), threading.Event()
-
-    def __call__(self, _: random.Random, request: Request) -> Fault | None:
-        is_later_page = "continuation-token=" in request.path and self.prefix in request.path
-        if request.method != "GET" or not is_later_page:
-            return None
-        self.is_asked.set()
-        self.may_go_on.wait()
-        return Fault("pages that came late")
