@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -15,10 +16,11 @@ from pathlib import Path
 
 from portal_pages import browse
 
-SCRIPT = "def run(files):\n    return files\n"
+SCRIPT = "import time\ndef run(files):\n    time.sleep(3600)\n"
 TARGET = "bench"
 # The page lists the roles of this many open jobs.
 SERVED = 100
+FILE = "progress.json"
 WAIT_SECONDS = 120
 ROUNDS = 5
 PAGES = [("target", "target", "main table tbody tr"), ("jobs of the target", "", "table.jobs a.name")]
@@ -38,7 +40,10 @@ class TargetLooks:
 
 
 def look_at_target(executable: str, python: str, jobs: int) -> TargetLooks:
-    """Enqueues jobs in a folder, lets a reducer open them, and shows their target."""
+    """Enqueues jobs in a folder, lets a reducer serve one of them, and shows their target.
+
+    The schedule admits only as many jobs as there are processes, so the other jobs get the progress of that one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "code").mkdir()
@@ -72,14 +77,19 @@ def look_at_target(executable: str, python: str, jobs: int) -> TargetLooks:
         roles = [portal]
         try:
             printed = portal.stdout.readline().strip()
-            reducer = start("reducer")
-            roles.append(reducer)
+            fleet = [start("reducer"), start("worker", "--process-count", "1", "--job-users", "none")]
+            folders = sorted((place / "target/store/jobs").iterdir())
             end = time.monotonic() + WAIT_SECONDS
-            while len(get(printed)[1]["reducers"]) < min(jobs, SERVED):
-                assert time.monotonic() < end, "the reducer does not serve the jobs"
+            while not (served := [folder / FILE for folder in folders if (folder / FILE).exists()]):
+                assert time.monotonic() < end, "the reducer serves no job"
                 time.sleep(1)
-            reducer.terminate()
-            reducer.wait()
+            for role in fleet:
+                role.kill()
+                role.wait()
+            for folder in folders:
+                if not (folder / FILE).exists():
+                    shutil.copy(served[0], folder / FILE)
+            assert len(get(printed)[1]["reducers"]) == min(jobs, SERVED)
             answers = []
             size = 0
             for _ in range(ROUNDS):
