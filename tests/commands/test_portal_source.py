@@ -69,7 +69,7 @@ def test_script_of_a_target_is_that_of_its_snapshot(workplace: Workplace, sqlite
     assert "import helper" in texts(portal.get(f"/jobs/{job_id}/source"))["entry.py"]
     for snapshot in (sqlite.folder / "store/snapshots").iterdir():
         snapshot.unlink()
-    assert "not in the store any more" in portal.get(f"/jobs/{job_id}/source")["absent"]
+    assert "no longer in the store" in portal.get(f"/jobs/{job_id}/source")["absent"]
 
 
 def test_command_runs_the_job_again_with_what_the_command_line_changed(workplace: Workplace, portal: Portal) -> None:

@@ -17,7 +17,7 @@ def test_script_is_shown_file_by_file(stand_in: StandIn, open_page: Callable[...
     page.get_by_label("File").select_option("helper.py")
     expect(page.get_by_role("group", name="helper.py")).to_contain_text("import math")
     page.get_by_label("File").select_option("model.py")
-    expect(page.get_by_text("This file is no text, or a long one.")).to_be_visible()
+    expect(page.get_by_text("This file is not text, or is too long to show.")).to_be_visible()
     page.get_by_label("Script").select_option("at the start")
     expect(page).to_have_url(f"{stand_in.address}#/jobs/{FAILED}/source?file=model.py&version=0")
 
@@ -78,7 +78,7 @@ def test_rejected_items_are_run_again_by_a_button(own_stand_in: StandIn, open_pa
     dialog = page.get_by_role("dialog")
     expect(dialog.locator("code")).to_have_text(f"gristmill replay {FAILED}")
     dialog.get_by_role("button", name="Run them again").click()
-    expect(page.get_by_text("the rejected items run again")).to_be_visible()
+    expect(page.get_by_text("runs the rejected items again")).to_be_visible()
     assert own_stand_in.posted == [f"/jobs/{FAILED}/replay"]
 
 

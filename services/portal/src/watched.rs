@@ -69,8 +69,8 @@ pub struct Snapshot {
     pub has_damaged_result: bool,
     /// When it ended, by the clock of its store, milliseconds since 1970.
     pub ended_at: Option<u64>,
-    /// The newest other jobs of the same name, newest first, and the one before this.
-    pub same: Arc<Vec<Summary>>,
+    /// Other jobs of the same name.
+    pub same: Arc<SameName>,
     /// How often its result was reused.
     pub reuses: Arc<Reuses>,
 }
@@ -190,16 +190,25 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
     Ok(latest)
 }
 
-/// Returns the newest other jobs of the same name, newest first, and the one before this.
-async fn same(jobs: &Jobs, spec: &JobSpec) -> Answer<Vec<Summary>> {
+/// Other jobs of the same name.
+#[derive(Debug, Default)]
+pub struct SameName {
+    /// The job that began before this one.
+    pub before: Option<String>,
+    /// The newest, newest first, and the one before this.
+    pub jobs: Vec<Summary>,
+}
+
+async fn same(jobs: &Jobs, spec: &JobSpec) -> Answer<SameName> {
     let mut ids = jobs.ids().await?;
-    ids.retain(|id| engine::name_of(id) == spec.name);
-    let own = ids.iter().position(|id| *id == spec.job_id);
-    let before = own.and_then(|own| ids.get(own + 1).cloned());
-    ids.retain(|id| *id != spec.job_id);
+    ids.retain(|id| *id != spec.job_id && engine::name_of(id) == spec.name);
+    // Ids tell the second.
+    let began_before = |id: &&String| engine::started_at(id) <= engine::started_at(&spec.job_id);
+    let before = ids.iter().find(began_before).cloned();
     ids.truncate(SAME_MAX);
-    ids.extend(before.filter(|before| !ids.contains(before)));
-    Ok(jobs.summaries(&ids, &jobs.open_jobs().await?).await)
+    ids.extend(before.clone().filter(|before| !ids.contains(before)));
+    let jobs = jobs.summaries(&ids, &jobs.open_jobs().await?).await;
+    Ok(SameName { before, jobs })
 }
 
 /// A job as of one look, with its history.

@@ -14,13 +14,14 @@ pub struct Wishes {
 }
 
 impl Wishes {
-    /// Returns the words of a command that say the same in any folder.
+    /// Returns the options of a command with the same effect in any working folder: paths become absolute.
     pub fn words(&self, context: &Context) -> Vec<String> {
         let inputs = self.inputs.iter().map(|input| {
             let (name, value) = input.split_once('=').unwrap_or(("", input));
             let equals = if input.contains('=') { "=" } else { "" };
             let path = context.working_directory.join(value);
-            let value = if path.exists() { path.display().to_string() } else { value.to_owned() };
+            let is_path = !value.is_empty() && path.exists();
+            let value = if is_path { path.display().to_string() } else { value.to_owned() };
             ("--input", format!("{name}{equals}{value}"))
         });
         let overrides = self.overrides.iter().map(|(key, value)| ("--set", format!("{key}={value}")));

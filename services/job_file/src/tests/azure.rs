@@ -172,6 +172,18 @@ fn component_is_a_job() {
 }
 
 #[test]
+fn changes_of_the_command_line_say_the_same_in_any_folder() {
+    let workplace = Workplace::azure();
+    let overrides = vec![("run_max_try".to_owned(), "7".to_owned())];
+    let step = Some("score".to_owned());
+    let wishes = Wishes { overrides, step, ..inputs(&["data=data", "s3://bucket/x", "note="]) };
+    let data = format!("data={}", workplace.path("data").display());
+    let expected =
+        ["--set", "run_max_try=7", "--input", &data, "--input", "s3://bucket/x", "--input", "note=", "--step", "score"];
+    assert_eq!(wishes.words(&workplace.context()), expected);
+}
+
+#[test]
 fn values_of_the_command_line_take_precedence() {
     let workplace = Workplace::azure();
     let overrides = [("mini_batch_size", "2"), ("Score_Images.run_max_try", "7"), ("environment", "requirements.txt")];

@@ -24,6 +24,8 @@ use crate::watched::View;
 const CANCEL_TIME: Duration = Duration::from_secs(3);
 /// How long a request waits for an early end of a command that continues a job.
 const START_TIME: Duration = Duration::from_millis(1500);
+/// Exit statuses of a command whose job completed, failed or was canceled: it did start.
+const JOB_RAN: [i32; 3] = [0, 42, 130];
 
 pub async fn cancel(State(shared): SharedState, view: View) -> Answer<Document<Value>> {
     let (jobs, job_id) = (shared.options.jobs.clone(), view.job_id().to_owned());
@@ -83,7 +85,7 @@ pub async fn replay(State(shared): SharedState, view: View) -> Answer<(StatusCod
             start_again(&shared, "replay", &job_id).await?;
         }
     }
-    let message = "the rejected items run again, in a job of their own that the list of jobs shows";
+    let message = "a separate job runs the rejected items again; the list of jobs shows it";
     Ok((StatusCode::ACCEPTED, Document(json!({ "message": message }))))
 }
 
@@ -196,8 +198,7 @@ async fn start_again(shared: &Shared, command_name: &str, job_id: &str) -> Answe
             let _ = errors.rewind().and_then(|()| errors.read_to_string(&mut text));
             let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason");
             return match status.code() {
-                // A job that has failed or was canceled did start.
-                Some(0 | 42 | 130) => Ok("the job has ended again"),
+                Some(status) if JOB_RAN.contains(&status) => Ok("the job has ended again"),
                 _ => Err(conflict(last.trim_start_matches("gristmill: "))),
             };
         }

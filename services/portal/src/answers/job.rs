@@ -102,7 +102,7 @@ impl From<&RunningMiniBatch> for Wait {
 
 #[derive(Debug, Serialize)]
 struct Failure {
-    /// Equal for failures and rejected items with the same cause.
+    /// The same for failures and rejected items with one cause.
     reason: String,
     error: String,
     attempts: u64,
@@ -213,11 +213,7 @@ impl Job {
         notes.extend(history.unreadable().map(|segment| {
             format!("segment {segment} of the ledger is damaged or incomplete: attempts from it on are not shown")
         }));
-        let before = snapshot.same.iter().map(|other| &other.job_id);
-        // Ids tell the second.
-        let began_before = |other: &&String| engine::started_at(other) <= engine::started_at(&spec.job_id);
-        let before = before.into_iter().find(began_before).cloned();
-        let same = snapshot.same.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
+        let same = snapshot.same.jobs.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
         Self {
             revision: view.revision(history),
             now: milliseconds_since_epoch(),
@@ -242,7 +238,7 @@ impl Job {
             job_file: job_file(spec).map(str::to_owned),
             lineage: Lineage {
                 continued: history.reopened().to_vec(),
-                before,
+                before: snapshot.same.before.clone(),
                 same,
                 reused: Reuses::clone(&snapshot.reuses),
             },

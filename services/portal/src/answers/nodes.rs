@@ -114,7 +114,7 @@ const NODE: [Column; 7] = [
     counter("Network sent", "Network Sent (MB)"),
     counter("Network received", "Network Recv (MB)"),
 ];
-/// The GPUs of a process are in no file: those who look at the job see them.
+/// Files have no GPUs of processes; only what is measured while somebody looks has them.
 const PROCESS: [Column; 3] = [
     gauge("CPU", "percent", "Cpu Percent"),
     gauge("Memory", "MB", "Memory Rss (MB)"),
@@ -137,7 +137,7 @@ pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
     {
         let history = view.history();
         let stopped = history.tally().nodes().stopped();
-        // Those that prepare the job, or have given up, have no process.
+        // A node that prepares the job, or has given up, has no process.
         let waiting = progress.iter().flat_map(|progress| &progress.waiting).map(|waiting| &waiting.node);
         for name in history.processes().iter().map(|process| &process.name.node).chain(stopped.keys()).chain(waiting) {
             nodes.entry(name.clone()).or_insert_with(|| Node {

@@ -13,7 +13,7 @@ use crate::document::Document;
 use crate::error::Answer;
 use crate::watched::View;
 
-/// Time for the difference of one file; after it, the difference is longer than it need be.
+/// Time for the shortest difference of one file; afterwards a longer one is good enough.
 const DIFFERENCE_TIME: Duration = Duration::from_millis(500);
 const CONTEXT_LINES: usize = 3;
 
@@ -47,7 +47,7 @@ struct Changes {
 struct Change {
     path: String,
     change: &'static str,
-    /// As lines of a unified difference; `None`: a file is no text, or a long one.
+    /// As lines of a unified difference; `None`: a file is not text, or too long.
     difference: Option<String>,
 }
 

@@ -76,7 +76,7 @@ fn of_set<'a>(gpus: &'a [GpuUsage], own: &GpuSet) -> impl Iterator<Item = &'a Gp
     gpus.iter().filter(|gpu| own.numbers().contains(&gpu.number))
 }
 
-/// Asks the driver beside the agent, which cannot wait for it.
+/// Asks the driver on another thread, because the agent cannot wait for it.
 struct GpuMeter {
     visible: VisibleGpus,
     last: Arc<Mutex<Measurement>>,
@@ -143,7 +143,7 @@ mod tests {
         };
         let used = |gpus: Vec<GpuUsage>, own| {
             let mut usage = Usage::new(VisibleGpus::default());
-            usage.gpus.last.lock().expect("nobody else has it").usage = gpus;
+            usage.gpus.last.lock().expect("no thread panics").usage = gpus;
             let process = measured("process000", std::process::id(), GpuSet::new(own));
             let [used] = usage.of("0", [process].into_iter()) else { panic!("one process runs") };
             (used.gpu_percent, used.gpu_memory_bytes)

@@ -19,11 +19,11 @@ const ACTIONS: Record<Name, { button: string; icon: IconName; may: (job: Job) =>
   },
   replay: {
     button: "Run rejected items again", icon: "retry", may: (job) => job.can_replay, title: "Run the rejected items again?", does: "Run them again",
-    text: "A job of its own runs the rejected items, with the script as it is now. The output of this job then holds its rows, too.",
+    text: "A separate job runs the rejected items with the current script, and adds its rows to the output of this job.",
   },
 };
 
-/** A button that asks before it acts; nothing if the action is impossible now. */
+/** A button that asks before it acts. Renders nothing if the action is impossible now. */
 export function Action({ job, name, label, small = false }: { job: Job; name: Name; label?: string; small?: boolean }) {
   const [asked, ask] = useState(false);
   const [busy, setBusy] = useState(false);
@@ -72,7 +72,7 @@ export function Commands({ job }: { job: Job }) {
   );
 }
 
-/** Settings that `--set` does not replace by their names: some are options in `arguments`. */
+/** Settings that `--set` does not accept under these names; some are options in `arguments`. */
 const NOT_SET = [
   "input", "side_input", "environment_variables", "arguments", "output", "output_format", "task_overhead_timeout", "progress_update_timeout",
   "first_task_creation_timeout",
@@ -90,7 +90,7 @@ export function Clone({ job }: { job: Job }) {
     <>
       <button type="button" class="button small" onClick={() => show(true)}><Icon name="copy" />Run with other settings</button>
       <Dialog title="Run with other settings" open={shown} close={() => show(false)}>
-        <p class="muted">Write new values; the command starts a new job with all other settings as they are in the job file now.</p>
+        <p class="muted">Enter new values. The command starts a new job; all other settings come from the current job file.</p>
         <Copyable text={`${run}${words.join("")} --fresh`} label="the command" />
         <div class="clone">
           {settings.map(({ key, value }) => (

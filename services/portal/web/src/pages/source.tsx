@@ -68,7 +68,7 @@ function Files({ source, shown }: { source: ScriptSource; shown: string | null }
 }
 
 function Text({ file: { path, bytes, text } }: { file: SourceFile }) {
-  if (text === null) return <Empty title="This file is no text, or a long one."><Size value={bytes} /></Empty>;
+  if (text === null) return <Empty title="This file is not text, or is too long to show."><Size value={bytes} /></Empty>;
   const lines = text.replace(/\n$/, "").split("\n");
   return (
     <div class="code" tabIndex={0} role="group" aria-label={path}>
@@ -79,7 +79,7 @@ function Text({ file: { path, bytes, text } }: { file: SourceFile }) {
 }
 
 const TONES: Record<string, string> = { "+": "added", "-": "removed", "@": "at" };
-const WORDS = { changed: "changed", new: "new", missing: "not there any more" } as const;
+const WORDS = { changed: "changed", new: "new", missing: "removed" } as const;
 
 function Changes({ of: { files, same, absent } }: { of: NonNullable<ScriptSource["changes"]> }) {
   if (absent !== null) return <Panel><Empty title="The scripts cannot be compared.">{absent}</Empty></Panel>;
@@ -95,7 +95,7 @@ function Changes({ of: { files, same, absent } }: { of: NonNullable<ScriptSource
 function Change({ of: { path, change, difference } }: { of: ScriptChange }) {
   return (
     <Panel title={<span class="mono anywhere">{path}</span>} end={<span class="muted">{WORDS[change]}</span>} flush>
-      {difference === null ? <Empty title="This file is no text, or a long one." /> : (
+      {difference === null ? <Empty title="This file is not text, or is too long to show." /> : (
         <div class="code" tabIndex={0} role="group" aria-label={`Changes of ${path}`}>
           <pre>{difference.replace(/\n$/, "").split("\n").map((line) => <span class={TONES[line[0] ?? ""] ?? ""}>{line}{"\n"}</span>)}</pre>
         </div>
