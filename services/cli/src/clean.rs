@@ -119,7 +119,6 @@ fn why(reason: &KeptReason) -> String {
         }
         KeptReason::Continued => "it has been continued meanwhile".to_owned(),
         KeptReason::UsedByJob(job_id) => format!("job {job_id} is running"),
-        KeptReason::NeededByReplay(job_id) => format!("its replay {job_id} has not ended, and needs its rows"),
         KeptReason::UsedByWorker => "a worker of this machine uses them".to_owned(),
         KeptReason::Failed(error) => remedies::message(error),
     }

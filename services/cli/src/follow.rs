@@ -1,4 +1,4 @@
-//! Publishes a job on a compute target, and follows it: `enqueue`, and `retry` and `replay` there.
+//! Publishes a job on a compute target, and follows it: `enqueue`, and `retry` there.
 
 use anyhow::Result;
 use engine::targets::Target;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::outcome::report;
 use crate::{Exit, Show, remedies, watch_for_stop};
 
-/// Publishes what `retry` or `replay` found to do, and follows the job if requested.
+/// Publishes what `retry` found to do, and follows the job if requested.
 pub async fn publish(
     retry: Retry,
     (wait, json): (bool, bool),

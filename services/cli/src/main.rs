@@ -41,7 +41,6 @@ mod progress;
 mod reducer;
 mod rejects;
 mod remedies;
-mod replay;
 mod report;
 mod retry;
 mod run;
@@ -90,13 +89,14 @@ const LOGS_EXAMPLES: &str = "Examples:
   gristmill logs score --error                    print the first error, with its traceback
   gristmill logs score user/stdout                print one file, or list the files below this path";
 
-const REPLAY_EXAMPLES: &str = "Examples:
-  gristmill rejects score                         show what was rejected, and why
-  gristmill replay score                          after the script is corrected: complete the output
-  gristmill replay score --separate               write the rows to a file of their own
-  gristmill replay score --source-directory new   with the script of another folder
-  gristmill replay score --mini-batch 73          run one mini-batch alone, in a job of its own
-  gristmill replay score --mini-batch 73 --rows rows.parquet
+const RETRY_EXAMPLES: &str = "Examples:
+  gristmill retry score                           continue the job, or, after the script is corrected, run its failed
+                                                  mini-batches and rejected items again
+  gristmill retry score --only rejects            leave failed mini-batches alone
+  gristmill retry score --source-directory new    with the script of another folder
+  gristmill retry score --separate                write the rows of the rejected items to a file of their own
+  gristmill retry score --mini-batch 73           run one mini-batch alone, in a job of its own
+  gristmill retry score --mini-batch 73 --rows rows.parquet
                                                   write its rows of a table to a file, and run nothing";
 
 const PORTAL_EXAMPLES: &str = "Examples:
@@ -158,10 +158,6 @@ enum Command {
     Logs(logs::LogsArguments),
     /// Show the rejected items of a job, grouped by cause.
     Rejects(rejects::RejectsArguments),
-    /// Run the rejected items of an ended job again, with the current script, and insert their rows into its output; or
-    /// run one mini-batch alone.
-    #[command(after_help = REPLAY_EXAMPLES)]
-    Replay(replay::ReplayArguments),
     /// Serve a page that shows jobs in a browser, while they run and after they have ended.
     #[command(after_help = PORTAL_EXAMPLES)]
     Portal(portal::PortalArguments),
@@ -180,8 +176,10 @@ enum Command {
     Priority(priority::PriorityArguments),
     /// Remove old jobs of this machine or of a compute target, but never a running job.
     Clean(clean::CleanArguments),
-    /// Continue an interrupted, canceled or failed job without repeating successful mini-batches.
-    Retry(retry::RetryCommand),
+    /// Run what the output of a job lacks, with the script as it is now: unfinished and failed mini-batches and rejected
+    /// items, each in its place. Or run one mini-batch alone.
+    #[command(visible_alias = "replay", after_help = RETRY_EXAMPLES)]
+    Retry(retry::RetryArguments),
     /// Check whether this machine, or a compute target, can run jobs. Each line says ok or names one thing to fix.
     Doctor(doctor::DoctorArguments),
     /// List the compute targets of gristmill.toml, import one from Terraform, or set its quotas.
@@ -211,8 +209,7 @@ impl Command {
     fn prints_one_object(&self) -> bool {
         match self {
             Self::Run(arguments) => arguments.json,
-            Self::Retry(arguments) => arguments.retry.json,
-            Self::Replay(arguments) => arguments.retry.json,
+            Self::Retry(arguments) => arguments.json,
             Self::Enqueue(arguments) => arguments.json,
             Self::Validate(arguments) => arguments.json,
             _ => false,
@@ -236,8 +233,7 @@ impl Command {
     fn streams_events(&self) -> bool {
         match self {
             Self::Run(arguments) => arguments.events,
-            Self::Retry(arguments) => arguments.retry.events,
-            Self::Replay(arguments) => arguments.retry.events,
+            Self::Retry(arguments) => arguments.events,
             Self::Enqueue(arguments) => arguments.events,
             _ => false,
         }
@@ -311,7 +307,6 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Status(arguments) => status::status(&arguments.target.jobs(settings).await?, &arguments).await?,
         Command::Logs(arguments) => logs::logs(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Rejects(arguments) => rejects::rejects(&arguments, &arguments.target.jobs(settings).await?).await?,
-        Command::Replay(arguments) => replay::replay(arguments, settings).await?,
         Command::Cancel { job, target } => cancel::cancel(&target.jobs(settings).await?, &job).await?,
         Command::Priority(arguments) => priority::priority(&arguments, &arguments.target.jobs(settings).await?).await?,
         Command::Portal(arguments) => portal::portal(arguments, settings).await?,

@@ -1,7 +1,7 @@
 //! The text of notices: one line each, or one line with details below.
 
 use engine::words::counted;
-use engine::{Continuation, InFlight, NewJobReason, Notice};
+use engine::{Begun, Continuation, InFlight, NewJobReason, Notice};
 use job_file::Difference;
 
 use crate::remedies;
@@ -57,15 +57,7 @@ pub fn sentence(notice: &Notice) -> String {
              continues the old one as planned"
         ),
         Notice::NewJob { earlier, reason } => new_job(earlier, reason),
-        Notice::NothingToDo { job_id, rejected: 0, .. } => {
-            format!("job {job_id} is completed, and no mini-batch failed: nothing to do")
-        }
-        Notice::NothingToDo { job_id, rejected, remedy } => {
-            let items = counted(*rejected, "item");
-            let were = if *rejected == 1 { "was" } else { "were" };
-            let problem = format!("job {job_id} is completed, and no mini-batch failed, but {items} {were} rejected");
-            remedies::after(&problem, remedy.as_ref())
-        }
+        Notice::NothingToDo { job_id, left, unnamed } => nothing_to_do(job_id, *left, *unnamed),
         Notice::InFlight { job_id, state, unended, failed } => in_flight(job_id, *state, *unended, *failed),
         Notice::DamagedResult => "result.json cannot be read and is removed; the result is determined again".to_owned(),
         Notice::ChangedSinceStart { script, differences } => {
@@ -91,18 +83,12 @@ pub fn sentence(notice: &Notice) -> String {
                  mini-batches recorded only there run again"
             )
         }
-        Notice::RowsLost { mini_batches, first, had_completed } => {
+        Notice::RowsLost { mini_batches, first } => {
             let mini_batches = counted(*mini_batches, "mini-batch");
-            match had_completed {
-                true => format!(
-                    "{mini_batches} that had succeeded (the first is mini-batch {first}) run again as well: the job has \
-                     completed and kept only its output"
-                ),
-                false => format!(
-                    "the rows of {mini_batches} that had succeeded (the first is mini-batch {first}) are missing or \
-                     incomplete, as after a power cut; they run again"
-                ),
-            }
+            format!(
+                "the rows of {mini_batches} that had succeeded (the first is mini-batch {first}) are missing or \
+                 incomplete, as after a power cut; they run again"
+            )
         }
         Notice::Continuing(continuation) => continuing(continuation),
         Notice::LargeScriptFolder(incomplete) => incomplete.to_string(),
@@ -127,6 +113,22 @@ pub fn sentence(notice: &Notice) -> String {
             )
         }
         Notice::NoWorkerFits(unfit) => format!("{unfit}; the job waits for one that does"),
+    }
+}
+
+fn nothing_to_do(job_id: &str, (failed, rejected): (u64, u64), unnamed: u64) -> String {
+    let left: Vec<_> = [(failed, "failed mini-batch"), (rejected, "rejected item")]
+        .into_iter()
+        .filter_map(|(count, what)| (count > 0).then(|| counted(count, what)))
+        .collect();
+    match (left.is_empty(), unnamed) {
+        (false, _) => format!("job {job_id} is completed; --only leaves out what is left: {}", left.join(" and ")),
+        (true, 0) => format!("job {job_id} is completed, and nothing failed: nothing to do"),
+        (true, _) => format!(
+            "job {job_id} is completed, and nothing says which {} without a result: correct the input or the script, and \
+             run the job again",
+            if unnamed == 1 { "item is the one".to_owned() } else { format!("items are the {unnamed}") }
+        ),
     }
 }
 
@@ -181,9 +183,7 @@ fn named(differences: &[Difference]) -> String {
 }
 
 fn continuing(continuation: &Continuation) -> String {
-    if let Some(replays) = continuation.replays.as_ref().filter(|_| continuation.none_tried) {
-        return format!("job {} {replays}", continuation.job_id);
-    }
+    let Begun { failed, items, whole } = continuation.round;
     let mut text = format!("continuing job {}:", continuation.job_id);
     let mut line = |count: u64, one: &str, several: &str| {
         if count > 0 {
@@ -196,18 +196,16 @@ fn continuing(continuation: &Continuation) -> String {
         "had been announced and is committed now; it does not run again",
         "had been announced and are committed now; they do not run again",
     );
-    match continuation.reopened {
-        true => line(
-            continuation.failed,
-            "failed before and runs again, with all its tries",
-            "failed before and run again, with all their tries",
-        ),
-        false => line(continuation.failed, "has failed for good", "have failed for good"),
-    }
     line(
-        continuation.incomplete,
-        "succeeded before, but without some of its items, which fails the job; it runs again as a whole",
-        "succeeded before, but without some of their items, which fails the job; they run again as a whole",
+        failed,
+        "failed before and runs again, with all its tries",
+        "failed before and run again, with all their tries",
+    );
+    line(continuation.failed, "has failed for good", "have failed for good");
+    line(
+        whole,
+        "succeeded before, but without some of its items; it runs again as a whole",
+        "succeeded before, but without some of their items; they run again as a whole",
     );
     let limit = counted(u64::from(continuation.lost_delivery_max), "time");
     let cost = format!("this uses up no try (a mini-batch may be lost {limit})");
@@ -217,6 +215,15 @@ fn continuing(continuation: &Continuation) -> String {
         &format!("were interrupted with their node and run again; {cost}"),
     );
     line(continuation.retrying, "had failed a try and runs again", "had failed a try and run again");
+    if items > 0 {
+        let run = if items == 1 { "runs" } else { "run" };
+        text += &format!("\n  {} {run} again; the rows of other items stay", counted(items, "rejected item"));
+    }
+    let mut line = |count: u64, one: &str, several: &str| {
+        if count > 0 {
+            text += &format!("\n  {} {}", counted(count, "mini-batch"), if count == 1 { one } else { several });
+        }
+    };
     match continuation.untried {
         Some(untried) => line(untried, "has not been tried yet", "have not been tried yet"),
         None if continuation.none_tried => text += "\n  no mini-batch has been tried yet",
@@ -236,18 +243,21 @@ mod tests {
             committed: 0,
             announced: 0,
             failed: 0,
-            reopened: false,
-            incomplete: 0,
             interrupted: 0,
             retrying: 0,
             untried: None,
             none_tried: true,
-            replays: None,
+            round: Begun::default(),
             lost_delivery_max: 10,
         };
         assert_eq!(continuing(&none), "continuing job test:\n  no mini-batch has been tried yet");
-        let replay = Continuation { replays: Some("replays 2 rejected items of job first".into()), ..none.clone() };
-        assert_eq!(continuing(&replay), "job test replays 2 rejected items of job first");
+        let round = Begun { failed: 1, items: 2, whole: 0 };
+        let again = Continuation { round, untried: Some(0), none_tried: false, ..none.clone() };
+        assert_eq!(
+            continuing(&again),
+            "continuing job test:\n  1 mini-batch failed before and runs again, with all its tries\n  2 rejected items \
+             run again; the rows of other items stay"
+        );
         let known = Continuation { untried: Some(1), ..none.clone() };
         assert_eq!(continuing(&known), "continuing job test:\n  1 mini-batch has not been tried yet");
         let some = Continuation { committed: 2, none_tried: false, ..none };

@@ -28,13 +28,9 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
     } else if summary.items == 0 {
         say!(err, "job {} has no rejects", summary.job_id);
     } else {
-        let replay = jobs.replayed_by(&job, None).await.ok().flatten().map(|replay| replay.spec.job_id);
-        let can_replay = job.result.as_ref().is_some_and(|result| result.rejects_to_replay() > 0);
         say!(out, "{}", shown(&summary, job.result.is_some()));
-        if let Some(replay) = replay {
-            say!(out, "  replayed: `gristmill rejects {replay}{}` shows what is still rejected", flags(jobs.target()));
-        } else if can_replay {
-            say!(out, "  run them again with: gristmill replay {}{}", summary.job_id, flags(jobs.target()));
+        if job.result.as_ref().is_some_and(|result| result.rejects_to_retry() > 0) {
+            say!(out, "  run them again with: gristmill retry {}{}", summary.job_id, flags(jobs.target()));
         }
     }
     Ok(Exit::Done)

@@ -2,7 +2,7 @@
 
 use anyhow::Error;
 use engine::targets::TargetRef;
-use engine::{Busy, Hint, Lack, Remedy, Separate};
+use engine::{Busy, Hint, Lack, Remedy};
 use protocol::WaitsFor;
 
 /// Returns the flags by which a command finds this target, with a blank in front.
@@ -22,20 +22,10 @@ pub fn flags(target: &TargetRef) -> String {
 pub fn text(remedy: &Remedy) -> String {
     match remedy {
         Remedy::Retry { job_id, target } => format!("continue with: gristmill retry {job_id}{}", flags(target)),
-        Remedy::Replay { job_id, target } => {
-            format!("run its rejected items again with: gristmill replay {job_id}{}", flags(target))
-        }
-        Remedy::ReplaySeparately { job_id, target, or } => {
-            let flags = flags(target);
-            let or = match or {
-                Separate::Only => String::new(),
-                Separate::OrRetry => {
-                    format!(", and `gristmill retry {job_id}{flags}` runs what failed and those rows again")
-                }
-                Separate::OrRunAnew => ", and `gristmill run --fresh` runs the whole job again".to_owned(),
-            };
-            format!("`gristmill replay {job_id} --separate{flags}` writes a file of its own{or}")
-        }
+        Remedy::KeepOutput { job_id } => format!(
+            "move it away, and `gristmill retry {job_id}` writes it again, or `gristmill retry {job_id} --separate` writes \
+             the rows of its rejected items to a file of their own"
+        ),
         Remedy::RunAgain(TargetRef::ThisMachine) => "run its job file again".to_owned(),
         Remedy::RunAgain(_) => "enqueue its job file again".to_owned(),
         Remedy::ListJobs(target) => format!("list the jobs with: gristmill jobs{}", flags(target)),
@@ -180,15 +170,9 @@ mod tests {
     #[test]
     fn remedy_of_an_error_has_the_flags_of_its_target() {
         let (job_id, target) = ("a-1".to_owned(), TargetRef::Named("prod".to_owned()));
-        let error = engine::Error::NoRowsBesideOutput { job_id: job_id.clone(), without: job_id, target };
+        let error = engine::Error::NotEnded { job_id, target };
         let text = message(&error.into());
-        assert!(
-            text.ends_with(
-                "; `gristmill replay a-1 --separate --target prod` writes a file of its own, and `gristmill retry a-1 \
-                 --target prod` runs what failed and those rows again"
-            ),
-            "{text}"
-        );
+        assert!(text.ends_with("; continue with: gristmill retry a-1 --target prod"), "{text}");
         let busy = engine::Error::from(Busy::Running("a-1".to_owned()));
         assert_eq!(message(&busy.into()), "job a-1 is running; `gristmill status a-1` shows its progress");
     }

@@ -1,8 +1,11 @@
-//! `gristmill retry`.
+//! `gristmill retry`: runs what the output of a job lacks, or a part of the job in a job of its own.
 
-use anyhow::Result;
-use engine::Republish;
-use engine::targets::TargetRef;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use engine::targets::{Target, TargetRef};
+use engine::words::counted;
+use engine::{Aside, Events, Only, Retry, RetryOptions};
 use protocol::OutputFormat;
 
 use crate::outcome::report;
@@ -13,6 +16,34 @@ pub struct RetryArguments {
     /// Id of a job, the beginning of an id, or a name.
     #[arg(add = complete::jobs())]
     pub job: String,
+    /// Of what has ended, run only this again: rejected items, failed mini-batches, or nothing. Unfinished mini-batches run in
+    /// any case.
+    #[arg(long, value_name = "WHAT")]
+    only: Option<OnlyArgument>,
+    /// Run the entry script of this folder from now on: a corrected copy of the folder that the job ran.
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    source_directory: Option<PathBuf>,
+    /// Run the rejected items in a job of their own, which writes their rows to a file in its folder; JOB does not change.
+    #[arg(long, conflicts_with = "only")]
+    separate: bool,
+    /// Run one mini-batch, whether or not it failed, in a job of its own. That job reads the same items, has one try and an
+    /// output of its own; JOB does not change.
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["separate", "only"])]
+    mini_batch: Option<u64>,
+    /// Write the rows of this mini-batch to a new Parquet file, and run nothing. A job on that file gets the same rows
+    /// with the same types.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, requires = "mini_batch")]
+    #[arg(conflicts_with_all = ["source_directory", "json", "wait"])]
+    rows: Option<PathBuf>,
+    /// Write the output in another format: `output_format=csv`, `output_format=jsonl` or `output_format=parquet`. For a job
+    /// whose output is in one of these and could not be written; the file gets the extension of the format.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = output_format)]
+    #[arg(conflicts_with_all = ["separate", "mini_batch"])]
+    format: Option<OutputFormat>,
+    /// With a compute target: if the job has not ended, publish every unfinished mini-batch again, because the queue has lost
+    /// its messages. Those that it has not lost may run twice; their rows count once.
+    #[arg(long, conflicts_with_all = ["separate", "mini_batch"])]
+    republish: bool,
     /// Print one JSON object, and nothing else, on standard output.
     #[arg(long)]
     pub json: bool,
@@ -21,31 +52,26 @@ pub struct RetryArguments {
     pub events: bool,
     /// With a compute target: follow the job to its end. On this machine, the command always follows it.
     #[arg(long)]
-    pub wait: bool,
+    wait: bool,
     #[command(flatten)]
     pub target: TargetFlags,
 }
 
-impl RetryArguments {
-    /// Whether to follow the job on a compute target, and whether to print JSON.
-    pub fn follows(&self) -> (bool, bool) {
-        (self.wait, self.json)
-    }
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum OnlyArgument {
+    Rejects,
+    Failed,
+    Unfinished,
 }
 
-/// `gristmill retry`, which shares arguments with `replay`.
-#[derive(Debug, clap::Args)]
-pub struct RetryCommand {
-    /// With a compute target: if the job has not ended, publish every unfinished mini-batch again, because the queue has lost
-    /// its messages. Those that it has not lost may run twice; their rows count once.
-    #[arg(long)]
-    pub republish: bool,
-    /// Write the output in another format: `output_format=csv`, `output_format=jsonl` or `output_format=parquet`. For a job
-    /// whose output is in one of these and could not be written; the file gets the extension of the format.
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = output_format)]
-    pub format: Option<OutputFormat>,
-    #[command(flatten)]
-    pub retry: RetryArguments,
+impl From<OnlyArgument> for Only {
+    fn from(only: OnlyArgument) -> Self {
+        match only {
+            OnlyArgument::Rejects => Self::Rejects,
+            OnlyArgument::Failed => Self::Failed,
+            OnlyArgument::Unfinished => Self::Unfinished,
+        }
+    }
 }
 
 /// Reads the value of `--set`.
@@ -58,27 +84,68 @@ fn output_format(text: &str) -> Result<OutputFormat, &'static str> {
     }
 }
 
-pub async fn retry(command: RetryCommand, settings: &Settings) -> Result<Exit> {
-    let RetryCommand { retry: arguments, republish, format } = command;
+pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exit> {
+    let absolute = |folder: &PathBuf| std::path::absolute(folder).with_context(|| format!("find {}", folder.display()));
+    let source_directory = arguments.source_directory.as_ref().map(absolute).transpose()?;
     let target = arguments.target.find(None, settings)?;
-    if let Some(format) = format {
-        let jobs = match &target {
-            Some(target) => target.jobs(target.open_store().await?),
-            None => settings.engine.jobs(),
-        };
-        if let Err(error) = jobs.change_output_format(&arguments.job, format).await {
-            return refuse(error, arguments.json);
-        }
-    }
+    let aside = match (arguments.mini_batch, &arguments.rows) {
+        (Some(mini_batch), Some(rows)) => return write_rows(&arguments.job, mini_batch, rows, target, settings).await,
+        (Some(mini_batch), None) => Some(Aside::MiniBatch(mini_batch)),
+        (None, _) => arguments.separate.then_some(Aside::Rejects),
+    };
+    let (engine, job) = (&settings.engine, &arguments.job);
+    let (only, format, republish) = (arguments.only.map(Only::from), arguments.format, arguments.republish);
+    let options = RetryOptions { only, source_directory, format, republish };
+    let folder = options.source_directory.as_deref();
     if let Some(target) = target {
         let (events, show) = Show::start();
-        let republish = if republish { Republish::Unended } else { Republish::Missing };
-        let retry = settings.engine.retry_on(&arguments.job, republish, &target, &events).await?;
-        return follow::publish(retry, arguments.follows(), &target, events, show).await;
+        let retried = match aside {
+            Some(aside) => engine.run_aside_on(job, aside, folder, &target, &events).await,
+            None => engine.retry_on(job, &options, &target, &events).await,
+        };
+        return publish(retried, &arguments, &target, events, show).await;
     }
     let (stop, _signals) = stop_on_signals();
-    match Show::during(async |events| settings.engine.retry(&arguments.job, &stop, events).await).await {
+    let ran = Show::during(async |events| match aside {
+        Some(aside) => engine.run_aside(job, aside, folder, &stop, events).await,
+        None => engine.retry(job, &options, &stop, events).await,
+    });
+    match ran.await {
         Ok(result) => Ok(report(&result, arguments.json, &TargetRef::ThisMachine)),
         Err(error) => refuse(error, arguments.json),
     }
+}
+
+/// Publishes a job of a target, or prints why it cannot.
+async fn publish(
+    described: engine::Result<Retry>,
+    arguments: &RetryArguments,
+    target: &Target,
+    events: Events,
+    show: Show,
+) -> Result<Exit> {
+    match described {
+        Ok(retry) => follow::publish(retry, (arguments.wait, arguments.json), target, events, show).await,
+        Err(error) => {
+            show.finish(events).await;
+            refuse(error, arguments.json)
+        }
+    }
+}
+
+/// Writes the rows of a mini-batch to a file.
+async fn write_rows(
+    job: &str,
+    mini_batch: u64,
+    to: &Path,
+    target: Option<Target>,
+    settings: &Settings,
+) -> Result<Exit> {
+    let jobs = match &target {
+        Some(target) => target.jobs(target.open_store().await?),
+        None => settings.engine.jobs(),
+    };
+    let count = jobs.write_rows(job, mini_batch, to).await?;
+    say!(out, "{}: {}", to.display(), counted(count, "row"));
+    Ok(Exit::Done)
 }

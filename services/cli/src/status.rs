@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::summary::replayed_summary;
+use crate::summary::summary;
 use crate::{Exit, Show, TargetFlags, complete, printed, remedies, watch_for_stop};
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -104,7 +104,7 @@ fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
         return serde_json::to_string(&status.document(remedies::hint)).expect("plain data always serialises");
     }
     if let Some(result) = &status.result {
-        let summary = replayed_summary(result, jobs.target(), status.replayed_by.as_deref());
+        let summary = summary(result, jobs.target());
         return match status.output_changed {
             true => format!("{summary}\n  note: the output has been changed or replaced since the job ended"),
             false => summary,
@@ -231,7 +231,6 @@ mod tests {
                 priority: Priority::Normal,
                 result: None,
                 progress: None,
-                replayed_by: None,
                 output_changed: false,
                 source_directory,
                 logs,

@@ -11,11 +11,6 @@ use crate::remedies::flags;
 
 /// Returns the summary of a job. `target`: where later commands find it.
 pub fn summary(result: &JobResult, target: &TargetRef) -> String {
-    replayed_summary(result, target, None)
-}
-
-/// Works like [`summary`] for a job of which a later replay may have completed the output.
-pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Option<&str>) -> String {
     let mut text = String::new();
     let elapsed = took(result.elapsed_seconds, result.worked_seconds);
     let id = &result.job_id;
@@ -78,10 +73,9 @@ pub fn replayed_summary(result: &JobResult, target: &TargetRef, replayed_by: Opt
     if matches!(result.state, JobState::Failed | JobState::Canceled) {
         let _ = writeln!(text, "  continue with: gristmill retry {id}{}", flags(target));
     }
-    if let Some(replay) = replayed_by {
-        let _ = writeln!(text, "  replayed: the output holds the rows of job {replay} as well");
-    } else if result.state == JobState::Completed && result.rejects_to_replay() > 0 && !result.command {
-        let _ = writeln!(text, "  run the rejects again with: gristmill replay {id}{}", flags(target));
+    let lacks = result.mini_batches.failed + result.rejects_to_retry();
+    if result.state == JobState::Completed && lacks > 0 && !result.command {
+        let _ = writeln!(text, "  run what failed again with: gristmill retry {id}{}", flags(target));
     }
     let _ = write!(text, "  logs: {}", result.logs);
     text

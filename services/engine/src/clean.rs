@@ -72,8 +72,6 @@ pub enum KeptReason {
     Continued,
     /// This job uses the cache.
     UsedByJob(String),
-    /// A replay, which has not ended, needs its rows.
-    NeededByReplay(String),
     /// A worker uses the cache.
     UsedByWorker,
     /// It could not be removed.
@@ -273,9 +271,6 @@ async fn remove(jobs: &Jobs, job: &Candidate, is_named: bool, dry_run: bool) -> 
         let objects = jobs.store(id)?;
         if !is_named && objects.holds_output().await? {
             return Ok(Some(KeptReason::HoldsOutput(objects.shown("output"))));
-        }
-        if let Some(replay) = jobs.open_replay(id).await? {
-            return Ok(Some(KeptReason::NeededByReplay(replay)));
         }
         if dry_run {
             return Ok(None);

@@ -1,15 +1,10 @@
-//! What is true of a job that has ended: whether it completed, and whether its output is still its own.
+//! Whether the output of a job that has ended is still its own.
 
 use std::path::Path;
 
-use protocol::{JobState, OutputAction};
+use protocol::OutputAction;
 
 use crate::FoundJob;
-
-/// Whether a job has completed.
-pub(crate) fn has_completed(job: &FoundJob) -> bool {
-    job.result.as_ref().is_some_and(|result| result.state == JobState::Completed)
-}
 
 /// Whether the output is still what the job has written, as far as this machine can see it.
 pub(crate) async fn is_untouched(output: &str, job: &FoundJob) -> bool {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use job_file::Problem;
 
-use crate::{Busy, Fixable, Remedy, Separate, State, TargetRef};
+use crate::{Busy, Fixable, Remedy, State, TargetRef};
 
 /// Jobs that a message names, of several.
 const JOBS_NAMED_MAX: usize = 5;
@@ -88,97 +88,21 @@ pub enum Error {
         /// Its target.
         target: TargetRef,
     },
-    /// The job has ended before all of its mini-batches had, or its plan has been removed.
-    #[error("not all mini-batches of job {job_id} have ended, or its plan has been removed")]
-    NotAllEnded {
-        /// The job.
-        job_id: String,
-        /// Its target.
-        target: TargetRef,
-    },
     /// The job has no rejected items that could run again.
-    #[error("{}", nothing_to_replay(job_id, left_out))]
-    NothingToReplay {
+    #[error("{}", nothing_rejected(job_id, left_out))]
+    NothingRejected {
         /// The job.
         job_id: String,
-        /// Rejects that cannot be replayed, and what to do about them.
+        /// Rejects that cannot run again, and what to do about them.
         left_out: Vec<String>,
     },
-    /// Rows of a replay have no known place in the output of the job.
-    #[error("job {job_id} has items without a result whose places between the rows of other items are not known")]
-    NoPlaceInOutput {
-        /// The job.
-        job_id: String,
-        /// Its target.
-        target: TargetRef,
-    },
-    /// A replay writes the output of a job again, and the rows of the job, or of an earlier one whose rows are in that
-    /// output, exist only there.
-    #[error(
-        "job {without} has kept its output and no longer the rows of its mini-batches, so nothing can be added to them (a \
-         job keeps them if it isolates bad items and has rejects)"
-    )]
-    NoRowsBesideOutput {
-        /// The job that a replay was wanted of.
-        job_id: String,
-        /// The job without rows.
-        without: String,
-        /// Their target.
-        target: TargetRef,
-    },
-    /// A replay would overwrite an output that is no longer what the job wrote.
-    #[error("{output} is missing, or was changed since job {job_id} wrote it, and a replay writes it again")]
+    /// A retry would overwrite an output that is no longer what the job wrote.
+    #[error("{output} was changed since job {job_id} wrote it, and a retry writes it again")]
     OutputChanged {
         /// The job.
         job_id: String,
         /// The output.
         output: String,
-    },
-    /// A replay with another script has not ended.
-    #[error("replay {job_id} has begun with the script in {} and has not ended; cancel it to begin another", folder.display())]
-    OtherScript {
-        /// The replay.
-        job_id: String,
-        /// The folder of its script.
-        folder: PathBuf,
-        /// Its target.
-        target: TargetRef,
-    },
-    /// A retry would lose the rows of a replay.
-    #[error("replay {replay} has put its rows into the output of job {job_id}, which a retry would write without them")]
-    HasReplay {
-        /// The job.
-        job_id: String,
-        /// Its last replay.
-        replay: String,
-        /// Their target.
-        target: TargetRef,
-    },
-    /// The job that a replay replays has been removed.
-    #[error("job {base}, whose rows belong in the output of replay {job_id}, has been removed")]
-    BaseRemoved {
-        /// The replay.
-        job_id: String,
-        /// The job that it replays.
-        base: String,
-    },
-    /// The job that a replay replays has rejected other items since.
-    #[error("job {base} has run again since its replay {job_id} was planned")]
-    BaseRanAgain {
-        /// The replay.
-        job_id: String,
-        /// The job that it replays.
-        base: String,
-        /// Their target.
-        target: TargetRef,
-    },
-    /// Rows that belong in the output of a replay are gone.
-    #[error("job {without} no longer has its rows, which belong in the output of replay {job_id}")]
-    BaseWithoutRows {
-        /// The replay.
-        job_id: String,
-        /// The job without rows.
-        without: String,
     },
     /// The plan has no such mini-batch.
     #[error("the plan of job {job_id} has no mini-batch {mini_batch}: the number of the first one is 0")]
@@ -322,15 +246,8 @@ impl std::fmt::Display for Change {
 impl Error {
     /// Returns what people can do, if it depends on the values of the error.
     pub fn remedy(&self) -> Option<Remedy> {
-        let replay =
-            |job_id: &String, target: &TargetRef| Remedy::Replay { job_id: job_id.clone(), target: target.clone() };
         let retry =
             |job_id: &String, target: &TargetRef| Remedy::Retry { job_id: job_id.clone(), target: target.clone() };
-        let separate = |job_id: &String, target: &TargetRef, or| Remedy::ReplaySeparately {
-            job_id: job_id.clone(),
-            target: target.clone(),
-            or,
-        };
         Some(match self {
             Self::NoSuchJob { target, .. } => Remedy::ListJobs(target.clone()),
             Self::NeverBegan { .. } => Remedy::RunAgain(TargetRef::ThisMachine),
@@ -339,15 +256,8 @@ impl Error {
             Self::NoSuchTarget { without_file, .. } | Self::NeedsTarget { without_file, .. } => {
                 Remedy::NameTarget { without_file: *without_file }
             }
-            Self::NotEnded { job_id, target }
-            | Self::NotAllEnded { job_id, target }
-            | Self::OtherScript { job_id, target, .. } => retry(job_id, target),
-            Self::HasReplay { job_id, target, .. } | Self::BaseRanAgain { base: job_id, target, .. } => {
-                replay(job_id, target)
-            }
-            Self::NoPlaceInOutput { job_id, target } => separate(job_id, target, Separate::Only),
-            Self::NoRowsBesideOutput { job_id, target, .. } => separate(job_id, target, Separate::OrRetry),
-            Self::OutputChanged { job_id, .. } => separate(job_id, &TargetRef::ThisMachine, Separate::OrRunAnew),
+            Self::NotEnded { job_id, target } => retry(job_id, target),
+            Self::OutputChanged { job_id, .. } => Remedy::KeepOutput { job_id: job_id.clone() },
             Self::Other(error) => return Remedy::of(error),
             _ => return None,
         })
@@ -395,9 +305,9 @@ fn several(wanted: &str, matches: Matches, job_ids: &[String]) -> String {
     format!("{what}: {}{more}; name one by its id", named.join(", "))
 }
 
-fn nothing_to_replay(job_id: &str, left_out: &[String]) -> String {
+fn nothing_rejected(job_id: &str, left_out: &[String]) -> String {
     match left_out {
-        [] => format!("job {job_id} has no rejected items: nothing to replay"),
+        [] => format!("job {job_id} has no rejected items: nothing runs again"),
         left_out => format!("job {job_id} has no rejects but {}", left_out.join("; and ")),
     }
 }
@@ -430,7 +340,7 @@ mod tests {
         let target = || TargetRef::Named("prod".to_owned());
         let retry = Remedy::Retry { job_id: "a-1".to_owned(), target: target() };
         let error = || Error::NotEnded { job_id: "a-1".to_owned(), target: target() };
-        let behind = anyhow::Error::from(error()).context("replay the job");
+        let behind = anyhow::Error::from(error()).context("retry the job");
         assert_eq!(Remedy::of(&behind), Some(retry.clone()));
         assert_eq!(Remedy::of(&Error::Other(behind).into()), Some(retry.clone()));
         let fixable = Error::Other(Fixable::error("no queue", retry.clone()));

@@ -7,7 +7,7 @@ use protocol::{Progress, Unfit};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use crate::{Continuation, Hint, InFlight, Remedy};
+use crate::{Continuation, Hint, InFlight};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -84,14 +84,14 @@ pub enum Notice {
         /// Why it is left alone.
         reason: NewJobReason,
     },
-    /// This job has completed, and no mini-batch failed. Only a replay runs its rejected items again.
+    /// This job has completed, and has nothing that a retry could run.
     NothingToDo {
         /// The job.
         job_id: String,
-        /// Its rejected items.
-        rejected: u64,
-        /// What runs these again.
-        remedy: Option<Remedy>,
+        /// Failed mini-batches and rejected items that were not selected.
+        left: (u64, u64),
+        /// Items without a result that a retry cannot run, because nothing says which they are.
+        unnamed: u64,
     },
     /// This job has not ended, and nothing of it needs to be published.
     InFlight {
@@ -128,8 +128,6 @@ pub enum Notice {
         mini_batches: u64,
         /// The first of them.
         first: u64,
-        /// The job had completed, and has removed the rows itself.
-        had_completed: bool,
     },
     /// The job continues an earlier run.
     Continuing(Continuation),
@@ -213,20 +211,16 @@ pub enum NewJobReason {
 
 impl Notice {
     /// Returns the notice about successes whose rows are lost, if there are any.
-    pub(crate) fn lost_rows(mini_batches: &[u64], had_completed: bool) -> Option<Self> {
+    pub(crate) fn lost_rows(mini_batches: &[u64]) -> Option<Self> {
         let first = *mini_batches.first()?;
-        Some(Self::RowsLost { mini_batches: mini_batches.len() as u64, first, had_completed })
+        Some(Self::RowsLost { mini_batches: mini_batches.len() as u64, first })
     }
 
     /// Whether people must see it even if they want a quiet command.
     pub fn is_warning(&self) -> bool {
         let is_note = matches!(
             self,
-            Self::Decision(_)
-                | Self::RowsLost { had_completed: true, .. }
-                | Self::Continuing(_)
-                | Self::CreatingEnvironment { .. }
-                | Self::WaitingForProcesses
+            Self::Decision(_) | Self::Continuing(_) | Self::CreatingEnvironment { .. } | Self::WaitingForProcesses
         );
         !is_note
     }

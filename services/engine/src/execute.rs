@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use partitioner::{Inputs, Partitioner};
 use protocol::{Activity, Descriptor, Durability, JobResult, JobSpec, JobState, Running};
 use queue::{SqliteOptions, SqliteQueue};
-use reducer::{FailJob, Reducer, Workers};
+use reducer::{FailJob, Reducer, Selection, Workers};
 use storage::{JobStore, disk};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, Stop, StopSender, Used, Variables, VisibleGpus};
 
-use crate::ended::has_completed;
+use crate::retry::begin_round;
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job, source};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
@@ -37,10 +37,8 @@ pub struct Execution<'a> {
     pub listings: Inputs,
     /// It continues an earlier run.
     pub resumed: bool,
-    /// It had ended; its failed mini-batches run again.
-    pub reopened: bool,
-    /// It had completed, so it may have kept only its output.
-    pub had_completed: bool,
+    /// What runs again although it has ended; `None`: no round begins.
+    pub round: Option<Selection>,
     pub home: &'a Home,
     pub settings: &'a Settings,
     /// The check of the script, which goes on while queues and reducer are opened.
@@ -307,12 +305,11 @@ impl Execution<'_> {
             events.notice(Notice::LedgerMended(reducer.segments_repaired()));
         }
         let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
-        Notice::lost_rows(&lost, self.had_completed).into_iter().for_each(|notice| events.notice(notice));
-        let tally = reducer.tally();
-        let mut committed = tally.mini_batches().succeeded.saturating_sub(announced);
-        let failed = tally.mini_batches().failed;
-        let incomplete = if self.reopened { reducer.reopen().await? } else { 0 };
-        committed = committed.saturating_sub(incomplete);
+        Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
+        let begun = match self.round {
+            Some(selection) => Some(begin_round(reducer, selection, true).await?),
+            None => None,
+        };
         let mut interrupted = HashMap::new();
         for (body, receive_count) in tasks.in_flight().await.context("read the task queue")? {
             // A second start costs nothing when it is lost.
@@ -324,9 +321,7 @@ impl Execution<'_> {
         }
         tasks.purge().await.context("clear the task queue")?;
         let unfinished = Unfinished::new(reducer.tally(), interrupted);
-        let continuation = unfinished.explain(&self.spec, committed, announced, failed, self.reopened);
-        let continuation = continuation.with_incomplete(incomplete);
-        events.notice(Notice::Continuing(continuation));
+        events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &self.spec, announced, begun)));
         Ok(unfinished)
     }
 }
@@ -402,16 +397,14 @@ pub async fn watch_for_cancel(store: JobStore, cancel: CancellationToken) {
 impl<'a> Execution<'a> {
     /// Continues a job found on disk.
     pub fn resume(job: FoundJob, home: &'a Home, settings: &'a Settings) -> Self {
-        let reopened = job.result.is_some();
-        let had_completed = has_completed(&job);
+        let round = job.result.is_some().then_some(Selection::ALL);
         let listings = Inputs::new(job.store.stores().options());
         Self {
             store: job.store,
             spec: job.spec,
             listings,
             resumed: true,
-            reopened,
-            had_completed,
+            round,
             home,
             settings,
             check: None,

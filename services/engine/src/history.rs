@@ -258,8 +258,8 @@ impl History {
                     self.lose(mini_batch);
                 }
             }
-            ResultEvent::Reopened { at } => {
-                self.reopened.push(*at);
+            ResultEvent::Round(round) => {
+                self.reopened.push(round.at);
                 self.changed.fill(self.version);
             }
             ResultEvent::ProcessStarted { node, process, pid, .. } => {

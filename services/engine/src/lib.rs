@@ -45,7 +45,7 @@
 //! # Ok(()) }) }
 //! ```
 
-mod again;
+mod aside;
 mod busy;
 mod cancel;
 mod check;
@@ -77,11 +77,8 @@ mod publisher;
 mod register;
 mod rejects;
 mod remedy;
-mod replay;
-mod replayed;
 mod retry;
 mod reuse;
-mod rewritten;
 mod roles;
 mod rows;
 mod run;
@@ -96,7 +93,7 @@ mod submit;
 pub mod targets;
 mod unfinished;
 
-pub use again::can_run_alone;
+pub use aside::{Aside, can_run_alone};
 pub use busy::Busy;
 pub use cancel::Canceled;
 pub use check::{Check, Document};
@@ -115,10 +112,10 @@ pub use list::{Activity, READS_AT_ONCE, Summary, rate};
 pub use logs::{FirstError, NewLines, OVERVIEW, Tail, TailEnd};
 pub use printed::Printed;
 pub use priority::Reprioritised;
+pub use reducer::Begun;
 pub use rejects::RejectSummary;
-pub use remedy::{Fixable, Remedy, Separate};
-pub use replay::ReplayOptions;
-pub use retry::{InFlight, Republish, Retry};
+pub use remedy::{Fixable, Remedy};
+pub use retry::{InFlight, Only, Retry, RetryOptions};
 pub use roles::{NAME_LENGTH_MAX, NodeFolders, ReducingOptions, is_node_name, new_node_name};
 pub use settings::{PREFETCH_BYTES, Settings};
 pub use source::{ScriptSource, SourceFile};

@@ -12,21 +12,10 @@ pub enum Remedy {
         /// Its target.
         target: TargetRef,
     },
-    /// Run the rejected items of a job again.
-    Replay {
+    /// Move the output away and retry the job, or write the rows of its rejected items to a file of their own.
+    KeepOutput {
         /// The job.
         job_id: String,
-        /// Its target.
-        target: TargetRef,
-    },
-    /// Run the rejected items of a job again, and write their rows to a file of their own.
-    ReplaySeparately {
-        /// The job.
-        job_id: String,
-        /// Its target.
-        target: TargetRef,
-        /// What else helps.
-        or: Separate,
     },
     /// Run the job file of a job again.
     RunAgain(TargetRef),
@@ -57,17 +46,6 @@ pub enum Remedy {
     EnlargeSharedMemory,
     /// Check for a certain job.
     CheckForJob,
-}
-
-/// What helps besides a replay with a file of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Separate {
-    /// Nothing.
-    Only,
-    /// A retry, which runs the failed mini-batches again, and those whose rows are gone.
-    OrRetry,
-    /// A run that does not continue or reuse the job.
-    OrRunAnew,
 }
 
 impl Remedy {

@@ -1,43 +1,94 @@
-//! Continues a job of a compute target.
+//! Runs what the output of a job lacks: mini-batches that have not ended, failed ones and rejected items, each in its place.
 //!
-//! Reducers publish what has not ended of every open job, so a retry has something to do only if the job has ended, its plan
-//! is not complete, rows of it are lost, or its queue has lost messages, which the caller must say.
+//! On this machine, the process of the retry runs them. On a compute target, reducers publish what has not ended of every
+//! open job, so a retry has something to do only if it begins a round, the plan is not complete, rows are lost, or the queue
+//! has lost messages, which the caller must say.
 
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use partitioner::{Inputs, plan_is_damaged};
-use protocol::{JobResult, JobSpec};
-use reducer::Reducer;
+use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, JobState, OutputAction, OutputFormat, Work};
+use reducer::{Begun, Reducer, Selection, Tally};
 use storage::{JobStore, TargetStore};
 use tokio::time::sleep;
 
-use crate::ended::has_completed;
-use crate::run::nothing_to_do;
-use crate::submit::{SIGN_EVERY, check_writers, enter, full};
-use crate::{Engine, Error, Events, For, FoundJob, Jobs, Notice, Submission, Target, Unfinished};
+use crate::aside::take_script;
+use crate::ended::is_output_changed;
+use crate::error::Change;
+use crate::execute::Execution;
+use crate::run::{Locks, take_output};
+use crate::submit::{SIGN_EVERY, check_writers, enter, full, send_snapshots};
+use crate::{Busy, Engine, Error, Events, For, FoundJob, Jobs, Notice, StopRequest, Submission, Target, Unfinished};
 
 /// Looks at a job that is about to end, one second after the other.
 const LOOKS_MAX: usize = 5;
 
+/// What a retry of a job changes and runs.
+#[derive(Clone, Debug, Default)]
+pub struct RetryOptions {
+    /// Only these of what has ended; `None`: all.
+    pub only: Option<Only>,
+    /// A folder that replaces that of the entry script.
+    pub source_directory: Option<PathBuf>,
+    /// Another format for the output of a job that has not written it.
+    pub format: Option<OutputFormat>,
+    /// The queue of the target has lost messages: publish every mini-batch that has not ended.
+    pub republish: bool,
+}
+
+/// What runs again besides the mini-batches that have not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Only {
+    /// Failed mini-batches.
+    Failed,
+    /// Rejected items.
+    Rejects,
+    /// Nothing.
+    Unfinished,
+}
+
+impl RetryOptions {
+    fn selection(&self) -> Selection {
+        match self.only {
+            None => Selection::ALL,
+            Some(Only::Failed) => Selection { failed: true, rejects: false },
+            Some(Only::Rejects) => Selection { failed: false, rejects: true },
+            Some(Only::Unfinished) => Selection { failed: false, rejects: false },
+        }
+    }
+
+    /// Returns what a round of this job runs; `None`: the job has not ended, and continues without one.
+    fn round(&self, job: &FoundJob) -> Option<Selection> {
+        let begins = job.result.is_some() || matches!(self.only, Some(Only::Failed | Only::Rejects));
+        begins.then(|| self.selection())
+    }
+
+    /// Returns the result of a completed job that has nothing for this retry, with a notice.
+    fn nothing_to_do<'a>(&self, job: &'a FoundJob) -> Option<(&'a JobResult, Notice)> {
+        let result = job.result.as_ref().filter(|result| result.state == JobState::Completed)?;
+        let Selection { failed, rejects } = self.selection();
+        let left = (result.mini_batches.failed, result.rejects_to_retry());
+        if failed && left.0 > 0 || rejects && left.1 > 0 {
+            return None;
+        }
+        let unnamed = result.items.failed.saturating_sub(left.1);
+        let unnamed = if left.0 > 0 { 0 } else { unnamed };
+        Some((result, Notice::NothingToDo { job_id: result.job_id.clone(), left, unnamed }))
+    }
+}
+
 /// The effect of a retry on a compute target.
 #[derive(Debug)]
 pub enum Retry {
-    /// The job is completed, and no mini-batch failed.
+    /// The job is completed, and has nothing that the retry could run.
     NothingToDo(Box<JobResult>),
     /// The job has not ended, and its reducers publish what it needs.
     InFlight(Box<Submission>),
     /// The mini-batches that run again.
     Submission(Box<Submission>),
-}
-
-/// What a retry publishes again of a job that has not ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Republish {
-    /// Only what has no message.
-    Missing,
-    /// Every mini-batch that has not ended: the queue has lost messages.
-    Unended,
 }
 
 /// Why there is nothing to do for a job that has not ended.
@@ -52,25 +103,63 @@ pub enum InFlight {
 }
 
 impl Engine {
-    /// Continues a job of a compute target: lets reducers publish the mini-batches of an ended job that have not succeeded.
-    /// Of a job that has not ended: see the head of this file.
+    /// Retries a job of this machine; `wanted`: its id, the beginning of its id, or its name.
+    pub async fn retry(
+        &self,
+        wanted: &str,
+        options: &RetryOptions,
+        stop: &StopRequest,
+        events: &Events,
+    ) -> crate::Result<JobResult> {
+        let home = self.home();
+        let jobs = Jobs::Here(home.clone());
+        let job = jobs.find(wanted, For::Change).await?;
+        let turn = home.lock()?;
+        let job_id = &job.spec.job_id;
+        let Some(lock) = home.try_lock_job(job_id)? else {
+            return Err(Busy::Running(job_id.clone()).into());
+        };
+        // It may have ended, or have been continued, before it was locked.
+        let mut job = jobs.known_job(job_id).await?;
+        if let Some((result, notice)) = options.nothing_to_do(&job) {
+            events.notice(notice);
+            return Ok(result.clone());
+        }
+        change_format(&mut job, options.format)?;
+        if let Some(folder) = &options.source_directory {
+            take_script(&mut job.spec, folder)?;
+        }
+        if job_file::script_has_changed(&job.spec) {
+            self.check_script(&job.spec, false, events)?;
+        }
+        self.check_gpus(&job.spec)?;
+        check_output(&job).await?;
+        let output = take_output(&job.spec, home)?;
+        job.store.put_spec(&job.spec).await.context("write the job")?;
+        let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
+        drop(turn);
+        let round = options.round(&job);
+        let execution = Execution { round, ..Execution::resume(job, home, self.settings()) };
+        self.execute(execution, locks, stop, events).await
+    }
+
+    /// Retries a job of a compute target. The script is that of this machine if the job has ended and its folder is here.
     pub async fn retry_on(
         &self,
         wanted: &str,
-        republish: Republish,
+        options: &RetryOptions,
         target: &Target,
         events: &Events,
     ) -> crate::Result<Retry> {
         let store = target.open_store().await?;
         let jobs = target.jobs(store.clone());
         let mut looks = 0;
-        let (found, mut reducer, is_ending) = loop {
+        let (mut found, mut reducer, is_ending) = loop {
             let found = jobs.find(wanted, For::Change).await?;
-            if let Some(result) = nothing_to_do(&found) {
-                events.notice(jobs.nothing_to_do(&found, result).await?);
+            if let Some((result, notice)) = options.nothing_to_do(&found) {
+                events.notice(notice);
                 return Ok(Retry::NothingToDo(Box::new(result.clone())));
             }
-            jobs.check_may_run_again(&found).await?;
             check_writers(&found.spec, &store, target).await?;
             let reducer = Reducer::of_ledger(found.store.clone()).await?;
             let is_ending = found.result.is_none() && reducer.tally().ended_as().is_some();
@@ -80,25 +169,32 @@ impl Engine {
             looks += 1;
             sleep(Duration::from_secs(1)).await;
         };
-        let had_completed = has_completed(&found);
-        let FoundJob { store: job, spec, result, .. } = found;
-        let job_id = spec.job_id.clone();
+        let job_id = found.spec.job_id.clone();
         let failed = reducer.tally().mini_batches().failed;
         let in_flight = |state, unended| {
             events.notice(Notice::InFlight { job_id: job_id.clone(), state, unended, failed });
         };
-        if is_ending && is_served(&jobs, &job, &job_id).await? {
+        if is_ending && is_served(&jobs, &found.store, &job_id).await? {
             in_flight(InFlight::Ending, None);
-            return Ok(Retry::InFlight(submission(job, spec, store, target).await?));
+            return Ok(Retry::InFlight(submission(found.store, found.spec, store, target).await?));
+        }
+        // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
+        let begins = is_ending || found.store.cancel_requested().await?.is_some();
+        let round = options.round(&found).or_else(|| begins.then(|| options.selection()));
+        if found.result.is_some() {
+            change_format(&mut found, options.format)?;
+            self.renew_script_on(&mut found, options, &store, target, events).await?;
+            check_output(&found).await?;
         }
         let lost = reducer.forget_lost_rows().await?;
-        Notice::lost_rows(&lost, had_completed).into_iter().for_each(|notice| events.notice(notice));
-        let mini_batches = reducer.tally().mini_batches();
-        // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
-        let reopened = result.is_some() || is_ending || job.cancel_requested().await?.is_some();
-        let incomplete = if reopened { reducer.reopen().await? } else { 0 };
+        Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
+        let begun = match round {
+            Some(selection) => Some(begin_round(&mut reducer, selection, false).await?),
+            None => None,
+        };
+        let FoundJob { store: job, spec, .. } = found;
         let unfinished = Unfinished::new(reducer.tally(), Default::default());
-        if !reopened && republish == Republish::Missing && lost.is_empty() {
+        if begun.is_none() && !options.republish && lost.is_empty() {
             let is_planned = job.plan_complete().await?.is_some() && !plan_is_damaged(&job).await?;
             let state = match is_planned {
                 true => Some(InFlight::Published),
@@ -111,15 +207,40 @@ impl Engine {
             }
         }
         job.forget_published().await?;
-        let committed = mini_batches.succeeded.saturating_sub(incomplete);
-        let continuation = unfinished.explain(&spec, committed, 0, mini_batches.failed, reopened);
-        events.notice(Notice::Continuing(continuation.with_incomplete(incomplete)));
+        events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &spec, 0, begun)));
         enter(&spec, &store, target).await?;
         if store.is_being_removed(&job_id).await? {
             store.mark_ended(&job_id).await?;
             return Err(Error::BeingRemoved { job_id });
         }
         opened(job, spec, store, target, events).await
+    }
+
+    /// Sends the script as it is now, if its folder is here and it has changed.
+    async fn renew_script_on(
+        &self,
+        job: &mut FoundJob,
+        options: &RetryOptions,
+        store: &TargetStore,
+        target: &Target,
+        events: &Events,
+    ) -> crate::Result<()> {
+        if let Some(folder) = &options.source_directory {
+            take_script(&mut job.spec, folder)?;
+        }
+        let is_here = job.spec.snapshots.source.is_some()
+            && job.spec.source_directory.as_path().join(&job.spec.entry_script).is_file();
+        if is_here && job_file::script_has_changed(&job.spec) {
+            self.check_script(&job.spec, true, events)?;
+            job_file::renew_script(&mut job.spec);
+            send_snapshots(&mut job.spec, store, self.home(), target.queue()?, events).await?;
+            // No later job reuses the rows of two scripts.
+            job.spec.fingerprint.clear();
+            // Another script would have handed back other results.
+            job.store.delete_checkpoints().await.context("remove results of the earlier script")?;
+            events.notice(Notice::ChangedSinceStart { script: true, differences: Vec::new() });
+        }
+        Ok(job.store.put_spec(&job.spec).await.context("write the job")?)
     }
 
     /// Opens a job of a target that is described and planned.
@@ -133,10 +254,98 @@ impl Engine {
     ) -> crate::Result<Retry> {
         let mut unfinished = Unfinished::all();
         job.plan_complete().await?.iter().for_each(|plan| unfinished.expect(plan.mini_batches));
-        events.notice(Notice::Continuing(unfinished.explain(&spec, 0, 0, 0, false)));
+        events.notice(Notice::Continuing(unfinished.explain(&Tally::default(), &spec, 0, None)));
         enter(&spec, &store, target).await?;
         opened(job, spec, store, target, events).await
     }
+}
+
+/// Begins a round of a job. `is_here`: its workers are on this machine.
+pub(crate) async fn begin_round(reducer: &mut Reducer, selection: Selection, is_here: bool) -> crate::Result<Begun> {
+    let job_id = reducer.spec().job_id.clone();
+    let check = move |planned: &Descriptor| Ok(check_input(planned, &job_id, is_here)?);
+    Ok(reducer.begin_round(selection, check).await?)
+}
+
+/// Fails if something else has changed the output since the job wrote it: the job writes it again.
+async fn check_output(job: &FoundJob) -> crate::Result<()> {
+    let output = job.result.as_ref().and_then(|result| result.output.as_deref());
+    match output.filter(|output| std::path::Path::new(output).exists()) {
+        Some(output) if is_output_changed(job).await => {
+            Err(Error::OutputChanged { job_id: job.spec.job_id.clone(), output: output.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lets an ended job write its output in another format; the file gets the extension of the format. The rows of the native
+/// formats are tables until the file is written, so none runs again.
+fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()> {
+    let Some(format) = format else { return Ok(()) };
+    let job_id = &job.spec.job_id;
+    let extension = match format {
+        OutputFormat::Csv => "csv",
+        OutputFormat::Jsonl => "jsonl",
+        OutputFormat::Parquet => "parquet",
+        OutputFormat::Text => bail!("an output of text is written as the rows come in"),
+    };
+    match &job.result {
+        None => bail!("job {job_id} has not ended: cancel it first, or wait"),
+        Some(result) if result.state == JobState::Completed => {
+            bail!("job {job_id} has written its output: convert that file instead")
+        }
+        Some(_) => {}
+    }
+    let output = &mut job.spec.output;
+    if output.action != OutputAction::AppendRow || output.format == OutputFormat::Text {
+        bail!(
+            "job {job_id} has no rows with columns: only an output_format of native has them; start a new job with it"
+        );
+    }
+    let stem = output.file_name.rsplit_once('.').map_or(output.file_name.as_str(), |(stem, _)| stem);
+    output.file_name = format!("{stem}.{extension}");
+    output.format = format;
+    Ok(())
+}
+
+/// Checks that the local files of a mini-batch still exist, and that its local tables are those that were planned: a range of
+/// their rows runs again. Nodes check remote ones when they read them, and those that only they may see. `is_here`: the
+/// nodes are on this machine.
+pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> crate::Result<()> {
+    const REMAINS: &str = "its rejected items cannot run again";
+    let changed = |path: &ItemPath, change, consequence| Error::InputChanged {
+        job_id: job_id.to_owned(),
+        path: path.as_path().to_owned(),
+        change,
+        consequence,
+    };
+    let version = |path: &ItemPath| -> crate::Result<Option<FileVersion>> {
+        match std::fs::metadata(path.as_path()) {
+            Ok(metadata) if metadata.is_dir() => Err(changed(path, Change::IsFolder, REMAINS)),
+            Ok(metadata) => Ok(Some(FileVersion::of_file(&metadata))),
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_here => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(changed(path, Change::Removed, REMAINS)),
+            Err(error) => Err(error).with_context(|| format!("read {}", path.display()))?,
+        }
+    };
+    match &planned.work {
+        Work::Files { paths, .. } => {
+            for path in paths.iter().filter(|path| !path.is_url()) {
+                version(path)?;
+            }
+        }
+        Work::Rows { blocks, .. } => {
+            for block in blocks.iter().filter(|block| !block.path.is_url()) {
+                let Some(found) = version(&block.path)? else { continue };
+                if block.version.as_ref().is_some_and(|planned| *planned != found) {
+                    let consequence = "its rejected rows cannot be found: run the whole job again";
+                    return Err(changed(&block.path, Change::Changed, consequence));
+                }
+            }
+        }
+        Work::Rank | Work::Planned { .. } => {}
+    }
+    Ok(())
 }
 
 /// Returns a job that is open now, after a warning if it has to wait.
@@ -183,10 +392,43 @@ async fn is_being_planned(job: &JobStore) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use protocol::PlanPosition;
+    use protocol::{Block, BlockRange, PlanPosition};
     use storage::{LeftOut, PlanComplete};
 
     use super::*;
+
+    #[test]
+    fn files_that_only_nodes_see_are_left_to_them() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("t.csv");
+        let rows = |version| {
+            let block =
+                Block { path: file.as_path().into(), version, range: BlockRange::WholeText, path_columns: vec![] };
+            Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }
+        };
+        let files =
+            Work::Files { input: 0, paths: vec![file.as_path().into()], versions: vec![], stamps: vec![], key: vec![] };
+        let other = FileVersion { bytes: 7, etag: None, modified: Some(7) };
+        for work in [files, rows(None), rows(Some(other.clone()))] {
+            let planned = Descriptor::new("first", 0, work);
+            check_input(&planned, "first", false).expect("it may be on the nodes");
+            let refused = check_input(&planned, "first", true).expect_err("it is nowhere");
+            assert!(refused.to_string().contains("t.csv has been removed since job first was planned"));
+        }
+        std::fs::write(&file, "id\n").expect("writable");
+        let planned = Descriptor::new("first", 0, rows(Some(other)));
+        let refused = check_input(&planned, "first", false).expect_err("it is here, and has changed");
+        assert!(refused.to_string().contains("t.csv has changed since job first was planned"));
+    }
+
+    #[test]
+    fn file_that_has_become_a_folder_is_refused() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let paths = vec![folder.path().into()];
+        let files = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
+        let refused = check_input(&Descriptor::new("first", 0, files), "first", true).expect_err("no file");
+        assert!(refused.to_string().contains("has become a folder since job first"), "{refused:#}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn job_that_another_process_plans_is_left_alone() {

@@ -86,9 +86,9 @@ impl Jobs {
         job: &FoundJob,
         digest: &mut Option<String>,
     ) -> std::result::Result<JobResult, Option<NewJobReason>> {
-        // Rows of a replay or of one mini-batch are no whole job.
+        // A part of another job has no identity.
         let Some(kept) = kept(&job.store).await else { return Err(None) };
-        let Some((holder, result)) = self.newest_rows(job).await else { return Err(None) };
+        let Some(result) = job.result.clone() else { return Err(None) };
         let has_succeeded = result.state == JobState::Completed && result.mini_batches.failed == 0;
         let differences = parsed.identity.differences(&kept.identity, NEVER);
         if job.spec.fingerprint != parsed.spec.fingerprint || !differences.is_empty() {
@@ -104,7 +104,7 @@ impl Jobs {
             return Err(Some(NewJobReason::OutputChanged(missing.display())));
         }
         let output = result.output.clone().unwrap_or_default();
-        if !is_untouched(&output, holder.as_ref().unwrap_or(job)).await {
+        if !is_untouched(&output, job).await {
             return Err(Some(NewJobReason::OutputChanged(output)));
         }
         if digest.is_none() {
@@ -115,15 +115,5 @@ impl Jobs {
         }
         let input = if let [input] = &parsed.spec.inputs[..] { Some(input.name.clone()) } else { None };
         Err(Some(NewJobReason::InputsChanged(input)))
-    }
-
-    /// Returns the result of a job, or of the replay with the same script that has completed its output, with that replay.
-    async fn newest_rows(&self, job: &FoundJob) -> Option<(Option<FoundJob>, JobResult)> {
-        let mut replays = self.completed_replays(job, None).await.unwrap_or_default();
-        let is_same = replays.iter().all(|replay| replay.spec.snapshot_digest == job.spec.snapshot_digest);
-        match replays.pop().filter(|_| is_same) {
-            Some(last) => last.result.clone().map(|result| (Some(last), result)),
-            None => job.result.clone().map(|result| (None, result)),
-        }
     }
 }

@@ -37,9 +37,8 @@ impl Jobs {
         });
         check_versions(&descriptor, &job_id)?;
         let file = File::create_new(to).with_context(|| format!("write {}", to.display()))?;
-        let range = descriptor.replays.and_then(|replays| replays.rows);
         let decoded = decoded.map_err(anyhow::Error::from)?;
-        Ok(write_parquet(&decoded.batch, range, file).with_context(|| format!("write {}", to.display()))?)
+        Ok(write_parquet(&decoded.batch, file).with_context(|| format!("write {}", to.display()))?)
     }
 }
 

@@ -13,8 +13,8 @@ use crate::execute::{Execution, watch_for_cancel};
 use crate::own_paths::{own_paths, set_aside};
 use crate::reuse::note_reuse;
 use crate::{
-    Busy, Check, Engine, Error, Event, Events, For, FoundJob, Home, Index, Jobs, Lock, NewJobReason, Notice,
-    OutputLock, Remedy, Removed, Result, StopRequest, TargetRef, new_job_id, same_job, source,
+    Busy, Check, Engine, Error, Event, Events, FoundJob, Home, Index, Lock, NewJobReason, Notice, OutputLock, Remedy,
+    Removed, Result, StopRequest, TargetRef, new_job_id, same_job, source,
 };
 
 /// Earlier jobs with the same fingerprint that a run considers, newest first.
@@ -99,31 +99,6 @@ impl Engine {
         }
     }
 
-    /// Continues a job of this machine that has stopped; `wanted`: its id, the beginning of its id, or its name. Failed
-    /// mini-batches run again, and those that succeeded do not.
-    pub async fn retry(&self, wanted: &str, stop: &StopRequest, events: &Events) -> Result<JobResult> {
-        let home = self.home();
-        let jobs = Jobs::Here(home.clone());
-        let job = jobs.find(wanted, For::Change).await?;
-        let turn = home.lock()?;
-        let job_id = &job.spec.job_id;
-        let Some(lock) = home.try_lock_job(job_id)? else {
-            return Err(Busy::Running(job_id.clone()).into());
-        };
-        // It may have ended, or have been continued, before it was locked.
-        let job = jobs.known_job(job_id).await?;
-        if let Some(result) = nothing_to_do(&job) {
-            events.notice(jobs.nothing_to_do(&job, result).await?);
-            return Ok(result.clone());
-        }
-        jobs.check_may_run_again(&job).await?;
-        self.check_gpus(&job.spec)?;
-        let output = take_output(&job.spec, home)?;
-        let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
-        drop(turn);
-        self.execute(Execution::resume(job, home, self.settings()), locks, stop, events).await
-    }
-
     /// Continues or reuses an earlier job with the same fingerprint, or describes a new one.
     async fn choose(&self, parsed: Parsed, fresh: bool, events: &Events) -> Result<Choice<'_>> {
         let home = self.home();
@@ -158,10 +133,9 @@ impl Engine {
         source::keep(&home.job_folder(&spec.job_id), &spec, &identity);
         store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
-        let (settings, resumed, reopened, had_completed) = (self.settings(), false, false, false);
+        let (settings, resumed, round) = (self.settings(), false, None);
         let new_job = new_job.map(Box::new);
-        let execution =
-            Execution { store, spec, listings, resumed, reopened, had_completed, home, settings, check: None, new_job };
+        let execution = Execution { store, spec, listings, resumed, round, home, settings, check: None, new_job };
         Ok(Choice::Run(Box::new(execution), locks))
     }
 
@@ -233,17 +207,7 @@ impl Engine {
         digest: &mut Option<String>,
     ) -> std::result::Result<JobResult, Option<NewJobReason>> {
         let spec = &parsed.spec;
-        let Some(mut result) = job.result.clone().filter(|_| spec.allow_reuse) else { return Err(None) };
-        // A replay with the same script has completed its output.
-        let replays = self.jobs().completed_replays(job, None).await.unwrap_or_default();
-        let is_same = |replay: &FoundJob| replay.spec.snapshot_digest == job.spec.snapshot_digest;
-        let mut holder = job;
-        if replays.iter().all(is_same)
-            && let Some(last) = replays.last()
-            && let Some(of_last) = &last.result
-        {
-            (holder, result) = (last, of_last.clone());
-        }
+        let Some(result) = job.result.clone().filter(|_| spec.allow_reuse) else { return Err(None) };
         if result.state != JobState::Completed || result.mini_batches.failed > 0 {
             return Err(None);
         }
@@ -256,7 +220,7 @@ impl Engine {
         if let Some(missing) = outputs.find(|folder| !folder.as_path().is_dir()) {
             return Err(Some(NewJobReason::OutputChanged(missing.display())));
         }
-        if !is_untouched(&output, holder).await {
+        if !is_untouched(&output, job).await {
             return Err(Some(NewJobReason::OutputChanged(output)));
         }
         if digest.is_none() {
@@ -305,11 +269,6 @@ impl Engine {
             ..JobResult::new(job_id, JobState::Failed, store.shown("logs"))
         })
     }
-}
-
-/// Returns the result of a job that has nothing left to run.
-pub(crate) fn nothing_to_do(job: &FoundJob) -> Option<&JobResult> {
-    job.result.as_ref().filter(|result| result.state == JobState::Completed && result.mini_batches.failed == 0)
 }
 
 /// Locks the output file of a job, if it has one.

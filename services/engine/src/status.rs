@@ -8,7 +8,7 @@ use reducer::{Reducer, committed_in};
 use serde::Serialize;
 
 use crate::ended::is_output_changed;
-use crate::history::{Origin, SharedHistory};
+use crate::history::SharedHistory;
 use crate::{For, FoundJob, Hint, Jobs, Pulse, Result, Standing, State};
 
 /// Longer than from one sign of life of a reducer to the next.
@@ -31,9 +31,7 @@ pub struct Status {
     pub result: Option<JobResult>,
     /// How far it is.
     pub progress: Option<Progress>,
-    /// The last replay that has put its rows into the output of the job.
-    pub replayed_by: Option<String>,
-    /// Whether something other than the job or its replays has written to its output on this machine since it ended.
+    /// Whether something other than the job has written to its output on this machine since it ended.
     pub output_changed: bool,
     /// The folder of its entry script, on the machine that started it.
     pub source_directory: String,
@@ -58,10 +56,7 @@ pub struct StatusDocument {
     pub result: Option<JobResult>,
     /// How far it is.
     pub progress: Option<Progress>,
-    /// The last replay that has put its rows into the output of the job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replayed_by: Option<String>,
-    /// Whether something other than the job or its replays has written to its output on this machine since it ended.
+    /// Whether something other than the job has written to its output on this machine since it ended.
     pub output_changed: bool,
     /// The folder of its entry script, on the machine that started it.
     pub source_directory: String,
@@ -81,7 +76,6 @@ impl Status {
             priority: this.priority,
             result: this.result,
             progress: this.progress,
-            replayed_by: this.replayed_by,
             output_changed: this.output_changed,
             source_directory: this.source_directory,
             logs: this.logs,
@@ -159,7 +153,7 @@ impl Look {
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
         let standing = self.standing(jobs).await?;
         let committed = if standing.state == State::Interrupted { self.job.committed().await } else { None };
-        Ok(self.as_status(standing, committed, self.replayed_by(jobs, None).await).await)
+        Ok(self.as_status(standing, committed).await)
     }
 
     /// Works like [`status`](Self::status) for a caller that has read the ledger of the job, so that it is not read again.
@@ -170,25 +164,14 @@ impl Look {
             let before = self.progress.clone().unwrap_or_else(Reducer::no_progress);
             committed_in(history.read().unwrap_or_else(PoisonError::into_inner).tally(), before)
         });
-        // Pages ask often, and a listing of a store costs money.
-        let run = {
-            let history = history.read().unwrap_or_else(PoisonError::into_inner);
-            (history.origin() == Origin::Ledger).then(|| history.tally().times_reopened())
-        };
-        let replayed_by = if matches!(jobs, Jobs::Here(_)) { self.replayed_by(jobs, run).await } else { None };
-        Ok(self.as_status(standing, committed, replayed_by).await)
-    }
-
-    /// Returns the last replay that has put its rows into the output. What cannot be read does not hide the status.
-    async fn replayed_by(&self, jobs: &Jobs, run: Option<u64>) -> Option<String> {
-        jobs.replayed_by(&self.job, run).await.ok().flatten().map(|replay| replay.spec.job_id)
+        Ok(self.as_status(standing, committed).await)
     }
 
     async fn standing(&self, jobs: &Jobs) -> Result<Standing> {
         Ok(jobs.standing(&self.job, self.progress.as_ref(), self.pulse).await?)
     }
 
-    async fn as_status(&self, standing: Standing, committed: Option<Progress>, replayed_by: Option<String>) -> Status {
+    async fn as_status(&self, standing: Standing, committed: Option<Progress>) -> Status {
         // What cannot be read does not hide the status.
         let priority = match self.job.result {
             None => self.job.priority().await.unwrap_or(self.job.spec.priority),
@@ -203,9 +186,7 @@ impl Look {
             priority,
             result: self.job.result.clone(),
             progress: progress.map(|progress| without_ended_processes(progress, standing.state)),
-            // A replay writes the output of the job again.
-            output_changed: replayed_by.is_none() && is_output_changed(&self.job).await,
-            replayed_by,
+            output_changed: is_output_changed(&self.job).await,
             source_directory: self.job.spec.source_directory.display(),
             logs: self.job.store.shown("logs"),
         }
@@ -222,55 +203,4 @@ fn without_ended_processes(mut progress: Progress, state: State) -> Progress {
         progress.waiting.clear();
     }
     progress
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::{Arc, RwLock};
-
-    use bytes::Bytes;
-    use protocol::{Counts, Durability, JobSpec, JobState, ResultEvent, encode_record};
-
-    use super::*;
-    use crate::Home;
-    use crate::history::History;
-    use crate::replayed::key;
-
-    const BASE: &str = "a-20261121-100203-ab12";
-    const REPLAY: &str = "a-replay-20261121-100204-ab12";
-
-    async fn ended(home: &Home, spec: JobSpec, items_rejected: u64) {
-        let store = home.create_job(&spec.job_id, Durability::Process).expect("writable");
-        store.put_spec(&spec).await.expect("writable");
-        let result = JobResult::new(spec.job_id.clone(), JobState::Completed, String::new());
-        let items = Counts { failed: items_rejected, ..Counts::default() };
-        store.create_result(&JobResult { items_rejected, items, ..result }).await.expect("writable");
-    }
-
-    fn known(events: &[ResultEvent]) -> SharedHistory {
-        let mut segment = Vec::new();
-        events.iter().for_each(|event| encode_record(event, b"", &mut segment));
-        let mut history = History::default();
-        history.add_segment(&Bytes::from(segment)).expect("valid");
-        Arc::new(RwLock::new(history))
-    }
-
-    #[tokio::test]
-    async fn ledger_that_a_caller_has_read_is_not_read_again() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let home = Home::new(folder.path().to_owned());
-        home.make().expect("writable");
-        home.index().expect("writable").add(&key(BASE), "a-replay", REPLAY, Durability::Process).expect("writable");
-        ended(&home, JobSpec { job_id: BASE.into(), ..JobSpec::example() }, 1).await;
-        let (job_id, replays) = (REPLAY.to_owned(), Some(BASE.to_owned()));
-        ended(&home, JobSpec { job_id, replays, replays_run: Some(1), ..JobSpec::example() }, 0).await;
-        let jobs = Jobs::Here(home);
-        let look = jobs.look(BASE).await.expect("it is there");
-        // There is no ledger that could be read.
-        let replayed_by = async |events: &[ResultEvent]| {
-            look.status_with(&jobs, &known(events)).await.expect("it can be read").replayed_by
-        };
-        assert_eq!(replayed_by(&[ResultEvent::Reopened { at: 0 }]).await.as_deref(), Some(REPLAY));
-        assert_eq!(replayed_by(&[ResultEvent::CutShort]).await, None, "it replayed another run");
-    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use partitioner::Pending;
 use protocol::JobSpec;
-use reducer::{MiniBatchState, Tally};
+use reducer::{Begun, MiniBatchState, Tally};
 
 use crate::mini_batches::MiniBatches;
 
@@ -13,10 +13,10 @@ use crate::mini_batches::MiniBatches;
 pub struct Unfinished {
     /// Mini-batches that need no message.
     ended: MiniBatches,
-    /// Others that have used tries or lost deliveries.
+    /// Others that have used tries or lost deliveries, or run again.
     spent: BTreeMap<u64, Pending>,
-    interrupted: usize,
-    retrying: usize,
+    interrupted: u64,
+    retrying: u64,
     /// Mini-batches of the whole job; `None`: not all are known.
     planned: Option<u64>,
 }
@@ -63,10 +63,13 @@ impl Unfinished {
         let pending = Pending {
             tries_spent: tally.tries_spent(mini_batch),
             deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(mini_batch)),
+            again: tally.again(mini_batch),
         };
+        if pending.tries_spent > 0 || pending.deliveries_lost > 0 {
+            self.interrupted += u64::from(lost.is_some());
+            self.retrying += u64::from(lost.is_none());
+        }
         if pending != Pending::default() {
-            self.interrupted += usize::from(lost.is_some());
-            self.retrying += usize::from(lost.is_none());
             self.spent.insert(mini_batch, pending);
         }
     }
@@ -74,24 +77,24 @@ impl Unfinished {
     /// Returns what a mini-batch has used; `None`: it needs no message.
     pub fn pending(&self, mini_batch: u64) -> Option<Pending> {
         let needs_message = !self.ended.contains(mini_batch);
-        needs_message.then(|| self.spent.get(&mini_batch).copied().unwrap_or_default())
+        needs_message.then(|| self.spent.get(&mini_batch).cloned().unwrap_or_default())
     }
 
-    /// Counts the mini-batches of an earlier run that are kept, and those that run again.
-    pub fn explain(&self, spec: &JobSpec, committed: u64, announced: u64, failed: u64, reopened: bool) -> Continuation {
-        let named = self.ended.len() + self.spent.len() as u64 + if reopened { failed } else { 0 };
+    /// Counts the mini-batches of an earlier run that are kept, and those that run again. `announced`:
+    /// successes that were committed only now. `round`: the failed ones and rejected items that run again.
+    pub fn explain(&self, tally: &Tally, spec: &JobSpec, announced: u64, round: Option<Begun>) -> Continuation {
+        let named = self.ended.len() + self.spent.len() as u64;
+        let mini_batches = tally.mini_batches();
         Continuation {
             job_id: spec.job_id.clone(),
-            committed,
+            committed: mini_batches.succeeded.saturating_sub(announced),
             announced,
-            failed,
-            reopened,
-            incomplete: 0,
-            interrupted: self.interrupted as u64,
-            retrying: self.retrying as u64,
+            failed: mini_batches.failed,
+            interrupted: self.interrupted,
+            retrying: self.retrying,
             untried: self.planned.map(|planned| planned.saturating_sub(named)),
             none_tried: named == 0,
-            replays: spec.notes.iter().find(|note| note.starts_with("replays ")).cloned(),
+            round: round.unwrap_or_default(),
             lost_delivery_max: spec.lost_delivery_max,
         }
     }
@@ -106,12 +109,8 @@ pub struct Continuation {
     pub committed: u64,
     /// Succeeded in the earlier run, and committed only now.
     pub announced: u64,
-    /// Failed.
+    /// Failed, and do not run again.
     pub failed: u64,
-    /// The failed ones run again.
-    pub reopened: bool,
-    /// Succeeded without some of their items, and run again, because the job would fail again at once otherwise.
-    pub incomplete: u64,
     /// Interrupted with their node.
     pub interrupted: u64,
     /// Failed a try, and have tries left.
@@ -120,18 +119,10 @@ pub struct Continuation {
     pub untried: Option<u64>,
     /// No mini-batch has been tried.
     pub none_tried: bool,
-    /// What the job replays, if it replays another one.
-    pub replays: Option<String>,
+    /// What runs again although it had ended.
+    pub round: Begun,
     /// Number of times that a mini-batch may be lost with its node.
     pub lost_delivery_max: u32,
-}
-
-impl Continuation {
-    /// Adds successes that run again.
-    pub(crate) fn with_incomplete(self, incomplete: u64) -> Self {
-        let untried = self.untried.map(|untried| untried.saturating_sub(incomplete));
-        Self { incomplete, untried, none_tried: self.none_tried && incomplete == 0, ..self }
-    }
 }
 
 #[cfg(test)]
@@ -180,6 +171,7 @@ mod tests {
                 let pending = Pending {
                     tries_spent: tally.tries_spent(one),
                     deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(one)),
+                    again: None,
                 };
                 (!has_ended(one)).then_some(pending)
             };
@@ -190,7 +182,7 @@ mod tests {
             let known = planned.then(|| all.clone().filter(|one| *one < MINI_BATCHES && !has_ended(*one)).count() as u64);
             prop_assert_eq!(unfinished.count(), known);
             let spec = JobSpec::example();
-            let told = unfinished.explain(&spec, 0, 0, 0, false);
+            let told = unfinished.explain(&tally, &spec, 0, None);
             let has_used = |one: &u64| model(*one).is_some_and(|pending| pending != Pending::default());
             let is_interrupted = |one: &u64| has_used(one) && interrupted.contains_key(one);
             prop_assert_eq!(told.interrupted, all.clone().filter(is_interrupted).count() as u64);

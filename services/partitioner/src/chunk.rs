@@ -90,21 +90,12 @@ impl Chunk {
         if pending == Pending::default() && !is_large && traceparent.is_none() {
             return Ok(line);
         }
-        let (replays, work) = if is_large {
-            (None, Work::Planned { chunk: self.number, line: index as u64 })
-        } else {
-            let planned = serde_json::from_slice::<Descriptor>(&line)?;
-            (planned.replays, planned.work)
+        let planned = match is_large {
+            true => Descriptor::new(job_id, mini_batch, Work::Planned { chunk: self.number, line: index as u64 }),
+            false => serde_json::from_slice(&line)?,
         };
-        let Pending { tries_spent, deliveries_lost } = pending;
-        let job_id = job_id.to_owned();
-        let descriptor = Descriptor {
-            tries_spent,
-            deliveries_lost,
-            traceparent,
-            replays,
-            ..Descriptor::new(job_id, mini_batch, work)
-        };
+        let Pending { tries_spent, deliveries_lost, again } = pending;
+        let descriptor = Descriptor { tries_spent, deliveries_lost, traceparent, ..planned.run_again(again) };
         serde_json::to_vec(&descriptor).map(Bytes::from)
     }
 }

@@ -55,13 +55,15 @@ pub use schema::MissingColumn;
 pub use survey::{Survey, survey};
 pub use tables::{Sketch, encoding_for};
 
-/// The tries and deliveries that a pending mini-batch has already used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a pending mini-batch has already used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
     /// Tries that user code has spent on it.
     pub tries_spent: u32,
     /// Deliveries that were lost with their nodes.
     pub deliveries_lost: u32,
+    /// How it runs again, if it has ended in an earlier round.
+    pub again: Option<protocol::Again>,
 }
 
 /// The progress of planning.

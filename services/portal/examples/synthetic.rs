@@ -201,6 +201,7 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
     let attempt = |try_number: u32, is_final: bool| Attempt {
         mini_batch: number,
         try_number,
+        round: 0,
         deliveries_lost: 0,
         node: node.as_str().into(),
         process: process.as_str().into(),

@@ -27,6 +27,7 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
     Attempt {
         mini_batch,
         try_number,
+        round: 0,
         deliveries_lost: 0,
         node: "n<script>".into(),
         process: format!("process{:03}", mini_batch % 2).into(),
@@ -97,22 +98,10 @@ pub fn history(attempts: &[Attempt]) -> History {
 /// The status of a running job.
 pub fn status(job_id: &str) -> Status {
     let (hint, owner, priority, result, progress) = Default::default();
-    let (replayed_by, source_directory, logs) = Default::default();
+    let (source_directory, logs) = Default::default();
     let (job_id, state) = (job_id.to_owned(), State::Running);
     let output_changed = false;
-    Status {
-        job_id,
-        state,
-        hint,
-        owner,
-        priority,
-        result,
-        progress,
-        replayed_by,
-        output_changed,
-        source_directory,
-        logs,
-    }
+    Status { job_id, state, hint, owner, priority, result, progress, output_changed, source_directory, logs }
 }
 
 /// A job without a store.

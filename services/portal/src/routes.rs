@@ -48,7 +48,6 @@ pub fn paths() -> Vec<(&'static str, &'static str, MethodRouter<Arc<Shared>>)> {
         ("get", "/jobs/{id}/output/raw", get(output::raw)),
         ("post", "/jobs/{id}/cancel", post(actions::cancel)),
         ("post", "/jobs/{id}/retry", post(actions::retry)),
-        ("post", "/jobs/{id}/replay", post(actions::replay)),
         ("post", "/jobs/{id}/mini-batches/{number}/run", post(actions::run_again)),
         ("get", "/targets", get(target::targets)),
         ("get", "/target", get(target::target)),

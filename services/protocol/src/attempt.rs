@@ -29,6 +29,9 @@ pub struct Attempt {
     pub mini_batch: u64,
     /// Number of this try, from 1.
     pub try_number: u32,
+    /// The round of the job in which it ran, if the mini-batch ran again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub round: u32,
     /// Deliveries lost with their node before this attempt.
     pub deliveries_lost: u32,
     /// Node that worked on it. Node and process are part of every attempt: short names need no allocation.
@@ -82,7 +85,7 @@ pub struct Attempt {
     /// Records of a success that could not be read, so that `run()` did not get them. At most [`UNREAD_MAX`](crate::UNREAD_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<UnreadRecord>,
-    /// The rows of a success between rejected items: the first item of each piece, and its size in bytes. A replay puts
+    /// The rows of a success between rejected items: the first item of each piece, and its size in bytes. A retry puts
     /// the rows of rejected items between them. Empty if none are rejected, or the rows cannot be divided. At most
     /// [`REJECTED_MAX`](crate::REJECTED_MAX) + 1 travel, in the order of the rows; `rejected_part` has them if there are more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -269,7 +272,7 @@ impl Attempt {
             columns: _, started_at: _, elapsed_seconds: _, process_seconds: _, run_seconds: _, phases: _,
             detail: _, status: AttemptStatus::Succeeded, is_final: true, error: None, warnings, warnings_total: 0, warning_kinds,
             rejected, rejected_part: None, unread, pieces, extra_runs: 0, items_kept: 0, waited, copy: false,
-            asked_limits: false, values, traceparent: None,
+            asked_limits: false, values, traceparent: None, round: 0,
         } = self else { return false };
         values.is_empty()
             && warnings.is_empty()
@@ -329,6 +332,7 @@ impl From<SuccessRef<'_>> for Attempt {
         Self {
             mini_batch: success.mini_batch,
             try_number: success.try_number,
+            round: 0,
             deliveries_lost: success.deliveries_lost,
             node: success.process.node.into(),
             process: success.process.process.into(),

@@ -34,24 +34,24 @@ pub struct Descriptor {
     /// The trace of its message; `None` in the plan and without tracing.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
-    /// The items of another job's mini-batch that it runs again.
+    /// It has ended in an earlier round of its job, and runs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replays: Option<Replayed>,
+    pub again: Option<Again>,
+    /// The number that the script sees, if it is a mini-batch of another job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown_as: Option<u64>,
     /// Source of the argument of `run`.
     pub work: Work,
 }
 
-/// Items of a mini-batch that run again in another job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replayed {
-    /// The mini-batch, by its position in the plan of the job that ran it first.
-    pub mini_batch: u64,
-    /// Position in that mini-batch of the first item of `work`.
-    #[serde(default)]
-    pub item: u64,
-    /// The first row of the table that runs, and the end of these rows; `None`: all of `work`.
+/// How a mini-batch runs again. Its files are read as they are now: a bad one may have been corrected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Again {
+    /// The round of the job, from 1.
+    pub round: u32,
+    /// The object below `parts/` with the items that run and the rows of the others ([`crate::Kept`]); `None`: all items run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rows: Option<(u64, u64)>,
+    pub kept: Option<String>,
 }
 
 /// Source of the argument of `run`.
@@ -198,9 +198,31 @@ impl Descriptor {
             was_interrupted: false,
             failed_on: Vec::new(),
             traceparent: None,
-            replays: None,
+            again: None,
+            shown_as: None,
             work,
         }
+    }
+
+    /// Returns the mini-batch of a plan as it runs again. What its plan has kept stays kept.
+    pub fn run_again(mut self, again: Option<Again>) -> Self {
+        let planned = self.again.take();
+        self.again = match again {
+            Some(Again { round, kept }) => {
+                Some(Again { round, kept: kept.or(planned.and_then(|planned| planned.kept)) })
+            }
+            None => planned,
+        };
+        self.read_as_now()
+    }
+
+    /// Lets the files of a mini-batch that runs again be other versions than those of the plan.
+    fn read_as_now(mut self) -> Self {
+        if let (Some(_), Work::Files { versions, stamps, .. }) = (&self.again, &mut self.work) {
+            versions.clear();
+            stamps.clear();
+        }
+        self
     }
 
     /// Reads a task message.
@@ -238,9 +260,6 @@ impl Descriptor {
 
     /// Returns the number of items, if the plan knows it.
     pub fn items(&self) -> Option<u64> {
-        if let Some(Replayed { rows: Some((first, end)), .. }) = self.replays {
-            return Some(end.saturating_sub(first));
-        }
         match &self.work {
             Work::Files { paths, .. } => Some(paths.len() as u64),
             Work::Rows { blocks, .. } => blocks.iter().map(|block| block.range.rows()).sum(),

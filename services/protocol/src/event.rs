@@ -101,11 +101,8 @@ pub enum ResultEvent {
         /// Mini-batch.
         mini_batch: u64,
     },
-    /// `retry` reopened the ended job: failed mini-batches are pending, with all their tries.
-    Reopened {
-        /// Wall clock, milliseconds since the epoch.
-        at: u64,
-    },
+    /// A round of the job begins.
+    Round(Round),
     /// The job ends. Written only if several reducers may serve the job: each of them makes the same output and result
     /// from the ledger before this event.
     Ended {
@@ -140,6 +137,25 @@ pub struct Start {
     pub interpreter_seconds: f64,
     /// Import of the script, a part of `init_seconds`.
     pub import_seconds: f64,
+}
+
+/// What a round of a job runs again. Mini-batches that have not ended run in any case.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// Wall clock, milliseconds since the epoch.
+    pub at: u64,
+    /// Names the objects that hold the rows of `rejects`.
+    pub id: String,
+    /// Failed mini-batches are pending, with all their tries.
+    pub failed: bool,
+    /// Mini-batches of which the rejected items run again. Their other rows stay, and, if they do not succeed, all that they
+    /// have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rejects: Vec<u64>,
+    /// Mini-batches that run again as a whole, because nothing says which rows are those of their rejected items. If they do
+    /// not succeed, all that they have stays.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub whole: Vec<u64>,
 }
 
 /// The totals of a complete plan: from now on the reducer knows when the job is complete.

@@ -145,10 +145,9 @@ pub struct MiniBatchFrame {
     /// Whether no item of the last mini-batches has succeeded, so that a few failures are enough to give this one up.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub doubted: bool,
-    /// The mini-batch of an earlier job that runs again, and the position in it of the first item; `None`: it is no
-    /// replay.
+    /// The number that the script sees, if it is a mini-batch of another job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replays: Option<(u64, u64)>,
+    pub shown_as: Option<u64>,
     /// Partition key values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<(String, String)>,

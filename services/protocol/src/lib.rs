@@ -16,6 +16,7 @@ mod gpu_set;
 pub mod instant;
 mod item_path;
 pub mod json;
+mod kept;
 mod limits;
 mod members;
 mod names;
@@ -41,9 +42,9 @@ pub mod words;
 pub use attempt::{Attempt, AttemptCore, AttemptRef, AttemptStatus, ProcessName, Rows, SuccessRef};
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
-pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Replayed, Work};
+pub use descriptor::{Again, Block, BlockRange, Descriptor, FileVersion, Work};
 pub use event::{
-    ErrorReport, Planned, RECORD_FAILED, ResultEvent, SLOT_PHASES, SlotPhase, Start, WARNING_KINDS_MAX, Waiting,
+    ErrorReport, Planned, RECORD_FAILED, ResultEvent, Round, SLOT_PHASES, SlotPhase, Start, WARNING_KINDS_MAX, Waiting,
     Warning, WarningKind, one_line,
 };
 pub use frame::{
@@ -52,6 +53,7 @@ pub use frame::{
 };
 pub use gpu_set::GpuSet;
 pub use item_path::ItemPath;
+pub use kept::{Kept, NotKept};
 pub use limits::{LimitNeed, LimitShare, RateLimits, WHOLE_LIMIT, divide_limits};
 pub use members::Members;
 pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};

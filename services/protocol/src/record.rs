@@ -269,6 +269,7 @@ mod tests {
             |(ids, (status, rows, columns), counts, times, texts)| Attempt {
                 mini_batch: ids.0,
                 try_number: ids.1,
+                round: u32::from(texts.6.2) * 2,
                 deliveries_lost: ids.2,
                 node: ids.3.into(),
                 process: ids.4.into(),
@@ -320,7 +321,7 @@ mod tests {
             let is_ordinary = attempt.status == AttemptStatus::Succeeded && attempt.is_final && attempt.error.is_none()
                 && attempt.warnings.is_empty() && attempt.warning_kinds.is_empty() && attempt.warnings_total == 0
                 && attempt.traceparent.is_none() && attempt.rejected.is_empty() && attempt.extra_runs == 0
-                && !attempt.copy;
+                && !attempt.copy && attempt.round == 0;
             prop_assert_eq!(is_compact(&bytes), is_ordinary);
             let record = decode_records(&bytes).next().expect("one").expect("valid");
             prop_assert_eq!(&bytes[record.rows.clone()], b"rows");

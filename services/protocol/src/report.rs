@@ -301,8 +301,8 @@ pub struct JobResult {
 }
 
 impl JobResult {
-    /// Returns the number of rejected items that a replay can run.
-    pub fn rejects_to_replay(&self) -> u64 {
+    /// Returns the number of rejected items that a retry can run.
+    pub fn rejects_to_retry(&self) -> u64 {
         self.rejects.as_ref().map_or(self.items_rejected, |tables| tables.items.saturating_sub(tables.without_place))
     }
 

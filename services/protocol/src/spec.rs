@@ -130,13 +130,6 @@ pub struct JobSpec {
     /// Items of the largest mini-batch that is isolated.
     #[serde(default = "isolate_items_max", skip_serializing_if = "is_isolate_items_max")]
     pub isolate_items_max: u64,
-    /// The job whose rejected items this one runs again, and whose rows its output holds as well; `None`: it is no
-    /// replay, or one with an output of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replays: Option<String>,
-    /// How often that job had been reopened when this one was planned, because its rejects change when it runs again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replays_run: Option<u64>,
     /// Whether mini-batches that run far longer than their peers are started a second time.
     #[serde(default, skip_serializing_if = "is_false")]
     pub speculation: bool,
@@ -263,13 +256,13 @@ impl JobSpec {
 
     /// Returns the longest time in seconds that a node isolates one mini-batch.
     pub fn isolation_seconds_max(&self) -> u64 {
-        match self.isolate {
-            Isolate::Off => 0,
-            Isolate::Halves | Isolate::Items => {
-                let limit = self.run_invocation_timeout_seconds.saturating_add(self.task_overhead_timeout_seconds);
-                limit.saturating_mul(ISOLATION_LIMITS)
-            }
-        }
+        if self.isolate == Isolate::Off { 0 } else { self.ranges_seconds_max() }
+    }
+
+    /// Returns how long the ranges of one mini-batch may run, in seconds, after which those that have not run are rejected.
+    pub fn ranges_seconds_max(&self) -> u64 {
+        let limit = self.run_invocation_timeout_seconds.saturating_add(self.task_overhead_timeout_seconds);
+        limit.saturating_mul(ISOLATION_LIMITS)
     }
 
     /// Checks the names that become part of a path. No role may work on a job that fails this.

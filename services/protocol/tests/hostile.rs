@@ -15,6 +15,7 @@ fn attempt() -> Attempt {
     Attempt {
         mini_batch: 7,
         try_number: 1,
+        round: 0,
         deliveries_lost: 0,
         node: "node-1".into(),
         process: "process000".into(),

@@ -27,7 +27,7 @@ fn rejected_event(event: &ResultEvent) -> Option<String> {
             let reason = rejected_attempt(attempt.mini_batch, count, attempt.core().rows);
             reason.or_else(|| rejected_items(attempt))
         }
-        ResultEvent::Reopened { .. } => only_reducers("a job was reopened"),
+        ResultEvent::Round(_) => only_reducers("a round begins"),
         ResultEvent::Ended { .. } => only_reducers("a job has ended"),
         ResultEvent::RowsLost { .. } => only_reducers("rows are lost"),
         ResultEvent::CutShort => only_reducers("a segment was cut short"),
@@ -182,7 +182,7 @@ mod tests {
     fn event_that_only_reducers_write_is_rejected() {
         for event in [
             ResultEvent::Ended { state: JobState::Completed, cause: None, error: None },
-            ResultEvent::Reopened { at: 0 },
+            ResultEvent::Round(protocol::Round { failed: true, ..Default::default() }),
             ResultEvent::RowsLost { mini_batches: vec![0] },
             ResultEvent::CutShort,
             ResultEvent::Duplicates { count: u64::MAX },

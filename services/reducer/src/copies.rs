@@ -141,6 +141,7 @@ impl Reducer {
                 let descriptor = Descriptor {
                     tries_spent: self.tally.tries_spent(mini_batch),
                     deliveries_lost: self.tally.deliveries_lost(mini_batch),
+                    again: self.tally.again(mini_batch),
                     copy: true,
                     // A descriptor may be too large for the queue.
                     work: Work::Planned { chunk, line },

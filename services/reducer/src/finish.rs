@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, Retryable};
-use protocol::words::sentence;
-use protocol::{FailedMiniBatch, Isolate, JobResult, JobState, OutputAction, Progress, Trouble, one_line};
+use protocol::words::{counted, sentence};
+use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction, Progress, Trouble, one_line};
 use queue::pauses::{FOR_SECONDS, UNTIL_IT_ANSWERS};
 use storage::Commit;
 use tokio::runtime::Handle;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::failures::GivenUp;
 use crate::job::ticks;
 use crate::judge::End;
-use crate::output::{Assembly, Bases, Written, may_pass};
+use crate::output::{Assembly, Written, may_pass};
 use crate::peers::Agreement;
 use crate::reports::headline::headline;
 use crate::stalls::Stall;
@@ -49,14 +49,17 @@ impl Reducer {
         }
     }
 
-    /// Returns the decisions about the inputs before the start of the job and during the listing, and what a complete
-    /// replay has done to the output.
-    async fn notes(&self, state: JobState) -> Vec<String> {
+    /// Returns the decisions about the inputs before the start of the job and during the listing, and what the last round has
+    /// not improved.
+    async fn notes(&self) -> Vec<String> {
         let plan = self.store.plan_complete().await.ok().flatten();
         let left_out = plan.and_then(|plan| plan.left_out.line());
-        let base = self.spec.replays.as_ref().filter(|_| state == JobState::Completed);
-        let merged = base.map(|job_id| format!("the output holds the rows of job {job_id} as well, each at its place"));
-        self.spec.notes.iter().cloned().chain(merged).chain(left_out).collect()
+        let unimproved = self.tally.unimproved();
+        let unimproved = unimproved.first.as_ref().map(|(mini_batch, error)| {
+            let mini_batches = counted(unimproved.count, "mini-batch");
+            format!("{mini_batches} could not run again and keep what they had; the first is {mini_batch}: {error}")
+        });
+        self.spec.notes.iter().cloned().chain(left_out).chain(unimproved).collect()
     }
 
     /// Writes the output of a complete job, and the result of any job.
@@ -66,7 +69,7 @@ impl Reducer {
         cancel: &CancellationToken,
         stop: &CancellationToken,
     ) -> anyhow::Result<Option<JobResult>> {
-        let run = self.tally.times_reopened();
+        let run = self.tally.rounds();
         let (mut warnings, mut columns, mut output_version) = (Vec::new(), Vec::new(), None);
         let (state, cause, output) = match end {
             // Boxed, as the rejects below: the compiler limits how deeply futures may contain each other.
@@ -133,7 +136,7 @@ impl Reducer {
                 .collect(),
             warning_kinds: self.tally.warnings().kinds(),
             duplicates_dropped: self.tally.duplicates() + self.duplicates,
-            notes: self.notes(state).await.into_iter().chain(self.tally.nodes().notes()).collect(),
+            notes: self.notes().await.into_iter().chain(self.tally.nodes().notes()).collect(),
             failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
             reused: false,
             command: self.spec.is_command(),
@@ -168,16 +171,14 @@ impl Reducer {
         Ok(Some(result))
     }
 
-    /// Removes data that a completed job does not need: checkpoints, parts, unless a replay may need them, and, if no item was
-    /// rejected, the plan and a large ledger. A small ledger stays, because forcing the result to disk first would cost more than it saves.
+    /// Removes data that a completed job does not need: checkpoints, and, unless a retry may need them, parts, the plan and a
+    /// large ledger. A small ledger stays, because forcing the result to disk first would cost more than it saves.
     pub(crate) async fn tidy(&self, state: JobState) {
         if state != JobState::Completed {
             return;
         }
-        let is_done = self.tally.mini_batches().failed == 0 && !self.rejects.may_be_replayed(&self.tally);
-        // A replay writes the whole output again, and the table of rejects may be wanted again.
-        let keeps_parts = !is_done && (self.spec.isolate != Isolate::Off || self.ledger.index.has_rejected());
-        if !keeps_parts && let Err(error) = self.store.delete_parts().await {
+        let is_done = self.tally.mini_batches().failed == 0 && !self.rejects.may_run_again(&self.tally);
+        if is_done && let Err(error) = self.store.delete_parts().await {
             tracing::warn!(error = %format!("{error:#}"), "cannot delete parts, which are no longer needed");
         }
         // `retry` continues failed mini-batches from them.
@@ -266,10 +267,6 @@ impl Reducer {
             let path = self.spec.output.folder.as_path().to_owned();
             return Ok(Some(Written { path, columns: vec![], warnings: vec![] }));
         }
-        let bases = match self.spec.replays {
-            Some(_) => Some(Bases::read(&self.store, &self.spec).await?),
-            None => None,
-        };
         let store = self.store.clone();
         let index = self.ledger.index.clone();
         let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
@@ -283,7 +280,6 @@ impl Reducer {
             let assembly = Assembly {
                 store: &store,
                 index: &index,
-                bases: bases.as_ref(),
                 output: &output,
                 job_id: &job_id,
                 writer: &options.writer,

@@ -10,6 +10,20 @@ use protocol::{
 use storage::{JobStore, PlanComplete};
 
 use crate::batch::Batch;
+use crate::{Begun, Reducer, Selection, Tally};
+
+/// Begins another round of a job, with everything that its output lacks.
+pub(crate) async fn reopen(reducer: &mut Reducer) -> Begun {
+    reducer.begin_round(Selection::ALL, |_| Ok(())).await.expect("writable")
+}
+
+pub(crate) fn fold(events: &[ResultEvent]) -> Tally {
+    let mut tally = Tally::default();
+    for event in events {
+        tally.apply(event);
+    }
+    tally
+}
 
 pub(crate) fn attempt(
     mini_batch: u64,
@@ -31,6 +45,7 @@ pub(crate) fn attempt(
     Attempt {
         mini_batch,
         try_number,
+        round: 0,
         deliveries_lost: 0,
         node: "0".into(),
         process: "process000".into(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backon::Retryable;
-use protocol::{JobResult, JobSpec, Members, OutputAction, Progress, ResultEvent, Trouble, milliseconds_since_epoch};
+use protocol::{JobResult, JobSpec, Members, Progress, ResultEvent, Trouble, milliseconds_since_epoch};
 use queue::pauses::FOR_SECONDS;
 use queue::{Delivery, MemoryOptions, MemoryQueue, Queue, Receive};
 use storage::JobStore;
@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use crate::batch::Batch;
 use crate::believed::Published;
 use crate::commit::Appended;
 use crate::judge::{End, Judge};
@@ -151,7 +150,7 @@ impl Reducer {
         reducer.read_ledger(false).await?;
         match peers {
             // The process that ran the job before has ended.
-            Peers::Alone => reducer.begin_round().await,
+            Peers::Alone => reducer.begin_times().await,
             Peers::Many => reducer.continue_times().await,
         }
         reducer.judge.resume();
@@ -183,8 +182,8 @@ impl Reducer {
         self.pace = Pace::after(last.rate);
     }
 
-    /// Begins a round of the job: from now on time counts again.
-    async fn begin_round(&mut self) {
+    /// From now on time counts again.
+    pub(crate) async fn begin_times(&mut self) {
         if let Some(last) = self.store.progress().await.ok().flatten() {
             self.before = Times::of(&last);
         }
@@ -258,32 +257,6 @@ impl Reducer {
         }
         self.forget_settled().await?;
         Ok(lost)
-    }
-
-    /// Reopens an ended job: its failed mini-batches are pending with all their tries, and so are those that succeeded
-    /// without some of their items if the job would fail again at once because of them. Returns the number of the latter.
-    /// Removes `result.json` and a request to cancel.
-    pub async fn reopen(&mut self) -> anyhow::Result<u64> {
-        let collects_rows = self.spec.output.action == OutputAction::AppendRow;
-        let again = loop {
-            let again = self.tally.that_fail_again(&self.spec.thresholds, collects_rows);
-            // One segment: a reader never sees the half.
-            let mut batch = Batch::default();
-            if !again.is_empty() {
-                batch.add_event(&ResultEvent::RowsLost { mini_batches: again.clone() });
-            }
-            batch.add_event(&ResultEvent::Reopened { at: milliseconds_since_epoch() });
-            // Another reducer may end the job in the meantime.
-            if self.append(batch).await? != Appended::TooLate {
-                break again.len() as u64;
-            }
-        };
-        self.forget_settled().await?;
-        self.begin_round().await;
-        self.show_progress();
-        self.write_progress().await;
-        self.store.reopen().await.context("reopen the job")?;
-        Ok(again)
     }
 
     /// Runs until the job ends, and writes `result.json`. After an error the job has not ended, and another reducer may

@@ -6,7 +6,7 @@
 
 mod apply;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +56,8 @@ pub(crate) struct Index {
     columns: Vec<Vec<String>>,
     columns_known: HashMap<Vec<String>, u32>,
     segment_bytes: Vec<u64>,
-    /// Mini-batches whose rows come from several runs, with the first item and the size of each piece.
-    joined: HashMap<u64, Vec<(u64, u64)>>,
+    /// Mini-batches whose rows come from several runs.
+    joined: HashSet<u64>,
     /// Objects with the rejected items and the pieces of mini-batches that have too many for their records.
     rejected: HashMap<u64, PartFile>,
 }
@@ -108,18 +108,13 @@ impl Index {
     }
 
     /// Notes that the rows of a mini-batch are those of several runs, one after the other.
-    pub fn join(&mut self, mini_batch: u64, pieces: &[(u64, u64)]) {
-        self.joined.insert(mini_batch, pieces.to_vec());
-    }
-
-    /// Returns the first item and the size of each piece of such rows.
-    pub fn pieces(&self, mini_batch: u64) -> &[(u64, u64)] {
-        self.joined.get(&mini_batch).map_or(&[], Vec::as_slice)
+    pub fn join(&mut self, mini_batch: u64) {
+        self.joined.insert(mini_batch);
     }
 
     /// Whether the rows of a mini-batch may be those of several runs.
     pub fn is_joined(&self, mini_batch: u64) -> bool {
-        self.joined.contains_key(&mini_batch)
+        self.joined.contains(&mini_batch)
     }
 
     /// Removes the rows of a mini-batch.
@@ -145,6 +140,12 @@ impl Index {
     pub fn rows(&self) -> impl Iterator<Item = (u64, RowsAt)> + '_ {
         let entries = (0..).zip(&self.entries).map(|(mini_batch, entry)| (mini_batch, entry.rows));
         entries.filter(|(_, rows)| *rows != RowsAt::None)
+    }
+
+    /// Returns the place of the rows of a mini-batch.
+    pub fn rows_of(&self, mini_batch: u64) -> RowsAt {
+        let entry = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get(index));
+        entry.map_or(RowsAt::None, |entry| entry.rows)
     }
 
     /// Returns the column lists of the mini-batches that returned a DataFrame, in order.

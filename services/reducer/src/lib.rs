@@ -19,7 +19,8 @@
 //! | second starts of slow mini-batches | `speculation.rs` decides, `copies.rs` publishes |
 //! | whether a worker of the job is present | `presence.rs` |
 //! | which messages are rejected | `believed.rs` |
-//! | how the final file is written | `finish.rs`, `output.rs`; of a replay: `output/merged.rs` |
+//! | how the final file is written | `finish.rs`, `output.rs` |
+//! | what another round of a job runs | `rounds.rs`, `tally/rounds.rs` |
 //! | rejected items, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `pace.rs`, `reports.rs`, `csv.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
@@ -59,6 +60,7 @@ mod progress;
 mod receive;
 mod rejects;
 mod reports;
+mod rounds;
 pub mod schedule;
 mod speculation;
 mod stalls;
@@ -74,10 +76,10 @@ pub use fleet::{Fleet, FleetOptions, Publisher};
 pub use job::{FailJob, Reducer};
 pub use nodes::Nodes;
 pub use options::{Backlog, CrashPoint, Options, Workers};
-pub use output::{job_without_rows, times_reopened};
 pub use peers::Peers;
 pub use presence::Moment;
-pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects, Replay};
+pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects};
+pub use rounds::{Begun, Selection};
 pub use stalls::Elapsed;
-pub use tally::{Effect, Effort, MiniBatchState, Tally, Warnings};
+pub use tally::{Effect, Effort, MiniBatchState, Tally, Unimproved, Warnings};
 pub use thresholds::Limits;

@@ -126,7 +126,7 @@ impl Nodes {
             | ResultEvent::Working { .. }
             | ResultEvent::Planned(_)
             | ResultEvent::PlanFailed { .. }
-            | ResultEvent::Reopened { .. }
+            | ResultEvent::Round(_)
             | ResultEvent::Ended { .. }
             | ResultEvent::RowsLost { .. }
             | ResultEvent::CutShort

@@ -127,6 +127,10 @@ impl fmt::Debug for Options {
 }
 
 protocol::crash_points! {
+    /// A round has kept what its mini-batches have, and is not in the ledger.
+    BeforeRound,
+    /// It is in the ledger, and `result.json` of the round before still exists.
+    AfterRound,
     /// Messages were received.
     BeforeSegmentCommit,
     /// They are in the ledger, but not acknowledged.

@@ -11,7 +11,6 @@ mod fractions;
 mod header;
 mod json_lines;
 mod local;
-mod merged;
 mod native;
 mod object;
 mod observed;
@@ -36,12 +35,9 @@ use tokio::runtime::Handle;
 use crate::CrashPoint;
 use crate::ledger::{Index, RowsAt};
 use local::LocalFile;
-pub(crate) use merged::Bases;
-use merged::Merged;
-pub use merged::{job_without_rows, times_reopened};
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
-use source::Source;
+pub(crate) use source::Source;
 use table::Table;
 
 /// Rows from the ledger that are written at once, while the next are read.
@@ -57,8 +53,6 @@ const COLUMN_WARNINGS_MAX: usize = 10;
 pub(crate) struct Assembly<'a> {
     pub store: &'a JobStore,
     pub index: &'a Index,
-    /// The earlier jobs of a replay, whose rows the file holds as well.
-    pub bases: Option<&'a Bases>,
     pub output: &'a Output,
     pub job_id: &'a str,
     pub writer: &'a str,
@@ -103,18 +97,13 @@ enum Piece {
 }
 
 /// The rows of all mini-batches in the order of the file.
-trait InOrder {
-    /// Calls `take` with each mini-batch that has rows, a reader of them, and whether they may come from several runs.
-    fn for_each(&mut self, take: &mut dyn FnMut(u64, Box<dyn Read>, bool) -> anyhow::Result<()>) -> anyhow::Result<()>;
-}
-
-/// Those of one job.
-struct OfJob<'a> {
+struct InOrder<'a> {
     index: &'a Index,
     source: Source<'a>,
 }
 
-impl InOrder for OfJob<'_> {
+impl InOrder<'_> {
+    /// Calls `take` with each mini-batch that has rows, a reader of them, and whether they may come from several runs.
     fn for_each(&mut self, take: &mut dyn FnMut(u64, Box<dyn Read>, bool) -> anyhow::Result<()>) -> anyhow::Result<()> {
         for (mini_batch, place) in self.index.rows() {
             let rows = self.source.reader(place).with_context(|| rows_of(mini_batch))?;
@@ -138,7 +127,7 @@ impl Assembly<'_> {
             return Ok(path.map(|path| Written { path, columns: Vec::new(), warnings: self.warnings() }));
         }
         let context = || format!("write {}", self.output.file_name);
-        let table = Table::of(&mut *self.in_order(), self.output.format, self.declared()).with_context(context)?;
+        let table = Table::of(&mut self.in_order(), self.output.format, self.declared()).with_context(context)?;
         if self.output.format != OutputFormat::Parquet {
             let contents = schema_file::contents(&table).context("write the schema of the output")?;
             let name = schema_file::name(&self.output.file_name);
@@ -147,7 +136,7 @@ impl Assembly<'_> {
         let lacking = RefCell::new(Vec::new());
         let path = self.write_file(&self.output.file_name, &|sink| {
             let between = |position| self.between(position);
-            *lacking.borrow_mut() = native::write(&table, sink, self.output.format, &mut *self.in_order(), &between)?;
+            *lacking.borrow_mut() = native::write(&table, sink, self.output.format, &mut self.in_order(), &between)?;
             Ok(())
         })?;
         let columns = schema_file::columns(&table);
@@ -195,7 +184,7 @@ impl Assembly<'_> {
                 Ok((folder.join(name), Sink::File(file)))
             }
             Destination::Url(url) => {
-                let upload = self.runtime.block_on(self.store.stores().upload(&url, self.bytes_expected()))?;
+                let upload = self.runtime.block_on(self.store.stores().upload(&url, self.index.rows_bytes()))?;
                 let object = Object::new(upload, self.store.clone(), url.clone(), self.runtime.clone());
                 Ok((url.into(), Sink::Object(Box::new(object))))
             }
@@ -203,18 +192,9 @@ impl Assembly<'_> {
     }
 
     /// Returns the rows of all mini-batches, in order.
-    fn in_order(&self) -> Box<dyn InOrder + '_> {
-        match self.merged() {
-            Some(merged) => Box::new(merged),
-            None => {
-                let source = Source::new(self.store, self.index, self.runtime.clone());
-                Box::new(OfJob { index: self.index, source })
-            }
-        }
-    }
-
-    fn bytes_expected(&self) -> u64 {
-        self.merged().map_or_else(|| self.index.rows_bytes(), |merged| merged.bytes())
+    fn in_order(&self) -> InOrder<'_> {
+        let source = Source::new(self.store, self.index, self.runtime.clone());
+        InOrder { index: self.index, source }
     }
 
     /// Returns the columns that the job declares.
@@ -222,31 +202,7 @@ impl Assembly<'_> {
         self.output.row_schema.as_ref().and_then(ResultSchema::columns).unwrap_or_default()
     }
 
-    /// Returns the rows of all jobs of a replay.
-    fn merged(&self) -> Option<Merged<'_>> {
-        self.bases.map(|bases| Merged::new(bases, self.store, self.index, self.runtime.clone()))
-    }
-
-    /// Writes the lines of a replay and of the jobs before it.
-    fn write_merged(&self, mut rows: Merged<'_>, sink: &mut Sink) -> anyhow::Result<()> {
-        if self.output.header
-            && let Some((_, columns)) = rows.column_lists().first()
-        {
-            sink.write_all(header::line(self.output, columns).as_bytes()).context("write the header")?;
-        }
-        let mut position = 0;
-        rows.for_each(&mut |mini_batch, mut rows, _| {
-            io::copy(&mut rows, sink).with_context(|| rows_of(mini_batch))?;
-            position += 1;
-            self.between(position - 1)
-        })?;
-        sink.flush().context("write the last rows")
-    }
-
     fn write_rows(&self, sink: &mut Sink) -> anyhow::Result<()> {
-        if let Some(merged) = self.merged() {
-            return self.write_merged(merged, sink);
-        }
         let mut source = Source::new(self.store, self.index, self.runtime.clone());
         if self.output.header
             && let Some((_, columns)) = self.index.column_lists().next()
@@ -288,15 +244,11 @@ impl Assembly<'_> {
 
     /// Returns warnings about lines of text with other columns than those of the first mini-batch, which the header has.
     fn warnings(&self) -> Vec<String> {
-        let merged = self.merged();
-        if merged.is_none() && self.index.column_lists_distinct() < 2 {
+        if self.index.column_lists_distinct() < 2 {
             return vec![];
         }
         let whose = if self.output.header { "the header has those of" } else { "the file begins with those of" };
-        let mut lists: Box<dyn Iterator<Item = (u64, &[String])>> = match merged {
-            Some(merged) => Box::new(merged.column_lists().into_iter()),
-            None => Box::new(self.index.column_lists()),
-        };
+        let mut lists = self.index.column_lists();
         let Some((first, columns)) = lists.next() else { return vec![] };
         let mut differing = lists.filter(|(_, other)| *other != columns);
         let mut warnings: Vec<_> = differing
@@ -345,7 +297,7 @@ fn gather(index: &Index, source: &mut Source<'_>, take: impl Fn(Piece) -> bool) 
     Ok(())
 }
 
-fn rows_of(mini_batch: u64) -> String {
+pub(crate) fn rows_of(mini_batch: u64) -> String {
     format!("rows of mini-batch {mini_batch}")
 }
 

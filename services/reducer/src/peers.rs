@@ -271,7 +271,7 @@ impl Reducer {
     pub(crate) async fn is_reopened_since(&mut self, run: u64) -> anyhow::Result<bool> {
         self.catch_up().await?;
         let is_open = self.tally.ended_as().is_none();
-        Ok(self.peers == Peers::Many && (is_open || self.tally.times_reopened() != run))
+        Ok(self.peers == Peers::Many && (is_open || self.tally.rounds() != run))
     }
 
     /// Completes the reports that this reducer copied before another reducer wrote the result.

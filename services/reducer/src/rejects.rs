@@ -5,17 +5,16 @@
 //! `index.rs` remembers where these records are, `read.rs` reads them in the order of the input with bounded memory, this
 //! file makes one [`Reject`] of each item, and `tables.rs` writes them as CSV and Parquet. `write.rs` puts the tables into
 //! the log tree when a job ends: not beside the output, because the next step of a pipeline reads that whole folder.
-//! `replay.rs` plans to run them again.
+//! `rounds.rs` runs them again.
 //!
 //! Items for which `run()` returned no result without an error are counted as failed. If it returned nothing for a
 //! mini-batch, these are all its items. Else nothing tells which items they are: those of a mini-batch are one reject
-//! without a place, which a replay cannot run.
+//! without a place, which a retry cannot run.
 
 mod groups;
 mod index;
 mod list;
 mod read;
-mod replay;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -33,9 +32,7 @@ use storage::JobStore;
 pub use groups::{FirstReject, RejectGroup, RejectGroups};
 pub(crate) use index::RejectIndex;
 use list::complete;
-pub(crate) use list::read_list;
 pub use read::Rejects;
-pub use replay::Replay;
 
 /// A mini-batch with rejected items.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,13 +134,26 @@ impl RejectedMiniBatch {
         rejected.chain(unread).chain(unnamed)
     }
 
-    /// Whether a replay can run any of its rejects: their places are known.
-    pub fn can_be_replayed(&self) -> bool {
+    /// Whether a retry can run any of its rejects: their places are known.
+    pub fn can_run_again(&self) -> bool {
         self.is_rejected_whole() || !self.attempt.rejected.is_empty()
     }
 
+    /// Returns its rejected items in order, as the first one and the end: neighbours together.
+    pub fn rejected_ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for range in self.ranges() {
+            let end = range.item.saturating_add(range.items);
+            match ranges.last_mut().filter(|(_, last)| *last == range.item) {
+                Some((_, last)) => *last = end,
+                None => ranges.push((range.item, end)),
+            }
+        }
+        ranges
+    }
+
     /// Whether all its items are rejected for one cause.
-    fn is_rejected_whole(&self) -> bool {
+    pub fn is_rejected_whole(&self) -> bool {
         self.attempt.status != AttemptStatus::Succeeded || self.attempt.returned_nothing()
     }
 
@@ -232,7 +242,7 @@ impl RejectedMiniBatch {
             status => (status, attempt.error.as_deref()),
         };
         let whole = self.is_rejected_whole().then(|| Range {
-            item: self.rows_to_run().map_or(0, |(first, _)| first),
+            item: 0,
             items: self.items(),
             detail: &attempt.detail,
             values: &attempt.values,
@@ -254,16 +264,8 @@ impl RejectedMiniBatch {
         whole.into_iter().chain(isolated)
     }
 
-    /// Returns the rows of its table that a replay runs; `None`: all.
-    fn rows_to_run(&self) -> Option<(u64, u64)> {
-        self.descriptor.as_ref()?.replays?.rows
-    }
-
     /// Returns the number of items of the mini-batch. A mini-batch that fails has at least one.
     fn items(&self) -> u64 {
-        if let Some((first, end)) = self.rows_to_run() {
-            return end.saturating_sub(first).max(1);
-        }
         let planned = match self.descriptor.as_ref().map(|descriptor| &descriptor.work) {
             Some(Work::Files { paths, .. }) => Some(paths.len() as u64),
             Some(Work::Rows { blocks, .. }) => blocks.iter().map(|block| block.range.rows()).sum(),

@@ -301,7 +301,15 @@ impl Files {
                 waiting.stack.lines().for_each(|line| self.master.line(line));
             }
             ResultEvent::PlanFailed { cause } => self.overview_line(&format!("Scheduling failed: {cause}")),
-            ResultEvent::Reopened { .. } => self.overview_line("The job was reopened."),
+            ResultEvent::Round(round) => {
+                let of_rejects = (round.rejects.len() + round.whole.len()) as u64;
+                let rejects = match of_rejects {
+                    0 => String::new(),
+                    _ => format!(", and the rejected items of {}", counted(of_rejects, "mini batch")),
+                };
+                let failed = if round.failed { " and failed" } else { "" };
+                self.overview_line(&format!("Another round begins: unfinished{failed} mini batches run{rejects}."));
+            }
             ResultEvent::RowsLost { mini_batches } => {
                 let count = counted(mini_batches.len() as u64, "mini batch");
                 self.overview_line(&format!(

@@ -6,10 +6,10 @@
 //! twice changes nothing the second time.
 
 mod effort;
-mod reopened;
+mod rounds;
 mod warnings;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use protocol::{
     Attempt, AttemptCore, AttemptStatus, Counts, ErrorReport, JobState, Planned, ProcessName, Progress, ResultEvent,
@@ -19,7 +19,17 @@ use crate::batch::{Event, RecordView};
 use crate::failures::Failures;
 use crate::nodes::Nodes;
 pub use effort::Effort;
+use rounds::RunsAgain;
 pub use warnings::Warnings;
+
+/// Mini-batches that failed when they ran again, so that their earlier results stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unimproved {
+    /// Number of times.
+    pub count: u64,
+    /// The first one, and its error in one line.
+    pub first: Option<(u64, String)>,
+}
 
 /// The state of a mini-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,7 +101,12 @@ pub struct Tally {
     copies_won: BTreeSet<u64>,
     asked_limits: bool,
     ended_as: Option<(JobState, Option<String>, Option<Box<ErrorReport>>)>,
-    times_reopened: u64,
+    /// The ids of the rounds after the first.
+    rounds: Vec<String>,
+    /// Mini-batches that run again in one of these rounds, until they end.
+    again: BTreeMap<u64, RunsAgain>,
+    /// Mini-batches that could not run again, and keep their earlier results: their number, and the first.
+    unimproved: Unimproved,
     /// How often rows were lost, so that successes count no more.
     times_rows_lost: u64,
     failures: Failures,
@@ -120,8 +135,8 @@ impl Tally {
                 self.plan_failure.get_or_insert_with(|| cause.clone());
                 Effect::Counted
             }
-            ResultEvent::Reopened { .. } => {
-                self.reopen();
+            ResultEvent::Round(round) => {
+                self.begin_round(round);
                 Effect::Counted
             }
             ResultEvent::RowsLost { mini_batches } => {
@@ -171,7 +186,7 @@ impl Tally {
     }
 
     fn apply_success<P, T, C>(&mut self, success: &AttemptCore<P, T, C>) -> Effect {
-        let effect = match self.delivered(success.mini_batch, success.deliveries_lost) {
+        let effect = match self.delivered(success.mini_batch, 0, success.deliveries_lost) {
             Some(index) => self.succeed(index, success.total, success.succeeded),
             None => Effect::Nothing,
         };
@@ -182,7 +197,7 @@ impl Tally {
     /// Whether an event would change nothing, because it was committed before or is too late to matter.
     pub(crate) fn is_known(&self, event: &Event) -> bool {
         match event {
-            Event::Success(success) => self.is_known_success(success.mini_batch, success.deliveries_lost),
+            Event::Success(success) => self.is_known_success(success.mini_batch, 0, success.deliveries_lost),
             Event::Other(event) => self.is_known_event(event),
         }
     }
@@ -198,18 +213,19 @@ impl Tally {
         }
     }
 
-    fn is_known_success(&self, mini_batch: u64, deliveries_lost: u32) -> bool {
+    fn is_known_success(&self, mini_batch: u64, round: u32, deliveries_lost: u32) -> bool {
         let entry = self.entry(mini_batch);
         self.is_outside_plan(mini_batch)
+            || self.is_of_earlier_round(mini_batch, round)
             || entry.state == MiniBatchState::Succeeded && deliveries_lost <= u32::from(entry.deliveries_lost)
     }
 
     fn is_known_attempt(&self, attempt: &Attempt) -> bool {
         if attempt.status == AttemptStatus::Succeeded {
-            return self.is_known_success(attempt.mini_batch, attempt.deliveries_lost);
+            return self.is_known_success(attempt.mini_batch, attempt.round, attempt.deliveries_lost);
         }
         let entry = self.entry(attempt.mini_batch);
-        if self.is_outside_plan(attempt.mini_batch) {
+        if self.is_outside_plan(attempt.mini_batch) || self.is_of_earlier_round(attempt.mini_batch, attempt.round) {
             return true;
         }
         if attempt.deliveries_lost > u32::from(entry.deliveries_lost) {
@@ -234,7 +250,9 @@ impl Tally {
 
     fn apply_attempt(&mut self, attempt: &Attempt) -> Effect {
         self.asked_limits |= attempt.asked_limits;
-        let Some(index) = self.delivered(attempt.mini_batch, attempt.deliveries_lost) else { return Effect::Nothing };
+        let Some(index) = self.delivered(attempt.mini_batch, attempt.round, attempt.deliveries_lost) else {
+            return Effect::Nothing;
+        };
         if attempt.status != AttemptStatus::Succeeded {
             let effect = self.fail(index, attempt);
             self.effort.add(attempt, effect);
@@ -273,9 +291,9 @@ impl Tally {
     }
 
     /// Records that an attempt of a mini-batch ended after this many lost deliveries. Returns the position of the
-    /// entry, or `None` outside the plan.
-    fn delivered(&mut self, mini_batch: u64, deliveries_lost: u32) -> Option<usize> {
-        if self.is_outside_plan(mini_batch) {
+    /// entry, or `None` outside the plan, and for an attempt of an earlier round.
+    fn delivered(&mut self, mini_batch: u64, round: u32, deliveries_lost: u32) -> Option<usize> {
+        if self.is_outside_plan(mini_batch) || self.is_of_earlier_round(mini_batch, round) {
             return None;
         }
         let index = usize::try_from(mini_batch).expect("64-bit machine");
@@ -290,6 +308,7 @@ impl Tally {
     }
 
     fn succeed(&mut self, index: usize, total: u64, succeeded: u64) -> Effect {
+        self.replaces(index as u64);
         let entry = &mut self.entries[index];
         match entry.state {
             MiniBatchState::Succeeded => return Effect::Nothing,
@@ -347,6 +366,10 @@ impl Tally {
             MiniBatchState::Retrying => self.retrying -= 1,
             MiniBatchState::Pending => {}
         }
+        if self.takes_back(index, attempt) {
+            return Effect::Counted;
+        }
+        let entry = &mut self.entries[index];
         entry.state = MiniBatchState::Failed;
         entry.total = total;
         self.failed += 1;
@@ -358,6 +381,7 @@ impl Tally {
 
     /// Reverts a success whose rows were lost. The tries spent on the mini-batch stay spent.
     fn lose(&mut self, mini_batch: u64) {
+        self.loses_earlier(mini_batch);
         let entry = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index));
         let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else { return };
         self.succeeded -= 1;
@@ -419,6 +443,11 @@ impl Tally {
         let ended = self.items_succeeded + self.items_failed;
         let total = self.planned.as_ref().and_then(|planned| planned.items).unwrap_or(ended);
         Counts { total, succeeded: self.items_succeeded, failed: self.items_failed }
+    }
+
+    /// Returns how many mini-batches could not run again and keep their earlier results, and the first of them.
+    pub fn unimproved(&self) -> &Unimproved {
+        &self.unimproved
     }
 
     /// Returns the number of mini-batches that will not be attempted again.

@@ -20,7 +20,7 @@ use queue::{MemoryOptions, MemoryQueue, Message, Queue};
 use storage::JobStore;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixtures::{attempt, failed, put_plan, spec, succeeded};
+use crate::fixtures::{attempt, failed, put_plan, reopen, spec, succeeded};
 use crate::{CrashPoint, MiniBatchState, Options, Peers, Reducer};
 
 /// A job in which the tests play all other roles.

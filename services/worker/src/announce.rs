@@ -297,8 +297,7 @@ async fn name_places(attempt: &mut Attempt, descriptor: &Descriptor, takes: Take
     }
     let is_rejected_whole = attempt.is_final && attempt.status != AttemptStatus::Succeeded && attempt.total > 0;
     if is_rejected_whole && matches!(descriptor.work, Work::Rows { .. }) {
-        let first = descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
-        let place = preparer.row_places(descriptor, vec![first], takes).await.pop().flatten();
+        let place = preparer.row_places(descriptor, vec![0], takes).await.pop().flatten();
         if let Some(place) = place {
             attempt.detail = match attempt.total {
                 1 => place,

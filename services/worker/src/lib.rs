@@ -102,7 +102,7 @@ pub mod parts {
     pub use crate::node::allocations::{Allocations, Config as NodeConfig, Obstacle, Unprovisioned};
     pub use crate::node::allotment::Allotment;
     pub use crate::node::driver::{Driver, NodeBackend};
-    pub use crate::prepare::{Preparation, Prepared};
+    pub use crate::prepare::{Preparation, Prepared, with_kept};
     pub use crate::scheduler::ProcessId;
 }
 

@@ -17,7 +17,10 @@ use anyhow::{Context, Result, bail};
 use bounds::{Bounds, OutOfBounds};
 use bytes::Bytes;
 pub use prepared::{Preparation, Prepared};
-use protocol::{Block, BlockRange, Descriptor, ErrorReport, JobSpec, Payload, TableOptions, TableSchema, Takes, Work};
+use protocol::{
+    Block, BlockRange, Descriptor, ErrorReport, JobSpec, Kept, Payload, TableOptions, TableSchema, Takes, Work,
+    is_part_of,
+};
 use remote::{Remote, TableFile};
 use rustix::io::Errno;
 use storage::JobStore;
@@ -106,7 +109,11 @@ impl Preparer {
             Ok(resolved) => resolved,
             Err(error) => return (descriptor, failed(error)),
         };
-        let preparation = self.read(&descriptor).await.unwrap_or_else(failed);
+        let preparation = match self.read(&descriptor).await {
+            Ok(Preparation::Ready(prepared)) => with_kept(&self.store, &descriptor, prepared).await,
+            other => other,
+        };
+        let preparation = preparation.unwrap_or_else(failed);
         (descriptor, preparation)
     }
 
@@ -192,7 +199,8 @@ impl Preparer {
         if planned.mini_batch != descriptor.mini_batch || matches!(planned.work, Work::Planned { .. }) {
             bail!("line {line} of plan chunk {chunk} is not mini-batch {}", descriptor.mini_batch);
         }
-        let descriptor = Descriptor { work: planned.work, replays: planned.replays, ..descriptor };
+        let Descriptor { work, shown_as, again, .. } = planned.run_again(descriptor.again.clone());
+        let descriptor = Descriptor { work, shown_as, again, ..descriptor };
         self.check(&descriptor).with_context(|| format!("plan chunk {chunk}, line {line}"))?;
         Ok(descriptor)
     }
@@ -217,6 +225,32 @@ impl Preparer {
         let (blocks, files) = (blocks.to_vec(), self.files.clone());
         self.with_decoder(move |decoder| decode(decoder, &local, &blocks, &options, schema.as_ref(), &files)).await?
     }
+}
+
+/// Adds what an earlier round of the job has of a mini-batch.
+pub async fn with_kept(store: &JobStore, descriptor: &Descriptor, mut prepared: Box<Prepared>) -> Result<Preparation> {
+    let name = descriptor.again.as_ref().and_then(|again| again.kept.as_ref());
+    let Some(name) = name else { return Ok(Preparation::Ready(prepared)) };
+    if !is_part_of(name, descriptor.mini_batch) {
+        bail!("{name:?} is not a part of it");
+    }
+    let content = store.part(name).await.with_context(|| format!("read parts/{name}"))?;
+    let (kept, rows) = Kept::decode(&content).with_context(|| format!("read parts/{name}"))?;
+    let found = prepared.as_items.as_ref().map_or(prepared.passed, |items| items.rows);
+    if let Some((first, end)) = kept.ranges.last().filter(|(_, end)| *end > found) {
+        bail!("{} has {found} items, and items {first} to {end} run again", descriptor.detail());
+    }
+    // The round that has read it first has told them.
+    (prepared.warnings, prepared.warnings_of_pandas) = Default::default();
+    if kept.aside {
+        prepared.passed = kept.items().saturating_add(kept.succeeded);
+        prepared.total = prepared.passed;
+        prepared.unread.clear();
+        prepared.as_items = None;
+    }
+    prepared.bytes += content.len() as u64;
+    prepared.kept = Some((kept, content.slice(rows..)));
+    Ok(Preparation::Ready(prepared))
 }
 
 /// Whether a mini-batch is not to blame for an error: a store does not answer or denies access, also to what the node has

@@ -20,6 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use worker::Tenant;
 use worker::parts::{
     Allotment, Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases, Preparation, Prepared,
+    with_kept,
 };
 use worker::scheduler::{
     Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop,
@@ -64,7 +65,7 @@ pub(crate) enum Message {
     Shared,
     Tick,
     Received(anyhow::Result<Vec<Delivery>>),
-    Prepared(LeaseId, Box<Descriptor>),
+    Prepared(LeaseId, Box<Descriptor>, Preparation),
     LeaseLost(LeaseId),
     Settled(Vec<u64>),
     Members(protocol::Members),
@@ -242,15 +243,7 @@ impl Executor {
             Message::Received(deliveries) => {
                 Event::Received(deliveries?.into_iter().map(|delivery| self.hold(delivery)).collect())
             }
-            Message::Prepared(lease, descriptor) => {
-                let items = self.agent.witness.job.items_of_argument(descriptor.mini_batch);
-                let payload = match items {
-                    1 => Payload::Rank,
-                    _ => Payload::Files { paths: vec!["/item".into(); items as usize], stamps: vec![] },
-                };
-                let preparation = Preparation::Ready(Box::new(Prepared::new(payload, items)));
-                Event::Prepared { lease, descriptor, preparation }
-            }
+            Message::Prepared(lease, descriptor, preparation) => Event::Prepared { lease, descriptor, preparation },
             Message::Settled(mini_batches) => Event::Settled(mini_batches),
             Message::Members(members) => Event::Members(members),
             Message::LeaseLost(lease) => {
@@ -434,6 +427,7 @@ impl Executor {
         let (actor, messages) = (self.agent.actor.clone(), self.messages.clone());
         let job = &self.agent.witness.job;
         let ends = job.ends(descriptor.mini_batch, descriptor.tries_spent + 1);
+        let (store, items) = (self.agent.store.clone(), job.items(descriptor.mini_batch));
         let longest = if job.run_time.is_some() { Duration::ZERO } else { PREPARATION_MAX };
         self.errands.spawn(async move {
             if ends == AttemptStatus::LoadTimedOut {
@@ -441,7 +435,16 @@ impl Executor {
             }
             sleep(actor.dice().time(longest)).await;
             let descriptor = Descriptor { work: Work::Rank, ..descriptor };
-            let _ = messages.send(Message::Prepared(lease, Box::new(descriptor)));
+            let payload = match items {
+                1 => Payload::Rank,
+                _ => Payload::Files { paths: vec!["/item".into(); items as usize], stamps: vec![] },
+            };
+            let prepared = Box::new(Prepared::new(payload, items));
+            let preparation = with_kept(&store, &descriptor, prepared).await.unwrap_or_else(|error| {
+                let message = format!("{error:#}");
+                Preparation::Unreachable(ErrorReport { message, ..ErrorReport::default() })
+            });
+            let _ = messages.send(Message::Prepared(lease, Box::new(descriptor), preparation));
         });
     }
 

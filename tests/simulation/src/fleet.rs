@@ -2,7 +2,6 @@
 
 mod nodes;
 mod publish;
-mod replay;
 mod size;
 mod small;
 
@@ -12,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use protocol::{JobResult, JobSpec, Offer};
+use protocol::{JobResult, JobSpec, JobState, Offer};
 use queue::{Broker, Depth, MemoryBroker, MemoryOptions, MemoryQueue, Message, Queue};
-use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer};
+use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer, Selection};
 use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -62,8 +61,8 @@ pub struct Played {
     pub time: Duration,
     /// Jobs that stood still because messages had vanished, and were retried.
     pub retried: u64,
-    /// Jobs whose rejects ran again.
-    pub replays: u64,
+    /// Jobs that had another round.
+    pub mended: u64,
 }
 
 /// Plays one seed. The error is the first broken rule.
@@ -71,16 +70,7 @@ pub fn run(scenario: Scenario) -> Result<Played, Violation> {
     let folder = folder();
     in_virtual_time(scenario.seed, async {
         let world = World::new(Job::of_seed(scenario.seed), Weather::of(scenario.seed), scenario, folder.path());
-        let mut played = world.clone().play().await?;
-        if let Some(replays) = world.of_replays().await {
-            let more = replays.play().await?;
-            played.replays = more.jobs;
-            played.attempts += more.attempts;
-            played.lives += more.lives;
-            played.time += more.time;
-            played.retried += more.retried;
-        }
-        Ok(played)
+        world.play().await
     })
 }
 
@@ -120,8 +110,8 @@ struct World {
     weather: Weather,
     /// How often jobs were retried.
     play: u64,
-    /// Whether the jobs run the rejects of others again.
-    is_replay: bool,
+    /// The play in which users may cancel jobs: the first one of a round.
+    first_play: u64,
     /// Of nodes, reducers and partitioners.
     lives: Arc<AtomicU64>,
 }
@@ -159,7 +149,7 @@ impl World {
             scenario,
             weather,
             play: 0,
-            is_replay: false,
+            first_play: 0,
             lives: Arc::default(),
         }
     }
@@ -181,25 +171,53 @@ impl World {
                 }
             }
             if stood_still.is_empty() {
-                break;
+                played.attempts += self.witness.jobs().map(|job| job.attempts()).sum::<u64>();
+                match self.mend().await {
+                    Some(mended) => (jobs, played.mended) = (mended, played.mended.max(1)),
+                    None => break,
+                }
+                continue;
             }
             // Somebody retries these jobs, in good weather.
             played.retried += stood_still.len() as u64;
             jobs = stood_still;
-            self.play += 1;
             self.calm_from = Instant::now();
-            let user = self.user();
-            for job in &jobs {
-                self.reducer(&job.spec, &user).await.expect("it is calm").reopen().await.expect("it is calm");
-                let target = self.target(&user);
-                target.job(&job.spec.job_id).forget_published().await.expect("it is calm");
-                target.mark_open(&job.spec.job_id).await.expect("it is calm");
-            }
+            self.begin_round(&jobs).await;
         }
-        played.attempts = self.witness.jobs().map(|job| job.attempts()).sum();
         played.lives = self.lives.load(Ordering::SeqCst);
         played.time = began.elapsed();
         Ok(played)
+    }
+
+    /// Begins another round of jobs.
+    async fn begin_round(&mut self, jobs: &[Arc<JobWitness>]) {
+        self.play += 1;
+        let user = self.user();
+        for job in jobs {
+            let mut reducer = self.reducer(&job.spec, &user).await.expect("it is calm");
+            reducer.begin_round(Selection::ALL, |_| Ok(())).await.expect("it is calm");
+            let target = self.target(&user);
+            target.job(&job.spec.job_id).forget_published().await.expect("it is calm");
+            target.mark_open(&job.spec.job_id).await.expect("it is calm");
+        }
+    }
+
+    /// Lets users correct the scripts of jobs that lack something, and retry them; a canceled round is followed by another.
+    /// `None`: no job lacks anything.
+    async fn mend(&mut self) -> Option<Vec<Arc<JobWitness>>> {
+        let is_canceled = |job: &JobWitness| job.result().is_some_and(|result| result.state == JobState::Canceled);
+        let lacks = |job: &&Arc<JobWitness>| job.job.can_be_mended() || job.job.is_mended && is_canceled(job);
+        let mended: Vec<_> = self.witness.jobs().filter(lacks).map(|job| job.mended()).collect();
+        if mended.is_empty() {
+            return None;
+        }
+        self.witness = Arc::new(Witness::new(mended, &self.weather));
+        self.calm_from = Instant::now();
+        let jobs: Vec<_> = self.witness.jobs().cloned().collect();
+        self.begin_round(&jobs).await;
+        self.calm_from = Instant::now() + self.weather.ends;
+        self.first_play = self.play;
+        Some(jobs)
     }
 
     /// Plays until reducers have written how each job ended. Returns no result of a job that stands still because
@@ -288,7 +306,7 @@ impl World {
         let user = self.user();
         let target = self.target(&user);
         let store = target.job(&job.spec.job_id);
-        let canceled_after = job.job.canceled_after.filter(|_| self.play == 0);
+        let canceled_after = job.job.canceled_after.filter(|_| self.play == self.first_play);
         if self.play == 0 {
             sleep(job.job.begins).await;
             store.put_spec(&job.spec).await.expect("memory takes it");
@@ -314,8 +332,7 @@ impl World {
         };
         for life in 0u64.. {
             self.lives.fetch_add(1, Ordering::SeqCst);
-            let kind = if self.is_replay { "replay-" } else { "" };
-            let name = format!("{name}-{number}-{kind}{}-{life}", self.play);
+            let name = format!("{name}-{number}-{}-{life}", self.play);
             let mut weather = self.weather.clone();
             weather.drives_time &= matches!(role, Role::Partitioner(_));
             let actor = Actor::new(name, self.scenario.seed, weather, self.calm_from);

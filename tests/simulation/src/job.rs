@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Isolate, JobSpec, Output, Priority, Quotas, Replayed, Requirements};
+use protocol::{AttemptStatus, Isolate, JobSpec, Output, Priority, Quotas, Requirements};
 
 use crate::weather::{Bug, Dice, quotas_of};
 
@@ -80,21 +80,10 @@ pub(crate) struct Job {
     pub broken_gpu: Option<u32>,
     /// No node can provision it.
     pub is_broken: bool,
-    /// The job whose rejects it runs again.
-    replays: Option<Box<Replays>>,
-}
-
-/// The job whose rejects another one runs again, and the places of the mini-batches of that one.
-#[derive(Clone, Debug)]
-struct Replays {
-    first: Job,
-    places: Vec<Replayed>,
-}
-
-impl Replays {
-    fn place(&self, mini_batch: u64) -> Replayed {
-        self.places[mini_batch as usize]
-    }
+    /// A user has corrected its script after the first round: no item is bad any more.
+    pub is_mended: bool,
+    /// How mini-batches ended in that round.
+    failures_before: BTreeMap<u64, (u32, AttemptStatus)>,
 }
 
 /// Items of one mini-batch that fail, and how.
@@ -226,24 +215,31 @@ impl Job {
         Self { mini_batches, run_time, speculation: true, lost_delivery_max: 10, ..Self::default() }
     }
 
-    /// Returns the job that runs the rejects of this one again. A user has corrected its script, which may still fail a
-    /// first try.
-    pub fn replayed(&self, places: impl Iterator<Item = Replayed>) -> Self {
-        let places: Vec<Replayed> = places.collect();
-        let mini_batches = places.len() as u64;
-        let dice = Dice::new(self.number, "replay");
-        let failing = (0..mini_batches).filter(|_| dice.happens(0.3));
+    /// Returns the job in its next round. A user has corrected its script, which may still fail a first try, and may cancel
+    /// the round.
+    pub fn mended(&self) -> Self {
+        if self.is_mended {
+            // It goes on after its user has canceled that round.
+            return Self { canceled_after: None, ..self.clone() };
+        }
+        let dice = Dice::new(self.number, "mended");
+        let failed: Vec<u64> = (0..self.mini_batches).filter(|&one| !self.succeeds(one)).collect();
+        let failing = failed.into_iter().filter(|one| !self.bad_items.contains_key(one) && dice.happens(0.3));
         Self {
             begins: Duration::ZERO,
-            mini_batches,
             failures: failing.map(|mini_batch| (mini_batch, (1, AttemptStatus::RunRaised))).collect(),
-            large: None,
-            bad_items: BTreeMap::new(),
             slow: BTreeSet::new(),
-            planned: (0..mini_batches).collect(),
-            replays: Some(Box::new(Replays { first: self.clone(), places })),
+            canceled_after: dice.happens(0.3).then(|| dice.time(Duration::from_secs(60))),
+            failures_before: self.failures.clone(),
+            is_mended: true,
             ..self.clone()
         }
+    }
+
+    /// Returns the mini-batches that run in its next round.
+    pub fn lacking(&self) -> BTreeSet<u64> {
+        let lacks = |one: &u64| !self.succeeds(*one) || self.bad(*one).next().is_some();
+        (0..self.mini_batches).filter(lacks).collect()
     }
 
     /// Returns the processes that it may have on a node.
@@ -257,21 +253,13 @@ impl Job {
         self.failures.values().map(|(_, status)| *status).chain(of_items).any(|one| one == AttemptStatus::RunTimedOut)
     }
 
-    /// Whether it ends with rejects. Only a job that isolates keeps the rows of its mini-batches.
-    pub fn can_be_replayed(&self) -> bool {
-        self.replays.is_none() && !self.is_broken && !self.bad_items.is_empty() && self.is_certain()
+    /// Whether another round can complete its output.
+    pub fn can_be_mended(&self) -> bool {
+        !self.is_mended && !self.is_broken && self.is_certain() && !self.lacking().is_empty()
     }
 
     pub fn id(&self) -> String {
-        match &self.replays {
-            Some(replays) => replays.first.id_of_replay(),
-            None => format!("simulated-{}", self.number),
-        }
-    }
-
-    /// Returns the id of the job that runs its rejects again.
-    pub fn id_of_replay(&self) -> String {
-        format!("{}-replay", self.id())
+        format!("simulated-{}", self.number)
     }
 
     pub fn spec(&self, folder: &Path, bug: Option<Bug>) -> JobSpec {
@@ -301,11 +289,7 @@ impl Job {
             process_max_runs: self.process_max_runs,
             process_max_memory: self.process_max_memory,
             speculation: self.speculation,
-            isolate: match self.bad_items.is_empty() && self.replays.is_none() {
-                true => Isolate::Off,
-                false => Isolate::Items,
-            },
-            replays: self.replays.as_ref().map(|replays| replays.first.id()),
+            isolate: if self.bad_items.is_empty() { Isolate::Off } else { Isolate::Items },
             ..example
         }
     }
@@ -317,30 +301,22 @@ impl Job {
 
     /// Returns the number of items of a mini-batch.
     pub fn items(&self, mini_batch: u64) -> u64 {
-        if let Some(replays) = &self.replays {
-            let place = replays.place(mini_batch);
-            return place.rows.map_or_else(|| replays.first.items(place.mini_batch), |(first, end)| end - first);
-        }
         if self.bad_items.contains_key(&mini_batch) { ITEMS } else { 1 }
-    }
-
-    /// Returns the number of items of the table that is prepared for a mini-batch: a replay runs some of them.
-    pub fn items_of_argument(&self, mini_batch: u64) -> u64 {
-        match &self.replays {
-            Some(replays) => replays.first.items(replays.place(mini_batch).mini_batch),
-            None => self.items(mini_batch),
-        }
     }
 
     /// Returns the items of a mini-batch that are rejected, in order.
     pub fn bad(&self, mini_batch: u64) -> impl Iterator<Item = u64> + '_ {
-        self.bad_items.get(&mini_batch).into_iter().flat_map(|bad| bad.items.union(&bad.misfits).copied())
+        self.bad_items_of(mini_batch).into_iter().flat_map(|bad| bad.items.union(&bad.misfits).copied())
+    }
+
+    fn bad_items_of(&self, mini_batch: u64) -> Option<&BadItems> {
+        self.bad_items.get(&mini_batch).filter(|_| !self.is_mended)
     }
 
     /// Returns those of some items of a mini-batch that have no row, though their run does not end the process: those that
     /// raise, and those whose rows do not fit the schema.
     pub fn failed_items(&self, mini_batch: u64, items: Range<u64>) -> BTreeMap<u64, AttemptStatus> {
-        let Some(bad) = self.bad_items.get(&mini_batch) else { return BTreeMap::new() };
+        let Some(bad) = self.bad_items_of(mini_batch) else { return BTreeMap::new() };
         let raise = bad.items.range(items.clone()).filter(|_| bad.status == AttemptStatus::RunRaised);
         let misfits = bad.misfits.range(items).map(|item| (*item, AttemptStatus::IllegalResult));
         raise.map(|item| (*item, AttemptStatus::RunRaised)).chain(misfits).collect()
@@ -348,7 +324,7 @@ impl Job {
 
     /// Returns how a run of some items of a mini-batch ends.
     pub fn ends_of(&self, mini_batch: u64, items: Range<u64>, try_number: u32) -> AttemptStatus {
-        match self.bad_items.get(&mini_batch) {
+        match self.bad_items_of(mini_batch) {
             Some(bad) if bad.items.range(items).next().is_some() => bad.status,
             _ => self.ends(mini_batch, try_number),
         }
@@ -369,9 +345,6 @@ impl Job {
 
     /// Returns the rows of some items, as if none failed.
     pub fn rows(&self, mini_batch: u64, items: Range<u64>) -> Bytes {
-        if let Some(replays) = &self.replays {
-            return replays.first.rows(replays.place(mini_batch).mini_batch, items);
-        }
         let row = |item| format!("row of item {item} of mini-batch {mini_batch} of job {}\n", self.number);
         let rows: String = items.map(row).collect();
         if self.large == Some(mini_batch) { rows.repeat(500).into() } else { rows.into() }
@@ -405,17 +378,14 @@ impl Job {
 
     /// Returns the final file if these mini-batches have succeeded.
     pub fn output(&self, succeeded: impl Fn(u64) -> bool) -> Vec<u8> {
-        if let Some(Replays { first, .. }) = self.replays.as_deref() {
-            return (0..first.mini_batches).map(|id| first.rows(id, 0..first.items(id))).collect::<Vec<_>>().concat();
-        }
         let rows: Vec<Bytes> =
             (0..self.mini_batches).filter(|&id| succeeded(id)).map(|id| self.rows_of_success(id)).collect();
         rows.concat()
     }
 
-    /// Returns the final file before the job ends, if it replaces that of another job.
+    /// Returns the final file of the first round, which the next one replaces.
     pub fn output_before(&self) -> Option<Vec<u8>> {
-        let Replays { first, .. } = self.replays.as_deref()?;
-        Some(first.output(|mini_batch| first.succeeds(mini_batch)))
+        let first = Self { is_mended: false, failures: self.failures_before.clone(), ..self.clone() };
+        self.is_mended.then(|| first.output(|mini_batch| first.succeeds(mini_batch)))
     }
 }

@@ -18,7 +18,6 @@
 //! |---|---|
 //! | `fleet` | a seed: jobs, roles, and their lives |
 //! | `fleet/publish` | who plans a job, and who publishes it |
-//! | `fleet/replay` | jobs that run the rejects of others again |
 //! | `node` | a node: provisions jobs and runs agents for the driver of a node |
 //! | `agent` | one job on a node: executes the actions of its scheduler |
 //! | `process` | a Python process |

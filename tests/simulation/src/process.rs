@@ -296,7 +296,7 @@ impl Life {
     /// Returns the items that it was handed.
     fn range_of(&self, frame: &MiniBatchFrame) -> Range<u64> {
         match frame.items {
-            Some((first, end)) if self.bug == Some(Bug::ReplaysTheFirstItems) && frame.replays.is_some() => {
+            Some((first, end)) if self.bug == Some(Bug::RunsTheFirstItems) && self.witness.job.is_mended => {
                 0..end - first
             }
             Some((first, end)) => first..end,

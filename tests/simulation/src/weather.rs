@@ -62,8 +62,8 @@ pub enum Bug {
     CountsFromTheMiniBatch,
     /// Says that the rows before and after a failed item are one piece.
     JoinsPieces,
-    /// Runs the first items of a mini-batch instead of those that a replay names.
-    ReplaysTheFirstItems,
+    /// Runs the first items of a mini-batch instead of those that an earlier round has rejected.
+    RunsTheFirstItems,
     /// Does not look for what earlier attempts have handed back.
     IgnoresCheckpoints,
     // Of a reducer:

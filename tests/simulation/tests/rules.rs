@@ -61,13 +61,13 @@ fn every_rule_holds_in_any_weather() {
     }
     let sum = |of: fn(&Played) -> u64| played.iter().map(of).sum::<u64>();
     println!(
-        "{} seeds, {} jobs, {} runs of user code, {} lives of roles, {} jobs retried, {} replayed, {} hours",
+        "{} seeds, {} jobs, {} runs of user code, {} lives of roles, {} jobs retried, {} in another round, {} hours",
         played.len(),
         sum(|played| played.jobs),
         sum(|played| played.attempts),
         sum(|played| played.lives),
         sum(|played| played.retried),
-        sum(|played| played.replays),
+        sum(|played| played.mended),
         sum(|played| played.time.as_secs()) / 3600
     );
 }
@@ -165,7 +165,7 @@ bugs! {
     RunsMoreThanTheRange: "every row once, in order", "the final file appears whole", "every item has a result or is rejected";
     CountsFromTheMiniBatch: "every item has a result or is rejected";
     JoinsPieces: "every row once, in order", "the final file appears whole";
-    ReplaysTheFirstItems: "every row once, in order", "the final file appears whole";
+    RunsTheFirstItems: "every row once, in order", "the final file appears whole";
     IgnoresCheckpoints: "a later attempt looks for checkpoints";
     ForgetsRejectedItems: "every item has a result or is rejected", "no role panics";
     IgnoresSpotNotices: "a stopping node starts no mini-batch";

@@ -143,6 +143,7 @@ impl<'a> Row<'a> {
         Attempt {
             mini_batch: core.mini_batch,
             try_number: core.try_number,
+            round: 0,
             deliveries_lost: 0,
             node: node.into(),
             process: process.into(),

@@ -16,6 +16,7 @@ pub(crate) fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, i
     Attempt {
         mini_batch,
         try_number,
+        round: 0,
         deliveries_lost: 0,
         node: "n".into(),
         process: format!("process00{}", mini_batch % 2).into(),
@@ -130,7 +131,10 @@ fn lost_rows_and_reopening_are_seen() {
     let mut history = History::default();
     let all = [ended(0, 1, AttemptStatus::Succeeded, true), ended(1, 1, AttemptStatus::RunRaised, true)];
     history.add_segment(&segment(&all)).expect("valid");
-    let reopened = [ResultEvent::RowsLost { mini_batches: vec![0] }, ResultEvent::Reopened { at: 7 }];
+    let reopened = [
+        ResultEvent::RowsLost { mini_batches: vec![0] },
+        ResultEvent::Round(protocol::Round { at: 7, failed: true, ..Default::default() }),
+    ];
     history.add_segment(&segment(&reopened)).expect("valid");
     assert_eq!((history.state(0), history.state(1)), (MiniBatchState::Pending, MiniBatchState::Pending));
     assert!(!history.shown(0).expect("it was tried").counts());

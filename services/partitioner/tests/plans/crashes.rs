@@ -245,7 +245,7 @@ async fn only_pending_mini_batches_are_published_with_their_spent_tries() {
     // A complete plan is never listed again.
     fs::remove_dir_all(root.path()).expect("ours");
     let pending = |mini_batch| match mini_batch {
-        7 => Some(Pending { tries_spent: 2, deliveries_lost: 1 }),
+        7 => Some(Pending { tries_spent: 2, deliveries_lost: 1, again: None }),
         SECOND_CHUNK => Some(Pending::default()),
         _ => None,
     };
@@ -300,7 +300,7 @@ async fn large_descriptor_stays_in_the_plan() {
     };
     assert_eq!(paths.len(), 900);
 
-    let resumed = site.partitioner.resume(|_| Some(Pending { tries_spent: 1, deliveries_lost: 0 }), |_| {}).await;
+    let resumed = site.partitioner.resume(|_| Some(Pending { tries_spent: 1, ..Pending::default() }), |_| {}).await;
     resumed.expect("continued");
     let again = site.published().await;
     assert_eq!((again[0].tries_spent, &again[0].work), (1, &Work::Planned { chunk: 0, line: 0 }));

@@ -9,7 +9,7 @@ use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use engine::targets::Target;
-use engine::{Canceled, Engine, Events, ReplayOptions, Republish, Retry, Submission};
+use engine::{Aside, Canceled, Engine, Events, Retry, RetryOptions, Submission};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -58,34 +58,13 @@ pub async fn cancel(State(shared): SharedState, view: View) -> Answer<Document<V
     Ok(Document(answer))
 }
 
+/// Runs what the output of a job lacks.
 pub async fn retry(State(shared): SharedState, view: View) -> Answer<(StatusCode, Document<Value>)> {
     let job_id = view.job_id().to_owned();
     let message = match shared.options.target.is_some() {
         true => publish_again(&shared, &job_id).await?,
-        false => start_again(&shared, "retry", &job_id).await?,
+        false => start_again(&shared, &job_id).await?,
     };
-    Ok((StatusCode::ACCEPTED, Document(json!({ "message": message }))))
-}
-
-/// Runs the rejected items of a job again.
-pub async fn replay(State(shared): SharedState, view: View) -> Answer<(StatusCode, Document<Value>)> {
-    let job_id = view.job_id().to_owned();
-    match shared.options.target.is_some() {
-        true => {
-            let replayed = on_target(&shared, async move |engine, target, events| {
-                engine.replay_on(&job_id, &ReplayOptions::default(), target, events).await
-            });
-            match replayed.await? {
-                Retry::NothingToDo(_) => return Err(conflict("no item is left to run again")),
-                Retry::InFlight(_) => return Err(conflict("the rejected items are running again already")),
-                Retry::Submission(submission) => plan(submission),
-            }
-        }
-        false => {
-            start_again(&shared, "replay", &job_id).await?;
-        }
-    }
-    let message = "a separate job runs the rejected items again; the list of jobs shows it";
     Ok((StatusCode::ACCEPTED, Document(json!({ "message": message }))))
 }
 
@@ -110,9 +89,9 @@ fn conflict(message: impl Into<String>) -> Refusal {
 /// Starts a job of one mini-batch in a process of this machine. Returns its id.
 async fn run_again_here(shared: &Shared, job_id: &str, number: u64) -> Answer<String> {
     let options = &shared.options;
-    let described = options.jobs.describe_again(job_id, number).await;
+    let described = options.jobs.describe_aside(job_id, Aside::MiniBatch(number)).await;
     let job_id = described.map_err(|error| conflict((options.words.error)(&error.into())))?;
-    start_again(shared, "retry", &job_id).await?;
+    start_again(shared, &job_id).await?;
     Ok(job_id)
 }
 
@@ -120,7 +99,7 @@ async fn run_again_here(shared: &Shared, job_id: &str, number: u64) -> Answer<St
 async fn run_again_on(shared: &Shared, job_id: &str, number: u64) -> Answer<String> {
     let job_id = job_id.to_owned();
     let opened = on_target(shared, async move |engine, target, events| {
-        engine.run_again_on(&job_id, number, None, target, events).await
+        engine.run_aside_on(&job_id, Aside::MiniBatch(number), None, target, events).await
     });
     match opened.await? {
         Retry::Submission(submission) | Retry::InFlight(submission) => {
@@ -132,20 +111,18 @@ async fn run_again_on(shared: &Shared, job_id: &str, number: u64) -> Answer<Stri
     }
 }
 
-/// Continues a job of a compute target: publishes what has not succeeded. Workers and reducers do the rest.
+/// Retries a job of a compute target: publishes what its output lacks. Workers and reducers do the rest.
 async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
     let job_id = job_id.to_owned();
     let retried = on_target(shared, async move |engine, target, events| {
-        engine.retry_on(&job_id, Republish::Missing, target, events).await
+        engine.retry_on(&job_id, &RetryOptions::default(), target, events).await
     });
     match retried.await? {
-        Retry::NothingToDo(_) => {
-            Err(conflict("the job is completed, and no mini-batch failed; `gristmill replay` runs rejected items"))
-        }
+        Retry::NothingToDo(_) => Err(conflict("the job is completed, and has nothing that could run again")),
         Retry::InFlight(_) => Err(conflict("the job has not ended: its mini-batches are in its queue or at a worker")),
         Retry::Submission(submission) => {
             plan(submission);
-            Ok("the job continues: its unfinished and failed mini-batches are being published")
+            Ok("the job continues: what its output lacks is being published")
         }
     }
 }
@@ -175,14 +152,14 @@ fn plan(submission: Box<Submission>) {
     });
 }
 
-/// Runs `retry` or `replay` for a local job in a process of its own, which outlives the portal.
-async fn start_again(shared: &Shared, command_name: &str, job_id: &str) -> Answer<&'static str> {
+/// Runs `retry` for a local job in a process of its own, which outlives the portal.
+async fn start_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
     let executable = shared.options.engine.settings().executable.clone();
     let executable = executable.ok_or_else(|| conflict("the portal does not know the command that continues jobs"))?;
     let home = shared.options.engine.settings().home.clone();
     let mut errors = tempfile::tempfile().context("keep what the command says")?;
     let mut command = Command::new(executable);
-    command.args([command_name, job_id]).env("GRISTMILL_HOME", home).env_remove("GRISTMILL_TARGET");
+    command.args(["retry", job_id]).env("GRISTMILL_HOME", home).env_remove("GRISTMILL_TARGET");
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

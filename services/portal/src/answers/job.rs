@@ -54,7 +54,6 @@ pub struct Job {
     commands: Vec<Command>,
     can_cancel: bool,
     can_retry: bool,
-    can_replay: bool,
     warnings: Vec<String>,
     notes: Vec<String>,
     output: Output,
@@ -182,14 +181,10 @@ impl Job {
         let started_at = engine::started_at(&spec.job_id).and_then(|at| u64::try_from(at.timestamp_millis()).ok());
         let has_failures = mini_batches.failed > 0;
         let result = status.result.as_ref();
-        let can_replay = result.is_some_and(|result| {
-            // A retry runs the others first.
-            result.rejects_to_replay() > 0 && result.mini_batches.ended() == result.mini_batches.total
-        });
         let can_cancel = state.is_open() && state != JobState::Canceling;
         let can_retry = match state {
             JobState::Failed | JobState::Canceled | JobState::Interrupted => true,
-            JobState::Completed => has_failures,
+            JobState::Completed => has_failures || result.is_some_and(|result| result.rejects_to_retry() > 0),
             _ => false,
         };
         let mut nodes: Vec<&str> = history.processes().iter().map(|process| &*process.name.node).collect();
@@ -202,8 +197,6 @@ impl Job {
         });
         let so_far = progress.map_or(&[][..], |progress| &progress.notes);
         let mut notes = result.map_or_else(|| [&spec.notes, so_far].concat(), |result| result.notes.clone());
-        let replayed = status.replayed_by.as_ref();
-        notes.extend(replayed.map(|replay| format!("replayed: the output holds the rows of job {replay} as well")));
         notes.extend(
             snapshot.has_damaged_result.then(|| {
                 "result.json is damaged, so the job counts as interrupted; a retry writes it again".to_owned()
@@ -242,10 +235,9 @@ impl Job {
                 same,
                 reused: Reuses::clone(&snapshot.reuses),
             },
-            commands: commands(spec, flags, (can_cancel, can_retry, can_replay), result),
+            commands: commands(spec, flags, (can_cancel, can_retry), result),
             can_cancel: !is_read_only && can_cancel,
             can_retry: !is_read_only && can_retry,
-            can_replay: !is_read_only && can_replay,
             warnings,
             notes,
             output: output(spec, result.and_then(|result| result.output.as_deref()), snapshot.store.folder().is_some()),
@@ -405,7 +397,7 @@ fn job_file(spec: &JobSpec) -> Option<&str> {
 fn commands(
     spec: &JobSpec,
     flags: &str,
-    (can_cancel, can_retry, can_replay): (bool, bool, bool),
+    (can_cancel, can_retry): (bool, bool),
     result: Option<&JobResult>,
 ) -> Vec<Command> {
     let id = &spec.job_id;
@@ -423,9 +415,6 @@ fn commands(
     }
     if result.is_some_and(|result| result.items_rejected > 0 || result.rejects.is_some()) {
         commands.push(Command { what: "rejects", command: format!("gristmill rejects {id}{flags}") });
-    }
-    if can_replay {
-        commands.push(Command { what: "replay", command: format!("gristmill replay {id}{flags}") });
     }
     if let Some(job_file) = job_file(spec) {
         let words: String = spec.changes.iter().map(|word| format!(" {}", quoted(word))).collect();

@@ -28,7 +28,7 @@ struct JobFile {
 
 /// Returns how to run a mini-batch alone. `flags`: the words of commands that name the target.
 pub fn test_case(spec: &JobSpec, descriptor: &Descriptor, flags: &str) -> Option<TestCase> {
-    let command = format!("gristmill replay {} --mini-batch {}{flags}", spec.job_id, descriptor.mini_batch);
+    let command = format!("gristmill retry {} --mini-batch {}{flags}", spec.job_id, descriptor.mini_batch);
     let is_local = |blocks: &[Block]| blocks.iter().all(|block| !block.path.is_url());
     let rows = match &descriptor.work {
         Work::Rows { blocks, .. } if is_local(blocks) => Some(format!("{command} --rows rows.parquet")),
@@ -127,7 +127,7 @@ mod tests {
         let rows = Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] };
         let spec = spec();
         let case = test_case(&spec, &Descriptor::new("job", 7, rows), " --target prod").expect("rows");
-        assert_eq!(case.command, format!("gristmill replay {} --mini-batch 7 --target prod", spec.job_id));
+        assert_eq!(case.command, format!("gristmill retry {} --mini-batch 7 --target prod", spec.job_id));
         assert_eq!(case.rows, Some(format!("{} --rows rows.parquet", case.command)));
         assert!(case.job_file.is_none());
         assert!(test_case(&spec, &Descriptor::new("job", 7, Work::Rank), "").is_none());

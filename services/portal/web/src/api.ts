@@ -51,7 +51,7 @@ export interface RunningMiniBatch { mini_batch: number; node: string; process: s
 /** How often the result was reused instead of running the job again; the latest times. */
 export interface Reuses { count: number; times: number[] }
 export interface Job {
-  owner: string | null; priority: "low" | "normal" | "high"; replayed_by?: string; source_directory: string; output_changed: boolean;
+  owner: string | null; priority: "low" | "normal" | "high"; source_directory: string; output_changed: boolean;
   job_id: string; state: State; hint: string | null; result: JobResult | null; progress: Progress | null; logs: string;
   revision: string; now: number; name: string; description: string; sentence: string;
   started_at: number | null; ended_at: number | null; elapsed_seconds: number | null; worked_seconds: number | null;
@@ -59,7 +59,7 @@ export interface Job {
   gauges: Gauge[]; waits: Wait[]; failures: Failure[]; first_failed: number | null; settings: Setting[];
   script: string; job_file: string | null;
   lineage: { continued: number[]; before: string | null; same: { job_id: string; state: State }[]; reused: Reuses };
-  commands: Command[]; can_cancel: boolean; can_retry: boolean; can_replay: boolean; warnings: string[]; notes: string[];
+  commands: Command[]; can_cancel: boolean; can_retry: boolean; warnings: string[]; notes: string[];
   output: { path: string; action: string; format: string; exists: boolean; downloadable: boolean };
   history: "ledger" | "report" | "none"; nodes: number; processes: number;
 }

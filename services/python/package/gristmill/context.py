@@ -44,14 +44,13 @@ class MiniBatchContext:
         self._frame = mini_batch
         self._handing_back = handing_back
         self.partition_key_value = dict(mini_batch.get("key", ()))
-        # A replay is the mini-batch that it runs again.
-        index, items_before = mini_batch.get("replays", (mini_batch["mini_batch"], 0))
-        self.minibatch_index = self.mini_batch_id = index
+        # A job may run mini-batches of another one.
+        self.minibatch_index = self.mini_batch_id = mini_batch.get("shown_as", mini_batch["mini_batch"])
         self.attempt = mini_batch["try_number"]
         self.retry_count = self.attempt - 1
         self._items_before = mini_batch.get("rows_before")
         if items_per_mini_batch is not None:
-            self._items_before = items_per_mini_batch * self.minibatch_index + items_before
+            self._items_before = items_per_mini_batch * self.minibatch_index
         if self._items_before is not None and "items" in mini_batch:
             # A range of the mini-batch.
             self._items_before += mini_batch["items"][0]

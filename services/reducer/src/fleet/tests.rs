@@ -11,7 +11,7 @@ use queue::{MemoryBroker, MemoryOptions, MemoryQueue, Message};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::fixtures::{put_plan, spec, succeeded};
+use crate::fixtures::{put_plan, reopen, spec, succeeded};
 use crate::tests::peers::LateStore;
 
 const PAUSE: Duration = Duration::from_millis(5);
@@ -223,7 +223,7 @@ async fn reopened_job_continues_in_other_queues() {
     let job = target.store.job("job");
     let results = Arc::new(MemoryQueue::new(MemoryOptions::default()));
     let mut reducer = Reducer::open(job.clone(), results, Options::shared()).await.expect("readable");
-    reducer.reopen().await.expect("writable");
+    reopen(&mut reducer).await;
     job.forget_published().await.expect("writable");
     target.store.mark_open("job").await.expect("writable");
     assert_eq!(target.result("job").await.state, JobState::Completed);

@@ -9,17 +9,7 @@ use crate::batch::{Event, RecordView};
 use crate::tally::Effect;
 
 impl Index {
-    /// Returns the object that has the rejected items and the pieces of a mini-batch with too many for its record.
-    pub fn rejected(&self, mini_batch: u64) -> Option<&PartFile> {
-        self.rejected.get(&mini_batch)
-    }
-
-    /// Whether any mini-batch has such an object.
-    pub fn has_rejected(&self) -> bool {
-        !self.rejected.is_empty()
-    }
-
-    /// Returns the parts that the output or a replay needs: mini-batch, name and size of each.
+    /// Returns the parts that the output or a retry needs: mini-batch, name and size of each.
     pub fn parts(&self) -> impl Iterator<Item = (u64, &str, u64)> {
         let of_rows = self.rows().filter_map(|(mini_batch, rows)| match rows {
             RowsAt::Part(position) => Some((mini_batch, self.part(position))),
@@ -38,9 +28,13 @@ impl Index {
             }
             Event::Other(event) => match &**event {
                 ResultEvent::Attempt(attempt) if effect == Effect::Won => {
+                    if attempt.round > 0 {
+                        // Those of an earlier round.
+                        self.remove(attempt.mini_batch);
+                    }
                     let part = attempt.rejected_part.as_deref();
-                    if attempt.extra_runs > 0 || !attempt.pieces.is_empty() || part.is_some() {
-                        self.join(attempt.mini_batch, &attempt.pieces);
+                    if attempt.round > 0 || attempt.extra_runs > 0 || !attempt.pieces.is_empty() || part.is_some() {
+                        self.join(attempt.mini_batch);
                     }
                     if let Some(RejectedPart { name, bytes, .. }) = part {
                         let part = PartFile { name: name.as_str().into(), bytes: *bytes };

@@ -17,7 +17,7 @@ pub(super) fn write<'a>(
     table: &Table,
     into: &'a mut (dyn Write + Send),
     format: OutputFormat,
-    rows: &mut dyn InOrder,
+    rows: &mut InOrder<'_>,
     between: &dyn Fn(usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<String>> {
     let mut file: Box<dyn Rows + 'a> = match format {

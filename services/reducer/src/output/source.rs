@@ -62,7 +62,7 @@ impl<'a> Source<'a> {
     }
 
     /// Appends a part to the final file.
-    pub fn copy_part(&self, position: u32, into: &mut Sink) -> anyhow::Result<()> {
+    pub(super) fn copy_part(&self, position: u32, into: &mut Sink) -> anyhow::Result<()> {
         let part = self.index.part(position);
         let copied = match (self.part_file(part)?, into) {
             (Some(mut part), Sink::File(file)) => file.append_file(&mut part),

@@ -133,7 +133,7 @@ impl Survey {
 impl Table {
     /// Finds the columns of all mini-batches. `declared`: columns that the job asks for, to which all rows have been
     /// checked.
-    pub fn of(rows: &mut dyn InOrder, format: OutputFormat, declared: &[ResultColumn]) -> anyhow::Result<Self> {
+    pub fn of(rows: &mut InOrder<'_>, format: OutputFormat, declared: &[ResultColumn]) -> anyhow::Result<Self> {
         let mut survey = Survey::default();
         rows.for_each(&mut |mini_batch, rows, joined| {
             let read = for_each_stream(rows, joined, |stream| {
@@ -216,7 +216,7 @@ pub(super) const CATEGORIES: &str = "gristmill.categories";
 
 /// Reads the values of open columns.
 fn observe(
-    rows: &mut dyn InOrder,
+    rows: &mut InOrder<'_>,
     known: &FxHashMap<String, usize>,
     open: &[usize],
     columns: &mut [Observed],
@@ -250,7 +250,7 @@ fn observe(
 }
 
 /// Returns whether a column has the numbers 0, 1, 2, … over all mini-batches.
-fn counts_rows(rows: &mut dyn InOrder, column: &str) -> anyhow::Result<bool> {
+fn counts_rows(rows: &mut InOrder<'_>, column: &str) -> anyhow::Result<bool> {
     let (mut next, mut counts) = (0, true);
     rows.for_each(&mut |mini_batch, rows, joined| {
         for_each_stream(rows, joined, |stream| {
@@ -274,7 +274,7 @@ fn counts_rows(rows: &mut dyn InOrder, column: &str) -> anyhow::Result<bool> {
 }
 
 /// Returns the precision of each column of times.
-fn precisions(rows: &mut dyn InOrder, fields: &[Field]) -> anyhow::Result<Vec<(String, Precision)>> {
+fn precisions(rows: &mut InOrder<'_>, fields: &[Field]) -> anyhow::Result<Vec<(String, Precision)>> {
     let times: Vec<&Field> = fields.iter().filter(|field| fractions::may_need(field)).collect();
     let mut found = vec![Precision::Second; times.len()];
     rows.for_each(&mut |mini_batch, rows, joined| {

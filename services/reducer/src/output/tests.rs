@@ -110,7 +110,6 @@ impl Job {
             Assembly {
                 store: &store,
                 index: &index,
-                bases: None,
                 output: &output,
                 job_id,
                 writer,
@@ -342,7 +341,7 @@ async fn parquet_rows_of_several_runs_are_those_of_one_mini_batch() {
     for outcome in [Outcome::Inline, Outcome::Part] {
         let results = vec![(0, outcome(streams.concat())), (1, outcome(stream(vec![("a", integers(vec![3]))])))];
         let mut job = parquet_job(results).await;
-        job.ledger.index_mut().join(0, &[]);
+        job.ledger.index_mut().join(0);
         let rows = read_parquet(&job.write().await.expect("written").path);
         let floats: ArrayRef = Arc::new(Float64Array::from(vec![1.0, 2.0, 0.5, 3.0]));
         let integers: ArrayRef = Arc::new(Int64Array::from(vec![None, None, Some(7), None]));

@@ -1,6 +1,6 @@
 //! Where the records are that say which items were rejected.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use protocol::{AttemptStatus, ResultEvent};
@@ -14,6 +14,8 @@ use crate::{MiniBatchState, Tally};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RejectIndex {
     records: Vec<RecordAt>,
+    /// The round of the last success of each mini-batch that has succeeded in more than one.
+    last: HashMap<u64, u16>,
     /// Whether the ledger has ever named a reject, so that an earlier table may exist.
     had_any: bool,
 }
@@ -27,8 +29,10 @@ pub(crate) struct RecordAt {
     pub length: u32,
     /// Whether the mini-batch failed, or succeeded without some of its items.
     state: MiniBatchState,
-    /// Whether a replay may need the mini-batch: it names its rejects.
+    /// Whether a retry can run them again: it names them.
     is_named: bool,
+    /// The round in which it was committed.
+    round: u16,
 }
 
 impl RejectIndex {
@@ -43,6 +47,9 @@ impl RejectIndex {
         };
         match event {
             ResultEvent::Attempt(attempt) => {
+                if attempt.round > 0 && effect == Effect::Won {
+                    self.last.insert(attempt.mini_batch, round_of(tally));
+                }
                 let (is_named, has_rejects) = match attempt.status {
                     AttemptStatus::Succeeded => {
                         let names_any = !(attempt.rejected.is_empty() && attempt.unread.is_empty());
@@ -58,7 +65,9 @@ impl RejectIndex {
                     self.add(attempt.mini_batch, tally, segment, record, is_named);
                 }
             }
-            ResultEvent::Reopened { .. } => self.records.retain(|record| record.state != MiniBatchState::Failed),
+            ResultEvent::Round(round) if round.failed => {
+                self.records.retain(|record| record.state != MiniBatchState::Failed);
+            }
             ResultEvent::RowsLost { mini_batches } if !self.records.is_empty() => {
                 let lost: HashSet<u64> = mini_batches.iter().copied().collect();
                 let is_lost =
@@ -79,18 +88,22 @@ impl RejectIndex {
             length: narrow(record.len()),
             state: tally.state(mini_batch),
             is_named,
+            round: round_of(tally),
         });
     }
 
-    /// Whether a replay may need the rows and the plan of the job.
-    pub fn may_be_replayed(&self, tally: &Tally) -> bool {
+    /// Whether a retry may need the rows and the plan of the job.
+    pub fn may_run_again(&self, tally: &Tally) -> bool {
         self.records(tally).iter().any(|record| record.is_named)
     }
 
     /// Returns the records that count, one for each mini-batch with rejects, by mini-batch.
     pub fn records(&self, tally: &Tally) -> Vec<RecordAt> {
-        // A success may have replaced a failure.
-        let counts = |record: &&RecordAt| tally.state(record.mini_batch) == record.state;
+        // A success may have replaced a failure, or a success of an earlier round.
+        let counts = |record: &&RecordAt| {
+            tally.state(record.mini_batch) == record.state
+                && self.last.get(&record.mini_batch).is_none_or(|last| *last <= record.round)
+        };
         let mut records: Vec<_> = self.records.iter().filter(counts).copied().collect();
         // Stable: the last record of a mini-batch stays the last.
         records.sort_by_key(|record| record.mini_batch);
@@ -106,9 +119,13 @@ impl RejectIndex {
     }
 }
 
+fn round_of(tally: &Tally) -> u16 {
+    u16::try_from(tally.rounds()).unwrap_or(u16::MAX)
+}
+
 #[cfg(test)]
 mod tests {
-    use protocol::Attempt;
+    use protocol::{Attempt, Round};
 
     use super::*;
     use crate::batch::Batch;
@@ -119,8 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn index_holds_the_facts_that_a_replay_may_need() {
-        let may_be_replayed = |attempt: Attempt| {
+    fn index_holds_the_facts_that_a_retry_may_need() {
+        let may_run_again = |attempt: Attempt| {
             let (mut index, mut tally) = (RejectIndex::default(), Tally::default());
             let mut batch = Batch::default();
             batch.add_event(&event(attempt));
@@ -129,16 +146,16 @@ mod tests {
                 index.apply(record.event, effect, &tally, 0, place.record());
                 true
             });
-            (index.records(&tally).len(), index.may_be_replayed(&tally))
+            (index.records(&tally).len(), index.may_run_again(&tally))
         };
-        assert_eq!(may_be_replayed(succeeded(0, 1, 3, 3)), (0, false));
-        assert_eq!(may_be_replayed(succeeded(0, 1, 3, 2)), (1, false));
+        assert_eq!(may_run_again(succeeded(0, 1, 3, 3)), (0, false));
+        assert_eq!(may_run_again(succeeded(0, 1, 3, 2)), (1, false));
         let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 2) };
-        assert_eq!(may_be_replayed(warned), (1, false));
-        assert_eq!(may_be_replayed(succeeded(0, 1, 3, 0)), (1, true), "all its items");
+        assert_eq!(may_run_again(warned), (1, false));
+        assert_eq!(may_run_again(succeeded(0, 1, 3, 0)), (1, true), "all its items");
         let warned = Attempt { warnings_total: 1, ..succeeded(0, 1, 3, 0) };
-        assert_eq!(may_be_replayed(warned), (1, true));
-        assert_eq!(may_be_replayed(failed(0, 1, true, 3)), (1, true));
+        assert_eq!(may_run_again(warned), (1, true));
+        assert_eq!(may_run_again(failed(0, 1, true, 3)), (1, true));
     }
 
     #[test]
@@ -147,7 +164,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.add_event(&event(succeeded(0, 1, 1, 1)));
         batch.add_event(&event(failed(1, 3, true, 1)));
-        batch.add_event(&ResultEvent::Reopened { at: 0 });
+        batch.add_event(&ResultEvent::Round(Round { failed: true, ..Round::default() }));
         assert!(!index.had_any());
         batch.retain_in_segment(|record, place| {
             let effect = tally.apply_record(record);

@@ -76,7 +76,7 @@ mod tests {
     async fn items(store: &JobStore) -> Vec<(Option<u64>, u64, String)> {
         let mut rejects = Rejects::find(store, "job").await.expect("readable");
         let [mini_batch] = &rejects.next().await.expect("readable")[..] else { panic!("one mini-batch") };
-        assert!(mini_batch.can_be_replayed());
+        assert!(mini_batch.can_run_again());
         let shown = |reject: super::super::Reject<'_>| (reject.item, reject.items, reject.error.message.clone());
         let shown = mini_batch.rejects(&[]).map(shown).collect();
         assert!(rejects.next().await.expect("readable").is_empty());

@@ -31,7 +31,6 @@ pub struct Rejects {
     /// Records that have been returned.
     position: usize,
     chunk: Option<PlanChunk>,
-    times_reopened: u64,
 }
 
 /// A chunk of the plan.
@@ -64,22 +63,17 @@ impl Rejects {
                 true
             });
         }
-        Ok(Self { times_reopened: tally.times_reopened(), ..Self::of(store, index.records(&tally)) })
+        Ok(Self::of(store, index.records(&tally)))
     }
 
     /// Returns those at known places.
     pub(crate) fn of(store: &JobStore, records: Vec<RecordAt>) -> Self {
-        Self { store: store.clone(), records, position: 0, chunk: None, times_reopened: 0 }
+        Self { store: store.clone(), records, position: 0, chunk: None }
     }
 
     /// Returns the number of mini-batches with rejects.
     pub fn mini_batches(&self) -> usize {
         self.records.len()
-    }
-
-    /// Returns how often the job had been reopened when its rejects were found.
-    pub fn times_reopened(&self) -> u64 {
-        self.times_reopened
     }
 
     /// Reads the next mini-batches. Returns none at the end.

@@ -168,7 +168,7 @@ fn records_that_could_not_be_read_are_rejects() {
     let first = &rejects[0];
     assert_eq!((first.input, first.process, first.status), ("first", "", AttemptStatus::LoadFailed));
     assert_eq!((&*first.error.category, &*first.error.message), ("UnreadableRecord", &*unread[0].message));
-    assert_eq!(mini_batch.replay(false).expect("planned").plan, [], "its place may change with the file");
+    assert!(!mini_batch.can_run_again(), "its place may change with the file");
     let failed = rejected_from(Attempt { unread, ..failed(2, 1, true, 20) }, lines);
     assert_eq!(failed.rejects(&inputs).map(|one| one.items).collect::<Vec<_>>(), [20], "no record counts twice");
 }
@@ -211,7 +211,7 @@ async fn isolated_items_stay_rejected_until_their_mini_batch_runs_again() {
     let isolated = |number| event(Attempt { rejected: vec![rejected.clone()], ..succeeded(number, 3, 2, 1) });
     job.commit([isolated(0), event(succeeded(1, 1, 1, 1)), isolated(1), isolated(2)]).await;
     assert_eq!(job.paths().await, ["/in/0", "/in/2"], "the first success counts");
-    job.commit([ResultEvent::Reopened { at: 0 }]).await;
+    job.commit([ResultEvent::Round(protocol::Round { failed: true, ..Default::default() })]).await;
     assert_eq!(job.paths().await, ["/in/0", "/in/2"], "a success does not run again");
     job.commit([ResultEvent::RowsLost { mini_batches: vec![0, 2] }, event(succeeded(0, 4, 2, 2)), isolated(2)]).await;
     assert_eq!(job.paths().await, ["/in/2"]);
@@ -241,7 +241,7 @@ fn items_that_nothing_names_are_one_reject() {
         let mini_batch = rejected_from(attempt, files(&["/in/a", "/in/b", "/in/c"]));
         let shown =
             |reject: Reject<'_>| (reject.item, reject.items, reject.detail.clone(), reject.error.message.clone());
-        (mini_batch.rejects(&inputs).map(shown).collect::<Vec<_>>(), mini_batch.can_be_replayed())
+        (mini_batch.rejects(&inputs).map(shown).collect::<Vec<_>>(), mini_batch.can_run_again())
     };
     assert_eq!(rejects(succeeded(0, 1, 3, 3)), (vec![], false));
     let silent = "run() returned no result for them, and did not say which".to_owned();
@@ -353,7 +353,7 @@ async fn only_items_that_failed_for_good_are_rejected() {
     assert_eq!(job.paths().await, ["/in/1", "/in/2"], "another try follows the first");
     job.commit([event(succeeded(2, 1, 1, 1)), event(failed(0, 2, true, 1))]).await;
     assert_eq!(job.paths().await, ["/in/0", "/in/1"], "a late success replaces a failure");
-    job.commit([ResultEvent::Reopened { at: 0 }]).await;
+    job.commit([ResultEvent::Round(protocol::Round { failed: true, ..Default::default() })]).await;
     assert_eq!(job.paths().await, [""; 0], "a reopened job tries again");
     job.commit([event(failed(1, 3, true, 1)), event(failed(1, 4, true, 1)), event(succeeded(0, 1, 1, 1))]).await;
     assert_eq!(job.paths().await, ["/in/1"]);

@@ -1,19 +1,11 @@
 //! The tally is the same for any order of events and any duplicates.
 
 use proptest::prelude::*;
-use protocol::{ColumnType, ErrorThresholds, Rejected, Warning, WarningKind};
+use protocol::{Again, ColumnType, Kept, Rejected, Round, Warning, WarningKind};
 
 use super::*;
 use crate::batch::Batch;
-use crate::fixtures::{attempt, failed, succeeded};
-
-fn fold(events: &[ResultEvent]) -> Tally {
-    let mut tally = Tally::default();
-    for event in events {
-        tally.apply(event);
-    }
-    tally
-}
+use crate::fixtures::{attempt, failed, fold, succeeded};
 
 fn event(attempt: Attempt) -> ResultEvent {
     ResultEvent::Attempt(Box::new(attempt))
@@ -78,7 +70,7 @@ fn warnings_of_a_mini_batch_that_fails_count_once_until_it_runs_again() {
     assert_eq!(shown(&tally), (4, vec!["mini-batch 1: slow".to_owned()], vec![(2, "line 1".to_owned())]));
     tally.apply(&warned(succeeded(1, 1, 4, 4)));
     assert_eq!(shown(&tally).0, 4, "its copy has succeeded");
-    tally.apply(&ResultEvent::Reopened { at: 0 });
+    tally.apply(&round(true, &[], &[]));
     assert_eq!(shown(&tally), (2, vec!["mini-batch 3: slow".to_owned()], vec![(1, "line 3".to_owned())]));
 }
 
@@ -140,7 +132,7 @@ fn reopening_makes_failures_pending_and_keeps_successes() {
         ResultEvent::Planned(Planned { mini_batches: 3, items: None }),
     ]);
     assert!(!tally.is_complete());
-    tally.apply(&ResultEvent::Reopened { at: 1 });
+    tally.apply(&round(true, &[], &[]));
     assert_eq!((tally.state(1), tally.tries_spent(1)), (MiniBatchState::Pending, 0));
     assert_eq!((tally.state(2), tally.tries_spent(2)), (MiniBatchState::Pending, 0));
     assert_eq!(tally.items(), Counts { total: 2, succeeded: 1, failed: 1 });
@@ -150,26 +142,68 @@ fn reopening_makes_failures_pending_and_keeps_successes() {
     assert!(tally.is_complete());
 }
 
+fn round(failed: bool, rejects: &[u64], whole: &[u64]) -> ResultEvent {
+    let (rejects, whole) = (rejects.to_vec(), whole.to_vec());
+    ResultEvent::Round(Round { at: 0, id: "a".into(), failed, rejects, whole })
+}
+
+fn of_round(round: u32, attempt: Attempt) -> ResultEvent {
+    event(Attempt { round, ..attempt })
+}
+
 #[test]
-fn successes_whose_missing_items_fail_the_job_run_again() {
-    let events = [event(succeeded(0, 1, 2, 2)), event(succeeded(1, 1, 3, 1)), event(failed(2, 3, true, 5))];
-    let tally = fold(&events);
-    let again = |error_threshold, collects_rows| {
-        tally.that_fail_again(&ErrorThresholds { error_threshold, ..ErrorThresholds::default() }, collects_rows)
-    };
-    assert_eq!(again(1, true), [1], "2 > 1");
-    assert!(again(2, true).is_empty() && again(-1, true).is_empty(), "the failed mini-batch runs again anyway");
-    let pending = fold(&[event(succeeded(0, 1, 2, 0))]);
-    assert!(pending.that_fail_again(&ErrorThresholds::default(), true).is_empty(), "others may have rows");
-    let planned = ResultEvent::Planned(Planned { mini_batches: 1, items: None });
-    let nothing = fold(&[event(succeeded(0, 1, 2, 0)), planned]);
-    assert_eq!(nothing.that_fail_again(&ErrorThresholds::default(), true), [0]);
-    assert!(nothing.that_fail_again(&ErrorThresholds::default(), false).is_empty(), "no row is wanted");
-    let mut tally = tally;
-    tally.apply(&ResultEvent::RowsLost { mini_batches: vec![1] });
-    tally.apply(&ResultEvent::Reopened { at: 0 });
-    assert_eq!(tally.items(), Counts { total: 2, succeeded: 2, failed: 0 });
-    assert_eq!((tally.state(1), tally.tries_spent(1)), (MiniBatchState::Pending, 0));
+fn mini_batch_that_runs_its_rejects_again_keeps_its_other_items() {
+    let first = event(succeeded(0, 1, 10, 7));
+    let mut tally = fold(&[first.clone(), event(succeeded(1, 1, 10, 10)), round(true, &[0], &[])]);
+    let again = Again { round: 1, kept: Some(Kept::name(0, "a")) };
+    assert_eq!((tally.state(0), tally.again(0), tally.again(1)), (MiniBatchState::Pending, Some(again), None));
+    assert_eq!((tally.mini_batches().succeeded, tally.items()), (1, Counts { total: 17, succeeded: 17, failed: 0 }));
+    assert_eq!(tally.apply(&first), Effect::Nothing, "it was counted in the first round");
+    assert_eq!(tally.apply(&of_round(1, succeeded(0, 1, 10, 9))), Effect::Won);
+    assert_eq!((tally.mini_batches().succeeded, tally.items()), (2, Counts { total: 20, succeeded: 19, failed: 1 }));
+    assert_eq!(tally.apply(&of_round(1, succeeded(0, 1, 10, 9))), Effect::Nothing);
+}
+
+#[test]
+fn mini_batch_that_fails_in_a_later_round_has_what_it_had() {
+    let mut tally = fold(&[event(succeeded(0, 1, 10, 7)), round(true, &[], &[0])]);
+    assert_eq!(tally.again(0), Some(Again { round: 1, kept: None }));
+    tally.apply(&of_round(1, failed(0, 1, false, 10)));
+    assert_eq!((tally.state(0), tally.currently_failed()), (MiniBatchState::Retrying, 1));
+    let last = of_round(1, failed(0, 2, true, 10));
+    tally.apply(&last);
+    assert_eq!((tally.state(0), tally.again(0)), (MiniBatchState::Succeeded, None));
+    assert_eq!(tally.items(), Counts { total: 10, succeeded: 7, failed: 3 });
+    assert_eq!((tally.mini_batches().succeeded, tally.currently_failed()), (1, 0));
+    let first = tally.unimproved().first.clone().expect("one");
+    assert_eq!((tally.unimproved().count, first.0), (1, 0));
+    tally.apply(&last);
+    assert_eq!((tally.unimproved().count, tally.items().failed), (1, 3), "its message is delivered again");
+}
+
+#[test]
+fn round_that_begins_before_the_last_one_has_ended_continues_it() {
+    let mut tally = fold(&[event(succeeded(0, 1, 10, 7)), round(true, &[0], &[]), round(true, &[0], &[])]);
+    assert_eq!(tally.again(0).expect("pending").round, 1);
+    tally.apply(&of_round(1, succeeded(0, 1, 10, 10)));
+    assert_eq!(tally.items(), Counts { total: 10, succeeded: 10, failed: 0 });
+}
+
+#[test]
+fn lost_rows_of_an_earlier_round_are_not_kept() {
+    let mut tally = fold(&[event(succeeded(0, 1, 10, 7)), round(true, &[0], &[])]);
+    tally.apply(&ResultEvent::RowsLost { mini_batches: vec![0] });
+    assert_eq!((tally.items().succeeded, tally.again(0).expect("pending").kept), (0, None));
+    tally.apply(&of_round(1, failed(0, 3, true, 10)));
+    assert_eq!((tally.state(0), tally.items().failed), (MiniBatchState::Failed, 10));
+}
+
+#[test]
+fn failed_mini_batches_stay_if_a_round_does_not_run_them() {
+    let mut tally = fold(&[event(failed(0, 3, true, 5)), event(succeeded(1, 1, 5, 4)), round(false, &[1], &[])]);
+    assert_eq!((tally.state(0), tally.mini_batches().failed), (MiniBatchState::Failed, 1));
+    tally.apply(&of_round(1, succeeded(1, 1, 5, 5)));
+    assert_eq!(tally.items(), Counts { total: 10, succeeded: 5, failed: 5 });
 }
 
 #[test]
@@ -318,11 +352,11 @@ proptest! {
         let mut tally = fold(&events);
         let succeeded = tally.mini_batches().succeeded;
         let items = tally.items().succeeded;
-        tally.apply(&ResultEvent::Reopened { at: 0 });
+        tally.apply(&round(true, &[], &[]));
         prop_assert_eq!(tally.mini_batches(), Counts { total: 0, succeeded, failed: 0 });
         prop_assert_eq!(tally.items().succeeded, items);
         prop_assert_eq!(tally.currently_failed(), 0);
-        let again = fold(&events.iter().cloned().chain([ResultEvent::Reopened { at: 0 }]).collect::<Vec<_>>());
+        let again = fold(&events.iter().cloned().chain([round(true, &[], &[])]).collect::<Vec<_>>());
         prop_assert_eq!(standing(&tally), standing(&again));
     }
 }

@@ -89,7 +89,7 @@ async fn job_without_results_fails_only_with_append_row() {
     assert!(result.cause.expect("failed").starts_with("run() returned no results: 0 of 1 item succeeded."));
     job.spec.output.action = OutputAction::SummaryOnly;
     let mut reducer = job.open().await;
-    reducer.reopen().await.expect("writable");
+    reopen(&mut reducer).await;
     let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
     assert_eq!((result.state, result.output), (JobState::Completed, Some(job.spec.output.folder.display())));
 }
@@ -104,7 +104,7 @@ async fn reopened_job_runs_failed_mini_batches() {
     assert_eq!(job.run().await.state, JobState::Failed);
     let mut reducer = job.open().await;
     assert_eq!(reducer.tally().state(1), MiniBatchState::Failed);
-    reducer.reopen().await.expect("writable");
+    reopen(&mut reducer).await;
     assert_eq!(
         (reducer.tally().state(0), reducer.tally().state(1)),
         (MiniBatchState::Succeeded, MiniBatchState::Pending)
@@ -126,11 +126,11 @@ async fn reopened_job_runs_successes_again_whose_missing_items_fail_it() {
     job.planned(2).await;
     assert_eq!(job.run().await.state, JobState::Failed);
     let mut reducer = job.open().await;
-    assert_eq!(reducer.reopen().await.expect("writable"), 1);
+    assert_eq!(reopen(&mut reducer).await.whole, 1);
     for reducer in [&reducer, &job.open().await] {
         let tally = reducer.tally();
         assert_eq!((tally.state(0), tally.state(1)), (MiniBatchState::Succeeded, MiniBatchState::Pending));
-        assert_eq!((tally.items().failed, tally.times_reopened()), (0, 1));
+        assert_eq!((tally.items().failed, tally.rounds()), (0, 1));
     }
     job.send_rows(1, "one\n").await;
     let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
@@ -153,7 +153,7 @@ async fn table_of_rejects_follows_the_end_of_the_job() {
     assert!(job.log("job_result.txt").contains("Rejected: 2 items, see "));
 
     let mut reducer = job.open().await;
-    reducer.reopen().await.expect("writable");
+    reopen(&mut reducer).await;
     job.send_rows(1, "one\n").await;
     let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
     assert_eq!((result.state, result.rejects), (JobState::Completed, None));
@@ -197,7 +197,7 @@ async fn unwritable_output_fails_the_job_and_loses_nothing() {
     assert!(cause.contains("create output folder") && cause.ends_with("retry the job: no result is lost."), "{cause}");
     fs::remove_file(&obstacle).expect("removable");
     let mut reducer = job.open().await;
-    reducer.reopen().await.expect("writable");
+    reopen(&mut reducer).await;
     let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
     assert_eq!(result.state, JobState::Completed);
     assert_eq!(job.output(), "zero\n");

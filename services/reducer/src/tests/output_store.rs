@@ -148,7 +148,7 @@ async fn job_that_waits_for_the_store_of_its_output_can_be_canceled_and_retried(
 
         store.failures.store(0, Ordering::SeqCst);
         let mut reducer = job.open().await;
-        reducer.reopen().await.expect("writable");
+        reopen(&mut reducer).await;
         assert_eq!(reducer.run(CancellationToken::new()).await.expect("ends").state, JobState::Completed);
     }
 }

@@ -70,7 +70,7 @@ async fn elapsed_time_goes_on_with_another_reducer_and_stands_still_between_an_e
     let ended = Progress { at: hour_ago, ..ended };
     store.put_progress(&ended).await.expect("written");
     let mut retried = job.open().await;
-    retried.reopen().await.expect("reopened");
+    reopen(&mut retried).await;
     drop(retried);
     job.send_rows(0, "zero\n").await;
     let result = job.run().await;
@@ -302,7 +302,7 @@ async fn first_committed_end_decides() {
     assert_eq!(job.results.depth().await.expect("there").visible, 2, "the messages are returned");
 
     let mut reducer = job.open().await;
-    reducer.reopen().await.expect("writable");
+    reopen(&mut reducer).await;
     assert_eq!(reducer.run(CancellationToken::new()).await.expect("ends").state, JobState::Completed);
     assert_eq!(job.output(), "zero\n");
 }
@@ -313,7 +313,7 @@ async fn job_that_ends_meanwhile_is_reopened() {
     job.options.peers = Peers::Many;
     let (mut retry, mut reducer) = (job.open().await, job.open().await);
     reducer.append_event(&End::Canceled(Some("by the user".into())).event()).await.expect("committed");
-    retry.reopen().await.expect("writable");
+    reopen(&mut retry).await;
     assert_eq!(retry.tally().ended_as(), None);
     assert_eq!(job.open().await.tally().ended_as(), None, "the ledger says so");
 }
@@ -346,7 +346,7 @@ async fn reopened_behind_a_reducer() -> (Job, Reducer) {
     job.planned(1).await;
     behind.drain().await.expect("committed");
     assert_eq!(job.run().await.state, JobState::Failed);
-    job.open().await.reopen().await.expect("writable");
+    reopen(&mut job.open().await).await;
     (job, behind)
 }
 
@@ -370,7 +370,7 @@ async fn result_of_an_earlier_run_is_not_written_although_the_job_has_ended_agai
     let (mut paused, mut other) = (job.open().await, job.open().await);
     let end = || End::Failed("in the first run".to_owned());
     paused.append_event(&end().event()).await.expect("committed");
-    other.reopen().await.expect("writable");
+    reopen(&mut other).await;
     other.append_event(&End::Failed("in the second run".to_owned()).event()).await.expect("committed");
     let never = CancellationToken::new();
     assert_eq!(paused.write_end(end(), &never, &never).await.expect("readable"), None);

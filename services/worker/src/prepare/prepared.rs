@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use protocol::{Descriptor, ErrorReport, ItemPath, Payload, Replayed, Takes, UnreadRecord, Work};
+use bytes::Bytes;
+use protocol::{Descriptor, ErrorReport, ItemPath, Kept, Payload, Takes, UnreadRecord, Work};
 use tables::{AsItems, Warnings};
 
 use super::remote::Downloads;
@@ -21,33 +22,6 @@ pub enum Preparation {
     NoRoom(ErrorReport),
     /// It cannot be read now, because a store does not answer or denies access, or the node has too few files.
     Unreachable(ErrorReport),
-}
-
-impl Preparation {
-    /// Restricts the table of a replay to the rows that run again.
-    pub(crate) fn of_replay(self, descriptor: &Descriptor) -> Self {
-        let Some(Replayed { rows: Some((first, end)), .. }) = descriptor.replays else { return self };
-        let found = match &self {
-            Self::Ready(prepared) | Self::Empty(prepared) => {
-                prepared.as_items.as_ref().map_or(prepared.passed, |items| items.rows)
-            }
-            Self::Failed(_) | Self::NoRoom(_) | Self::Unreachable(_) => return self,
-        };
-        match self {
-            Self::Ready(mut prepared) if first < end && end <= found => {
-                (prepared.passed, prepared.total) = (end - first, end - first);
-                // The replayed job has named them.
-                prepared.unread.clear();
-                prepared.as_items = None;
-                Self::Ready(prepared)
-            }
-            _ => Self::Failed(ErrorReport {
-                category: "LoadFailed".into(),
-                message: format!("{} has {found} rows, and rows {first} to {end} run again", descriptor.detail()),
-                ..ErrorReport::default()
-            }),
-        }
-    }
 }
 
 /// A mini-batch that is ready for a process.
@@ -73,6 +47,8 @@ pub struct Prepared {
     pub warnings_of_pandas: Warnings,
     /// What differs for a script whose items are the lines of JSON.
     pub as_items: Option<AsItems>,
+    /// What an earlier round of the job has of it, with the rows.
+    pub kept: Option<(Kept, Bytes)>,
 }
 
 impl Prepared {
@@ -124,12 +100,14 @@ impl Prepared {
             warnings: Warnings::default(),
             warnings_of_pandas: Warnings::default(),
             as_items: None,
+            kept: None,
         }
     }
 
     /// Returns the prepared mini-batch if preparing it takes neither time nor memory.
     pub fn without_reading(descriptor: &Descriptor) -> Option<Self> {
         match &descriptor.work {
+            _ if descriptor.again.as_ref().is_some_and(|again| again.kept.is_some()) => None,
             Work::Files { paths, stamps, .. } if !paths.iter().any(ItemPath::is_url) => {
                 let payload = Payload::Files { paths: paths.clone(), stamps: stamps.clone() };
                 Some(Self::new(payload, paths.len() as u64))
@@ -146,8 +124,6 @@ impl Prepared {
             Work::Rows { blocks, .. } => blocks.iter().map(|block| block.range.rows().unwrap_or(0)).sum(),
             Work::Rank | Work::Planned { .. } => 1,
         };
-        let total =
-            descriptor.replays.and_then(|replays| replays.rows).map_or(total, |(first, end)| end.saturating_sub(first));
         Self { passed: 0, ..Self::new(Payload::Rank, total.max(1)) }
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows, Takes, Waited};
 use rustc_hash::FxHashMap;
 
-use super::rejects::{rejected, shifted};
+use super::rejects::rejected;
 use super::{Moment, ProcessId};
 use crate::lease::LeaseId;
 use crate::prepare::Prepared;
@@ -74,10 +74,7 @@ pub(crate) struct Attempted {
 impl Attempted {
     /// Returns the row of a mini-batch that has only one, by its position in the table.
     pub(super) fn only_row(&self) -> Option<u64> {
-        match self.descriptor.replays.and_then(|replays| replays.rows) {
-            Some((first, end)) => (first.saturating_add(1) == end).then_some(first),
-            None => (self.prepared.total == 1).then_some(0),
-        }
+        (self.prepared.total == 1).then_some(0)
     }
 }
 
@@ -135,11 +132,10 @@ pub(crate) fn conclude(
     warnings.extend(ending.warnings);
     let returned = if succeeded { ending.returned.min(prepared.passed) } else { 0 };
     let without_result = if succeeded { prepared.passed - returned } else { 0 };
-    // A replay runs some rows of a mini-batch, and counts from the first of all.
-    let first = descriptor.replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
     let attempt = Attempt {
         mini_batch: descriptor.mini_batch,
         try_number,
+        round: descriptor.again.as_ref().map_or(0, |again| again.round),
         deliveries_lost,
         node: node.into(),
         process: process.into(),
@@ -158,10 +154,10 @@ pub(crate) fn conclude(
         warnings,
         warnings_total,
         warning_kinds: prepared.warnings.kinds,
-        rejected: rejected(ending.failed_items, first, without_result, |item| descriptor.item_detail(item)),
+        rejected: rejected(ending.failed_items, without_result, |item| descriptor.item_detail(item)),
         rejected_part: None,
         unread: if succeeded { prepared.unread } else { Vec::new() },
-        pieces: shifted(ending.pieces, first),
+        pieces: ending.pieces,
         extra_runs: 0,
         items_kept: ending.items_kept.min(returned),
         waited: waits,

@@ -91,7 +91,10 @@ impl Scheduler {
         // It may have taken too long, or the lease may be lost.
         let Some(prepared) = self.mini_batches.prepared(lease, descriptor, preparation, now) else { return };
         match prepared {
-            Ok(()) => self.go_on(),
+            Ok(()) => {
+                self.begin_rejected(lease, now);
+                self.go_on();
+            }
             Err(unprepared) => {
                 let Some(mini_batch) = self.mini_batches.remove(lease) else { return };
                 match unprepared {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use protocol::{Ending, Rejected};
+use protocol::{Ending, Kept, Rejected};
 
 /// The results, in the order of the items.
 #[derive(Default)]
@@ -24,6 +24,26 @@ pub(super) struct Good {
 }
 
 impl Good {
+    /// Begins with the results that an earlier round has kept.
+    pub(super) fn kept(kept: Kept, mut rows: Bytes) -> Self {
+        let mut good = Self { columns: kept.columns, returned: kept.succeeded, ..Self::default() };
+        good.ranges = u32::from(kept.succeeded > 0);
+        for (item, bytes) in &kept.pieces {
+            let piece = rows.split_to(usize::try_from(*bytes).unwrap_or(usize::MAX).min(rows.len()));
+            good.add_rows(*item, piece);
+        }
+        good.pieces = kept.pieces;
+        good
+    }
+
+    fn add_rows(&mut self, item: u64, rows: Bytes) {
+        if rows.is_empty() {
+            return;
+        }
+        let known = self.rows.entry(item).or_default();
+        *known = if known.is_empty() { rows } else { [&known[..], &rows].concat().into() };
+    }
+
     /// Adds the results of a range.
     pub(super) fn add(&mut self, items: &Range<u64>, ending: &mut Ending, rows: Bytes) {
         self.ranges += 1;
@@ -41,9 +61,7 @@ impl Good {
                 self.pieces.extend(absolute);
             }
         }
-        if !rows.is_empty() {
-            self.rows.insert(items.start, rows);
-        }
+        self.add_rows(items.start, rows);
         match (&self.columns, ending.columns.take()) {
             (None, these) => self.columns = these,
             (Some(first), Some(these)) => self.has_other_columns |= *first != these,

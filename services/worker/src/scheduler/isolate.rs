@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{
-    AttemptStatus, Descriptor, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning, Work,
-};
+use protocol::{AttemptStatus, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning, Work};
 
 use super::isolation::{Isolated, Isolation};
 use super::mini_batch::{MiniBatch, Stage};
@@ -135,7 +133,7 @@ impl Scheduler {
             None => self.begin_isolation(process, handed, divides, ending, now),
             Some(isolation) => {
                 isolation.handed(&handed);
-                isolation.process = process;
+                isolation.process = Some(process);
                 if !isolation.next_is_kept() {
                     let failed = ending.status != AttemptStatus::Succeeded;
                     self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
@@ -163,10 +161,9 @@ impl Scheduler {
 
     fn begin_isolation(&mut self, process: ProcessId, handed: Handed, divides: bool, ending: Ending, now: Moment) {
         let Some(mini_batch) = self.mini_batches.get(handed.lease) else { return };
-        let Descriptor { mini_batch: number, replays, .. } = mini_batch.descriptor;
+        let number = mini_batch.descriptor.mini_batch;
         let passed = mini_batch.prepared().map_or(0, |prepared| prepared.passed);
-        let first = replays.and_then(|replays| replays.rows).map_or(0, |(first, _)| first);
-        let items = first..first.saturating_add(passed);
+        let items = 0..passed;
         let (division, how) = match divides {
             true => (self.config.spec.isolate, format!("running its {passed} items in ranges")),
             false => (Isolate::Off, "taking the results that it has handed back".to_owned()),
@@ -178,6 +175,15 @@ impl Scheduler {
         self.log("INFO", format!("mini-batch {number} has spent its tries, {how}"));
     }
 
+    /// Lets a mini-batch that is ready run only the items that an earlier round has rejected.
+    pub(super) fn begin_rejected(&mut self, lease: LeaseId, now: Moment) {
+        let spec = &self.config.spec;
+        let (division, tries) = (spec.isolate, spec.run_max_try);
+        let until = now.instant + Duration::from_secs(spec.ranges_seconds_max());
+        let Some((kept, rows)) = self.mini_batches.take_kept(lease) else { return };
+        self.mini_batches.isolate(lease, Isolation::of_round(kept, rows, division, tries, now, until));
+    }
+
     /// Hands ranges to the processes that have run others of the same mini-batch, and so have its items at hand.
     pub(super) fn hand_over_ranges(&mut self, now: Moment) {
         for position in 0..self.mini_batches.isolated().len() {
@@ -187,7 +193,8 @@ impl Scheduler {
             else {
                 continue;
             };
-            let id = isolation.process;
+            // Any process may begin what an earlier round has rejected.
+            let Some(id) = isolation.process else { continue };
             let process = self.processes.get(id);
             if process.is_some_and(|process| process.is_free() && self.may_run(lease, process.gpus.as_ref())) {
                 self.hand_over_to(id.slot, &[lease], now);

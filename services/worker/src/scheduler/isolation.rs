@@ -13,7 +13,10 @@
 //! between the last bad items (`gaps`) and by what runs cost (`run_cost`). What is left of ranges behind their bad items is
 //! joined to ranges of that length. Isolation ends early if it has no chance or takes too long. It has no chance if the first
 //! items fail alone, and so do probes from the middle of the largest ranges that are left: the first items may be the only
-//! bad ones. Pure.
+//! bad ones.
+//!
+//! A mini-batch that runs its rejected items again is isolated from the beginning: its ranges are those that an earlier round
+//! has rejected, each with all its tries, and the results of the other items are there. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, FailedItems, FailedRun, Isolate, Rejected, Waited, Warning};
+use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, Rejected, Waited, Warning};
 
 use super::causes::{Cause, Failed, is_of_an_item, rejected};
 use super::gaps::Gaps;
@@ -37,6 +40,8 @@ const FIRST_ITEMS: u32 = 8;
 /// As many again, after which the mini-batch fails as a whole: the cause is probably the script, or something that it
 /// needs.
 const HOPELESS_ITEMS: u32 = 2 * FIRST_ITEMS;
+/// What is known of items that an earlier round has rejected before they have run again.
+const EARLIER: &str = "an earlier round of the job has rejected the items";
 /// Warnings that an attempt carries.
 const WARNINGS_MAX: usize = 10;
 
@@ -47,8 +52,8 @@ pub(super) struct Isolation {
     whole: Ending,
     pub(super) began: Moment,
     ended: Moment,
-    /// The process that has run the last range, or the mini-batch: it has the items at hand.
-    pub(super) process: ProcessId,
+    /// The process that has run the last range, or the mini-batch: it has the items at hand. `None`: none has yet.
+    pub(super) process: Option<ProcessId>,
     /// When ranges that have not been run are rejected: later by each wait for a service, or for the limits of the job.
     until: Instant,
     /// Ranges to run, in reverse order.
@@ -57,6 +62,8 @@ pub(super) struct Isolation {
     probe: Option<usize>,
     /// The range that was run again.
     again: Option<Range<u64>>,
+    /// The ranges that an earlier round has rejected; 0: the last try of this round has failed.
+    ranges_of_round: u32,
     good: Good,
     /// By the first item.
     rejected: BTreeMap<u64, Failed>,
@@ -112,7 +119,46 @@ impl Isolation {
     ) -> Self {
         let cause = Cause::of(&whole, FailedRun { process: process.name().into(), started_at: began.milliseconds });
         let (suspect, warnings) = (whole.suspect.filter(|_| division == Isolate::Items), whole.warnings.clone());
-        let mut isolation = Self {
+        let mut isolation = Self::empty(&items, division, whole, Some(process), [began, ended], until);
+        if isolation.only_kept() {
+            warnings.into_iter().for_each(|warning| isolation.warn(warning));
+            isolation.pending.push(Pending::kept(items, cause));
+        } else {
+            isolation.divide(items, &cause, suspect);
+        }
+        isolation
+    }
+
+    /// Runs the items that an earlier round has rejected, at most `tries` times each before they are divided.
+    pub(super) fn of_round(
+        kept: Kept,
+        rows: Bytes,
+        division: Isolate,
+        tries: u32,
+        now: Moment,
+        until: Instant,
+    ) -> Self {
+        let error = ErrorReport { message: EARLIER.to_owned(), ..ErrorReport::default() };
+        let whole = Ending::failed(AttemptStatus::RunRaised, error);
+        let cause = Cause::of(&whole, FailedRun { process: "".into(), started_at: now.milliseconds });
+        let ranges: Vec<_> = kept.ranges.iter().map(|(first, end)| *first..*end).collect();
+        let all = ranges.first().map_or(0, |first| first.start)..ranges.last().map_or(0, |last| last.end);
+        let mut isolation = Self::empty(&all, division, whole, None, [now, now], until);
+        isolation.ranges_of_round = u32::try_from(ranges.len()).unwrap_or(u32::MAX);
+        isolation.pending = ranges.into_iter().rev().map(|items| Pending::again(items, &cause, tries)).collect();
+        isolation.good = Good::kept(kept, rows);
+        isolation
+    }
+
+    fn empty(
+        items: &Range<u64>,
+        division: Isolate,
+        whole: Ending,
+        process: Option<ProcessId>,
+        [began, ended]: [Moment; 2],
+        until: Instant,
+    ) -> Self {
+        Self {
             division,
             began,
             ended,
@@ -121,9 +167,10 @@ impl Isolation {
             pending: Vec::new(),
             probe: None,
             again: None,
+            ranges_of_round: 0,
             good: Good::default(),
             rejected: BTreeMap::new(),
-            gaps: Gaps::of(&items),
+            gaps: Gaps::of(items),
             run_cost: RunCost::default(),
             range_began: None,
             suspects: Suspects::Untested,
@@ -136,19 +183,12 @@ impl Isolation {
             warnings: Vec::new(),
             warnings_total: 0,
             whole,
-        };
-        if isolation.only_kept() {
-            warnings.into_iter().for_each(|warning| isolation.warn(warning));
-            isolation.pending.push(Pending::kept(items, cause));
-        } else {
-            isolation.divide(items, &cause, suspect);
         }
-        isolation
     }
 
     /// Whether it divides nothing, because only what the script has handed back may still count.
     pub(super) fn only_kept(&self) -> bool {
-        self.division == Isolate::Off
+        self.division == Isolate::Off && self.ranges_of_round == 0
     }
 
     /// Returns the items to run next; `None`: the isolation is over.
@@ -165,6 +205,11 @@ impl Isolation {
     /// Takes the start of the range to run next, which has ended, and the time that it has waited for a service, or for
     /// the limits of the job: no item is at fault.
     pub(super) fn handed(&mut self, handed: &Handed) {
+        if self.process.is_none() {
+            // Until now it has waited for a process.
+            self.until += handed.began.instant.saturating_duration_since(self.began.instant);
+            self.began = handed.began;
+        }
         self.range_began = Some(handed.began.instant + handed.waited());
         self.until += handed.waited();
         self.waited.add(handed.waits());
@@ -177,7 +222,7 @@ impl Isolation {
     /// Takes the result of the range that was to be run next, and which run that was.
     pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, run: FailedRun, now: Instant) {
         let Some(position) = self.position() else { return };
-        let Pending { items, kind, cause: kept, .. } = self.pending.remove(position);
+        let Pending { items, kind, cause: kept, tries_left, .. } = self.pending.remove(position);
         self.probe = None;
         self.runs = self.runs.saturating_add(u32::from(kind != RangeKind::Kept));
         self.load_seconds += known(ending.load_seconds);
@@ -197,6 +242,13 @@ impl Isolation {
         } else {
             let cause = Cause::of(&ending, run);
             let count = items.end - items.start;
+            if tries_left > 0 {
+                self.pending.push(Pending::again(items, &cause, tries_left));
+                return;
+            }
+            if self.ranges_of_round > 0 && self.good.ranges == 0 {
+                self.whole = ending.clone();
+            }
             if count == 1 {
                 self.items_failed += 1;
                 self.gaps.found(items.start);
@@ -414,7 +466,7 @@ impl Isolation {
 
     /// Returns the outcome. `detail` names an item for people; `by_position`: columns have no names in the output.
     pub(super) fn finish(mut self, detail: impl Fn(u64) -> String, by_position: bool, now: Moment) -> Isolated {
-        let extra_runs = self.runs;
+        let extra_runs = self.runs.saturating_sub(self.ranges_of_round);
         if self.good.has_other_columns && by_position {
             // As one mini-batch, they would have had the columns of all.
             let first = self.good.columns.as_deref().unwrap_or_default();
@@ -423,7 +475,13 @@ impl Isolation {
                  below one header, and all its items failed; return the same columns for every item, or set \
                  output_format: native"
             );
-            self.whole.warnings.push(Warning { message });
+            if self.ranges_of_round > 0 {
+                // What the other items have stays, because the round fails.
+                let error = ErrorReport { category: "IllegalResult".to_owned(), message, ..ErrorReport::default() };
+                self.whole = Ending::failed(AttemptStatus::IllegalResult, error);
+            } else {
+                self.whole.warnings.push(Warning { message });
+            }
             self.give_up();
         }
         if self.good.ranges == 0 {
@@ -439,8 +497,9 @@ impl Isolation {
             };
         }
         // A process that was able to says itself what happened after it had handed back results.
-        let is_untold = self.good.items_kept == 0
-            || !matches!(self.whole.status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult);
+        let is_untold = self.ranges_of_round == 0
+            && (self.good.items_kept == 0
+                || !matches!(self.whole.status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult));
         if let Some(error) = self.whole.error.as_ref().filter(|_| self.rejected.is_empty() && is_untold) {
             // Nothing else tells why its ranges ran.
             let how = match self.good.items_kept >= self.good.returned {

@@ -11,7 +11,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::{Descriptor, MiniBatchFrame, Takes};
+use bytes::Bytes;
+use protocol::{Descriptor, Kept, MiniBatchFrame, Takes};
 use rustc_hash::FxHashMap;
 
 use super::Moment;
@@ -195,7 +196,7 @@ impl MiniBatches {
         let mini_batch = self.held.get_mut(&lease)?;
         mini_batch.preparation = mini_batch.preparing_for(now.instant)?;
         mini_batch.descriptor = Descriptor { copy: mini_batch.descriptor.copy, ..descriptor };
-        match preparation.of_replay(&mini_batch.descriptor) {
+        match preparation {
             Preparation::Ready(prepared) => {
                 self.bytes = self.bytes - mini_batch.bytes() + prepared.bytes;
                 mini_batch.stage = Stage::Ready(prepared);
@@ -274,6 +275,14 @@ impl MiniBatches {
         let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
         mini_batch.stage = Stage::Ready(prepared);
         self.ready.push_front(lease);
+    }
+
+    /// Takes what an earlier round has kept of a mini-batch that is ready.
+    pub(super) fn take_kept(&mut self, lease: LeaseId) -> Option<(Kept, Bytes)> {
+        match &mut self.held.get_mut(&lease)?.stage {
+            Stage::Ready(prepared) => prepared.kept.take(),
+            _ => None,
+        }
     }
 
     /// Begins to hand over ranges of a mini-batch.

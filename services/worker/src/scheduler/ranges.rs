@@ -14,12 +14,26 @@ pub(super) struct Pending {
     /// The failure of that range.
     pub(super) cause: Arc<Cause>,
     pub(super) kind: RangeKind,
+    /// How often it runs again if it fails, before it is divided or rejected.
+    pub(super) tries_left: u32,
 }
 
 impl Pending {
     /// A part of a range that has failed with this cause.
     pub(super) fn part(items: Range<u64>, is_last_part: bool, part_of: &Range<u64>, cause: &Arc<Cause>) -> Self {
-        Self { items, part_of: part_of.clone(), is_last_part, cause: cause.clone(), kind: RangeKind::Ordinary }
+        Self {
+            items,
+            part_of: part_of.clone(),
+            is_last_part,
+            cause: cause.clone(),
+            kind: RangeKind::Ordinary,
+            tries_left: 0,
+        }
+    }
+
+    /// A range that an earlier round has rejected.
+    pub(super) fn again(items: Range<u64>, cause: &Arc<Cause>, tries: u32) -> Self {
+        Self { tries_left: tries.saturating_sub(1), ..Self::part(items.clone(), false, &items, cause) }
     }
 
     /// A range that has failed with this cause, and of which the script has handed results back.

@@ -19,26 +19,20 @@ const ALL_PRINTED_BYTES: usize = 12 * 1024;
 const TIMES_MAX: usize = 64;
 
 /// Returns the rejects of a success: at most as many items as have no result, because a process runs code of the user and
-/// may claim anything. `first`: what the process counts from. `detail` names an item for people.
+/// may claim anything. `detail` names an item for people.
 pub(super) fn rejected(
     failed: Vec<FailedItems>,
-    first: u64,
     mut without_result: u64,
     detail: impl Fn(u64) -> String,
 ) -> Vec<Rejected> {
     let rejected = failed.into_iter().map(|FailedItems { item, items, status, error }| {
-        let (item, items) = (first.saturating_add(item), items.min(without_result));
+        let items = items.min(without_result);
         without_result -= items;
         Rejected { item, items, detail: detail(item), values: String::new(), status, error, run: None }
     });
     let mut rejected: Vec<Rejected> = rejected.filter(|rejected| rejected.items > 0).collect();
     shorten(&mut rejected);
     rejected
-}
-
-/// Returns the pieces of rows, whose process counts from `first`.
-pub(super) fn shifted(pieces: Vec<(u64, u64)>, first: u64) -> Vec<(u64, u64)> {
-    pieces.into_iter().map(|(item, bytes)| (first.saturating_add(item), bytes)).collect()
 }
 
 /// Returns how often there is room for the texts of [`REJECTED_MAX`] items.

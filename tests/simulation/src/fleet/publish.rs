@@ -63,6 +63,7 @@ fn pending(tally: &Tally, mini_batch: u64) -> Option<Pending> {
         MiniBatchState::Pending | MiniBatchState::Retrying => Some(Pending {
             tries_spent: tally.tries_spent(mini_batch),
             deliveries_lost: tally.deliveries_lost(mini_batch),
+            again: tally.again(mini_batch),
         }),
     }
 }

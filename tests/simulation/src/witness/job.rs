@@ -29,8 +29,8 @@ struct Held {
     is_handed: bool,
     /// When its node was told that the lease is lost.
     lost: Option<Instant>,
-    /// The ranges of items that user code has begun under it; `None`: all items.
-    begun: HashSet<Option<(u64, u64)>>,
+    /// How often user code has begun each range of items under it; `None`: all items.
+    begun: HashMap<Option<(u64, u64)>, u32>,
     end: Option<End>,
 }
 
@@ -105,6 +105,23 @@ impl JobWitness {
         Self { job, spec, output, starts: Starts::default(), violation: Mutex::default(), state: Mutex::default() }
     }
 
+    /// Returns a witness of the next round of the job, which knows what the store holds.
+    pub fn mended(&self) -> Self {
+        let next = Self::new(self.job.mended(), self.spec.clone(), self.output.clone());
+        let last = self.state();
+        *next.state() = State {
+            plan_chunks: last.plan_chunks.clone(),
+            parts: last.parts.clone(),
+            segments: last.segments.clone(),
+            succeeded: last.succeeded.clone(),
+            planned: last.planned,
+            named: last.named,
+            ..State::default()
+        };
+        drop(last);
+        next
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }
@@ -169,7 +186,7 @@ impl JobWitness {
             at: Instant::now(),
             is_handed: false,
             lost: None,
-            begun: HashSet::new(),
+            begun: HashMap::new(),
             end: None,
         };
         self.state().held.insert(delivery.receipt.clone(), held);
@@ -217,8 +234,13 @@ impl JobWitness {
         if is_later && !resumes {
             self.report("a later attempt looks for checkpoints", format!("mini-batch {}", held.mini_batch));
         }
-        if !in_vain && !held.begun.insert(items) {
-            self.report("a delivery is run once", format!("mini-batch {}", held.mini_batch));
+        if !in_vain {
+            let runs = held.begun.entry(items).or_default();
+            *runs += 1;
+            // What an earlier round has rejected has all its tries under one delivery.
+            if *runs > if self.job.is_mended && items.is_some() { TRIES_MAX } else { 1 } {
+                self.report("a delivery is run once", format!("mini-batch {}", held.mini_batch));
+            }
         }
     }
 
@@ -396,8 +418,10 @@ impl JobWitness {
             match event {
                 ResultEvent::Planned(_) => state.planned = true,
                 ResultEvent::Ended { .. } => state.ended = true,
-                ResultEvent::Reopened { .. } => {
+                ResultEvent::Round(round) => {
                     (state.ended, state.result, state.is_canceled) = (false, None, false);
+                    state.succeeded.retain(|one| !round.rejects.contains(one) && !round.whole.contains(one));
+                    state.tried.clear();
                 }
                 ResultEvent::RowsLost { mini_batches: lost } => state.succeeded.retain(|one| !lost.contains(one)),
                 ResultEvent::Attempt(attempt) if !state.ended => {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use protocol::{
     Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, JobSpec, JobState, Planned, ProcessEvent, ResultEvent,
-    Work, decode_records, encode_record,
+    Round, Work, decode_records, encode_record,
 };
 use reducer::MiniBatchState;
 use reducer::parts::Knowledge;
@@ -230,7 +230,7 @@ fn bytes_of(record: Record) -> Bytes {
             Record::Planned { mini_batches } => {
                 ResultEvent::Planned(Planned { mini_batches: u64::from(mini_batches), items: None })
             }
-            Record::Reopened => ResultEvent::Reopened { at: 0 },
+            Record::Reopened => ResultEvent::Round(Round { failed: true, ..Round::default() }),
             Record::Ended(End::Completed) => {
                 ResultEvent::Ended { state: JobState::Completed, cause: None, error: None }
             }
@@ -267,7 +267,7 @@ fn record_of(event: &ResultEvent) -> Record {
     match event {
         ResultEvent::Planned(planned) => Record::Planned { mini_batches: small(planned.mini_batches) },
         ResultEvent::Attempt(attempt) => Record::Attempt(tried(attempt)),
-        ResultEvent::Reopened { .. } => Record::Reopened,
+        ResultEvent::Round(_) => Record::Reopened,
         ResultEvent::Ended { state: JobState::Completed, .. } => Record::Ended(End::Completed),
         ResultEvent::Ended { .. } => Record::Ended(End::Failed),
         other => unreachable!("no role of the model sends it: {other:?}"),

@@ -7,7 +7,7 @@ import { report } from "../report";
 import { Icon, type IconName } from "../ui/icons";
 import { Copyable, Dialog, toast } from "../ui/parts";
 
-type Name = "cancel" | "retry" | "replay";
+type Name = "cancel" | "retry";
 const ACTIONS: Record<Name, { button: string; icon: IconName; may: (job: Job) => boolean; title: string; does: string; text: string }> = {
   cancel: {
     button: "Cancel", icon: "stop", may: (job) => job.can_cancel, title: "Cancel this job?", does: "Cancel the job",
@@ -15,11 +15,7 @@ const ACTIONS: Record<Name, { button: string; icon: IconName; may: (job: Job) =>
   },
   retry: {
     button: "Retry", icon: "retry", may: (job) => job.can_retry, title: "Retry this job?", does: "Retry the job",
-    text: "Mini-batches that have not succeeded run again. The rows of those that have succeeded are kept.",
-  },
-  replay: {
-    button: "Run rejected items again", icon: "retry", may: (job) => job.can_replay, title: "Run the rejected items again?", does: "Run them again",
-    text: "A separate job runs the rejected items with the current script, and adds its rows to the output of this job.",
+    text: "Mini-batches that have not succeeded and rejected items run again, with the script as it is now. All other rows stay.",
   },
 };
 

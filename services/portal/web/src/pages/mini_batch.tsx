@@ -85,7 +85,7 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
 function RejectedPanel({ job, rejected: { items, shown } }: { job: Job; rejected: RejectedItems }) {
   const told = shown.reduce((sum, one) => sum + one.items, 0);
   return (
-    <Panel title="Rejected items" end={<><span class="muted"><Num value={items} /></span><Action job={job} name="replay" small /></>} flush>
+    <Panel title="Rejected items" end={<><span class="muted"><Num value={items} /></span><Action job={job} name="retry" label="Run these again" small /></>} flush>
       {shown.map((one, at) => (
         <div class="item">
           <p><strong class="mono anywhere">{one.detail}</strong>{one.items > 1 && <span class="muted num"> {counted(one.items, "item")}</span>}{one.process && <span class="muted"> · {one.process}</span>}</p>

@@ -136,21 +136,20 @@ function Causes({ job }: { job: Job }) {
   const table = `/api/v1/jobs/${encodeURIComponent(job.job_id)}/logs/raw?path=rejects.csv`;
   const of = (state: string) => address(["jobs", job.job_id, "mini-batches"], { state });
   const causes = causesOf(job.failures, rejects.data?.groups ?? []);
-  const replay = job.can_replay ? undefined : job.commands.find(({ what }) => what === "replay");
+  const retry = job.can_retry ? undefined : job.commands.find(({ what }) => what === "retry");
   return (
     <Panel
       title="What failed, by cause" flush
       end={
         <>
-          <Action job={job} name="retry" label="Run failed mini-batches again" small />
-          <Action job={job} name="replay" small />
+          <Action job={job} name="retry" label="Run these again" small />
           {job.first_failed !== null && <a class="button small" href={address(["jobs", job.job_id, "mini-batches", job.first_failed])}>Open the first</a>}
           {failed > 0 && <a class="button small" href={of("failed")}>Failed mini-batches</a>}
           {hasItems && <a class="button small" href={of("failed,partial")}>Mini-batches with failed items</a>}
           {!report && job.result?.rejects && <a class="button small" href={table} download><Icon name="down" />Table of all items</a>}
         </>
       }
-      footer={replay && !report && <span>Run the rejected items again with <Copyable text={replay.command} label="the command" /></span>}
+      footer={retry && !report && <span>Run these again with <Copyable text={retry.command} label="the command" /></span>}
     >
       {rejects.error && <Problem error={rejects.error} again={rejects.refresh} />}
       {causes.length === 0 && <Empty title="No cause has been recorded.">{hasItems && "run() returned no results for some items."}</Empty>}

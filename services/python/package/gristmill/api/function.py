@@ -234,7 +234,7 @@ def unpack(folder: Path) -> tuple[dict[str, Any], Callable[[], Any] | None]:
         raise GristmillError(f"the function of the job is no longer on this machine: {error}") from None
     if about["python"] != list(sys.version_info[:2]):
         version = ".".join(map(str, about["python"]))
-        raise GristmillError(f"the function of the job was pickled by Python {version}: replay it from that version")
+        raise GristmillError(f"the function of the job was pickled by Python {version}: retry the job from that version")
     form = {name: value for name, value in about.items() if name in FORM}
     return form, pickle.loads(pickled)["init"]
 
@@ -250,7 +250,7 @@ def replacement(job_id: str, folder: str, changed: Any, init: Any, root: Path) -
     if Path(folder).parent.parent.resolve() != root.resolve():
         raise TypeError(
             f"job {job_id} runs the entry script in {folder}, not a function of this machine: correct the script, and "
-            "replay without a function"
+            "retry without a function"
         )
     form, its_init = unpack(Path(folder))
     check(changed, init, form["each"])

@@ -247,39 +247,29 @@ class Job:
         else:
             self._call("cancel", self.id)
 
-    def retry(self, progress: bool = True, *, output_format: str | None = None) -> Job:
-        """Continues the job: failed mini-batches run again, and those that succeeded do not. Waits for the end, and
-        raises like ``wait``.
-
-        :param output_format: ``"csv"``, ``"jsonl"`` or ``"parquet"``, for an output that could not be written; the file
-            gets the extension of this format.
-        """
-        arguments = ["retry", self.id, *([] if output_format is None else ["--set", f"output_format={output_format}"])]
-        self._result = None
-        self._reused = False
-        if self.target is None:
-            self._child = Child(arguments)
-        else:
-            self._call(*arguments)
-        return self.wait(progress=progress)
-
-    def replay(
+    def retry(
         self,
-        separate: bool = False,
         progress: bool = True,
         *,
+        only: str | None = None,
+        separate: bool = False,
         function: Callable[..., Any] | None = None,
         init: Callable[[], Any] | None = None,
+        output_format: str | None = None,
     ) -> Job:
-        """Runs the rejected items alone, in a job of their own, which is returned. Waits for the end, and raises like
-        ``wait``.
+        """Runs what the output lacks: mini-batches that have not ended, failed ones, and rejected items, each in its
+        place. Nothing that is in the output runs again. Waits for the end, and raises like ``wait``.
 
-        The output of this job then holds the rows of both, each at its place. An entry script runs as it is now. A
-        function runs as it was when the job began, unless another one replaces it.
+        An entry script runs as it is now. A function runs as it was when the job began, unless another one replaces it.
 
-        :param separate: writes the rows to a file of their own, in the folder of the new job.
+        :param only: of what has ended, run only ``"rejects"`` or ``"failed"`` mini-batches again, or nothing
+            (``"unfinished"``).
+        :param separate: runs the rejected items in a job of their own, which is returned. Their rows are a file in its
+            folder, and this job does not change.
         :param function: runs in place of the function of the job. It gets the same kind of mini-batches.
         :param init: runs in place of the ``init`` of the job.
+        :param output_format: ``"csv"``, ``"jsonl"`` or ``"parquet"``, for an output that could not be written; the file
+            gets the extension of this format.
         :raises TypeError: the function cannot be used. The message says why.
 
         >>> import gristmill
@@ -290,13 +280,14 @@ class Job:
         1
         >>> def invert(numbers: list):
         ...     return [1 / number if number else 0.0 for number in numbers]
-        >>> job.replay(function=invert, progress=False).rejects
+        >>> job.retry(function=invert, progress=False).rejects
         []
         >>> job.to_pandas()["value"].tolist()
         [0.5, 0.0, 0.25]
         """
-        arguments = ["replay", self.id, *(["--separate"] if separate else [])]
-        arguments += [] if self.target is None else ["--target", self.target]
+        arguments = ["retry", self.id, *(["--separate"] if separate else [])]
+        arguments += [] if only is None else ["--only", only]
+        arguments += [] if output_format is None else ["--set", f"output_format={output_format}"]
         try:
             if function is not None:
                 from gristmill.api import function as functions
@@ -307,7 +298,16 @@ class Job:
                 arguments += ["--source-directory", str(folder)]
             elif init is not None:
                 raise TypeError("init goes with a function: pass both")
-            return Job._begun(Child(arguments), self.target).wait(progress=progress)
+            if separate:
+                arguments += [] if self.target is None else ["--target", self.target]
+                return Job._begun(Child(arguments), self.target).wait(progress=progress)
+            self._result = None
+            self._reused = False
+            if self.target is None:
+                self._child = Child(arguments)
+            else:
+                self._call(*arguments)
+            return self.wait(progress=progress)
         except Exception as error:
             raise at_call(error) from error.__cause__
 
@@ -395,7 +395,7 @@ class Job:
         return read_batches(self._own_output())
 
     def _own_output(self) -> str:
-        """Returns the path or URL of the output, if the job or a replay of it has written what is there."""
+        """Returns the path or URL of the output, if the job has written what is there."""
         path = self.output
         written = (self.result or {}).get("output_version")
         if written is not None and "://" not in path and os.path.exists(path):

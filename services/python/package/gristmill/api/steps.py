@@ -55,10 +55,10 @@ class Steps(Job):
         """Running, Completed, Failed or Canceled."""
         return str(self.result["state"]) if self.result else "Running"
 
-    def retry(self, progress: bool = True, *, output_format: str | None = None) -> Job:
+    def retry(self, progress: bool = True, **of_one_step: Any) -> Job:
         """Runs the pipeline again: completed steps return their results, and the others continue."""
-        if output_format is not None:
-            raise TypeError("output_format is for the job of one step: steps[NAME].retry(output_format=...)")
+        if of_one_step:
+            raise TypeError(f"{', '.join(of_one_step)}: for the job of one step, as in steps[NAME].retry(...)")
         self._result = None
         self._child = Child(self._arguments)
         return self.wait(progress=progress)

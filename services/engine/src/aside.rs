@@ -1,0 +1,423 @@
+//! Runs a part of a job in a job of its own, beside it: one mini-batch, or the rejected items. It has the same items and
+//! settings, the same script or that of another folder, and another output. The first job does not change.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use protocol::words::counted;
+use protocol::{
+    Again, Attempt, Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept, PlanPosition,
+    TableSchema, Work,
+};
+use reducer::Rejects;
+use storage::{JobStore, PlanComplete};
+use worker::replace_paths;
+
+use crate::execute::Execution;
+use crate::retry::check_input;
+use crate::run::{Locks, take_output};
+use crate::submit::send_snapshots;
+use crate::targets::Target;
+use crate::{Engine, Error, Events, For, FoundJob, Jobs, Lock, Retry, StopRequest, name_with, new_job_id};
+
+/// Maximum number of ids to try where machines share a store.
+const IDS_MAX: usize = 5;
+/// Names the objects that say which items run.
+const OBJECT: &str = "aside";
+/// End of the names of jobs that run rejected items.
+const SUFFIX: &str = "-rejects";
+
+/// What a job beside another one runs of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aside {
+    /// One mini-batch, with one try, whether or not it failed.
+    MiniBatch(u64),
+    /// The rejected items, and all items of failed mini-batches.
+    Rejects,
+}
+
+/// A part of a job, as the plan of another one.
+struct Part {
+    plan: Vec<Descriptor>,
+    /// The items that run of mini-batches of which not all do.
+    kept: BTreeMap<u64, Kept>,
+    /// What it is and what it leaves out, for people.
+    notes: Vec<String>,
+}
+
+impl Part {
+    fn add(&mut self, planned: Descriptor, kept: Option<Kept>) {
+        let number = self.plan.len() as u64;
+        let name = kept.is_some().then(|| Kept::name(number, OBJECT));
+        self.kept.extend(kept.map(|kept| (number, kept)));
+        let shown_as = planned.shown_as.or(Some(planned.mini_batch));
+        let descriptor = Descriptor { again: None, shown_as, ..Descriptor::new("", number, planned.work) };
+        self.plan.push(descriptor.run_again(Some(Again { round: 0, kept: name })));
+    }
+
+    /// Returns the number of items, if it is known.
+    fn items(&self) -> Option<u64> {
+        let items = |descriptor: &Descriptor| match self.kept.get(&descriptor.mini_batch) {
+            Some(kept) => Some(kept.items()),
+            None => descriptor.items(),
+        };
+        self.plan.iter().map(items).sum()
+    }
+}
+
+/// A job beside another one, without its specification, so that no command finds it.
+struct Described {
+    from: String,
+    spec: JobSpec,
+    store: JobStore,
+    schemas: Vec<Option<TableSchema>>,
+    part: Part,
+    items: Option<u64>,
+    /// Held until the job is written, so that no clean-up removes it.
+    turn: Option<Lock>,
+}
+
+impl Engine {
+    /// Runs a part of a job of this machine in a job of its own. `source_directory`: a folder that replaces that of the entry
+    /// script.
+    pub async fn run_aside(
+        &self,
+        wanted: &str,
+        aside: Aside,
+        source_directory: Option<&Path>,
+        stop: &StopRequest,
+        events: &Events,
+    ) -> crate::Result<JobResult> {
+        let (home, jobs) = (self.home(), self.jobs());
+        let job = jobs.with_script(wanted, source_directory).await?;
+        self.check_script(&job.spec, false, events)?;
+        self.check_gpus(&job.spec)?;
+        let described = jobs.described(job, aside).await?;
+        let lock = home.try_lock_job(&described.spec.job_id)?.context("a new job is already locked")?;
+        let output = take_output(&described.spec, home)?;
+        jobs.write(&described).await?;
+        let Described { spec, store, turn, .. } = described;
+        let locks = Locks::new(home, lock, output, &spec.job_id)?;
+        drop(turn);
+        let execution =
+            Execution { resumed: false, ..Execution::resume(FoundJob::new(store, spec), home, self.settings()) };
+        self.execute(execution, locks, stop, events).await
+    }
+
+    /// Creates a job that runs a part of a job of a compute target, and opens it. Its script is the one that was sent with
+    /// that job, unless `source_directory` replaces it.
+    pub async fn run_aside_on(
+        &self,
+        wanted: &str,
+        aside: Aside,
+        source_directory: Option<&Path>,
+        target: &Target,
+        events: &Events,
+    ) -> crate::Result<Retry> {
+        let store = target.open_store().await?;
+        let jobs = target.jobs(store.clone());
+        let job = jobs.with_script(wanted, source_directory).await?;
+        if source_directory.is_some() {
+            self.check_script(&job.spec, true, events)?;
+        }
+        let mut described = jobs.described(job, aside).await?;
+        if source_directory.is_some() {
+            send_snapshots(&mut described.spec, &store, self.home(), target.queue()?, events).await?;
+        }
+        jobs.write(&described).await?;
+        let Described { spec, store: job, .. } = described;
+        self.open_planned(job, spec, store, target, events).await
+    }
+}
+
+impl FoundJob {
+    /// Returns a mini-batch as it was planned. `None`: the plan has been removed, or does not contain it yet.
+    pub async fn descriptor(&self, mini_batch: u64) -> Option<Descriptor> {
+        let PlanPosition { chunk, line } = PlanPosition::of(mini_batch);
+        let chunk = self.store.plan_chunk(chunk).await.ok()?;
+        let line = chunk.split(|byte| *byte == b'\n').nth(usize::try_from(line).ok()?)?;
+        serde_json::from_slice(line).ok()
+    }
+
+    /// Works like [`Self::descriptor`], with an error that says what is missing.
+    pub(crate) async fn planned(&self, mini_batch: u64) -> crate::Result<Descriptor> {
+        if let Some(descriptor) = self.descriptor(mini_batch).await {
+            return Ok(descriptor);
+        }
+        let job_id = self.spec.job_id.clone();
+        match self.descriptor(0).await {
+            Some(_) => Err(Error::NoSuchMiniBatch { job_id, mini_batch }),
+            None => Err(Error::NoPlan { job_id }),
+        }
+    }
+}
+
+impl Jobs {
+    /// Creates a job that runs a part of another job, and returns its id. `retry` starts it.
+    ///
+    /// It has the settings of the other job, and an output in its own folder. Files are read as they are now; a table must be
+    /// as it was planned, because a mini-batch is a range of its rows.
+    pub async fn describe_aside(&self, wanted: &str, aside: Aside) -> crate::Result<String> {
+        let described = self.described(self.with_script(wanted, None).await?, aside).await?;
+        self.write(&described).await?;
+        Ok(described.spec.job_id)
+    }
+
+    /// Finds a job, with the script as it is now, or that of another folder.
+    async fn with_script(&self, wanted: &str, source_directory: Option<&Path>) -> crate::Result<FoundJob> {
+        let mut job = self.find(wanted, For::Look).await?;
+        if let Some(folder) = source_directory {
+            take_script(&mut job.spec, folder)?;
+        }
+        // A target has packed the script, unless another replaces it.
+        if matches!(self, Self::Here(_)) || source_directory.is_some() {
+            job_file::renew_script(&mut job.spec);
+        }
+        Ok(job)
+    }
+
+    async fn described(&self, job: FoundJob, aside: Aside) -> crate::Result<Described> {
+        let from = job.spec.job_id.clone();
+        let mut part = match aside {
+            Aside::MiniBatch(mini_batch) => {
+                let planned = job.planned(mini_batch).await?;
+                if !can_run_alone(&planned) {
+                    return Err(Error::NoItems { job_id: from, mini_batch });
+                }
+                let note = format!("runs mini-batch {mini_batch} of job {from} again; that job does not change");
+                let mut part = Part { plan: Vec::new(), kept: BTreeMap::new(), notes: vec![note] };
+                let kept = planned_items(&job, &planned).await?;
+                part.add(planned, kept);
+                part
+            }
+            Aside::Rejects => self.rejects_of(&job).await?,
+        };
+        let name = match aside {
+            Aside::MiniBatch(mini_batch) => name_with(&job.spec.name, &format!("-{mini_batch}")),
+            Aside::Rejects => name_with(job.spec.name.trim_end_matches(SUFFIX), SUFFIX),
+        };
+        let (id, store, turn) = self.create(&name, "", job.spec.durability).await?;
+        part.plan.iter_mut().for_each(|descriptor| descriptor.job_id.clone_from(&id));
+        let schemas = job.store.schemas().await.context("read the plan")?;
+        let items = part.items();
+        let mut spec = job.spec.clone();
+        move_outputs(&mut spec, &store)?;
+        (spec.job_id, spec.name) = (id, name);
+        // No later run continues or reuses it.
+        spec.fingerprint.clear();
+        spec.allow_reuse = false;
+        spec.description = part.notes.first().cloned().unwrap_or_default();
+        spec.notes.clone_from(&part.notes);
+        if let Aside::MiniBatch(_) = aside {
+            spec.run_max_try = 1;
+            spec.thresholds = ErrorThresholds { error_threshold: 0, ..ErrorThresholds::default() };
+            (spec.node_count, spec.process_count_per_node) = (Some(1), Some(1));
+        }
+        Ok(Described { from, spec, store, schemas, part, items, turn })
+    }
+
+    async fn write(&self, described: &Described) -> crate::Result<()> {
+        let Described { from, spec, store, schemas, part, items, .. } = described;
+        for (number, kept) in &part.kept {
+            let name = Kept::name(*number, OBJECT);
+            store.put_part(&name, kept.encode(b"").into()).await.context("write what runs again")?;
+        }
+        describe(store, spec, schemas, &part.plan, *items).await?;
+        self.check_has_script(spec, from).await
+    }
+
+    /// Returns the rejected items of an ended job, or why none can run.
+    async fn rejects_of(&self, job: &FoundJob) -> crate::Result<Part> {
+        let job_id = job.spec.job_id.clone();
+        if job.result.is_none() {
+            return Err(Error::NotEnded { job_id, target: self.target().clone() });
+        }
+        let read = || format!("read job {job_id}");
+        let mut rejects = Rejects::find(&job.store, &job_id).await.with_context(read)?;
+        let mut part = Part { plan: Vec::new(), kept: BTreeMap::new(), notes: Vec::new() };
+        let (mut items, mut unread, mut unnamed) = (0, 0, 0);
+        loop {
+            let mini_batches = rejects.next().await.with_context(read)?;
+            if mini_batches.is_empty() {
+                break;
+            }
+            for rejected in mini_batches {
+                let Attempt { mini_batch, total, unread: records, .. } = &rejected.attempt;
+                unread += records.iter().map(|record| record.records).sum::<u64>();
+                unnamed += rejected.attempt.unnamed();
+                if !rejected.can_run_again() {
+                    continue;
+                }
+                let planned = rejected.descriptor.as_ref().with_context(|| {
+                    format!("the plan of job {job_id} has no mini-batch {mini_batch}, or has been removed")
+                })?;
+                if !can_run_alone(planned) {
+                    return Err(Error::NoItems { job_id, mini_batch: *mini_batch });
+                }
+                check_input(planned, &job_id, matches!(self, Self::Here(_)))?;
+                let kept = match rejected.is_rejected_whole() {
+                    true => planned_items(job, planned).await?,
+                    false => Some(Kept { ranges: rejected.rejected_ranges(), aside: true, ..Kept::default() }),
+                };
+                items += kept.as_ref().map_or((*total).max(1), Kept::items);
+                part.add(planned.clone(), kept);
+            }
+        }
+        let left = left_out(unread, unnamed);
+        if part.plan.is_empty() {
+            return Err(Error::NothingRejected { job_id, left_out: left });
+        }
+        let items = counted(items, "rejected item");
+        part.notes = vec![format!("runs {items} of job {job_id} again; that job does not change")];
+        part.notes.extend(left.into_iter().map(|left| format!("does not run {left}")));
+        Ok(part)
+    }
+
+    /// Creates the place of a new job. Returns its id, its objects, and the lock of the home until it is described.
+    /// `key`: how the index of this machine finds it, besides its name.
+    pub(crate) async fn create(
+        &self,
+        name: &str,
+        key: &str,
+        durability: Durability,
+    ) -> Result<(String, JobStore, Option<Lock>)> {
+        match self {
+            Self::Here(home) => {
+                let turn = home.lock()?;
+                let id = new_job_id(name);
+                home.index()?.add(key, name, &id, durability)?;
+                let store = home.create_job(&id, durability)?;
+                Ok((id, store, Some(turn)))
+            }
+            Self::There { .. } => {
+                let id = self.unused_id(name).await?;
+                let store = self.store(&id)?;
+                Ok((id, store, None))
+            }
+        }
+    }
+
+    /// Fails if a compute target does not have the script of a described job any more, which is that of job `from`.
+    pub(crate) async fn check_has_script(&self, spec: &JobSpec, from: &str) -> crate::Result<()> {
+        match self {
+            Self::There { store, target } if !store.has_snapshots(spec).await? => {
+                Err(Error::ScriptRemoved { job_id: from.to_owned(), target: target.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns an id that no job of the store has. Machines that share a store do not agree on ids.
+    async fn unused_id(&self, name: &str) -> Result<String> {
+        for _ in 0..IDS_MAX {
+            let id = new_job_id(name);
+            if matches!(self.store(&id)?.spec().await, Err(storage::Error::NotFound { .. })) {
+                return Ok(id);
+            }
+        }
+        Err(Error::TryAgain(format!("the store of {} does not answer; try again later", self.place())).into())
+    }
+}
+
+/// Writes plan and specification of a job.
+pub(crate) async fn describe(
+    store: &JobStore,
+    spec: &JobSpec,
+    schemas: &[Option<TableSchema>],
+    plan: &[Descriptor],
+    items: Option<u64>,
+) -> Result<()> {
+    let mini_batches = plan.len() as u64;
+    let complete = PlanComplete {
+        mini_batches,
+        items,
+        files: items.unwrap_or(mini_batches),
+        inputs_digest: String::new(),
+        left_out: Default::default(),
+    };
+    let described = async {
+        store.put_schemas(schemas).await?;
+        for (number, chunk) in PlanPosition::divide(plan) {
+            let mut lines = Vec::new();
+            for descriptor in chunk {
+                serde_json::to_writer(&mut lines, descriptor).expect("descriptors always serialise");
+                lines.push(b'\n');
+            }
+            store.create_plan_chunk(number, lines.into()).await?;
+        }
+        store.put_plan_complete(&complete).await?;
+        // Last, because a job without it does not exist.
+        store.put_spec(spec).await
+    };
+    described.await.with_context(|| format!("write job {}", spec.job_id))
+}
+
+/// Returns the items that a mini-batch of a job aside runs; `None`: all.
+async fn planned_items(job: &FoundJob, planned: &Descriptor) -> Result<Option<Kept>> {
+    let Some(name) = planned.again.as_ref().and_then(|again| again.kept.as_ref()) else { return Ok(None) };
+    let content = job.store.part(name).await.with_context(|| format!("read parts/{name}"))?;
+    let (kept, _) = Kept::decode(&content).with_context(|| format!("read parts/{name}"))?;
+    Ok(Some(kept))
+}
+
+/// Returns what runs no more: records that could not be read, and items of mini-batches that do not name them.
+fn left_out(unread: u64, unnamed: u64) -> Vec<String> {
+    let unread = (unread > 0).then(|| {
+        let records = counted(unread, "unreadable record");
+        format!("{records}, whose places may change with the file: correct the input, and run the job again")
+    });
+    let unnamed = (unnamed > 0).then(|| {
+        let items = counted(unnamed, "item");
+        format!(
+            "{items} without a result, which their mini-batches do not name: correct the script, and run the job again"
+        )
+    });
+    unread.into_iter().chain(unnamed).collect()
+}
+
+/// Returns whether the items of a mini-batch alone decide what it does.
+pub fn can_run_alone(descriptor: &Descriptor) -> bool {
+    match &descriptor.work {
+        Work::Files { paths, .. } => !paths.is_empty(),
+        Work::Rows { blocks, .. } => !blocks.is_empty(),
+        Work::Rank | Work::Planned { .. } => false,
+    }
+}
+
+/// Replaces the folder of a job's entry script.
+pub(crate) fn take_script(spec: &mut JobSpec, folder: &Path) -> crate::Result<()> {
+    let job_id = || spec.job_id.clone();
+    if spec.has_built_in_script() {
+        return Err(Error::NoScript { job_id: job_id() });
+    }
+    if !folder.join(&spec.entry_script).is_file() {
+        let (folder, entry_script) = (folder.to_owned(), spec.entry_script.clone());
+        return Err(Error::ScriptMissing { job_id: job_id(), folder, entry_script });
+    }
+    spec.source_directory = folder.into();
+    Ok(())
+}
+
+/// Moves the folders that a job writes to into its own folder, also in the arguments and variables of the script.
+pub(crate) fn move_outputs(spec: &mut JobSpec, store: &JobStore) -> Result<()> {
+    let mut moved: Vec<(String, String)> = Vec::new();
+    let mut move_to = |folder: &mut ItemPath, to: String| -> Result<()> {
+        let Ok(from) = String::from_utf8(folder.as_bytes().to_vec()) else {
+            bail!("{} is not valid UTF-8, so the arguments of the script cannot name another folder", folder.display())
+        };
+        *folder = ItemPath::from(to.as_str());
+        moved.push((from.trim_end_matches('/').to_owned(), to));
+        Ok(())
+    };
+    move_to(&mut spec.output.folder, store.shown("output"))?;
+    for (key, folder) in &mut spec.outputs {
+        move_to(folder, store.shown(&format!("outputs/{key}")))?;
+    }
+    moved.retain(|(from, _)| !from.is_empty());
+    // Longest first, because one may contain another.
+    moved.sort_by_key(|(from, _)| std::cmp::Reverse(from.len()));
+    let texts = spec.argv.iter_mut().chain(spec.environment_variables.values_mut());
+    texts.for_each(|text| *text = replace_paths(text, &moved));
+    Ok(())
+}

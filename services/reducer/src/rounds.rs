@@ -1,0 +1,228 @@
+//! Begins another round of a job: what has not ended, failed mini-batches and rejected items run, each in its place.
+//!
+//! A mini-batch with rejected items runs only these. What it has is kept first, as an object that its worker reads and
+//! announces again together with the new rows, so a mini-batch has the rows of one attempt in every round. Nothing of it is
+//! lost if the round fails: the ledger holds both.
+//!
+//! Objects come first, then the round in the ledger, then the removal of the last result. A crash between two of these steps
+//! leaves a job that another round continues.
+
+use std::io::Read;
+
+use anyhow::Context;
+use protocol::{Descriptor, ErrorThresholds, Kept, OutputAction, ResultEvent, Round, milliseconds_since_epoch};
+use storage::JobStore;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use crate::batch::Batch;
+use crate::commit::Appended;
+use crate::ledger::RowsAt;
+use crate::output::Source;
+use crate::rejects::{RejectedMiniBatch, Rejects};
+use crate::thresholds::{exceeded, nothing_succeeded};
+use crate::{CrashPoint, MiniBatchState, Reducer, Tally};
+
+/// Objects that are written at once.
+const WRITES_AT_ONCE: usize = 16;
+
+/// What runs in a round besides the mini-batches that have not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// Failed mini-batches.
+    pub failed: bool,
+    /// Rejected items.
+    pub rejects: bool,
+}
+
+impl Selection {
+    /// Everything that the output lacks.
+    pub const ALL: Self = Self { failed: true, rejects: true };
+}
+
+/// A round that has begun.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Begun {
+    /// Failed mini-batches that run again.
+    pub failed: u64,
+    /// Rejected items that run again.
+    pub items: u64,
+    /// Mini-batches that succeeded without some of their items and run again as a whole.
+    pub whole: u64,
+}
+
+/// The rejects that a round runs.
+#[derive(Default)]
+struct Rejected {
+    kept: Vec<u64>,
+    whole: Vec<u64>,
+    items: u64,
+}
+
+impl Reducer {
+    /// Begins a round, which removes `result.json` and a request to cancel. Returns what it runs of the mini-batches that had
+    /// ended. `check`: whether the rejected items of a mini-batch can run again; its error prevents the round.
+    pub async fn begin_round(
+        &mut self,
+        selection: Selection,
+        check: impl Fn(&Descriptor) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Begun> {
+        let (begun, round) = loop {
+            let id = format!("{:x}-{}", milliseconds_since_epoch(), self.options.writer);
+            let mut rejected = Rejected::default();
+            if selection.rejects {
+                rejected = self.keep_rejected(&id, &check).await?;
+            }
+            let Rejected { kept: rejects, whole, items } = rejected;
+            let failed = if selection.failed { self.tally.mini_batches().failed } else { 0 };
+            let mut round = Round { at: milliseconds_since_epoch(), id, failed: selection.failed, rejects, whole };
+            let collects_rows = self.spec.output.action == OutputAction::AppendRow;
+            round.whole.extend(that_fail_again(&self.tally, &round, &self.spec.thresholds, collects_rows));
+            (self.options.crash)(CrashPoint::BeforeRound);
+            let begun = Begun { failed, items, whole: round.whole.len() as u64 };
+            let mut batch = Batch::default();
+            batch.add_event(&ResultEvent::Round(round.clone()));
+            // Another reducer may end the job in the meantime.
+            if self.append(batch).await? != Appended::TooLate {
+                break (begun, round);
+            }
+        };
+        tracing::info!(job.id = self.spec.job_id, "round {} begins: {begun:?}", round.id);
+        (self.options.crash)(CrashPoint::AfterRound);
+        self.forget_settled().await?;
+        self.begin_times().await;
+        self.show_progress();
+        self.write_progress().await;
+        self.store.reopen().await.context("reopen the job")?;
+        Ok(begun)
+    }
+
+    /// Keeps what mini-batches with rejected items have.
+    async fn keep_rejected(
+        &self,
+        round: &str,
+        check: &impl Fn(&Descriptor) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Rejected> {
+        let records = self.rejects.records(&self.tally).into_iter();
+        let records = records.filter(|record| self.tally.state(record.mini_batch) == MiniBatchState::Succeeded);
+        let mut rejects = Rejects::of(&self.store, records.collect());
+        let mut all = Rejected::default();
+        loop {
+            let mini_batches = rejects.next().await.context("read the rejects of the job")?;
+            if mini_batches.is_empty() {
+                self.store.commit_parts().await?;
+                return Ok(all);
+            }
+            let mut kept = Vec::new();
+            for rejected in mini_batches.iter().filter(|rejected| rejected.can_run_again()) {
+                rejected.descriptor.iter().try_for_each(check)?;
+                let mini_batch = rejected.attempt.mini_batch;
+                match self.kept(rejected).await? {
+                    Some((what, content)) => {
+                        all.kept.push(mini_batch);
+                        all.items += what.items();
+                        kept.push((Kept::name(mini_batch, round), content));
+                    }
+                    None => {
+                        all.whole.push(mini_batch);
+                        all.items += rejected.attempt.failed();
+                    }
+                }
+            }
+            write(&self.store, kept).await.context("keep what mini-batches with rejected items have")?;
+        }
+    }
+
+    /// Returns what stays of a mini-batch, and the object with it; `None`: nothing, or nothing says which rows stay.
+    async fn kept(&self, rejected: &RejectedMiniBatch) -> anyhow::Result<Option<(Kept, Vec<u8>)>> {
+        let attempt = &rejected.attempt;
+        let place = self.ledger.index.rows_of(attempt.mini_batch);
+        let has_places = !attempt.pieces.is_empty() || place == RowsAt::None;
+        if attempt.succeeded == 0 || rejected.is_rejected_whole() || rejected.list_lost.is_some() || !has_places {
+            return Ok(None);
+        }
+        let rows = self.read_rows(place).await.with_context(|| crate::output::rows_of(attempt.mini_batch))?;
+        let kept = Kept {
+            ranges: rejected.rejected_ranges(),
+            succeeded: attempt.succeeded,
+            columns: attempt.columns.clone(),
+            pieces: attempt.pieces.clone(),
+            aside: rejected.descriptor.as_ref().is_some_and(|planned| planned.again.is_some()),
+        };
+        let content = kept.encode(&rows);
+        // What a worker could not read is no use.
+        Ok(Kept::decode(&content).is_ok().then_some((kept, content)))
+    }
+
+    async fn read_rows(&self, place: RowsAt) -> anyhow::Result<Vec<u8>> {
+        if place == RowsAt::None {
+            return Ok(Vec::new());
+        }
+        let (store, index, runtime) = (self.store.clone(), self.ledger.index.clone(), Handle::current());
+        let read = tokio::task::spawn_blocking(move || {
+            let mut rows = Vec::new();
+            Source::new(&store, &index, runtime).reader(place)?.read_to_end(&mut rows)?;
+            anyhow::Ok(rows)
+        });
+        read.await.context("reading rows panicked")?
+    }
+}
+
+/// Returns the mini-batches that would fail the job again at once, because they succeeded without some of their items: nothing
+/// could continue it otherwise, however its script was corrected. `collects_rows`: a job without rows fails.
+fn that_fail_again(tally: &Tally, round: &Round, limits: &ErrorThresholds, collects_rows: bool) -> Vec<u64> {
+    let mut tally = tally.clone();
+    tally.begin_round(round);
+    let incomplete = tally.incomplete();
+    if incomplete.is_empty() {
+        return incomplete;
+    }
+    let has_nothing = collects_rows && tally.is_complete() && nothing_succeeded(&tally).is_some();
+    let fails = has_nothing || exceeded(&tally, limits, false).is_some();
+    if fails { incomplete } else { Vec::new() }
+}
+
+/// Writes parts, several at a time.
+async fn write(store: &JobStore, parts: Vec<(String, Vec<u8>)>) -> storage::Result<()> {
+    let mut writes = JoinSet::new();
+    for (name, content) in parts {
+        if writes.len() == WRITES_AT_ONCE
+            && let Some(written) = writes.join_next().await
+        {
+            written.expect("writing does not panic")?;
+        }
+        let store = store.clone();
+        writes.spawn(async move { store.put_part(&name, content.into()).await });
+    }
+    while let Some(written) = writes.join_next().await {
+        written.expect("writing does not panic")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Planned, ResultEvent};
+
+    use super::*;
+    use crate::fixtures::{failed, fold, succeeded};
+
+    #[test]
+    fn successes_whose_missing_items_fail_the_job_run_again() {
+        let event = |attempt| ResultEvent::Attempt(Box::new(attempt));
+        let round = Round { failed: true, ..Round::default() };
+        let again = |tally: &Tally, error_threshold, collects_rows| {
+            let limits = ErrorThresholds { error_threshold, ..ErrorThresholds::default() };
+            that_fail_again(tally, &round, &limits, collects_rows)
+        };
+        let tally = fold(&[event(succeeded(0, 1, 2, 2)), event(succeeded(1, 1, 3, 1)), event(failed(2, 3, true, 5))]);
+        assert_eq!(again(&tally, 1, true), [1], "2 > 1");
+        assert!(again(&tally, 2, true).is_empty() && again(&tally, -1, true).is_empty(), "the failed one runs anyway");
+        let pending = fold(&[event(succeeded(0, 1, 2, 0))]);
+        assert!(again(&pending, -1, true).is_empty(), "others may have rows");
+        let planned = ResultEvent::Planned(Planned { mini_batches: 1, items: None });
+        let nothing = fold(&[event(succeeded(0, 1, 2, 0)), planned]);
+        assert_eq!(again(&nothing, -1, true), [0]);
+        assert!(again(&nothing, -1, false).is_empty(), "no row is wanted");
+    }
+}

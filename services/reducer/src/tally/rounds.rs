@@ -1,0 +1,155 @@
+//! What a job keeps when another round of it begins, and what runs again.
+//!
+//! A mini-batch that runs its rejected items again is pending, but what it has stays: its items with results count as before,
+//! and so does everything else if it fails. Its next success replaces all of it.
+
+use protocol::{Again, Attempt, Kept, Round};
+
+use super::{MiniBatchCounts, MiniBatchState, Tally};
+use crate::failures::{Failures, error_sentence};
+use crate::nodes::Nodes;
+
+/// A mini-batch that runs again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RunsAgain {
+    /// The round, from 1.
+    round: u32,
+    /// What it has, unless it had failed.
+    earlier: Option<Earlier>,
+}
+
+/// The success of a mini-batch in an earlier round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Earlier {
+    counts: MiniBatchCounts,
+    items_rejected: Option<u64>,
+    is_partly_failed: bool,
+    /// Whether an object holds its rows, so that only the other items run.
+    is_kept: bool,
+}
+
+impl Tally {
+    /// Begins another round. All tries of what has not ended begin anew.
+    pub(crate) fn begin_round(&mut self, round: &Round) {
+        self.rounds.push(round.id.clone());
+        let number = u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);
+        if round.failed || self.failed == 0 {
+            self.failures = Failures::default();
+        }
+        for (mini_batch, entry) in (0..).zip(&mut self.entries) {
+            match entry.state {
+                MiniBatchState::Failed if round.failed => {
+                    self.items_failed -= u64::from(entry.total);
+                    self.again.insert(mini_batch, RunsAgain { round: number, earlier: None });
+                }
+                MiniBatchState::Failed | MiniBatchState::Succeeded => continue,
+                MiniBatchState::Retrying | MiniBatchState::Pending => {}
+            }
+            *entry = MiniBatchCounts::default();
+        }
+        if round.failed {
+            self.failed = 0;
+            self.warnings.reopen();
+        }
+        for (mini_batches, is_kept) in [(&round.rejects, true), (&round.whole, false)] {
+            mini_batches.iter().for_each(|&mini_batch| self.run_again(mini_batch, number, is_kept));
+        }
+        self.retrying = 0;
+        self.ended_as = None;
+        self.unimproved = Default::default();
+        self.begin_session();
+    }
+
+    fn run_again(&mut self, mini_batch: u64, round: u32, is_kept: bool) {
+        let entry = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index));
+        let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else { return };
+        let counts = std::mem::take(entry);
+        self.succeeded -= 1;
+        self.items_failed -= u64::from(counts.total - counts.succeeded);
+        let items_rejected = self.items_rejected.remove(&mini_batch);
+        let is_partly_failed = self.partly_failed.remove(&mini_batch);
+        let earlier = Some(Earlier { counts, items_rejected, is_partly_failed, is_kept });
+        self.again.insert(mini_batch, RunsAgain { round, earlier });
+    }
+
+    /// Whether an attempt belongs to a round before the one in which its mini-batch replaces what it has: its success has
+    /// been counted.
+    pub(super) fn is_of_earlier_round(&self, mini_batch: u64, round: u32) -> bool {
+        let is_earlier = |again: &RunsAgain| again.earlier.is_some() && round < again.round;
+        !self.again.is_empty() && self.again.get(&mini_batch).is_some_and(is_earlier)
+    }
+
+    /// Forgets what a mini-batch had before, because it succeeds.
+    pub(super) fn replaces(&mut self, mini_batch: u64) {
+        if !self.again.is_empty()
+            && self.entry(mini_batch).state != MiniBatchState::Succeeded
+            && let Some(RunsAgain { earlier: Some(earlier), .. }) = self.again.remove(&mini_batch)
+        {
+            self.items_succeeded -= u64::from(earlier.counts.succeeded);
+        }
+    }
+
+    /// Lets what a mini-batch had before count again, because it has failed. Returns whether it had anything.
+    pub(super) fn takes_back(&mut self, index: usize, attempt: &Attempt) -> bool {
+        let mini_batch = attempt.mini_batch;
+        let Some(RunsAgain { earlier: Some(earlier), .. }) = self.again.remove(&mini_batch) else { return false };
+        let Earlier { counts, items_rejected, is_partly_failed, .. } = earlier;
+        let tried = self.entries[index];
+        // What was tried stays known, so that a repeated message changes nothing.
+        self.entries[index] = MiniBatchCounts { tries: tried.tries, retries: tried.retries, ..counts };
+        self.entries[index].deliveries_lost = counts.deliveries_lost.max(tried.deliveries_lost);
+        self.succeeded += 1;
+        self.items_failed += u64::from(counts.total - counts.succeeded);
+        self.items_rejected.extend(items_rejected.map(|items| (mini_batch, items)));
+        self.partly_failed.extend(is_partly_failed.then_some(mini_batch));
+        self.failures.forgive(mini_batch);
+        self.unimproved.count += 1;
+        self.unimproved.first.get_or_insert_with(|| {
+            let error = attempt.error.as_deref().map(error_sentence);
+            (mini_batch, error.unwrap_or_else(|| attempt.status.report_word().to_owned()))
+        });
+        true
+    }
+
+    /// Forgets what a pending mini-batch had before, because its rows are lost.
+    pub(super) fn loses_earlier(&mut self, mini_batch: u64) {
+        if let Some(RunsAgain { earlier, .. }) = self.again.get_mut(&mini_batch)
+            && let Some(earlier) = earlier.take()
+        {
+            self.items_succeeded -= u64::from(earlier.counts.succeeded);
+        }
+    }
+
+    /// Returns how a mini-batch runs again; `None`: it runs for the first time.
+    pub fn again(&self, mini_batch: u64) -> Option<Again> {
+        let &RunsAgain { round, ref earlier } = self.again.get(&mini_batch)?;
+        let is_kept = earlier.as_ref().is_some_and(|earlier| earlier.is_kept);
+        let kept = is_kept.then(|| Kept::name(mini_batch, &self.rounds[round as usize - 1]));
+        Some(Again { round, kept })
+    }
+
+    /// Returns the mini-batches that have succeeded without some of their items.
+    pub(crate) fn incomplete(&self) -> Vec<u64> {
+        let lacks_items = |mini_batch: &u64| {
+            let entry = self.entry(*mini_batch);
+            entry.state == MiniBatchState::Succeeded && entry.succeeded < entry.total
+        };
+        (0..self.seen()).filter(lacks_items).collect()
+    }
+
+    /// Resets nodes, processes and a failure to plan, which belong to an earlier run.
+    pub fn begin_session(&mut self) {
+        self.nodes = Nodes::default();
+        self.plan_failure = None;
+    }
+
+    /// Returns the number of rounds after the first.
+    pub fn rounds(&self) -> u64 {
+        self.rounds.len() as u64
+    }
+
+    /// Returns how often ended mini-batches became pending again: outcomes that were known before may be new since.
+    pub(crate) fn times_reverted(&self) -> u64 {
+        self.rounds() + self.times_rows_lost
+    }
+}
