@@ -83,7 +83,9 @@ def crash_points() -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "crash_point" in metafunc.fixturenames:
-        metafunc.parametrize("crash_point", crash_points())
+        metafunc.parametrize("crash_point", [point for point in crash_points() if "Round" not in point])
+    if "crash_point_of_a_round" in metafunc.fixturenames:
+        metafunc.parametrize("crash_point_of_a_round", crash_points())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

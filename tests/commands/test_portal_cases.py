@@ -113,9 +113,9 @@ def test_command_runs_a_changed_copy_of_the_script_on_just_the_files(workplace: 
         (["99"], "has no mini-batch 99"),
         (["1", "--source-directory", "data"], f"has no file entry.py, the entry script of job {ended.job_id}"),
     ):
-        refused = workplace.command("replay", ended.job_id, "--mini-batch", *more)
+        refused = workplace.command("retry", ended.job_id, "--mini-batch", *more)
         assert refused.exit_status == ERROR and said in refused.stderr, refused
-    assert workplace.command("replay", ended.job_id, "--mini-batch", "1", "--separate").exit_status == INVALID
+    assert workplace.command("retry", ended.job_id, "--mini-batch", "1", "--separate").exit_status == INVALID
     assert len(workplace.job_ids()) == count, "nothing was started"
 
 

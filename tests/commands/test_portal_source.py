@@ -99,21 +99,22 @@ def test_rejected_items_run_again_from_the_portal(workplace: Workplace, sqlite) 
     workplace.write({"code/entry.py": "def run(files):\n    return files\n"})
     for portal, job_id in ((Portal(workplace), local), (Portal(workplace, "--target", sqlite.name), there)):
         shown = portal.get(f"/jobs/{job_id}")
-        assert shown["can_replay"] and shown["items"]["failed"] == 2, shown
+        assert shown["can_retry"] and shown["items"]["failed"] == 2, shown
         [cause] = shown["failures"]
         [group] = portal.get(f"/jobs/{job_id}/rejects")["groups"]
         assert cause["reason"] == group["reason"] and group["items"] == 2
-        status, answer = portal.post(f"/jobs/{job_id}/replay")
+        status, answer = portal.post(f"/jobs/{job_id}/retry")
         assert status == 202, answer
-        replay = f"{job_id.partition('-')[0]}-replay-"
 
-        def has_replay(portal: Portal = portal, replay: str = replay) -> bool:
-            jobs = portal.get("/jobs")["jobs"]
-            return any(job["job_id"].startswith(replay) and job["state"] == "Completed" for job in jobs)
+        def is_mended(portal: Portal = portal, job_id: str = job_id) -> bool:
+            job = portal.get(f"/jobs/{job_id}")
+            return job["state"] == "Completed" and job["items"] == {"total": 4, "succeeded": 4, "failed": 0}
 
-        wait_until(has_replay, "the replay", 60)
-        status, answer = portal.post(f"/jobs/{job_id}/replay")
-        assert status == 409, answer
+        wait_until(is_mended, "the next round", 60)
+        assert portal.get(f"/jobs/{job_id}/rejects")["items"] == 0
+        assert not portal.get(f"/jobs/{job_id}")["can_retry"]
+        status, answer = portal.post(f"/jobs/{job_id}/retry")
+        assert status in (202, 409), answer
 
 
 def test_time_of_a_job_is_that_of_its_rounds(workplace: Workplace, portal: Portal) -> None:

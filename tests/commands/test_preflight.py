@@ -263,11 +263,11 @@ def test_target_rejects_a_script_that_cannot_run(workplace, sqlite):
     assert "test-2" not in sqlite.command("jobs").stdout
 
 
-def test_target_rejects_a_replay_of_a_script_that_cannot_run(workplace, sqlite):
+def test_target_rejects_a_retry_with_a_script_that_cannot_run(workplace, sqlite):
     workplace.data(2)
     first = sqlite.run(workplace.job("def run(files): raise ValueError", mini_batch_size=2), expect=42)
     broken = "def run(files) return files"
     workplace.write({"code/entry.py": broken, "mended/entry.py": broken})
     for arguments in ([], ["--mini-batch", "0", "--source-directory", "mended"]):
-        ended = sqlite.command("replay", first.job_id, *arguments)
+        ended = sqlite.command("retry", first.job_id, *arguments)
         assert ended.exit_status == 2 and "entry.py:1: " in ended.stderr, str(ended)

@@ -118,7 +118,7 @@ KEEPS = """
 
 @pytest.mark.parametrize("bad", ["", "1"])
 def test_finished_job_keeps_what_is_documented(workplace, bad):
-    """Printed output stays until `clean`; what `retry` and `replay` need goes if nothing failed."""
+    """Printed output stays until `clean`; what `retry` needs goes if nothing failed."""
     workplace.data(3)
     ended = workplace.job(KEEPS).run(BAD=bad)
     folder = workplace.home / "jobs" / ended.job_id

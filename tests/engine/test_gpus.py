@@ -213,8 +213,8 @@ def test_job_is_not_continued_with_too_few_gpus(workplace):
     failed = job.run(expect=42, AZ_BATCHAI_GPU_COUNT_FOUND="2")
     for command in (
         ["retry", failed.job_id],
-        ["replay", failed.job_id, "--mini-batch", "0"],
-        ["replay", failed.job_id],
+        ["retry", failed.job_id, "--mini-batch", "0"],
+        ["retry", failed.job_id, "--separate"],
     ):
         ended = workplace.command(*command, AZ_BATCHAI_GPU_COUNT_FOUND="1")
         assert ended.exit_status not in (COMPLETED, 42, 101), str(ended)

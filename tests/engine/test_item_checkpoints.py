@@ -119,7 +119,7 @@ def test_output_is_that_of_a_job_without_failures(workplace, output_format):
 
 
 def test_items_without_a_result_count_as_failed(workplace):
-    """As where `run` returns a shorter list. Their places are known, so a replay runs them."""
+    """As where `run` returns a shorter list. Their places are known, so a retry runs them."""
     workplace.data(10)
     script = """
         import os
@@ -138,9 +138,9 @@ def test_items_without_a_result_count_as_failed(workplace):
     rejects = ended.rejects()
     assert [os.path.basename(row["path"]) for row in rejects] == ["001.txt", "006.txt"]
     assert {(row["cause"], row["exception"]) for row in rejects} == {("illegal_result", "NoResult")}
-    replayed = workplace.command("replay", ended.job_id, "--json", SKIPS="")
-    assert replayed.items == (2, 2, 0)
-    assert replayed.lines == ["1", "2", "3", "4", "6", "7", "8", "9"]
+    retried = workplace.command("retry", ended.job_id, "--json", SKIPS="")
+    assert retried.items == (10, 10, 0)
+    assert retried.lines == ["1", "2", "3", "4", "6", "7", "8", "9"]
     workplace.environment["SKIPS"] = "yes"
     ended = workplace.job(script, mini_batch_size=10, strict_results=True, isolate="off").run(expect=42)
     assert "run() returned 8 results for the 10 items" in ended.log("user/error/*/*.txt")
@@ -209,7 +209,7 @@ def test_retry_continues_failed_mini_batches_with_the_same_script_alone(workplac
 
 @pytest.mark.parametrize("way, exception", [("raise", "ValueError"), ("exit", "ProcessDied"), ("hang", "RunTimeout")])
 def test_what_was_handed_back_counts_where_nothing_is_divided(workplace, way, exception):
-    """One partition is one mini-batch. Its replay runs only what has no result."""
+    """One partition is one mini-batch. A retry runs only what has no result."""
     workplace.write({f"data/{number:03}/all.txt": "" for number in range(20)})
     inputs = [{"name": "data", "type": "file", "path": "data", "partition_format": "{number}/{kind}.txt"}]
     script = FILES.replace("os.path.basename(file)", "os.path.basename(os.path.dirname(file)) + '.txt'")
@@ -222,7 +222,7 @@ def test_what_was_handed_back_counts_where_nothing_is_divided(workplace, way, ex
     assert [row["path"][-11:-8] for row in rejects] == ["015", "016", "017", "018", "019"]
     assert {row["exception"] for row in rejects} == {exception}
     assert not (ended.logs.parent / "checkpoints").exists()
-    replayed = workplace.command("replay", ended.job_id, "--json", BAD="none")
-    assert replayed.items == (5, 5, 0)
-    assert replayed.lines == rows(20)
+    retried = workplace.command("retry", ended.job_id, "--json", BAD="none")
+    assert retried.items == (20, 20, 0)
+    assert retried.lines == rows(20)
     computed_once(workplace, file_names(20))

@@ -62,7 +62,7 @@ def test_every_file_of_a_failed_mini_batch_is_in_the_table(workplace):
     path = f"{workplace.folder}/data/002.txt"
     assert group.startswith("  4 × ValueError: missing total in ") and f", first: {path} (mini-batch 1)" in group
     assert f"{ended.logs}/rejects.parquet" in tables
-    assert again == f"  run them again with: gristmill replay {ended.job_id}"
+    assert again == f"  run them again with: gristmill retry {ended.job_id}"
     summary = counted(workplace, ended.job_id)
     assert (summary["items"], summary["mini_batches"], summary["tables"]) == (4, 2, ended.result["rejects"])
     assert f"rejects: 4 items, in {ended.logs}/rejects.csv" in workplace.command("status", ended.job_id).stdout
@@ -204,7 +204,7 @@ COUNTS = """
 
 
 def test_items_without_a_result_are_counted_in_the_table(workplace):
-    """Nothing tells which items they are, so no replay can run them."""
+    """Nothing tells which items they are, so no retry can run them."""
     workplace.data(10)
     script = """
         def run(files):
@@ -218,16 +218,17 @@ def test_items_without_a_result_are_counted_in_the_table(workplace):
     assert counted(workplace, ended.job_id)["items"] == 2
     assert ended.result["rejects"]["without_place"] == 2
     for shown in (workplace.command("status", ended.job_id), workplace.command("rejects", ended.job_id)):
-        assert "replay" not in shown.stdout, "it would be refused"
-    refused = workplace.command("replay", ended.job_id)
-    (line,) = refused.stderr.strip().splitlines()
-    assert "no rejects but 2 items without a result" in line and refused.exit_status != 0
-    assert "no mini-batch failed: nothing to do" in workplace.command("retry", ended.job_id).stderr
+        assert "retry" not in shown.stdout, "it would do nothing"
+    aside = workplace.command("retry", ended.job_id, "--separate")
+    (line,) = aside.stderr.strip().splitlines()
+    assert "no rejects but 2 items without a result" in line and aside.exit_status != 0
+    nothing = workplace.command("retry", ended.job_id)
+    assert "nothing says which items are the 2 without a result" in nothing.stderr and nothing.exit_status == 0
 
 
 @pytest.mark.parametrize("nothing", ["[]", "pandas.DataFrame({'name': []})"])
 @pytest.mark.parametrize("size", [1, 4])
-def test_items_of_a_mini_batch_without_results_are_named_and_replayed(workplace, size, nothing):
+def test_items_of_a_mini_batch_without_results_are_named_and_run_again(workplace, size, nothing):
     """Where all results are missing, their items are known: only these run again."""
     workplace.data(8)
     script = """
@@ -243,10 +244,9 @@ def test_items_of_a_mini_batch_without_results_are_named_and_replayed(workplace,
     rows, _ = table(ended)
     assert [(os.path.basename(row["path"]), row["exception"]) for row in rows] == [(name, "NoResult") for name in bad]
     assert "without_place" not in ended.result["rejects"]
-    replay = workplace.command("replay", ended.job_id, "--json", BAD="")
-    assert replay.exit_status == 0, replay.stderr
-    output = Path(json.loads(replay.stdout)["output"]).read_text()
-    assert output.split() == file_names(8)
+    retry = workplace.command("retry", ended.job_id, "--json", BAD="")
+    assert retry.exit_status == 0 and retry.items == (8, 8, 0), retry.stderr
+    assert retry.lines == file_names(8)
 
 
 def test_all_records_that_cannot_be_read_are_the_cause(workplace):
@@ -276,8 +276,8 @@ def test_records_that_cannot_be_read_are_in_the_table(workplace):
     assert all(row["message"] for row in rows)
     groups = counted(workplace, ended.job_id)["groups"]
     assert sum(group["items"] for group in groups) == 2
-    refused = workplace.command("replay", ended.job_id)
-    (line,) = refused.stderr.strip().splitlines()
+    aside = workplace.command("retry", ended.job_id, "--separate")
+    (line,) = aside.stderr.strip().splitlines()
     assert "no rejects but 2 unreadable records" in line and "correct the input" in line
 
 
@@ -299,7 +299,6 @@ def test_many_records_that_do_not_fit_are_counted(workplace):
     assert len(rows) == 101 and sum(int(row["items"]) for row in rows if row["exception"] == "UnreadableRecord") == 400
     assert [row["values"] for row in rows if row["exception"] == "ValueError"] == ['{"id":500}']
     assert rows[1]["message"] == 'column "id": "x" is no integer' and rows[1]["detail"].endswith("t.csv, line 203")
-    replayed = workplace.command("replay", ended.job_id, "--json", BAD="")
-    assert "does not replay 400 unreadable records" in " ".join(replayed.result["notes"])
-    output = replayed.lines
+    retried = workplace.command("retry", ended.job_id, "--json", BAD="")
+    output = retried.lines
     assert output == [value for value in values if value != "x"]

@@ -68,8 +68,8 @@ def test_changed_function_runs_the_rejects_of_a_target(target, workplace):
         rejects = len(job.rejects)
         def invert(items):
             return [1 / item if item else 0 for item in items]
-        replay = gristmill.attach(job.id, target=NAME).replay(function=invert, progress=False)
-        print(json.dumps([rejects, replay.rejects, replay.to_pandas()["value"].tolist()]))
+        retried = gristmill.attach(job.id, target=NAME).retry(function=invert, progress=False)
+        print(json.dumps([rejects, retried.rejects, retried.to_pandas()["value"].tolist()]))
     """
     found = python(workplace, text.replace("NAME", repr(target.name)))
     assert found == [1, [], [0.5, 0.0, 0.25]]

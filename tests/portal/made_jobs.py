@@ -281,12 +281,10 @@ class Job(Past):
                 {"what": "logs", "command": f"gristmill logs {self.id}"},
                 {"what": "retry", "command": f"gristmill retry {self.id}"},
                 {"what": "cancel", "command": f"gristmill cancel {self.id}"},
-                {"what": "replay", "command": f"gristmill replay {self.id}"},
                 {"what": "run", "command": "gristmill run /work/job.yaml --set run_max_try=5"},
             ],
             "can_cancel": is_open,
             "can_retry": not is_open and self.state != "Completed",
-            "can_replay": self.state == "Failed",
             "warnings": [f"mini-batch 3: 2 results are longer than their items {MARKUP if self.hostile else ''}"],
             "notes": [],
             "output": {
@@ -542,7 +540,7 @@ class Job(Past):
             "next_failed": min((other for other in near if other > number), default=None),
             "can_run_again": True,
             "test_case": {
-                "command": f"gristmill replay {self.id} --mini-batch {number}",
+                "command": f"gristmill retry {self.id} --mini-batch {number}",
                 "rows": None,
                 "job_file": {
                     "name": f"{self.name}-{number}.yaml",

@@ -270,8 +270,6 @@ class Handler(BaseHTTPRequestHandler):
             return self.send_json({"message": message, "job_id": job_id}, 202)
         if path.endswith("/retry"):
             return self.send_json({"message": "the job continues in a process of its own"}, 202)
-        if path.endswith("/replay"):
-            return self.send_json({"message": "a separate job runs the rejected items again"}, 202)
         message = "the job stops as soon as its running mini-batches have ended"
         self.send_json({"state": "requested", "message": message})
 

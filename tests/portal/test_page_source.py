@@ -74,12 +74,12 @@ def test_rejected_items_are_run_again_by_a_button(own_stand_in: StandIn, open_pa
         ]
     )
     expect(causes.get_by_text('{"total": "n/a"}').first).to_be_visible()
-    causes.get_by_role("button", name="Run rejected items again").click()
+    causes.get_by_role("button", name="Run these again").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog.locator("code")).to_have_text(f"gristmill replay {FAILED}")
-    dialog.get_by_role("button", name="Run them again").click()
-    expect(page.get_by_text("runs the rejected items again")).to_be_visible()
-    assert own_stand_in.posted == [f"/jobs/{FAILED}/replay"]
+    expect(dialog.locator("code")).to_have_text(f"gristmill retry {FAILED}")
+    dialog.get_by_role("button", name="Retry the job").click()
+    expect(page.get_by_text("the job continues in a process of its own")).to_be_visible()
+    assert own_stand_in.posted == [f"/jobs/{FAILED}/retry"]
 
 
 def test_gpus_of_processes_are_shown(stand_in: StandIn, open_page: Callable[..., Page]) -> None:

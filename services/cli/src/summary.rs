@@ -223,7 +223,7 @@ job score-20261121-100203-ab12 failed in 1 min 15 s
         let group = "  failed: mini-batch 0 (/in/1) and 1 more: ValueError: bad; open /jobs/1/logs/user/error/0/process001.txt\n    \
                      it printed: reading a\n    it printed: not a number\n";
         assert!(text.contains(group), "{text}");
-        assert!(!text.contains("retry"), "{text}");
+        assert!(text.contains("  run what failed again with: gristmill retry score-20261121-100203-ab12\n"), "{text}");
     }
 
     #[test]

@@ -70,12 +70,11 @@ impl RetryOptions {
     fn nothing_to_do<'a>(&self, job: &'a FoundJob) -> Option<(&'a JobResult, Notice)> {
         let result = job.result.as_ref().filter(|result| result.state == JobState::Completed)?;
         let Selection { failed, rejects } = self.selection();
-        let left = (result.mini_batches.failed, result.rejects_to_retry());
+        let left = (result.mini_batches.failed, result.rejects_of_successes());
         if failed && left.0 > 0 || rejects && left.1 > 0 {
             return None;
         }
-        let unnamed = result.items.failed.saturating_sub(left.1);
-        let unnamed = if left.0 > 0 { 0 } else { unnamed };
+        let unnamed = result.items.failed.saturating_sub(result.rejects_to_retry());
         Some((result, Notice::NothingToDo { job_id: result.job_id.clone(), left, unnamed }))
     }
 }
@@ -128,9 +127,12 @@ impl Engine {
         change_format(&mut job, options.format)?;
         if let Some(folder) = &options.source_directory {
             take_script(&mut job.spec, folder)?;
+            forget_script(&mut job).await?;
         }
         if job_file::script_has_changed(&job.spec) {
-            self.check_script(&job.spec, false, events)?;
+            let mut now = job.spec.clone();
+            job_file::renew_script(&mut now);
+            self.check_script(&now, false, events)?;
         }
         self.check_gpus(&job.spec)?;
         check_output(&job).await?;
@@ -230,14 +232,12 @@ impl Engine {
         }
         let is_here = job.spec.snapshots.source.is_some()
             && job.spec.source_directory.as_path().join(&job.spec.entry_script).is_file();
-        if is_here && job_file::script_has_changed(&job.spec) {
-            self.check_script(&job.spec, true, events)?;
+        let has_changed = || options.source_directory.is_some() || job_file::script_has_changed(&job.spec);
+        if is_here && has_changed() {
             job_file::renew_script(&mut job.spec);
+            self.check_script(&job.spec, true, events)?;
             send_snapshots(&mut job.spec, store, self.home(), target.queue()?, events).await?;
-            // No later job reuses the rows of two scripts.
-            job.spec.fingerprint.clear();
-            // Another script would have handed back other results.
-            job.store.delete_checkpoints().await.context("remove results of the earlier script")?;
+            forget_script(job).await?;
             events.notice(Notice::ChangedSinceStart { script: true, differences: Vec::new() });
         }
         Ok(job.store.put_spec(&job.spec).await.context("write the job")?)
@@ -258,6 +258,14 @@ impl Engine {
         enter(&spec, &store, target).await?;
         opened(job, spec, store, target, events).await
     }
+}
+
+/// Forgets what belongs to the script that a job has run with so far.
+async fn forget_script(job: &mut FoundJob) -> Result<()> {
+    // No later job reuses the rows of two scripts.
+    job.spec.fingerprint.clear();
+    // Another script would have handed back other results.
+    job.store.delete_checkpoints().await.context("remove results of the earlier script")
 }
 
 /// Begins a round of a job. `is_here`: its workers are on this machine.

@@ -306,6 +306,11 @@ impl JobResult {
         self.rejects.as_ref().map_or(self.items_rejected, |tables| tables.items.saturating_sub(tables.without_place))
     }
 
+    /// Returns those of them whose mini-batches have succeeded.
+    pub fn rejects_of_successes(&self) -> u64 {
+        self.rejects_to_retry().saturating_sub(self.rejects.as_ref().map_or(0, |tables| tables.of_failed))
+    }
+
     /// Returns a result without counts.
     pub fn new(job_id: String, state: JobState, logs: String) -> Self {
         Self {
@@ -364,9 +369,12 @@ pub struct FailureCause {
 pub struct RejectTables {
     /// Number of rejected items.
     pub items: u64,
-    /// Those of them whose places are unknown or may change, so that a replay cannot run them.
+    /// Those of them whose places are unknown or may change, so that a retry cannot run them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub without_place: u64,
+    /// Those of failed mini-batches.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub of_failed: u64,
     /// Path or URL of `rejects.csv`.
     pub csv: String,
     /// Path or URL of `rejects.parquet`.

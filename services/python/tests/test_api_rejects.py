@@ -1,4 +1,4 @@
-"""Rejected items of a job, and the job that runs them again."""
+"""Rejected items of a job, and rounds that run them again."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ import gristmill
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def test_rejects_are_replayed_into_the_output(tmp_path):
+def test_rows_of_rejects_get_to_their_places_in_the_output(tmp_path):
     rates = tmp_path / "rates.json"
     rates.write_text('{"EUR": 1.5}')
 
@@ -25,13 +25,14 @@ def test_rejects_are_replayed_into_the_output(tmp_path):
     assert (reject["exception"], reject["values"]) == ("KeyError", {"currency": "CHF", "price": 2})
 
     rates.write_text('{"EUR": 1.5, "CHF": 2}')
-    separate = job.replay(separate=True, progress=False)
+    separate = job.retry(separate=True, progress=False)
     assert separate.to_pandas()["price"].tolist() == [4.0] and len(job.to_pandas()) == 2
-    replay = job.replay(progress=False)
-    assert (replay.state, replay.rejects) == ("Completed", [])
+    assert job.retry(progress=False) is job
+    assert (job.state, job.rejects) == ("Completed", [])
     assert job.to_pandas()["price"].tolist() == [3.0, 4.0, 6.0], "at its place"
+    assert job.retry(progress=False).state == "Completed", "there is nothing left to do"
     with pytest.raises(gristmill.GristmillError, match="reject"):
-        replay.replay(progress=False)
+        job.retry(separate=True, progress=False)
 
 
 def test_changed_function_runs_the_rejects(tmp_path):
@@ -51,15 +52,15 @@ def test_changed_function_runs_the_rejects(tmp_path):
             raise ValueError("not yet")
         return row.assign(price=row["price"] * row["currency"].map(lambda name: state.get(name, 2)))
 
-    assert len(job.replay(function=mended, progress=False).rejects) == 1
+    assert len(job.retry(function=mended, progress=False).rejects) == 1
     assert job.to_pandas()["price"].tolist() == [3.0, 4.0, 6.0]
 
-    # The rejects of the replay, with another init.
-    assert job.replay(function=convert, init=lambda: {"JPY": 0.5}, progress=False).rejects == []
+    # What is still rejected, with another init.
+    assert job.retry(function=convert, init=lambda: {"JPY": 0.5}, progress=False).rejects == []
     assert job.to_pandas()["price"].tolist() == [3.0, 4.0, 6.0, 3.0]
 
 
-def test_replay_refuses_functions_that_do_not_fit(tmp_path):
+def test_retry_refuses_functions_that_do_not_fit(tmp_path):
     def fail(numbers):
         raise ValueError("bad")
 
@@ -67,21 +68,20 @@ def test_replay_refuses_functions_that_do_not_fit(tmp_path):
         lambda numbers: [1 / number for number in numbers], [1, 0], error_threshold=-1, isolate="items", progress=False
     )
     with pytest.raises(TypeError, match="must be a function, not 'script"):
-        job.replay(function="script.py", progress=False)
+        job.retry(function="script.py", progress=False)
     with pytest.raises(TypeError, match="takes no argument"):
-        job.replay(function=lambda: [], progress=False)
+        job.retry(function=lambda: [], progress=False)
     with pytest.raises(TypeError, match="init goes with a function"):
-        job.replay(init=dict, progress=False)
+        job.retry(init=dict, progress=False)
 
     def frames(frame: pd.DataFrame):
         return frame
 
     with pytest.raises(TypeError, match="takes a list, and frames a table"):
-        job.replay(function=frames, progress=False)
+        job.retry(function=frames, progress=False)
 
-    with pytest.raises(gristmill.JobFailed):
-        job.replay(function=fail, progress=False)
-    assert job.replay(function=lambda numbers: numbers, progress=False).rejects == []
+    assert len(job.retry(function=fail, progress=False).rejects) == 1, "the other item keeps its row"
+    assert job.retry(function=lambda numbers: numbers, progress=False).rejects == []
 
     (tmp_path / "entry.py").write_text("def run(files):\n    return [1 / len(open(file).read()) for file in files]\n")
     (tmp_path / "data").mkdir()
@@ -89,7 +89,7 @@ def test_replay_refuses_functions_that_do_not_fit(tmp_path):
         (tmp_path / "data" / name).write_text(text)
     script = gristmill.run("entry.py", "data", error_threshold=-1, run_max_try=1, progress=False)
     with pytest.raises(TypeError, match=r"runs the entry script in .*, not a function of this machine"):
-        script.replay(function=fail, progress=False)
+        script.retry(function=fail, progress=False)
 
 
 def rows_of_text(form, bad):

@@ -9,7 +9,7 @@ use std::panic::resume_unwind;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use protocol::{Input, RejectTables};
+use protocol::{AttemptStatus, Input, RejectTables};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
@@ -44,12 +44,12 @@ impl Reducer {
         let written = self.write_tables(Rejects::of(&self.store, records)).await;
         self.progress.send_modify(|progress| progress.step = None);
         let shown = |name: &str| self.store.shown(&format!("logs/{name}"));
-        let (items, without_place) = written.with_context(|| format!("cannot write {}", shown(CSV)))?;
-        let tables = || RejectTables { items, without_place, csv: shown(CSV), parquet: shown(PARQUET) };
+        let (items, without_place, of_failed) = written.with_context(|| format!("cannot write {}", shown(CSV)))?;
+        let tables = || RejectTables { items, without_place, of_failed, csv: shown(CSV), parquet: shown(PARQUET) };
         Ok((items > 0).then(tables))
     }
 
-    async fn write_tables(&self, rejects: Rejects) -> anyhow::Result<(u64, u64)> {
+    async fn write_tables(&self, rejects: Rejects) -> anyhow::Result<(u64, u64, u64)> {
         let folder = match self.peers.reports_folder(&self.store) {
             Some(logs) => Folder { path: logs, temporary: None },
             None => {
@@ -100,25 +100,30 @@ impl Reducer {
     }
 }
 
-/// Writes both tables. Returns the number of rejected items, and of those whose places are unknown. For a thread that
-/// may block.
+/// Writes both tables. Returns the number of rejected items, of those whose places are unknown, and of those of failed
+/// mini-batches. For a thread that may block.
 fn write(
     mut rejects: Rejects,
     inputs: &[Input],
     [csv, parquet]: &[PathBuf; 2],
     runtime: &Handle,
-) -> anyhow::Result<(u64, u64)> {
+) -> anyhow::Result<(u64, u64, u64)> {
     let mut tables = Tables::create(csv, parquet)?;
+    let mut of_failed = 0;
     loop {
         let mini_batches = runtime.block_on(rejects.next())?;
         if mini_batches.is_empty() {
             break;
         }
         for mini_batch in &mini_batches {
+            let before = tables.items;
             mini_batch.rejects(inputs).try_for_each(|reject| tables.add(&reject))?;
+            if mini_batch.attempt.status != AttemptStatus::Succeeded {
+                of_failed += tables.items - before;
+            }
         }
     }
-    let counts = (tables.items, tables.without_place);
+    let counts = (tables.items, tables.without_place, of_failed);
     tables.finish().context("complete the tables")?;
     Ok(counts)
 }

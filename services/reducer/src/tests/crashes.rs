@@ -2,7 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use protocol::{Again, Kept, Rejected};
+
 use super::*;
+
+/// Steps at the beginning of another round.
+const OF_ROUNDS: [CrashPoint; 2] = [CrashPoint::BeforeRound, CrashPoint::AfterRound];
 
 /// Announces the results of the crash test: some rows inline, some as parts, one retry, one failure.
 async fn announce(job: &Job) {
@@ -54,7 +59,7 @@ async fn next_reducer_finishes_after_a_kill_at_any_step() {
     announce(&undisturbed).await;
     let expected = undisturbed.run().await;
     assert_eq!(undisturbed.output(), "row 0\nrow 1\nrow 2\nrow 3\nrow 4\nrow 5\n");
-    for &point in CrashPoint::ALL {
+    for &point in CrashPoint::ALL.iter().filter(|point| !OF_ROUNDS.contains(point)) {
         let (job, result, killed) = crash_at(point).await;
         assert!(killed, "the reducer never reached {point:?}");
         assert_eq!(job.output(), undisturbed.output(), "{point:?}");
@@ -65,12 +70,79 @@ async fn next_reducer_finishes_after_a_kill_at_any_step() {
         let processed = job.log("sys/job_report/processed_mini-batches.csv");
         assert_eq!(processed.lines().count(), 1 + 8, "{point:?}: each attempt has one row");
         let parts = job.folder.path().join("job/parts");
-        assert!(!parts.exists(), "{point:?}: parts are no longer needed");
+        assert!(parts.exists(), "{point:?}: a retry of what has failed needs the rows of the others");
         let logs = fs::read_dir(job.folder.path().join("job/logs")).expect("there");
         let is_temporary = |name: &str| name.ends_with(".tmp");
         let mut names = logs.map(|entry| entry.expect("readable").file_name().into_string().expect("text"));
         assert!(!names.any(|name| is_temporary(&name)), "{point:?} left a temporary table");
         assert_eq!(rejects(&job), rejects(&undisturbed), "{point:?}");
+    }
+}
+
+/// Announces a job of which an item and a mini-batch fail.
+async fn announce_with_reject(job: &Job) {
+    let error = failed(0, 1, true, 1).error.map(|error| *error).expect("it failed");
+    let (detail, values, status, run) = ("/in/b".into(), String::new(), AttemptStatus::RunRaised, None);
+    let rejected = vec![Rejected { item: 1, items: 1, detail, values, status, error, run }];
+    let pieces = vec![(0, 2), (2, 2)];
+    let with_reject = Attempt { rejected, pieces, rows: Rows::Inline, ..succeeded(0, 1, 3, 2) };
+    job.send(&[(event(with_reject), b"a\nc\n")]).await;
+    job.send_event(event(failed(1, 3, true, 1))).await;
+    job.send_rows(2, "e\n").await;
+    job.planned(3).await;
+}
+
+/// Runs what a round publishes: the rejected item beside the rows that are kept, and the failed mini-batch.
+async fn announce_round(job: &Job, reducer: &Reducer) {
+    if let Some(Again { round, kept }) = reducer.tally().again(0) {
+        let content = job.store.part(&kept.expect("it has rows")).await.expect("they are kept");
+        let (kept, rows) = Kept::decode(&content).expect("whole");
+        assert_eq!((&kept.ranges[..], kept.succeeded, &content[rows..]), (&[(1, 2)][..], 2, &b"a\nc\n"[..]));
+        let again = Attempt { round, rows: Rows::Inline, ..succeeded(0, 1, 3, 3) };
+        job.send(&[(event(again), b"a\nb\nc\n")]).await;
+    }
+    if let Some(Again { round, .. }) = reducer.tally().again(1) {
+        let again = Attempt { round, rows: Rows::Inline, ..succeeded(1, 1, 1, 1) };
+        job.send(&[(event(again), b"d\n")]).await;
+    }
+}
+
+#[tokio::test]
+async fn round_goes_on_after_a_kill_at_any_step() {
+    for &point in CrashPoint::ALL {
+        let mut job = Job::new();
+        job.options.visibility = Duration::from_millis(50);
+        announce_with_reject(&job).await;
+        assert_eq!((job.run().await.state, job.output()), (JobState::Completed, "a\nc\ne\n".to_owned()));
+        let is_killed = Arc::new(AtomicBool::new(false));
+        let killed = is_killed.clone();
+        job.options.crash = Arc::new(move |at| {
+            if at == point && !killed.swap(true, Ordering::SeqCst) {
+                panic!("killed at {point:?}");
+            }
+        });
+        let reducer = loop {
+            let mut reducer = job.open().await;
+            let begins = tokio::spawn(async move {
+                reopen(&mut reducer).await;
+                reducer
+            });
+            if let Ok(reducer) = begins.await {
+                break reducer;
+            }
+        };
+        assert_eq!(reducer.tally().mini_batches().ended(), 1, "{point:?}");
+        announce_round(&job, &reducer).await;
+        // The message of the first round is delivered once more.
+        job.send_rows(0, "a\nc\n").await;
+        let mut ended = tokio::spawn(reducer.run(CancellationToken::new())).await.is_ok();
+        while !ended {
+            ended = tokio::spawn(job.open().await.run(CancellationToken::new())).await.is_ok();
+        }
+        let result = job.store.result().await.expect("readable").expect("it has ended");
+        assert!(is_killed.load(Ordering::SeqCst) || point == CrashPoint::DuringRejects, "{point:?} was not reached");
+        assert_eq!((result.state, job.output()), (JobState::Completed, "a\nb\nc\nd\ne\n".to_owned()), "{point:?}");
+        assert_eq!((result.items.failed, result.mini_batches.succeeded, result.rejects), (0, 3, None), "{point:?}");
     }
 }
 

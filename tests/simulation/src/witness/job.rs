@@ -1,6 +1,6 @@
 //! What the witness knows of one job, and its rules.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
@@ -89,6 +89,8 @@ pub(crate) struct JobWitness {
     pub spec: JobSpec,
     pub output: PathBuf,
     pub starts: Starts,
+    /// The mini-batches of a later round; `None`: all.
+    runs: Option<BTreeSet<u64>>,
     violation: Mutex<Option<Violation>>,
     state: Mutex<State>,
 }
@@ -102,12 +104,14 @@ fn spent_of(descriptor: &Descriptor) -> u32 {
 
 impl JobWitness {
     pub fn new(job: Job, spec: JobSpec, output: PathBuf) -> Self {
-        Self { job, spec, output, starts: Starts::default(), violation: Mutex::default(), state: Mutex::default() }
+        let (starts, runs, violation, state) = Default::default();
+        Self { job, spec, output, starts, runs, violation, state }
     }
 
     /// Returns a witness of the next round of the job, which knows what the store holds.
     pub fn mended(&self) -> Self {
-        let next = Self::new(self.job.mended(), self.spec.clone(), self.output.clone());
+        let runs = self.runs.clone().unwrap_or_else(|| self.job.lacking());
+        let next = Self { runs: Some(runs), ..Self::new(self.job.mended(), self.spec.clone(), self.output.clone()) };
         let last = self.state();
         *next.state() = State {
             plan_chunks: last.plan_chunks.clone(),
@@ -444,9 +448,10 @@ impl JobWitness {
         self.state().result.clone()
     }
 
-    /// Returns how many mini-batches have no try in the ledger.
+    /// Returns how many mini-batches of the round have no try in the ledger.
     pub fn untried(&self) -> u64 {
-        self.job.mini_batches.saturating_sub(self.state().tried.len() as u64)
+        let all = self.runs.as_ref().map_or(self.job.mini_batches, |runs| runs.len() as u64);
+        all.saturating_sub(self.state().tried.len() as u64)
     }
 
     /// Whether the ledger has a failed try of the mini-batch, and no success.

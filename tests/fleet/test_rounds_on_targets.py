@@ -1,4 +1,4 @@
-"""A replay on a compute target: from its store alone, with the script as it is now."""
+"""Another round of a job on a compute target, with the script as it is now."""
 
 import textwrap
 
@@ -20,7 +20,7 @@ def names(output):
     return [line.split()[0] for line in output.decode().splitlines()]
 
 
-def test_replay_completes_the_output_of_a_target(workplace, target):
+def test_retry_completes_the_output_of_a_target(workplace, target):
     workplace.data(FILES)
     settings = {"isolate": "items", "mini_batch_size": 4}
     first = target.run(workplace.job("BAD = ['002.txt', '003.txt', '009.txt']\n" + SCRIPT, **settings))
@@ -28,16 +28,17 @@ def test_replay_completes_the_output_of_a_target(workplace, target):
     workplace.job("BAD = ['009.txt']\n" + SCRIPT, **settings)
     target.worker()
     target.reducer()
-    second = target.command("replay", first.job_id, "--wait", "--json", expect=0)
-    assert second.items == (3, 2, 1)
+    second = target.command("retry", first.job_id, "--wait", "--json", expect=0)
+    assert (second.job_id, second.items) == (first.job_id, (FILES, FILES - 1, 1))
+    assert "the script has changed since the job began" in second.stderr
     assert names(target.output(second.result)) == file_names(FILES, without=[9])
     workplace.job("BAD = []\n" + SCRIPT, **settings)
-    third = target.command("replay", second.job_id, "--wait", "--json", expect=0)
-    assert third.items == (1, 1, 0)
+    third = target.command("retry", first.job_id, "--wait", "--json", expect=0)
+    assert third.items == (FILES, FILES, 0)
     assert names(target.output(third.result)) == file_names(FILES)
 
 
-def test_every_item_of_a_long_list_of_rejects_is_replayed(workplace, target):
+def test_every_item_of_a_long_list_of_rejects_runs_again(workplace, target):
     """A message cannot name them all, so the store does."""
     workplace.data(700)
     script = """
@@ -56,6 +57,21 @@ def test_every_item_of_a_long_list_of_rejects_is_replayed(workplace, target):
     workplace.job("GOOD = True\n" + textwrap.dedent(script), **settings)
     target.worker()
     target.reducer()
-    second = target.command("replay", first.job_id, "--wait", "--json", expect=0)
-    assert second.items == (350, 350, 0)
+    second = target.command("retry", first.job_id, "--wait", "--json", expect=0)
+    assert second.items == (700, 700, 0)
     assert names(target.output(second.result)) == [str(number) for number in range(700)]
+
+
+def test_rejects_run_aside_on_a_target(workplace, target):
+    workplace.data(FILES)
+    settings = {"isolate": "items", "mini_batch_size": 4}
+    first = target.run(workplace.job("BAD = ['002.txt', '009.txt']\n" + SCRIPT, **settings))
+    workplace.write({"mended/entry.py": "BAD = []\n" + SCRIPT})
+    target.worker()
+    target.reducer()
+    arguments = ["--separate", "--source-directory", "mended", "--wait", "--json"]
+    aside = target.command("retry", first.job_id, *arguments, expect=0)
+    assert aside.items == (2, 2, 0)
+    if "://" not in aside.result["output"]:
+        assert names(target.output(aside.result)) == ["002.txt", "009.txt"]
+    assert names(target.output(first.result)) == file_names(FILES, without=[2, 9]), "that job does not change"

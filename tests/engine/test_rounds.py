@@ -1,0 +1,401 @@
+"""`gristmill retry` of a job that has ended: what its output lacks runs in another round, each row in its place."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from harness import file_names, wait_until, wait_until_ended
+from small_tables import check_same_output, written_table
+
+FILES = """
+    import os, time
+    from recorder import record, recorded
+    def run(files):
+        names = [os.path.basename(file) for file in files]
+        record("run", names=names)
+        if os.environ.get("HOLD") in names:
+            time.sleep(1000)
+        bad = [name for name in names if name in os.environ["BAD"].split()]
+        if bad:
+            raise ValueError(f"cannot read {len(bad)} of {len(names)}")
+        return names
+"""
+SETTINGS = {"mini_batch_size": 4}
+
+
+def retry(workplace, job_id, *flags, expect=0, **environment):
+    ended = workplace.command("retry", job_id, "--json", *flags, **environment)
+    assert ended.exit_status == expect, str(ended)
+    return ended
+
+
+def ran_since(workplace, before):
+    return {name for fact in workplace.recorded("run")[before:] for name in fact["names"]}
+
+
+def refused(workplace, *command, **environment):
+    """Returns the last line of a command that refuses to do anything."""
+    ended = workplace.command(*command, **{"BAD": "", **environment})
+    assert ended.exit_status != 0, str(ended)
+    return ended.stderr.strip().splitlines()[-1]
+
+
+def test_retry_completes_the_output_of_the_job(workplace):
+    workplace.data(12)
+    job = workplace.job(FILES, **SETTINGS)
+    first = job.run(BAD="001.txt 002.txt 003.txt 006.txt 008.txt")
+    assert first.lines == file_names(12, without=[1, 2, 3, 6, 8])
+    before = len(workplace.recorded("run"))
+    second = retry(workplace, first.job_id, BAD="002.txt 006.txt")
+    assert second.lines == file_names(12, without=[2, 6]), "the rows are at their places"
+    assert (second.job_id, second.result["output"]) == (first.job_id, first.result["output"])
+    assert (second.items, second.mini_batches) == ((12, 10, 2), (3, 3, 0))
+    assert "5 rejected items run again; the rows of other items stay" in second.stderr
+    ran = ran_since(workplace, before)
+    assert ran == {"001.txt", "002.txt", "003.txt", "006.txt", "008.txt"}, "nothing else runs again"
+    third = workplace.command("replay", first.job_id, "--json", BAD="")
+    assert third.lines == file_names(12), "`replay` is another name"
+    assert (third.items, third.result.get("rejects")) == ((12, 12, 0), None)
+    assert len(third.log("rejects.csv").splitlines()) == 1, "the header"
+    assert third.log("job_error.txt") == "No errors.\n"
+    assert len(workplace.job_ids()) == 1
+    nothing = workplace.command("retry", first.job_id, BAD="")
+    assert nothing.exit_status == 0 and "nothing failed: nothing to do" in nothing.stderr
+
+
+@pytest.mark.parametrize("isolate", ["off", "items"])
+def test_rounds_end_as_a_run_that_never_failed(workplace, isolate):
+    workplace.data(20)
+    job = workplace.job(FILES, isolate=isolate, mini_batch_size=3, run_max_try=1, process_count_per_node=2)
+    never = workplace.job(FILES, output="clean", isolate=isolate, mini_batch_size=3, run_max_try=1).run("--fresh", BAD="")
+    first = job.run("--fresh", BAD="002.txt 005.txt 007.txt 011.txt 012.txt 019.txt")
+    for bad in ["005.txt 007.txt 019.txt", "007.txt 019.txt", "019.txt", ""]:
+        last = retry(workplace, first.job_id, BAD=bad)
+    assert last.output == never.output
+    told = ("items", "mini_batches", "rejects", "items_rejected", "failed_mini_batches", "state")
+    assert {name: last.result.get(name) for name in told} == {name: never.result.get(name) for name in told}
+
+
+def test_only_what_is_asked_for_runs(workplace):
+    workplace.data(8)
+    script = FILES.replace("        bad = [", "        assert '007.txt' not in names or 'LATE' in os.environ\n        bad = [")
+    job = workplace.job(script, mini_batch_size=1, isolate="off", run_max_try=1, process_count_per_node=1)
+    first = job.run(BAD="002.txt")
+    assert first.mini_batches == (8, 6, 2)
+    left = workplace.command("retry", first.job_id, "--only", "rejects", "--json", BAD="")
+    assert left.exit_status == 0 and "--only leaves out what is left: 2 failed mini-batches" in left.stderr
+    before = len(workplace.recorded("run"))
+    second = retry(workplace, first.job_id, "--only", "failed", BAD="")
+    assert ran_since(workplace, before) == {"002.txt", "007.txt"} and second.mini_batches == (8, 7, 1)
+    rejects = workplace.job(FILES, **SETTINGS, output="other").run("--fresh", BAD="001.txt")
+    before = len(workplace.recorded("run"))
+    left = workplace.command("retry", rejects.job_id, "--only", "failed", "--json", BAD="")
+    assert "--only leaves out what is left: 1 rejected item" in left.stderr
+    assert len(workplace.recorded("run")) == before
+    assert retry(workplace, rejects.job_id, "--only", "rejects", BAD="").items == (8, 8, 0)
+
+
+def test_unfinished_mini_batches_run_without_the_failed_ones(workplace):
+    workplace.data(6)
+    job = workplace.job(FILES, mini_batch_size=1, isolate="off", run_max_try=1, process_count_per_node=1)
+    running = job.start(BAD="001.txt", HOLD="003.txt")
+    running.wait_for_record("run", 4)
+    running.send(signal.SIGINT)
+    assert running.wait().state == "Canceled"
+    (job_id,) = workplace.job_ids()
+    before = len(workplace.recorded("run"))
+    ended = retry(workplace, job_id, "--only", "unfinished", BAD="")
+    assert ran_since(workplace, before) == {"003.txt", "004.txt", "005.txt"}
+    assert ended.mini_batches == (6, 5, 1) and ended.lines == file_names(6, without=[1])
+
+
+@pytest.mark.parametrize("cause", ["rejected", "missing"])
+def test_retry_after_a_threshold_was_exceeded(workplace, cause):
+    """Nothing could continue such a job if what exceeds the threshold did not run again."""
+    workplace.data(12)
+    script = FILES if cause == "rejected" else FILES.replace("raise ValueError", "return names[1:]  #")
+    job = workplace.job(script, **SETTINGS, error_threshold=0, process_count_per_node=1)
+    first = job.run(expect=42, BAD="006.txt")
+    assert "exceeds error threshold 0" in first.result["cause"]
+    again = workplace.command("retry", first.job_id, "--json", BAD="006.txt")
+    assert again.exit_status == 42 and "exceeds error threshold 0" in again.result["cause"], "it is no better"
+    whole = "succeeded before, but without some of its items; it runs again as a whole"
+    assert ("1 rejected item runs again" if cause == "rejected" else whole) in again.stderr
+    before = len(workplace.recorded("run"))
+    last = retry(workplace, first.job_id, BAD="")
+    assert last.items == (12, 12, 0) and last.lines == file_names(12)
+    ran = ran_since(workplace, before)
+    assert "000.txt" not in ran and "006.txt" in ran and ("004.txt" in ran) == (cause == "missing")
+
+
+def test_what_a_round_cannot_improve_stays(workplace):
+    """The mini-batch cannot be read any more, but its rows are there."""
+    workplace.data(8)
+    job = workplace.job(FILES, **SETTINGS, run_max_try=1)
+    first = job.run(BAD="002.txt")
+    script = workplace.folder / "code/entry.py"
+    script.write_text(script.read_text().replace("if bad:", "if os._exit(1) or bad:"))
+    second = retry(workplace, first.job_id, BAD="")
+    assert second.lines == first.lines == file_names(8, without=[2])
+    assert (second.items, second.mini_batches) == ((8, 7, 1), (2, 2, 0))
+
+
+def test_output_that_was_changed_since_is_kept(workplace):
+    workplace.data(8)
+    job = workplace.job(FILES, **SETTINGS)
+    first = job.run(BAD="002.txt 007.txt")
+    output = Path(first.result["output"])
+    with output.open("a") as file:
+        file.write("by hand\n")
+    line = refused(workplace, "retry", first.job_id)
+    assert f"{output} was changed since job {first.job_id} wrote it, and a retry writes it again" in line
+    assert "--separate" in line and "move it away" in line
+    assert output.read_text().endswith("by hand\n")
+    assert retry(workplace, first.job_id, "--separate", BAD="").lines == ["002.txt", "007.txt"]
+    output.rename(output.with_suffix(".mine"))
+    assert retry(workplace, first.job_id, BAD="").lines == file_names(8), "a missing file is written again"
+
+
+def test_commands_name_the_retry(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
+
+    def shown(command):
+        ended = workplace.command(command, first.job_id, BAD="002.txt 007.txt")
+        return ended.stdout + ended.stderr
+
+    again = f"run what failed again with: gristmill retry {first.job_id}"
+    assert again in shown("status")
+    assert f"run them again with: gristmill retry {first.job_id}" in shown("rejects")
+    retry(workplace, first.job_id, BAD="")
+    assert again not in shown("status") and "has no rejects" in shown("rejects")
+
+
+def test_same_run_reuses_a_mended_job(workplace):
+    workplace.data(8)
+    job = workplace.job(FILES, **SETTINGS, allow_reuse=True)
+    first = job.run(BAD="002.txt 007.txt")
+    last = retry(workplace, first.job_id, BAD="")
+    before = len(workplace.recorded("run"))
+    again = job.run(BAD="")
+    assert again.result["reused"] and again.job_id == first.job_id, str(again)
+    assert len(workplace.recorded("run")) == before, "nothing runs"
+    Path(last.result["output"]).write_text("by hand")
+    assert not job.run(BAD="").result["reused"]
+
+
+def held(workplace, job_id, name):
+    """Starts a retry. Returns it, and the process that holds this file."""
+    before = len(workplace.recorded("run"))
+    running = workplace.start("retry", job_id, "--json", BAD="", HOLD=name)
+    holds = lambda: [fact for fact in workplace.recorded("run")[before:] if fact["names"] == [name]]  # noqa: E731
+    return running, wait_until(holds, "it holds")[-1]["pid"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_stopped_round_continues(workplace, number):
+    workplace.data(12)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt 009.txt")
+    running, pid = held(workplace, first.job_id, "009.txt")
+    if number == signal.SIGINT:
+        running.send(number)
+        assert running.wait().state == "Canceled"
+    else:
+        running.kill(pid)
+    assert first.lines == file_names(12, without=[2, 6, 9]), "the output is as it was"
+    before = len(workplace.recorded("run"))
+    last = retry(workplace, first.job_id, BAD="")
+    assert (last.lines, last.items) == (file_names(12), (12, 12, 0))
+    assert len(workplace.job_ids()) == 1
+    again = ran_since(workplace, before)
+    assert "009.txt" in again and again <= {"002.txt", "006.txt", "009.txt"}, "what is in the output does not run"
+
+
+LARGE = FILES.replace('    record("run"', '    record("import")\n        record("run"').replace(
+    "return names", "return [name + 'x' * (300_000 if name in ('002.txt', '006.txt') else 1) for name in names]"
+)
+
+
+def test_round_survives_a_crash_at_any_step(workplace, crash_point_of_a_round):
+    """Another round follows. In the first, a reject leaves a mini-batch that fails a try of the second one."""
+    workplace.data(12)
+    settings = {**SETTINGS, "run_max_try": 2, "process_count_per_node": 1}
+    job = workplace.job(LARGE, **settings)
+    first = job.run(BAD="002.txt 006.txt 007.txt 008.txt 009.txt 010.txt 011.txt")
+    assert first.mini_batches == (3, 2, 1)
+    crashed = workplace.start(
+        "retry", first.job_id, "--json", BAD="007.txt 008.txt", GRISTMILL_CRASH_AT=crash_point_of_a_round
+    ).wait()
+    assert crashed.exit_status == -signal.SIGKILL, f"{crash_point_of_a_round} was not passed: {crashed}"
+    wait_until_ended(fact["pid"] for fact in workplace.recorded("import"))
+    last = retry(workplace, first.job_id, BAD="")
+    if last.items != (12, 12, 0):
+        # It has gone on with the round that was killed, in which a mini-batch had been rejected already.
+        last = retry(workplace, first.job_id, BAD="")
+    assert [line.rstrip("x") for line in last.lines] == file_names(12)
+    assert (last.items, last.mini_batches) == ((12, 12, 0), (3, 3, 0))
+
+
+def test_separate_rows_leave_the_job_alone(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
+    aside = retry(workplace, first.job_id, "--separate", BAD="007.txt")
+    assert (aside.lines, aside.items) == (["002.txt"], (2, 1, 1))
+    assert "runs 2 rejected items of job" in aside.result["notes"][0]
+    mended = retry(workplace, aside.job_id, BAD="")
+    assert (mended.lines, mended.items) == (["002.txt", "007.txt"], (2, 2, 0)), "it has rounds of its own"
+    of_aside = retry(workplace, first.job_id, "--separate", BAD="002.txt 007.txt", expect=42)
+    assert of_aside.mini_batches == (2, 0, 2)
+    assert first.lines == file_names(8, without=[2, 7])
+    assert retry(workplace, first.job_id, BAD="").lines == file_names(8)
+    line = refused(workplace, "retry", first.job_id, "--separate")
+    assert "has no rejected items: nothing runs again" in line
+
+
+MENDED = {"mended/entry.py": "import os\ndef run(files): return [os.path.basename(file) for file in files]\n"}
+
+
+def test_script_of_another_folder(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt")
+    workplace.write({**MENDED, "empty/other.py": ""})
+    line = refused(workplace, "retry", first.job_id, "--source-directory", "empty")
+    assert line.endswith(f"empty has no file entry.py, the entry script of job {first.job_id}")
+    before = len(workplace.recorded("run"))
+    last = retry(workplace, first.job_id, "--source-directory", "mended", BAD="002.txt 006.txt")
+    assert last.lines == file_names(8)
+    assert "the script has changed since the job began" in last.stderr
+    assert len(workplace.recorded("run")) == before, "the first script does not run"
+
+
+@pytest.mark.parametrize(
+    "of, script, said",
+    [
+        ((), "def run(files) return files\n", "entry.py:1: "),
+        (("--mini-batch", "0"), "def run(files) return files\n", "entry.py:1: "),
+        ((), None, "No such file"),
+        ((), "import helper\ndef run(files): return files\n", "helper.py:1: "),
+        (("--source-directory", "mended"), "def run(files) return files\n", "mended/entry.py:1: "),
+    ],
+)
+def test_script_is_checked_as_before_a_run(workplace, of, script, said):
+    workplace.data(4)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt")
+    folder = "mended" if "--source-directory" in of else "code"
+    if script is None:
+        (workplace.folder / folder / "entry.py").unlink()
+    else:
+        workplace.write({f"{folder}/entry.py": script, "code/helper.py": "def (\n"})
+    assert said in refused(workplace, "retry", first.job_id, *of)
+    ended = workplace.command("retry", first.job_id, *of, "--json")
+    assert ended.exit_status == 2 and json.loads(ended.stdout)["valid"] is False, str(ended)
+    assert workplace.job_ids() == [first.job_id], "no job was made"
+    assert workplace.command("status", first.job_id).stdout.count("completed") == 1, "the job is as it was"
+
+
+ROWS = 400
+BAD_ROWS = (0, 117, 118, 399)
+FRAMES = """
+    import os
+    def run(rows):
+        if rows["id"].isin([int(number) for number in os.environ["BAD"].split()]).any():
+            raise ValueError("a bad row")
+        return rows.assign(double=rows["id"] * 2)
+"""
+ITEMS = """
+    import os
+    async def run_item(row):
+        if str(row["id"]) in os.environ["BAD"].split():
+            raise ValueError("a bad row")
+        return {**row, "double": row["id"] * 2}
+"""
+UNFIT = """
+    import os
+    def run(rows):
+        bad = [int(number) for number in os.environ["BAD"].split()]
+        return rows.assign(double=[number * 2 if number not in bad else "two" for number in rows["id"]])
+"""
+SCHEMA = {"columns": {"id": "integer", "name": "string", "double": "integer"}}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("form", [("rows.txt", "text"), ("rows.csv", "native"), ("rows.parquet", "native")])
+@pytest.mark.parametrize("script, schema", [(FRAMES, {}), (ITEMS, {}), (UNFIT, {"result_schema": SCHEMA})])
+def test_rows_of_tables(workplace, kind, form, script, schema):
+    """After the last round the output is that of a job without bad rows."""
+    columns = {"id": range(ROWS), "name": [f"name {number % 7}" for number in range(ROWS)]}
+    inputs = written_table(workplace, kind, columns, group=150)
+    file_name, output_format = form
+    settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format, **schema}
+    settings["mini_batch_size"] = "150 rows"
+    job = workplace.job(script, **settings)
+    first = job.run(BAD=" ".join(map(str, BAD_ROWS)))
+    assert first.items == (ROWS, ROWS - len(BAD_ROWS), len(BAD_ROWS))
+    assert (first.result.get("extra_runs", 0) > 0) == (script == FRAMES), "only `run` does not know the bad rows"
+    second = retry(workplace, first.job_id, BAD="118")
+    assert second.items == (ROWS, ROWS - 1, 1)
+    third = retry(workplace, first.job_id, BAD="")
+    assert third.items == (ROWS, ROWS, 0)
+    clean = workplace.job(script, output="clean", **settings).run(BAD="")
+    check_same_output(third.output, clean.output)
+
+
+def test_large_rows(workplace):
+    """Rows that are parts are kept while a job has rejects."""
+    workplace.data(8)
+    script = """
+        import os
+        def run(files):
+            names = [os.path.basename(file) for file in files]
+            if "005.txt" in names and os.environ["BAD"]:
+                raise ValueError("bad")
+            return [name + "x" * 100_000 for name in names]
+    """
+    first = workplace.job(script, **SETTINGS).run(BAD="1")
+    second = retry(workplace, first.job_id, BAD="")
+    assert [line.rstrip("x") for line in second.lines] == file_names(8)
+
+
+def test_corrected_file_is_read_as_it_is_now(workplace):
+    workplace.data(4)
+    script = """
+        def run(files):
+            texts = [open(file).read() for file in files]
+            if any("broken" in text for text in texts):
+                raise ValueError("broken")
+            return texts
+    """
+    workplace.write({"data/002.txt": "broken"})
+    first = workplace.job(script, **SETTINGS).run()
+    assert first.items == (4, 3, 1)
+    workplace.write({"data/002.txt": "whole"})
+    assert retry(workplace, first.job_id).lines[2] == "whole"
+
+
+def test_impossible_rounds_are_refused(workplace):
+    workplace.data(4)
+    job = workplace.job(FILES, **SETTINGS)
+    first = job.run(BAD="002.txt")
+    (workplace.folder / "data/002.txt").unlink()
+    assert "002.txt has been removed since job" in refused(workplace, "retry", first.job_id)
+    assert workplace.command("status", first.job_id).stdout.count("completed") == 1, "no round has begun"
+    running = job.start("--fresh", BAD="", HOLD="000.txt")
+    pid = running.wait_for_record("run", len(workplace.recorded("run")) + 1)[-1]["pid"]
+    (running_id,) = set(workplace.job_ids()) - {first.job_id}
+    assert f"job {running_id} is running" in refused(workplace, "retry", running_id)
+    running.kill(pid)
+    line = refused(workplace, "retry", running_id, "--separate")
+    assert "has not ended; continue with: gristmill retry" in line
+
+
+def test_changed_table_is_refused(workplace):
+    rows = "".join(f"{number}\n" for number in range(10))
+    workplace.write({"table/t.csv": "id\n" + rows})
+    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
+    first = workplace.job(FRAMES, inputs=inputs, mini_batch_size=None).run(BAD="3")
+    workplace.write({"table/t.csv": "id\n11\n" + rows})
+    ended = workplace.command("retry", first.job_id, "--json", BAD="")
+    assert ended.exit_status != 0
+    assert "t.csv has changed since job" in ended.stderr + json.dumps(ended.result)
