@@ -144,7 +144,7 @@ def test_running_job_is_live_and_can_be_canceled_and_continued(workplace, portal
     assert status == 202, answer
     wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Completed", "the end of the continued job")
     job = same(workplace, portal, job_id)
-    assert len(job["lineage"]["continued"]) == 1 and job["mini_batches"]["succeeded"] == 4
+    assert len(job["lineage"]["rounds"]) == 2 and job["mini_batches"]["succeeded"] == 4
     status, answer = portal.post(f"/jobs/{job_id}/cancel")
     assert (status, answer["state"]) == (200, "ended")
 

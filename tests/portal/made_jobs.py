@@ -267,7 +267,12 @@ class Job(Past):
             "script": "/work/code/score.py",
             "job_file": "/work/job.yaml",
             "lineage": {
-                "continued": [self.start + 90_000] if self.state == "Completed" else [],
+                "rounds": [
+                    {"at": None, "text": "ran the job: 7 of 10 items succeeded"},
+                    {"at": self.start + 90_000, "text": "ran 3 rejected items again: 10 of 10 items succeeded"},
+                ]
+                if self.state == "Completed"
+                else [],
                 "reused": {"count": 3, "times": [self.start + 86_400_000]}
                 if self.state == "Completed"
                 else {"count": 0, "times": []},

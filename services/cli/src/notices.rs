@@ -119,7 +119,8 @@ pub fn sentence(notice: &Notice) -> String {
 fn nothing_to_do(job_id: &str, (failed, rejected): (u64, u64), unnamed: u64) -> String {
     let left: Vec<_> = [(failed, "failed mini-batch"), (rejected, "rejected item")]
         .into_iter()
-        .filter_map(|(count, what)| (count > 0).then(|| counted(count, what)))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| counted(count, what))
         .collect();
     match (left.is_empty(), unnamed) {
         (false, _) => format!("job {job_id} is completed; --only leaves out what is left: {}", left.join(" and ")),

@@ -61,6 +61,9 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     for note in &result.notes {
         let _ = writeln!(text, "  note: {note}");
     }
+    for (number, round) in (1..).zip(&result.rounds) {
+        let _ = writeln!(text, "  round {number} {}", round.sentence());
+    }
     if let Some(output) = &result.output {
         let _ = writeln!(text, "  output: {output}");
     }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use partitioner::{Inputs, Partitioner};
 use protocol::{Activity, Descriptor, Durability, JobResult, JobSpec, JobState, Running};
 use queue::{SqliteOptions, SqliteQueue};
-use reducer::{FailJob, Reducer, Selection, Workers};
+use reducer::{FailJob, Reducer, ScriptOfRound, Selection, Workers};
 use storage::{JobStore, disk};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -39,6 +39,8 @@ pub struct Execution<'a> {
     pub resumed: bool,
     /// What runs again although it has ended; `None`: no round begins.
     pub round: Option<Selection>,
+    /// Its script is another one than that of its last round, even if their files are the same.
+    pub has_other_script: bool,
     pub home: &'a Home,
     pub settings: &'a Settings,
     /// The check of the script, which goes on while queues and reducer are opened.
@@ -290,6 +292,13 @@ impl Execution<'_> {
         }
     }
 
+    /// Returns the script as it is now.
+    fn script(&self) -> ScriptOfRound {
+        let mut now = self.spec.clone();
+        job_file::renew_script(&mut now);
+        ScriptOfRound { digest: now.snapshot_digest, is_other: self.has_other_script }
+    }
+
     /// Prevents that a later run continues or reuses a job that has mixed two versions of its script.
     async fn forget_fingerprint(&mut self) -> Result<()> {
         self.spec.fingerprint.clear();
@@ -307,8 +316,11 @@ impl Execution<'_> {
         let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
         let begun = match self.round {
-            Some(selection) => Some(begin_round(reducer, selection, true).await?),
-            None => None,
+            Some(selection) => Some(begin_round(reducer, selection, &self.script(), true).await?),
+            None => {
+                reducer.go_on(&self.script()).await.context("continue the job")?;
+                None
+            }
         };
         let mut interrupted = HashMap::new();
         for (body, receive_count) in tasks.in_flight().await.context("read the task queue")? {
@@ -405,6 +417,7 @@ impl<'a> Execution<'a> {
             listings,
             resumed: true,
             round,
+            has_other_script: false,
             home,
             settings,
             check: None,

@@ -161,7 +161,6 @@ pub struct History {
     processes: Vec<ProcessHistory>,
     /// Position of each process, by node and process.
     positions: HashMap<String, HashMap<String, u16>>,
-    reopened: Vec<u64>,
     /// Largest number of a try.
     most_tries: u32,
     /// Attempts beyond [`ATTEMPTS_MAX`], or of processes beyond [`PROCESSES_MAX`].
@@ -258,8 +257,7 @@ impl History {
                     self.lose(mini_batch);
                 }
             }
-            ResultEvent::Round(round) => {
-                self.reopened.push(round.at);
+            ResultEvent::Round(_) => {
                 self.changed.fill(self.version);
             }
             ResultEvent::ProcessStarted { node, process, pid, .. } => {
@@ -443,11 +441,6 @@ impl History {
     /// Returns the largest number of a try.
     pub fn most_tries(&self) -> u32 {
         self.most_tries
-    }
-
-    /// Returns the times at which the job was reopened, milliseconds since 1970.
-    pub fn reopened(&self) -> &[u64] {
-        &self.reopened
     }
 
     /// Returns the ranges of mini-batches in which something has changed after a version.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use partitioner::{Inputs, plan_is_damaged};
 use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, JobState, OutputAction, OutputFormat, Work};
-use reducer::{Begun, Reducer, Selection, Tally};
+use reducer::{Begun, Reducer, ScriptOfRound, Selection, Tally};
 use storage::{JobStore, TargetStore};
 use tokio::time::sleep;
 
@@ -141,7 +141,9 @@ impl Engine {
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
         drop(turn);
         let round = options.round(&job);
-        let execution = Execution { round, ..Execution::resume(job, home, self.settings()) };
+        let has_other_script = options.source_directory.is_some();
+        let resumed = Execution::resume(job, home, self.settings());
+        let execution = Execution { round, has_other_script, ..resumed };
         self.execute(execution, locks, stop, events).await
     }
 
@@ -191,7 +193,10 @@ impl Engine {
         let lost = reducer.forget_lost_rows().await?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
         let begun = match round {
-            Some(selection) => Some(begin_round(&mut reducer, selection, false).await?),
+            Some(selection) => {
+                let (digest, is_other) = (found.spec.snapshot_digest.clone(), options.source_directory.is_some());
+                Some(begin_round(&mut reducer, selection, &ScriptOfRound { digest, is_other }, false).await?)
+            }
             None => None,
         };
         let FoundJob { store: job, spec, .. } = found;
@@ -269,10 +274,15 @@ async fn forget_script(job: &mut FoundJob) -> Result<()> {
 }
 
 /// Begins a round of a job. `is_here`: its workers are on this machine.
-pub(crate) async fn begin_round(reducer: &mut Reducer, selection: Selection, is_here: bool) -> crate::Result<Begun> {
+pub(crate) async fn begin_round(
+    reducer: &mut Reducer,
+    selection: Selection,
+    script: &ScriptOfRound,
+    is_here: bool,
+) -> crate::Result<Begun> {
     let job_id = reducer.spec().job_id.clone();
     let check = move |planned: &Descriptor| Ok(check_input(planned, &job_id, is_here)?);
-    Ok(reducer.begin_round(selection, check).await?)
+    Ok(reducer.begin_round(selection, script, check).await?)
 }
 
 /// Fails if something else has changed the output since the job wrote it: the job writes it again.

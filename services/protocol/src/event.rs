@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::spec::is_false;
 use crate::words::duration;
 use crate::{Attempt, ColumnType, GpuSet, JobState, Wear};
 
@@ -146,6 +147,15 @@ pub struct Round {
     pub at: u64,
     /// Names the objects that hold the rows of `rejects`.
     pub id: String,
+    /// It goes on with a round that was interrupted: the tries that mini-batches have spent stay spent.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub goes_on: bool,
+    /// Digest of the script that it runs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub script: String,
+    /// Whether that is another script than that of the round before.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub has_other_script: bool,
     /// Failed mini-batches are pending, with all their tries.
     pub failed: bool,
     /// Mini-batches of which the rejected items run again. Their other rows stay, and, if they do not succeed, all that they

@@ -70,7 +70,7 @@ pub use rejected::{
 };
 pub use report::{
     Copies, Counts, Divided, FailedMiniBatch, FailureCause, JobResult, JobState, OutputColumn, Progress, RejectTables,
-    Trouble, milliseconds_since_epoch,
+    RoundResult, Trouble, milliseconds_since_epoch,
 };
 pub use requirements::{LABEL_ALLOWED, LABEL_LENGTH_MAX, Offer, Requirements, Unfit, is_label};
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
 use crate::spec::is_false;
+use crate::words::counted;
 use crate::{FileVersion, ProcessUsage, RunningMiniBatch, Waited, Waiting, WarningKind};
 
 /// The state of a job.
@@ -293,6 +294,9 @@ pub struct JobResult {
     /// The part of it in which a worker was there.
     #[serde(default)]
     pub worked_seconds: f64,
+    /// The rounds of the job, if there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<RoundResult>,
     /// Whether it is the result of an earlier job.
     pub reused: bool,
     /// Whether the job ran a command. Its only mini-batch stands for the command.
@@ -342,6 +346,7 @@ impl JobResult {
             failed_mini_batches: vec![],
             elapsed_seconds: 0.0,
             worked_seconds: 0.0,
+            rounds: Vec::new(),
             reused: false,
             command: false,
         }
@@ -362,6 +367,43 @@ pub struct FailureCause {
     /// The last lines printed before the first of them; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub printed: String,
+}
+
+/// A round of a job: what it ran besides the mini-batches that had not ended, and what came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoundResult {
+    /// Its beginning, milliseconds since 1970; 0: that of the job.
+    pub at: u64,
+    /// It went on with the round before, which was interrupted.
+    pub goes_on: bool,
+    /// Failed mini-batches that ran again.
+    pub failed: u64,
+    /// Rejected items that ran again, or whose mini-batches did.
+    pub rejected: u64,
+    /// Whether it ran another script than the round before.
+    pub has_other_script: bool,
+    /// The mini-batches of the job at its end, or until now.
+    pub mini_batches: Counts,
+    /// The items of the job at its end, or until now.
+    pub items: Counts,
+}
+
+impl RoundResult {
+    /// Returns what it ran and what came of it, in one line.
+    pub fn sentence(&self) -> String {
+        let Self { failed, rejected, goes_on, has_other_script, items, .. } = self;
+        let what = [(*failed, "failed mini-batch"), (*rejected, "rejected item")];
+        let what: Vec<_> =
+            what.iter().filter(|(count, _)| *count > 0).map(|(count, one)| counted(*count, one)).collect();
+        let began = match (self.at, what.is_empty(), goes_on) {
+            (0, _, _) => "ran the job".to_owned(),
+            (_, false, _) => format!("ran {} again", what.join(" and ")),
+            (_, true, true) => "went on after an interruption".to_owned(),
+            (_, true, false) => "went on with what had not ended".to_owned(),
+        };
+        let script = if *has_other_script { ", with another script" } else { "" };
+        format!("{began}{script}: {} of {} items succeeded", items.succeeded, items.total)
+    }
 }
 
 /// The tables of rejected items: the same rows in two formats.

@@ -138,6 +138,7 @@ impl Reducer {
             duplicates_dropped: self.tally.duplicates() + self.duplicates,
             notes: self.notes().await.into_iter().chain(self.tally.nodes().notes()).collect(),
             failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
+            rounds: self.tally.round_results(),
             reused: false,
             command: self.spec.is_command(),
         };

@@ -79,7 +79,7 @@ pub use options::{Backlog, CrashPoint, Options, Workers};
 pub use peers::Peers;
 pub use presence::Moment;
 pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects};
-pub use rounds::{Begun, Selection};
+pub use rounds::{Begun, ScriptOfRound, Selection};
 pub use stalls::Elapsed;
 pub use tally::{Effect, Effort, MiniBatchState, Tally, Unimproved, Warnings};
 pub use thresholds::Limits;

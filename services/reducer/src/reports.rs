@@ -301,6 +301,7 @@ impl Files {
                 waiting.stack.lines().for_each(|line| self.master.line(line));
             }
             ResultEvent::PlanFailed { cause } => self.overview_line(&format!("Scheduling failed: {cause}")),
+            ResultEvent::Round(round) if round.goes_on => self.overview_line("The interrupted job goes on."),
             ResultEvent::Round(round) => {
                 let of_rejects = (round.rejects.len() + round.whole.len()) as u64;
                 let rejects = match of_rejects {

@@ -40,6 +40,15 @@ impl Selection {
     pub const ALL: Self = Self { failed: true, rejects: true };
 }
 
+/// The script that a round runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScriptOfRound {
+    /// Digest of its files.
+    pub digest: String,
+    /// It is certain to be another one than that of the round before, even if their files are the same.
+    pub is_other: bool,
+}
+
 /// A round that has begun.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Begun {
@@ -60,22 +69,42 @@ struct Rejected {
 }
 
 impl Reducer {
+    /// Goes on with a round that was interrupted, and notes it in the ledger.
+    pub async fn go_on(&mut self, script: &ScriptOfRound) -> anyhow::Result<()> {
+        let round = Round { goes_on: true, ..self.round(script) };
+        self.append_event(&ResultEvent::Round(round)).await?;
+        Ok(())
+    }
+
+    /// Returns a round that runs nothing again.
+    fn round(&self, script: &ScriptOfRound) -> Round {
+        let ScriptOfRound { digest, is_other } = script;
+        let before = self.tally.script().unwrap_or(&self.spec.snapshot_digest);
+        Round {
+            at: milliseconds_since_epoch(),
+            id: format!("{:x}-{}", milliseconds_since_epoch(), self.options.writer),
+            script: digest.clone(),
+            has_other_script: *is_other || before != digest,
+            ..Round::default()
+        }
+    }
+
     /// Begins a round, which removes `result.json` and a request to cancel. Returns what it runs of the mini-batches that had
     /// ended. `check`: whether the rejected items of a mini-batch can run again; its error prevents the round.
     pub async fn begin_round(
         &mut self,
         selection: Selection,
+        script: &ScriptOfRound,
         check: impl Fn(&Descriptor) -> anyhow::Result<()>,
     ) -> anyhow::Result<Begun> {
         let (begun, round) = loop {
-            let id = format!("{:x}-{}", milliseconds_since_epoch(), self.options.writer);
-            let mut rejected = Rejected::default();
+            let mut round = Round { failed: selection.failed, ..self.round(script) };
+            let mut items = 0;
             if selection.rejects {
-                rejected = self.keep_rejected(&id, &check).await?;
+                let rejected = self.keep_rejected(&round.id, &check).await?;
+                (round.rejects, round.whole, items) = (rejected.kept, rejected.whole, rejected.items);
             }
-            let Rejected { kept: rejects, whole, items } = rejected;
             let failed = if selection.failed { self.tally.mini_batches().failed } else { 0 };
-            let mut round = Round { at: milliseconds_since_epoch(), id, failed: selection.failed, rejects, whole };
             let collects_rows = self.spec.output.action == OutputAction::AppendRow;
             round.whole.extend(that_fail_again(&self.tally, &round, &self.spec.thresholds, collects_rows));
             (self.options.crash)(CrashPoint::BeforeRound);

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use protocol::{
     Attempt, AttemptCore, AttemptStatus, Counts, ErrorReport, JobState, Planned, ProcessName, Progress, ResultEvent,
+    RoundResult,
 };
 
 use crate::batch::{Event, RecordView};
@@ -103,6 +104,12 @@ pub struct Tally {
     ended_as: Option<(JobState, Option<String>, Option<Box<ErrorReport>>)>,
     /// The ids of the rounds after the first.
     rounds: Vec<String>,
+    /// What the rounds before the last one came to.
+    rounds_before: Vec<RoundResult>,
+    /// The last round, without its counts.
+    last_round: RoundResult,
+    /// Digest of the script of the last round, if it is not the first.
+    script: Option<String>,
     /// Mini-batches that run again in one of these rounds, until they end.
     again: BTreeMap<u64, RunsAgain>,
     /// Mini-batches that could not run again, and keep their earlier results: their number, and the first.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use protocol::{JobResult, JobSpec, JobState, Offer};
 use queue::{Broker, Depth, MemoryBroker, MemoryOptions, MemoryQueue, Message, Queue};
-use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer, Selection};
+use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer, ScriptOfRound, Selection};
 use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -195,7 +195,7 @@ impl World {
         let user = self.user();
         for job in jobs {
             let mut reducer = self.reducer(&job.spec, &user).await.expect("it is calm");
-            reducer.begin_round(Selection::ALL, |_| Ok(())).await.expect("it is calm");
+            reducer.begin_round(Selection::ALL, &ScriptOfRound::default(), |_| Ok(())).await.expect("it is calm");
             let target = self.target(&user);
             target.job(&job.spec.job_id).forget_published().await.expect("it is calm");
             target.mark_open(&job.spec.job_id).await.expect("it is calm");

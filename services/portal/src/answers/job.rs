@@ -9,7 +9,7 @@ use engine::history::{ATTEMPTS_MAX, History, Origin, PROCESSES_MAX};
 use engine::words::counted;
 use engine::{State as JobState, StatusDocument};
 use protocol::{
-    Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, Progress, RunningMiniBatch, Waiting,
+    Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, Progress, RoundResult, RunningMiniBatch, Waiting,
     milliseconds_since_epoch,
 };
 use serde::Serialize;
@@ -111,9 +111,24 @@ struct Failure {
     log: String,
 }
 
+/// A round of a job, if it had several.
+#[derive(Debug, Serialize)]
+struct Round {
+    /// Its beginning; `None`: that of the job.
+    at: Option<u64>,
+    /// What it ran, and what came of it.
+    text: String,
+}
+
+impl From<&RoundResult> for Round {
+    fn from(round: &RoundResult) -> Self {
+        Self { at: Some(round.at).filter(|at| *at > 0), text: round.sentence() }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Lineage {
-    continued: Vec<u64>,
+    rounds: Vec<Round>,
     /// The job of this name that began before this one.
     before: Option<String>,
     same: Vec<Same>,
@@ -230,7 +245,7 @@ impl Job {
             script: spec.source_directory.as_path().join(&spec.entry_script).display().to_string(),
             job_file: job_file(spec).map(str::to_owned),
             lineage: Lineage {
-                continued: history.reopened().to_vec(),
+                rounds: tally.round_results().iter().map(Round::from).collect(),
                 before: snapshot.same.before.clone(),
                 same,
                 reused: Reuses::clone(&snapshot.reuses),

@@ -58,7 +58,7 @@ export interface Job {
   mini_batches: Counts; items: Counts; retrying: number; rate: number | null; eta_seconds: number | null;
   gauges: Gauge[]; waits: Wait[]; failures: Failure[]; first_failed: number | null; settings: Setting[];
   script: string; job_file: string | null;
-  lineage: { continued: number[]; before: string | null; same: { job_id: string; state: State }[]; reused: Reuses };
+  lineage: { rounds: { at: number | null; text: string }[]; before: string | null; same: { job_id: string; state: State }[]; reused: Reuses };
   commands: Command[]; can_cancel: boolean; can_retry: boolean; warnings: string[]; notes: string[];
   output: { path: string; action: string; format: string; exists: boolean; downloadable: boolean };
   history: "ledger" | "report" | "none"; nodes: number; processes: number;

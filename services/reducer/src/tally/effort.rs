@@ -24,7 +24,8 @@ impl Effort {
             return;
         }
         self.extra_runs += u64::from(attempt.extra_runs);
-        if attempt.extra_runs > 0 {
+        // A later round may divide it once more.
+        if attempt.extra_runs > 0 && !self.divided.first.contains(&attempt.mini_batch) {
             self.divided.add(attempt.mini_batch);
         }
         self.waited.add(attempt.waited);

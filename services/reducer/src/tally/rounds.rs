@@ -3,7 +3,7 @@
 //! A mini-batch that runs its rejected items again is pending, but what it has stays: its items with results count as before,
 //! and so does everything else if it fails. Its next success replaces all of it.
 
-use protocol::{Again, Attempt, Kept, Round};
+use protocol::{Again, Attempt, Kept, Round, RoundResult};
 
 use super::{MiniBatchCounts, MiniBatchState, Tally};
 use crate::failures::{Failures, error_sentence};
@@ -29,10 +29,48 @@ struct Earlier {
 }
 
 impl Tally {
-    /// Begins another round. All tries of what has not ended begin anew.
+    /// Begins another round. Unless it goes on with one that was interrupted, all tries of what has not ended begin anew.
     pub(crate) fn begin_round(&mut self, round: &Round) {
+        let ended = self.this_round();
+        let failed = self.failed;
         self.rounds.push(round.id.clone());
+        self.script = Some(round.script.clone());
         let number = u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);
+        if !round.goes_on {
+            self.run_anew(round, number);
+        }
+        let (failed, rejected) = (failed - self.failed, self.rejected_again(number));
+        let (at, goes_on, has_other_script) = (round.at, round.goes_on, round.has_other_script);
+        self.last_round = RoundResult { at, goes_on, failed, rejected, has_other_script, ..RoundResult::default() };
+        self.rounds_before.push(ended);
+        self.begin_session();
+    }
+
+    /// Returns the number of items without a result of mini-batches that succeeded before a round.
+    fn rejected_again(&self, round: u32) -> u64 {
+        let of_round = self.again.values().filter(|again| again.round == round);
+        let earlier = of_round.filter_map(|again| again.earlier.as_ref());
+        earlier.map(|earlier| u64::from(earlier.counts.total - earlier.counts.succeeded)).sum()
+    }
+
+    fn this_round(&self) -> RoundResult {
+        RoundResult { mini_batches: self.mini_batches(), items: self.items(), ..self.last_round.clone() }
+    }
+
+    /// Returns the rounds of the job; none if there was only one.
+    pub fn round_results(&self) -> Vec<RoundResult> {
+        match self.rounds_before.as_slice() {
+            [] => Vec::new(),
+            before => before.iter().cloned().chain([self.this_round()]).collect(),
+        }
+    }
+
+    /// Returns the digest of the script of the last round; `None`: it is the first.
+    pub(crate) fn script(&self) -> Option<&str> {
+        self.script.as_deref()
+    }
+
+    fn run_anew(&mut self, round: &Round, number: u32) {
         if round.failed || self.failed == 0 {
             self.failures = Failures::default();
         }
@@ -57,7 +95,6 @@ impl Tally {
         self.retrying = 0;
         self.ended_as = None;
         self.unimproved = Default::default();
-        self.begin_session();
     }
 
     fn run_again(&mut self, mini_batch: u64, round: u32, is_kept: bool) {

@@ -144,7 +144,7 @@ fn reopening_makes_failures_pending_and_keeps_successes() {
 
 fn round(failed: bool, rejects: &[u64], whole: &[u64]) -> ResultEvent {
     let (rejects, whole) = (rejects.to_vec(), whole.to_vec());
-    ResultEvent::Round(Round { at: 0, id: "a".into(), failed, rejects, whole })
+    ResultEvent::Round(Round { id: "a".into(), failed, rejects, whole, ..Round::default() })
 }
 
 fn of_round(round: u32, attempt: Attempt) -> ResultEvent {
@@ -162,6 +162,40 @@ fn mini_batch_that_runs_its_rejects_again_keeps_its_other_items() {
     assert_eq!(tally.apply(&of_round(1, succeeded(0, 1, 10, 9))), Effect::Won);
     assert_eq!((tally.mini_batches().succeeded, tally.items()), (2, Counts { total: 20, succeeded: 19, failed: 1 }));
     assert_eq!(tally.apply(&of_round(1, succeeded(0, 1, 10, 9))), Effect::Nothing);
+}
+
+#[test]
+fn rounds_tell_what_they_ran_and_what_came_of_it() {
+    let mut tally = fold(&[event(succeeded(0, 1, 10, 7)), event(failed(1, 3, true, 5))]);
+    assert_eq!(tally.round_results(), []);
+    tally.apply(&ResultEvent::Round(Round {
+        at: 3,
+        failed: true,
+        rejects: vec![0],
+        has_other_script: true,
+        ..Round::default()
+    }));
+    tally.apply(&of_round(1, succeeded(0, 1, 10, 9)));
+    tally.apply(&ResultEvent::Round(Round { at: 4, goes_on: true, ..Round::default() }));
+    tally.apply(&of_round(1, failed(1, 3, true, 5)));
+    let told: Vec<_> = tally.round_results().iter().map(RoundResult::sentence).collect();
+    assert_eq!(
+        told,
+        [
+            "ran the job: 7 of 15 items succeeded",
+            "ran 1 failed mini-batch and 3 rejected items again, with another script: 9 of 10 items succeeded",
+            "went on after an interruption: 9 of 15 items succeeded",
+        ]
+    );
+}
+
+#[test]
+fn interrupted_round_goes_on_with_the_tries_that_it_has_spent() {
+    let mut tally = fold(&[event(failed(0, 1, false, 5))]);
+    tally.apply(&ResultEvent::Round(Round { goes_on: true, ..Round::default() }));
+    assert_eq!((tally.state(0), tally.tries_spent(0)), (MiniBatchState::Retrying, 1));
+    tally.apply(&round(false, &[], &[]));
+    assert_eq!((tally.state(0), tally.tries_spent(0)), (MiniBatchState::Pending, 0));
 }
 
 #[test]

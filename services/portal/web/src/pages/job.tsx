@@ -85,7 +85,7 @@ function Head({ job, described }: { job: Job; described: boolean }) {
           <button type="button" class="mono button plain small id-copy" title="Copy the id" onClick={() => void copy(job.job_id)}>{job.job_id} <Icon name="copy" /></button>
           {job.started_at !== null && <span>started <When at={job.started_at} /></span>}
           {job.elapsed_seconds !== null && <span>{job.ended_at === null ? "for" : "took"} {took(job.elapsed_seconds, job.worked_seconds)}</span>}
-          {job.lineage.continued.length > 0 && <span>continued {counted(job.lineage.continued.length, "time")}</span>}
+          {job.lineage.rounds.length > 1 && <span>{counted(job.lineage.rounds.length, "round")}</span>}
         </div>
         {described && job.description && <p class="muted description">{job.description}</p>}
       </div>

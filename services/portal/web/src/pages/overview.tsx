@@ -248,14 +248,14 @@ function Settings({ job }: { job: Job }) {
 }
 
 function Lineage({ job }: { job: Job }) {
-  const { continued, same, reused } = job.lineage;
+  const { rounds, same, reused } = job.lineage;
   const command = job.commands.find(({ what }) => what === (job.can_retry ? "retry" : "status"));
   return (
     <Panel title="History">
       <div class="stack">
         <dl class="pairs">
           <dt>started</dt><dd><When at={job.started_at} /></dd>
-          {continued.map((at) => <><dt>continued</dt><dd><When at={at} /></dd></>)}
+          {rounds.map(({ at, text }, number) => <><dt>round {number + 1}</dt><dd>{at !== null && <><When at={at} />: </>}{text}</dd></>)}
           {job.ended_at !== null && <><dt>ended</dt><dd><When at={job.ended_at} /></dd></>}
           {reused.count > 0 && <><dt>reused by</dt><dd>{counted(reused.count, "run")} with the same inputs, script and settings, last <When at={reused.times.at(-1)} /></dd></>}
           {job.result?.reused && <><dt>result</dt><dd>of an earlier job with the same inputs and script</dd></>}

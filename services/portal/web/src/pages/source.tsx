@@ -11,7 +11,7 @@ export function SourcePage({ job }: { job: Job }) {
   const wanted = new URLSearchParams();
   if (version) wanted.set("version", version);
   if (since) wanted.set("since", since);
-  const found = useJobData<ScriptSource>(job, `source?${wanted}`, job.lineage.continued.length);
+  const found = useJobData<ScriptSource>(job, `source?${wanted}`, job.lineage.rounds.length);
   return (
     <Await of={found}>
       {(source) => source.absent !== null ? (
