@@ -14,6 +14,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:DeleteObject", "jobs/*/checkpoints/*"),  # with item checkpoints
         ("s3:GetObject", "jobs/*/checkpoints/*"),
         ("s3:GetObject", "jobs/*/control/members"),  # after a failure
+        ("s3:GetObject", "jobs/*/parts/*-kept-*"),  # in a later round
         ("s3:GetObject", "jobs/*/copies/*"),  # with `speculation`
         ("s3:GetObject", "jobs/*/plan/*"),  # for tables
         ("s3:ListBucket", "inputs"),  # for folders
@@ -42,6 +43,7 @@ RARE: dict[str, set[Need]] = {
     "enqueuer": {
         ("s3:AbortMultipartUpload", "jobs/*/inputs/*"),  # after a failed upload
         ("s3:AbortMultipartUpload", "snapshots/*"),
+        ("s3:DeleteObject", "jobs/*/checkpoints/*"),  # by `retry` with another script
         ("s3:DeleteObject", "jobs/*/control/cancel"),  # by `retry`
         ("s3:DeleteObject", "jobs/*/control/removing"),  # by `retry`, after an interrupted `clean`
         ("s3:DeleteObject", "jobs/*/copies/settled"),  # by `retry` of a job with `speculation`
@@ -57,6 +59,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:PutObject", "jobs/*/control/cancel"),  # by `cancel` of an open job
         ("s3:PutObject", "jobs/*/control/priority"),  # by `priority`
         ("s3:PutObject", "jobs/*/ledger/*"),  # by `retry`
+        ("s3:PutObject", "jobs/*/parts/*-kept-*"),  # by `retry` of a job with rejects
         ("s3:PutObject", "jobs/*/reused.json"),  # when a result is reused
     },
     "portal": {

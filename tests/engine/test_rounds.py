@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import file_names, wait_until, wait_until_ended
+from harness import file_names, go, wait_until, wait_until_ended
 from small_tables import check_same_output, written_table
 
 FILES = """
@@ -109,6 +109,47 @@ def test_unfinished_mini_batches_run_without_the_failed_ones(workplace):
     ended = retry(workplace, job_id, "--only", "unfinished", BAD="")
     assert ran_since(workplace, before) == {"003.txt", "004.txt", "005.txt"}
     assert ended.mini_batches == (6, 5, 1) and ended.lines == file_names(6, without=[1])
+
+
+RUNNING = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files):
+        names = [os.path.basename(file) for file in files]
+        record("run", names=names)
+        if set(names) & {"000.txt", "003.txt"} and not recorded("mended"):
+            raise ValueError("no")
+        if "007.txt" in names:
+            wait_for(lambda: recorded("go"))
+        return names
+"""
+
+
+@pytest.mark.parametrize("isolate", ["off", "items"])
+def test_what_has_failed_runs_again_while_the_job_runs(workplace, isolate):
+    workplace.data(8)
+    settings = {"isolate": isolate, "mini_batch_size": 2, "run_max_try": 1, "process_count_per_node": 2}
+    running = workplace.job(RUNNING, **settings, run_invocation_timeout=600).start()
+    (job_id,) = wait_until(workplace.job_ids, "a job")
+
+    def counts():
+        progress = json.loads(workplace.command("status", job_id, "--json").stdout)["progress"] or {}
+        mini_batches = progress.get("mini_batches", {})
+        return mini_batches.get("succeeded", 0) + mini_batches.get("failed", 0)
+
+    wait_until(lambda: counts() == 3, "all but one have ended")
+    go(workplace, "mended")
+    before = len(workplace.recorded("run"))
+    ended = workplace.command("retry", job_id, "--json")
+    assert ended.exit_status == 0 and ended.result["state"] == "Running", str(ended)
+    assert f"job {job_id} runs what has failed so far again" in ended.stderr
+    again = {"000.txt", "003.txt"} if isolate == "items" else {"000.txt", "001.txt", "002.txt", "003.txt"}
+    wait_until(lambda: ran_since(workplace, before) == again, "they run")
+    wait_until(lambda: counts() == 3, "they have ended")
+    go(workplace)
+    last = running.wait()
+    assert (last.lines, last.items, last.mini_batches) == (file_names(8), (8, 8, 0), (4, 4, 0))
+    assert [round["failed"] + round["rejected"] for round in last.result["rounds"]] == [0, 2]
 
 
 @pytest.mark.parametrize("cause", ["rejected", "missing"])

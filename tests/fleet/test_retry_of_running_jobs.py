@@ -1,4 +1,4 @@
-"""A retry of a job that runs changes nothing of what is in flight."""
+"""A retry of a job that runs: what has failed runs again, and what is in flight stays as it is."""
 
 from harness import ERROR, file_names, go, next_second, wait_until
 
@@ -68,32 +68,38 @@ def test_retries_of_a_running_job_publish_nothing(workplace, target):
     assert "nothing to do" in target.command("retry", job_id, expect=0).stderr
 
 
-def test_retry_says_what_has_failed_so_far(workplace, sqlite):
-    workplace.data(4)
+def test_what_has_failed_runs_again_while_others_run(workplace, target):
+    """Two reducers serve the job, and one of them publishes it."""
+    workplace.data(8)
     script = """
         import os
         from recorder import record, recorded, wait_for
         def run(files):
-            name = os.path.basename(files[0])
-            record("run", file=name)
-            if name == "000.txt" and not recorded("go"):
+            names = [os.path.basename(file) for file in files]
+            record("run", file=" ".join(names))
+            if ("000.txt" in names or "003.txt" in names) and not recorded("mended"):
                 raise ValueError("no")
-            wait_for(lambda: recorded("go"))
-            return [name]
+            if "007.txt" in names:
+                wait_for(lambda: recorded("go"))
+            return names
     """
-    job_id = sqlite.enqueue(workplace.job(script, isolate="off", speculation=False, run_invocation_timeout=600))
-    sqlite.reducer()
-    sqlite.worker("--process-count", 3)
-    wait_until(lambda: mini_batches(sqlite, job_id).get("failed"), "a failure")
-    retried = sqlite.command("retry", job_id, expect=0)
-    later = "3 mini-batches are in its queue or at a worker"
-    assert later in retried.stderr, str(retried)
-    assert "1 mini-batch has failed so far, which a retry runs again" in retried.stderr, str(retried)
+    settings = {"isolate": "items", "mini_batch_size": 2, "run_max_try": 1}
+    job_id = target.enqueue(workplace.job(script, **settings, speculation=False, run_invocation_timeout=600))
+    for _ in range(2):
+        target.reducer()
+    target.worker("--process-count", 3)
+    wait_until(lambda: mini_batches(target, job_id).get("succeeded") == 3, "all but one")
+    go(workplace, "mended")
+    before = len(runs(workplace))
+    retried = target.command("retry", job_id, expect=0)
+    assert f"job {job_id} runs what has failed so far again" in retried.stderr, str(retried)
+    wait_until(lambda: len(runs(workplace)) == before + 2, "both items")
+    assert target.status(job_id)["result"] is None, "it goes on"
     go(workplace)
-    sqlite.wait_for_end(job_id)
-    sqlite.command("retry", job_id, "--wait", expect=0)
-    assert sqlite.lines(job_id) == file_names(4)
-    assert runs(workplace) == ["000.txt", *file_names(4)], "only what had failed ran again"
+    result = target.wait_for_end(job_id)
+    assert (result["items"]["failed"], target.lines(job_id)) == (0, file_names(8))
+    assert [round["rejected"] for round in result["rounds"]] == [0, 2]
+    assert len(runs(workplace)) == before + 2, "nothing ran twice"
 
 
 def test_lost_messages_are_published_again_on_request(workplace, target):

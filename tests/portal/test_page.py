@@ -53,7 +53,7 @@ def test_every_page_fits_and_is_accessible(
 # Each page with the button that opens a dialog.
 DIALOGS = {
     f"jobs/{RUNNING}": ("Cancel", "Commands"),
-    f"jobs/{FAILED}": ("Retry", "Run rejected items again", "Run with other settings"),
+    f"jobs/{FAILED}": ("Retry", "Run these again", "Run with other settings"),
     f"jobs/{FAILED}/mini-batches/30": ("Run it again",),
 }
 

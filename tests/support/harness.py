@@ -126,10 +126,10 @@ def next_second() -> None:
     wait_until(lambda: time.time() >= end, "the next second")
 
 
-def go(workplace: Workplace) -> None:
-    """Releases scripts that wait for the record `go`."""
+def go(workplace: Workplace, event: str = "go") -> None:
+    """Releases scripts that wait for this record."""
     with workplace.record_file.open("a") as file:
-        file.write('{"event": "go"}\n')
+        file.write(json.dumps({"event": event}) + "\n")
 
 
 def is_alive(pid: int) -> bool:

@@ -47,7 +47,7 @@ locals {
       },
       { sid = "Announce", actions = ["sqs:SendMessage"], resources = concat(local.results, local.dead_letters) },
       merge(local.read, {
-        jobs      = ["spec.json", "inputs/*", "plan/*", "result.json", "checkpoints/*", "control/cancel", "control/members", "copies/*"]
+        jobs      = ["spec.json", "inputs/*", "plan/*", "result.json", "checkpoints/*", "parts/*-kept-*", "control/cancel", "control/members", "copies/*"]
         target    = ["schedule/*", "snapshots/*"]
         resources = local.input_object_arns
       }),
@@ -114,11 +114,11 @@ locals {
         target    = ["open/*", "quotas.json", "schedule/*", "snapshots/*", "workers/*"]
         resources = concat(local.input_object_arns, local.output_object_arns)
       }),
-      # The ledger too: `retry` commits that a job is open again.
+      # The ledger too: `retry` commits another round, and keeps the rows of mini-batches of which some items run again.
       {
         sid     = "Describe"
         actions = ["s3:PutObject"]
-        jobs    = ["spec.json", "inputs/*", "plan/*", "ledger/*", "reused.json", "control/cancel", "control/priority"]
+        jobs    = ["spec.json", "inputs/*", "plan/*", "ledger/*", "parts/*-kept-*", "reused.json", "control/cancel", "control/priority"]
         target  = ["open/*", "snapshots/*", "writers/*"]
       },
       { sid = "AbortUploads", actions = ["s3:AbortMultipartUpload"], jobs = ["inputs/*"], target = ["snapshots/*"] },
@@ -127,7 +127,7 @@ locals {
       {
         sid     = "Reopen"
         actions = ["s3:DeleteObject"]
-        jobs    = ["result.json", "control/cancel", "control/removing", "copies/settled", "plan/failed", "plan/published"]
+        jobs    = ["result.json", "checkpoints/*", "control/cancel", "control/removing", "copies/settled", "plan/failed", "plan/published"]
         target  = ["open/*"]
       },
       local.encrypt,

@@ -58,6 +58,10 @@ pub fn sentence(notice: &Notice) -> String {
         ),
         Notice::NewJob { earlier, reason } => new_job(earlier, reason),
         Notice::NothingToDo { job_id, left, unnamed } => nothing_to_do(job_id, *left, *unnamed),
+        Notice::RoundRequested(job_id) => format!(
+            "job {job_id} runs what has failed so far again, with the script that its processes have loaded; \
+             `gristmill status {job_id} --wait` waits for its end"
+        ),
         Notice::InFlight { job_id, state, unended, failed } => in_flight(job_id, *state, *unended, *failed),
         Notice::DamagedResult => "result.json cannot be read and is removed; the result is determined again".to_owned(),
         Notice::ChangedSinceStart { script, differences } => {
@@ -136,8 +140,8 @@ fn nothing_to_do(job_id: &str, (failed, rejected): (u64, u64), unnamed: u64) -> 
 fn in_flight(job_id: &str, state: InFlight, unended: Option<u64>, failed: u64) -> String {
     let later = match failed {
         0 => String::new(),
-        1 => "; 1 mini-batch has failed so far, which a retry runs again once the job has ended".to_owned(),
-        _ => format!("; {failed} mini-batches have failed so far, which a retry runs again once the job has ended"),
+        1 => "; 1 mini-batch has failed so far".to_owned(),
+        _ => format!("; {failed} mini-batches have failed so far"),
     };
     match state {
         InFlight::Published => {
@@ -184,7 +188,7 @@ fn named(differences: &[Difference]) -> String {
 }
 
 fn continuing(continuation: &Continuation) -> String {
-    let Begun { failed, items, whole } = continuation.round;
+    let Begun { failed, items, whole, .. } = continuation.round;
     let mut text = format!("continuing job {}:", continuation.job_id);
     let mut line = |count: u64, one: &str, several: &str| {
         if count > 0 {
@@ -252,7 +256,7 @@ mod tests {
             lost_delivery_max: 10,
         };
         assert_eq!(continuing(&none), "continuing job test:\n  no mini-batch has been tried yet");
-        let round = Begun { failed: 1, items: 2, whole: 0 };
+        let round = Begun { failed: 1, items: 2, ..Begun::default() };
         let again = Continuation { round, untried: Some(0), none_tried: false, ..none.clone() };
         assert_eq!(
             continuing(&again),

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use engine::targets::{Target, TargetRef};
 use engine::words::counted;
 use engine::{Aside, Events, Only, Retry, RetryOptions};
-use protocol::OutputFormat;
+use protocol::{JobState, OutputFormat};
 
 use crate::outcome::report;
 use crate::{Exit, Settings, Show, TargetFlags, complete, follow, refuse, stop_on_signals};
@@ -111,7 +111,11 @@ pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exi
         None => engine.retry(job, &options, &stop, events).await,
     });
     match ran.await {
-        Ok(result) => Ok(report(&result, arguments.json, &TargetRef::ThisMachine)),
+        Ok(result) => {
+            let exit = report(&result, arguments.json, &TargetRef::ThisMachine);
+            // The process that runs the job has begun another round.
+            Ok(if result.state == JobState::Running { Exit::Done } else { exit })
+        }
         Err(error) => refuse(error, arguments.json),
     }
 }

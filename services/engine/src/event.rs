@@ -93,6 +93,8 @@ pub enum Notice {
         /// Items without a result that a retry cannot run, because nothing says which they are.
         unnamed: u64,
     },
+    /// This job runs, and runs again what has failed so far.
+    RoundRequested(String),
     /// This job has not ended, and nothing of it needs to be published.
     InFlight {
         /// The job.
@@ -220,7 +222,11 @@ impl Notice {
     pub fn is_warning(&self) -> bool {
         let is_note = matches!(
             self,
-            Self::Decision(_) | Self::Continuing(_) | Self::CreatingEnvironment { .. } | Self::WaitingForProcesses
+            Self::Decision(_)
+                | Self::Continuing(_)
+                | Self::RoundRequested(_)
+                | Self::CreatingEnvironment { .. }
+                | Self::WaitingForProcesses
         );
         !is_note
     }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use partitioner::{Inputs, plan_is_damaged};
 use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, JobState, OutputAction, OutputFormat, Work};
 use reducer::{Begun, Reducer, ScriptOfRound, Selection, Tally};
-use storage::{JobStore, TargetStore};
+use storage::{JobStore, RoundRequest, TargetStore};
 use tokio::time::sleep;
 
 use crate::aside::take_script;
@@ -25,6 +25,8 @@ use crate::{Busy, Engine, Error, Events, For, FoundJob, Jobs, Notice, StopReques
 
 /// Looks at a job that is about to end, one second after the other.
 const LOOKS_MAX: usize = 5;
+/// From one look whether a request has been taken to the next.
+const REQUEST_LOOK: Duration = Duration::from_millis(100);
 
 /// What a retry of a job changes and runs.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +118,8 @@ impl Engine {
         let turn = home.lock()?;
         let job_id = &job.spec.job_id;
         let Some(lock) = home.try_lock_job(job_id)? else {
-            return Err(Busy::Running(job_id.clone()).into());
+            drop(turn);
+            return self.retry_running(&job, options, stop, events).await;
         };
         // It may have ended, or have been continued, before it was locked.
         let mut job = jobs.known_job(job_id).await?;
@@ -145,6 +148,41 @@ impl Engine {
         let resumed = Execution::resume(job, home, self.settings());
         let execution = Execution { round, has_other_script, ..resumed };
         self.execute(execution, locks, stop, events).await
+    }
+
+    /// Lets the process that runs a job begin another round of it, if anything has failed so far.
+    async fn retry_running(
+        &self,
+        job: &FoundJob,
+        options: &RetryOptions,
+        stop: &StopRequest,
+        events: &Events,
+    ) -> crate::Result<JobResult> {
+        let job_id = &job.spec.job_id;
+        let Selection { failed, rejects } = options.selection();
+        let progress = job.store.progress().await?.unwrap_or_else(Reducer::no_progress);
+        let has_failed = failed && progress.mini_batches.failed > 0 || rejects && progress.items.failed > 0;
+        if !has_failed || options.source_directory.is_some() || options.format.is_some() {
+            return Err(Busy::Running(job_id.clone()).into());
+        }
+        job.store.request_round(&RoundRequest { failed, rejects }).await?;
+        while job.store.round_requested().await?.is_some() {
+            sleep(REQUEST_LOOK).await;
+            if let Some(ended) = self.home().try_lock_job(job_id)? {
+                // It has ended in the meantime.
+                drop(ended);
+                return Box::pin(self.retry(job_id, options, stop, events)).await;
+            }
+        }
+        events.notice(Notice::RoundRequested(job_id.clone()));
+        let progress = job.store.progress().await?.unwrap_or(progress);
+        Ok(JobResult {
+            mini_batches: progress.mini_batches,
+            items: progress.items,
+            elapsed_seconds: progress.elapsed_seconds,
+            worked_seconds: progress.worked_seconds,
+            ..JobResult::new(job_id.clone(), JobState::Running, job.store.shown("logs"))
+        })
     }
 
     /// Retries a job of a compute target. The script is that of this machine if the job has ended and its folder is here.
@@ -184,7 +222,9 @@ impl Engine {
         }
         // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
         let begins = is_ending || found.store.cancel_requested().await?.is_some();
-        let round = options.round(&found).or_else(|| begins.then(|| options.selection()));
+        let lacks = reducer.lacks(options.selection());
+        let round = options.round(&found).or_else(|| (begins || lacks).then(|| options.selection()));
+        let is_running = found.result.is_none() && !begins;
         if found.result.is_some() {
             change_format(&mut found, options.format)?;
             self.renew_script_on(&mut found, options, &store, target, events).await?;
@@ -195,7 +235,10 @@ impl Engine {
         let begun = match round {
             Some(selection) => {
                 let (digest, is_other) = (found.spec.snapshot_digest.clone(), options.source_directory.is_some());
-                Some(begin_round(&mut reducer, selection, &ScriptOfRound { digest, is_other }, false).await?)
+                Some(
+                    begin_round(&mut reducer, selection, &ScriptOfRound { digest, is_other }, [is_running, false])
+                        .await?,
+                )
             }
             None => None,
         };
@@ -212,6 +255,10 @@ impl Engine {
                 in_flight(state, unfinished.count());
                 return Ok(Retry::InFlight(submission(job, spec, store, target).await?));
             }
+        }
+        if begun.as_ref().is_some_and(|begun| begun.is_live) && !options.republish && lost.is_empty() {
+            events.notice(Notice::RoundRequested(job_id.clone()));
+            return Ok(Retry::InFlight(submission(job, spec, store, target).await?));
         }
         job.forget_published().await?;
         events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &spec, 0, begun)));
@@ -273,16 +320,16 @@ async fn forget_script(job: &mut FoundJob) -> Result<()> {
     job.store.delete_checkpoints().await.context("remove results of the earlier script")
 }
 
-/// Begins a round of a job. `is_here`: its workers are on this machine.
+/// Begins a round of a job. `is_running`: nobody has ended it. `is_here`: its workers are on this machine.
 pub(crate) async fn begin_round(
     reducer: &mut Reducer,
     selection: Selection,
     script: &ScriptOfRound,
-    is_here: bool,
+    [is_running, is_here]: [bool; 2],
 ) -> crate::Result<Begun> {
     let job_id = reducer.spec().job_id.clone();
     let check = move |planned: &Descriptor| Ok(check_input(planned, &job_id, is_here)?);
-    Ok(reducer.begin_round(selection, script, check).await?)
+    Ok(reducer.begin_round(selection, script, is_running, check).await?)
 }
 
 /// Fails if something else has changed the output since the job wrote it: the job writes it again.

@@ -150,6 +150,9 @@ pub struct Round {
     /// It goes on with a round that was interrupted: the tries that mini-batches have spent stay spent.
     #[serde(default, skip_serializing_if = "is_false")]
     pub goes_on: bool,
+    /// It begins while the job runs: the reducers that serve the job publish what runs again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_live: bool,
     /// Digest of the script that it runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub script: String,

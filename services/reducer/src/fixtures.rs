@@ -14,7 +14,7 @@ use crate::{Begun, Reducer, ScriptOfRound, Selection, Tally};
 
 /// Begins another round of a job, with everything that its output lacks.
 pub(crate) async fn reopen(reducer: &mut Reducer) -> Begun {
-    reducer.begin_round(Selection::ALL, &ScriptOfRound::default(), |_| Ok(())).await.expect("writable")
+    reducer.begin_round(Selection::ALL, &ScriptOfRound::default(), false, |_| Ok(())).await.expect("writable")
 }
 
 pub(crate) fn fold(events: &[ResultEvent]) -> Tally {

@@ -48,6 +48,8 @@ pub struct Reducer {
     pub(crate) rejects: RejectIndex,
     pub(crate) published: Published,
     pub(crate) tally: Tally,
+    /// The last round of which what runs again has been published.
+    pub(crate) rounds_published: u64,
     pub(crate) judge: Judge,
     pub(crate) speculation: Speculation,
     pub(crate) reports: Reports,
@@ -132,6 +134,7 @@ impl Reducer {
             peers,
             published: Published::default(),
             tally: Tally::default(),
+            rounds_published: 0,
             progress: watch::Sender::new(Self::no_progress()),
             failed_starts: FailedStarts::default(),
             members: Members::default(),
@@ -149,8 +152,12 @@ impl Reducer {
         };
         reducer.read_ledger(false).await?;
         match peers {
-            // The process that ran the job before has ended.
-            Peers::Alone => reducer.begin_times().await,
+            // The process that ran the job before has ended, and what is left is published anew.
+            Peers::Alone => {
+                reducer.rounds_published = reducer.tally.rounds();
+                reducer.store.forget_round_request().await?;
+                reducer.begin_times().await;
+            }
             Peers::Many => reducer.continue_times().await,
         }
         reducer.judge.resume();
@@ -432,6 +439,9 @@ impl Reducer {
     async fn look_around(&mut self) -> anyhow::Result<Option<Exit>> {
         if let Some(result) = self.look_for_peers().await? {
             return Ok(Some(Exit::EndedElsewhere(Box::new(result))));
+        }
+        if let Err(error) = self.look_for_rounds().await {
+            tracing::warn!(job.id = self.spec.job_id, "cannot begin another round now, trying again: {error:#}");
         }
         self.tell_failed_starts(false);
         self.look_for_workers().await;

@@ -174,6 +174,14 @@ impl Reducer {
         }))
     }
 
+    /// Begins rounds that are requested, and publishes what runs again.
+    pub(crate) async fn look_for_rounds(&mut self) -> anyhow::Result<()> {
+        if self.peers == Peers::Alone {
+            self.take_round_request().await?;
+        }
+        self.publish_rounds().await
+    }
+
     // ---- signs of life -----------------------------------------------------------------------------------------
 
     /// Records a sign of the workers in this process, which is alive.

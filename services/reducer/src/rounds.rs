@@ -4,13 +4,19 @@
 //! announces again together with the new rows, so a mini-batch has the rows of one attempt in every round. Nothing of it is
 //! lost if the round fails: the ledger holds both.
 //!
+//! A round may begin while the job runs. Then the reducers of the job publish what runs again; the first of them to say so in the
+//! store does.
+//!
 //! Objects come first, then the round in the ledger, then the removal of the last result. A crash between two of these steps
 //! leaves a job that another round continues.
 
 use std::io::Read;
 
 use anyhow::Context;
-use protocol::{Descriptor, ErrorThresholds, Kept, OutputAction, ResultEvent, Round, milliseconds_since_epoch};
+use protocol::{
+    Descriptor, ErrorThresholds, Kept, OutputAction, PlanPosition, ResultEvent, Round, Work, milliseconds_since_epoch,
+};
+use queue::Message;
 use storage::JobStore;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -21,7 +27,7 @@ use crate::ledger::RowsAt;
 use crate::output::Source;
 use crate::rejects::{RejectedMiniBatch, Rejects};
 use crate::thresholds::{exceeded, nothing_succeeded};
-use crate::{CrashPoint, MiniBatchState, Reducer, Tally};
+use crate::{CrashPoint, MiniBatchState, Peers, Reducer, Tally};
 
 /// Objects that are written at once.
 const WRITES_AT_ONCE: usize = 16;
@@ -58,6 +64,8 @@ pub struct Begun {
     pub items: u64,
     /// Mini-batches that succeeded without some of their items and run again as a whole.
     pub whole: u64,
+    /// The job runs, and its reducers publish them.
+    pub is_live: bool,
 }
 
 /// The rejects that a round runs.
@@ -89,16 +97,18 @@ impl Reducer {
         }
     }
 
-    /// Begins a round, which removes `result.json` and a request to cancel. Returns what it runs of the mini-batches that had
-    /// ended. `check`: whether the rejected items of a mini-batch can run again; its error prevents the round.
+    /// Begins a round. Unless the job runs, that removes `result.json` and a request to cancel. Returns what the round runs of
+    /// the mini-batches that had ended. `is_running`: nobody has ended the job. `check`: whether the rejected items of a mini-batch can run again; its error prevents the round.
     pub async fn begin_round(
         &mut self,
         selection: Selection,
         script: &ScriptOfRound,
+        is_running: bool,
         check: impl Fn(&Descriptor) -> anyhow::Result<()>,
     ) -> anyhow::Result<Begun> {
         let (begun, round) = loop {
-            let mut round = Round { failed: selection.failed, ..self.round(script) };
+            let is_live = is_running && self.tally.ended_as().is_none();
+            let mut round = Round { failed: selection.failed, is_live, ..self.round(script) };
             let mut items = 0;
             if selection.rejects {
                 let rejected = self.keep_rejected(&round.id, &check).await?;
@@ -108,7 +118,7 @@ impl Reducer {
             let collects_rows = self.spec.output.action == OutputAction::AppendRow;
             round.whole.extend(that_fail_again(&self.tally, &round, &self.spec.thresholds, collects_rows));
             (self.options.crash)(CrashPoint::BeforeRound);
-            let begun = Begun { failed, items, whole: round.whole.len() as u64 };
+            let begun = Begun { failed, items, whole: round.whole.len() as u64, is_live };
             let mut batch = Batch::default();
             batch.add_event(&ResultEvent::Round(round.clone()));
             // Another reducer may end the job in the meantime.
@@ -119,11 +129,54 @@ impl Reducer {
         tracing::info!(job.id = self.spec.job_id, "round {} begins: {begun:?}", round.id);
         (self.options.crash)(CrashPoint::AfterRound);
         self.forget_settled().await?;
+        if round.is_live {
+            return Ok(begun);
+        }
         self.begin_times().await;
         self.show_progress();
         self.write_progress().await;
         self.store.reopen().await.context("reopen the job")?;
         Ok(begun)
+    }
+
+    /// Whether anything that has ended would run again in a round.
+    pub fn lacks(&self, selection: Selection) -> bool {
+        let is_of_success = |mini_batch| self.tally.state(mini_batch) == MiniBatchState::Succeeded;
+        let named = || self.rejects.named(&self.tally).any(is_of_success);
+        selection.failed && self.tally.mini_batches().failed > 0 || selection.rejects && named()
+    }
+
+    /// Publishes what runs again in rounds that have begun while the job runs. If that fails, the next look tries again.
+    pub(crate) async fn publish_rounds(&mut self) -> anyhow::Result<()> {
+        let rounds = self.tally.rounds();
+        let again =
+            if rounds > self.rounds_published { self.tally.run_again_since(self.rounds_published) } else { vec![] };
+        if let Some(tasks) = self.options.tasks.clone().filter(|_| !again.is_empty()) {
+            let is_claimed = self.peers == Peers::Alone || self.store.claim_round(rounds, &self.options.writer).await?;
+            let message = |&mini_batch: &u64| {
+                let PlanPosition { chunk, line } = PlanPosition::of(mini_batch);
+                // A descriptor may be too large for the queue.
+                let planned = Descriptor::new(&*self.spec.job_id, mini_batch, Work::Planned { chunk, line });
+                let descriptor = Descriptor { again: self.tally.again(mini_batch), ..planned };
+                Message::new(serde_json::to_vec(&descriptor).expect("descriptors always serialise"))
+            };
+            if is_claimed {
+                tasks.send(again.iter().map(message).collect()).await?;
+            }
+        }
+        self.rounds_published = rounds;
+        Ok(())
+    }
+
+    /// Begins the round that another process has requested of a job of this machine.
+    pub(crate) async fn take_round_request(&mut self) -> anyhow::Result<()> {
+        if let Some(request) = self.store.round_requested().await? {
+            let selection = Selection { failed: request.failed, rejects: request.rejects };
+            let script = ScriptOfRound { digest: self.spec.snapshot_digest.clone(), is_other: false };
+            self.begin_round(selection, &script, true, |_| Ok(())).await?;
+            self.store.forget_round_request().await?;
+        }
+        Ok(())
     }
 
     /// Keeps what mini-batches with rejected items have.

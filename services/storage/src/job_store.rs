@@ -21,8 +21,8 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use protocol::{Durability, ItemPath, JobResult, JobSpec, Priority, Progress, TableSchema};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::clock::Clock;
@@ -56,6 +56,15 @@ pub struct JobStore {
     pub(crate) clock: Clock,
     /// The expected id of the job in a store with several jobs.
     pub(crate) job_id: Option<String>,
+}
+
+/// What a round that another process requests runs again of what has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoundRequest {
+    /// Failed mini-batches.
+    pub failed: bool,
+    /// Rejected items.
+    pub rejects: bool,
 }
 
 impl JobStore {
@@ -305,6 +314,27 @@ impl JobStore {
     pub async fn cancel_requested(&self) -> Result<Option<String>> {
         let reason = optional(self.get("control/cancel").await)?;
         Ok(reason.map(|reason| String::from_utf8_lossy(&reason).into_owned()))
+    }
+
+    /// Requests another round of a job that runs on this machine.
+    pub async fn request_round(&self, request: &RoundRequest) -> Result<()> {
+        self.put("control/retry", json(request)).await
+    }
+
+    /// Returns the request for another round, if there is one.
+    pub async fn round_requested(&self) -> Result<Option<RoundRequest>> {
+        optional(self.json("control/retry").await)
+    }
+
+    /// Removes the request for another round.
+    pub async fn forget_round_request(&self) -> Result<()> {
+        self.delete("control/retry").await
+    }
+
+    /// Returns whether this reducer publishes what runs again in a round: the first one that asks.
+    pub async fn claim_round(&self, round: u64, writer: &str) -> Result<bool> {
+        let claimed = self.create(&format!("copies/round-{round}"), writer.as_bytes().to_vec().into()).await?;
+        Ok(claimed == Commit::Committed)
     }
 
     /// Changes the priority of the job.

@@ -195,7 +195,10 @@ impl World {
         let user = self.user();
         for job in jobs {
             let mut reducer = self.reducer(&job.spec, &user).await.expect("it is calm");
-            reducer.begin_round(Selection::ALL, &ScriptOfRound::default(), |_| Ok(())).await.expect("it is calm");
+            reducer
+                .begin_round(Selection::ALL, &ScriptOfRound::default(), false, |_| Ok(()))
+                .await
+                .expect("it is calm");
             let target = self.target(&user);
             target.job(&job.spec.job_id).forget_published().await.expect("it is calm");
             target.mark_open(&job.spec.job_id).await.expect("it is calm");

@@ -94,7 +94,12 @@ impl RejectIndex {
 
     /// Whether a retry may need the rows and the plan of the job.
     pub fn may_run_again(&self, tally: &Tally) -> bool {
-        self.records(tally).iter().any(|record| record.is_named)
+        self.named(tally).next().is_some()
+    }
+
+    /// Returns the mini-batches with rejects that a retry can run again.
+    pub fn named(&self, tally: &Tally) -> impl Iterator<Item = u64> {
+        self.records(tally).into_iter().filter(|record| record.is_named).map(|record| record.mini_batch)
     }
 
     /// Returns the records that count, one for each mini-batch with rejects, by mini-batch.

@@ -16,6 +16,8 @@ pub(super) struct RunsAgain {
     round: u32,
     /// What it has, unless it had failed.
     earlier: Option<Earlier>,
+    /// Whether the round has begun while the job ran.
+    is_live: bool,
 }
 
 /// The success of a mini-batch in an earlier round.
@@ -43,7 +45,17 @@ impl Tally {
         let (at, goes_on, has_other_script) = (round.at, round.goes_on, round.has_other_script);
         self.last_round = RoundResult { at, goes_on, failed, rejected, has_other_script, ..RoundResult::default() };
         self.rounds_before.push(ended);
-        self.begin_session();
+        if !round.is_live {
+            // Everything is published anew.
+            self.again.values_mut().for_each(|again| again.is_live = false);
+            self.begin_session();
+        }
+    }
+
+    /// Returns the mini-batches that run again in rounds after this one that have begun while the job ran.
+    pub(crate) fn run_again_since(&self, round: u64) -> Vec<u64> {
+        let is_later = |again: &RunsAgain| again.is_live && u64::from(again.round) > round;
+        self.again.iter().filter(|(_, again)| is_later(again)).map(|(mini_batch, _)| *mini_batch).collect()
     }
 
     /// Returns the number of items without a result of mini-batches that succeeded before a round.
@@ -78,9 +90,11 @@ impl Tally {
             match entry.state {
                 MiniBatchState::Failed if round.failed => {
                     self.items_failed -= u64::from(entry.total);
-                    self.again.insert(mini_batch, RunsAgain { round: number, earlier: None });
+                    let again = RunsAgain { round: number, earlier: None, is_live: round.is_live };
+                    self.again.insert(mini_batch, again);
                 }
                 MiniBatchState::Failed | MiniBatchState::Succeeded => continue,
+                MiniBatchState::Retrying | MiniBatchState::Pending if round.is_live => continue,
                 MiniBatchState::Retrying | MiniBatchState::Pending => {}
             }
             *entry = MiniBatchCounts::default();
@@ -90,14 +104,17 @@ impl Tally {
             self.warnings.reopen();
         }
         for (mini_batches, is_kept) in [(&round.rejects, true), (&round.whole, false)] {
-            mini_batches.iter().for_each(|&mini_batch| self.run_again(mini_batch, number, is_kept));
+            let again = RunsAgain { round: number, earlier: None, is_live: round.is_live };
+            mini_batches.iter().for_each(|&mini_batch| self.run_again(mini_batch, again.clone(), is_kept));
         }
-        self.retrying = 0;
+        if !round.is_live {
+            self.retrying = 0;
+        }
         self.ended_as = None;
         self.unimproved = Default::default();
     }
 
-    fn run_again(&mut self, mini_batch: u64, round: u32, is_kept: bool) {
+    fn run_again(&mut self, mini_batch: u64, again: RunsAgain, is_kept: bool) {
         let entry = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index));
         let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else { return };
         let counts = std::mem::take(entry);
@@ -106,7 +123,7 @@ impl Tally {
         let items_rejected = self.items_rejected.remove(&mini_batch);
         let is_partly_failed = self.partly_failed.remove(&mini_batch);
         let earlier = Some(Earlier { counts, items_rejected, is_partly_failed, is_kept });
-        self.again.insert(mini_batch, RunsAgain { round, earlier });
+        self.again.insert(mini_batch, RunsAgain { earlier, ..again });
     }
 
     /// Whether an attempt belongs to a round before the one in which its mini-batch replaces what it has: its success has
@@ -159,7 +176,7 @@ impl Tally {
 
     /// Returns how a mini-batch runs again; `None`: it runs for the first time.
     pub fn again(&self, mini_batch: u64) -> Option<Again> {
-        let &RunsAgain { round, ref earlier } = self.again.get(&mini_batch)?;
+        let &RunsAgain { round, ref earlier, .. } = self.again.get(&mini_batch)?;
         let is_kept = earlier.as_ref().is_some_and(|earlier| earlier.is_kept);
         let kept = is_kept.then(|| Kept::name(mini_batch, &self.rounds[round as usize - 1]));
         Some(Again { round, kept })

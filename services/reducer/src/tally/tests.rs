@@ -190,6 +190,19 @@ fn rounds_tell_what_they_ran_and_what_came_of_it() {
 }
 
 #[test]
+fn round_that_begins_while_the_job_runs_leaves_what_runs_alone() {
+    let mut tally = fold(&[event(failed(0, 1, false, 5)), event(failed(1, 3, true, 5)), event(succeeded(2, 1, 5, 4))]);
+    let live = Round { failed: true, rejects: vec![2], is_live: true, ..Round::default() };
+    tally.apply(&ResultEvent::Round(live));
+    assert_eq!((tally.state(0), tally.tries_spent(0), tally.retrying()), (MiniBatchState::Retrying, 1, 1));
+    assert_eq!((tally.run_again_since(0), tally.run_again_since(1)), (vec![1, 2], vec![]));
+    tally.apply(&of_round(1, succeeded(1, 1, 5, 5)));
+    assert_eq!(tally.run_again_since(0), [2]);
+    tally.apply(&round(true, &[], &[]));
+    assert_eq!((tally.run_again_since(0), tally.retrying()), (vec![], 0), "the whole job is published");
+}
+
+#[test]
 fn interrupted_round_goes_on_with_the_tries_that_it_has_spent() {
     let mut tally = fold(&[event(failed(0, 1, false, 5))]);
     tally.apply(&ResultEvent::Round(Round { goes_on: true, ..Round::default() }));
