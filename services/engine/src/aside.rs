@@ -207,7 +207,10 @@ impl Jobs {
         // No later run continues or reuses it.
         spec.fingerprint.clear();
         spec.allow_reuse = false;
-        spec.description = part.notes.first().cloned().unwrap_or_default();
+        spec.description = match aside {
+            Aside::MiniBatch(mini_batch) => format!("Mini-batch {mini_batch} of job {from}, run again alone."),
+            Aside::Rejects => format!("The rejected items of job {from}, run again."),
+        };
         spec.notes.clone_from(&part.notes);
         if let Aside::MiniBatch(_) = aside {
             spec.run_max_try = 1;

@@ -90,6 +90,7 @@ async fn job_without_results_fails_only_with_append_row() {
     job.spec.output.action = OutputAction::SummaryOnly;
     let mut reducer = job.open().await;
     reopen(&mut reducer).await;
+    job.send_event(event(Attempt { round: 1, ..succeeded(0, 1, 5, 0) })).await;
     let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
     assert_eq!((result.state, result.output), (JobState::Completed, Some(job.spec.output.folder.display())));
 }
@@ -132,7 +133,8 @@ async fn reopened_job_runs_successes_again_whose_missing_items_fail_it() {
         assert_eq!((tally.state(0), tally.state(1)), (MiniBatchState::Succeeded, MiniBatchState::Pending));
         assert_eq!((tally.items().failed, tally.rounds()), (0, 1));
     }
-    job.send_rows(1, "one\n").await;
+    let again = Attempt { round: 1, rows: Rows::Inline, ..succeeded(1, 1, 1, 1) };
+    job.send(&[(event(again), b"one\n")]).await;
     let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
     assert_eq!((result.state, result.items.failed), (JobState::Completed, 0));
     assert_eq!(job.output(), "zero\none\n");
