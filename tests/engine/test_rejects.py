@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa

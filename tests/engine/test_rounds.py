@@ -69,7 +69,8 @@ def test_retry_completes_the_output_of_the_job(workplace):
 def test_rounds_end_as_a_run_that_never_failed(workplace, isolate):
     workplace.data(20)
     job = workplace.job(FILES, isolate=isolate, mini_batch_size=3, run_max_try=1, process_count_per_node=2)
-    never = workplace.job(FILES, output="clean", isolate=isolate, mini_batch_size=3, run_max_try=1).run("--fresh", BAD="")
+    clean = workplace.job(FILES, output="clean", isolate=isolate, mini_batch_size=3, run_max_try=1)
+    never = clean.run("--fresh", BAD="")
     first = job.run("--fresh", BAD="002.txt 005.txt 007.txt 011.txt 012.txt 019.txt")
     for bad in ["005.txt 007.txt 019.txt", "007.txt 019.txt", "019.txt", ""]:
         last = retry(workplace, first.job_id, BAD=bad)
@@ -80,7 +81,9 @@ def test_rounds_end_as_a_run_that_never_failed(workplace, isolate):
 
 def test_only_what_is_asked_for_runs(workplace):
     workplace.data(8)
-    script = FILES.replace("        bad = [", "        assert '007.txt' not in names or 'LATE' in os.environ\n        bad = [")
+    script = FILES.replace(
+        "        bad = [", "        assert '007.txt' not in names or 'LATE' in os.environ\n        bad = ["
+    )
     job = workplace.job(script, mini_batch_size=1, isolate="off", run_max_try=1, process_count_per_node=1)
     first = job.run(BAD="002.txt")
     assert first.mini_batches == (8, 6, 2)

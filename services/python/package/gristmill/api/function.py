@@ -234,7 +234,9 @@ def unpack(folder: Path) -> tuple[dict[str, Any], Callable[[], Any] | None]:
         raise GristmillError(f"the function of the job is no longer on this machine: {error}") from None
     if about["python"] != list(sys.version_info[:2]):
         version = ".".join(map(str, about["python"]))
-        raise GristmillError(f"the function of the job was pickled by Python {version}: retry the job from that version")
+        raise GristmillError(
+            f"the function of the job was pickled by Python {version}: retry the job from that version"
+        )
     form = {name: value for name, value in about.items() if name in FORM}
     return form, pickle.loads(pickled)["init"]
 
