@@ -186,6 +186,33 @@ def test_what_a_round_cannot_improve_stays(workplace):
     assert (second.items, second.mini_batches) == ((8, 7, 1), (2, 2, 0))
 
 
+@pytest.mark.parametrize("isolate, left", [("items", [1, 8]), ("halves", [0, 1, 2, 6, 7, 8])])
+def test_items_that_a_round_gets_nothing_for_stay_rejected(workplace, isolate, left):
+    """A script that leaves them out names none; as long as nothing has come of them, they run in the next round."""
+    workplace.data(12)
+    script = FILES.replace(
+        "        return names",
+        "        return [name for name in names if name not in os.environ.get('SKIP', '').split()]",
+    )
+    job = workplace.job(script, isolate=isolate, mini_batch_size=6, run_max_try=1)
+    first = job.run(BAD="001.txt 002.txt 008.txt")
+    second = retry(workplace, first.job_id, BAD="", SKIP=" ".join(f"{item:03}.txt" for item in left))
+    assert second.lines == file_names(12, without=left)
+    assert second.items == (12, 12 - len(left), len(left))
+    assert "did not say which" not in second.log("rejects.csv")
+    assert retry(workplace, first.job_id, BAD="").lines == file_names(12)
+
+
+def test_output_that_is_missing_is_told(workplace):
+    workplace.data(4)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="")
+    Path(first.result["output"]).unlink()
+    line = refused(workplace, "retry", first.job_id)
+    assert line.endswith(
+        f"{first.result['output']}, the output of job {first.job_id}, is missing, and the job has ended: run the whole job again"
+    )
+
+
 def test_output_that_was_changed_since_is_kept(workplace):
     workplace.data(8)
     job = workplace.job(FILES, **SETTINGS)
@@ -303,7 +330,8 @@ MENDED = {"mended/entry.py": "import os\ndef run(files): return [os.path.basenam
 
 def test_script_of_another_folder(workplace):
     workplace.data(8)
-    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt")
+    job = workplace.job(FILES, **SETTINGS, allow_reuse=True)
+    first = job.run(BAD="002.txt 006.txt")
     workplace.write({**MENDED, "empty/other.py": ""})
     line = refused(workplace, "retry", first.job_id, "--source-directory", "empty")
     assert line.endswith(f"empty has no file entry.py, the entry script of job {first.job_id}")
@@ -312,6 +340,11 @@ def test_script_of_another_folder(workplace):
     assert last.lines == file_names(8)
     assert "the script has changed since the job began" in last.stderr
     assert len(workplace.recorded("run")) == before, "the first script does not run"
+    missing = refused(workplace, "retry", first.job_id, "--source-directory", "nowhere")
+    assert "nowhere has no file entry.py" in missing, "although there is nothing to do"
+    again = job.run(BAD="002.txt 006.txt")
+    said = f"job {first.job_id} has completed, and this is a new job, because it has run more than one version"
+    assert said in again.stderr, again.stderr
 
 
 @pytest.mark.parametrize(

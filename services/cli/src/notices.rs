@@ -176,6 +176,7 @@ fn new_job(earlier: &str, reason: &NewJobReason) -> String {
         NewJobReason::OutputChanged(output) => {
             completed(format!("its output {output} is missing, or was changed since"))
         }
+        NewJobReason::OtherScript => completed("it has run more than one version of its script".to_owned()),
         NewJobReason::Failed => format!("job {earlier} has failed mini-batches, and this is a new job; {retry}"),
     }
 }

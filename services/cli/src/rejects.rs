@@ -26,7 +26,11 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
     if arguments.json {
         say!(out, "{}", serde_json::to_string(&summary).expect("plain data always serialises"));
     } else if summary.items == 0 {
-        say!(err, "job {} has no rejects", summary.job_id);
+        let progress = job.store.progress().await.ok().flatten();
+        let items = job.result.as_ref().map(|result| result.items).or(progress.map(|progress| progress.items));
+        let left = items.map_or(0, |items| items.total.saturating_sub(items.succeeded + items.failed));
+        let and = if left == 0 { String::new() } else { format!(", and {} not ended", counted_have(left)) };
+        say!(err, "job {} has no rejects{and}", summary.job_id);
     } else {
         say!(out, "{}", shown(&summary, job.result.is_some()));
         if job.result.as_ref().is_some_and(|result| result.rejects_to_retry() > 0) {
@@ -34,6 +38,10 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
         }
     }
     Ok(Exit::Done)
+}
+
+fn counted_have(items: u64) -> String {
+    format!("{} {}", counted(items, "item"), if items == 1 { "has" } else { "have" })
 }
 
 fn shown(summary: &RejectSummary, has_ended: bool) -> String {

@@ -15,7 +15,7 @@ use storage::{JobStore, PlanComplete};
 use worker::replace_paths;
 
 use crate::execute::Execution;
-use crate::retry::check_input;
+use crate::round::{check_input, take_script};
 use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
@@ -386,20 +386,6 @@ pub fn can_run_alone(descriptor: &Descriptor) -> bool {
         Work::Rows { blocks, .. } => !blocks.is_empty(),
         Work::Rank | Work::Planned { .. } => false,
     }
-}
-
-/// Replaces the folder of a job's entry script.
-pub(crate) fn take_script(spec: &mut JobSpec, folder: &Path) -> crate::Result<()> {
-    let job_id = || spec.job_id.clone();
-    if spec.has_built_in_script() {
-        return Err(Error::NoScript { job_id: job_id() });
-    }
-    if !folder.join(&spec.entry_script).is_file() {
-        let (folder, entry_script) = (folder.to_owned(), spec.entry_script.clone());
-        return Err(Error::ScriptMissing { job_id: job_id(), folder, entry_script });
-    }
-    spec.source_directory = folder.into();
-    Ok(())
 }
 
 /// Moves the folders that a job writes to into its own folder, also in the arguments and variables of the script.

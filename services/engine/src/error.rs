@@ -104,6 +104,14 @@ pub enum Error {
         /// The output.
         output: String,
     },
+    /// The output of a completed job is missing, and nothing is left to write it from.
+    #[error("{output}, the output of job {job_id}, is missing, and the job has ended: run the whole job again")]
+    OutputMissing {
+        /// The job.
+        job_id: String,
+        /// The output.
+        output: String,
+    },
     /// The plan has no such mini-batch.
     #[error("the plan of job {job_id} has no mini-batch {mini_batch}: the number of the first one is 0")]
     NoSuchMiniBatch {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, Stop, StopSender, Used, Variables, VisibleGpus};
 
-use crate::retry::begin_round;
+use crate::round::begin_round;
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job, source};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.

@@ -80,6 +80,7 @@ mod remedy;
 mod retry;
 mod reuse;
 mod roles;
+mod round;
 mod rows;
 mod run;
 mod same_job;

@@ -4,21 +4,19 @@
 //! open job, so a retry has something to do only if it begins a round, the plan is not complete, rows are lost, or the queue
 //! has lost messages, which the caller must say.
 
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use partitioner::{Inputs, plan_is_damaged};
-use protocol::{Descriptor, FileVersion, ItemPath, JobResult, JobSpec, JobState, OutputAction, OutputFormat, Work};
-use reducer::{Begun, Reducer, ScriptOfRound, Selection, Tally};
+use protocol::{JobResult, JobSpec, JobState, OutputAction, OutputFormat};
+use reducer::{Reducer, ScriptOfRound, Selection, Tally};
 use storage::{JobStore, RoundRequest, TargetStore};
 use tokio::time::sleep;
 
-use crate::aside::take_script;
 use crate::ended::is_output_changed;
-use crate::error::Change;
 use crate::execute::Execution;
+use crate::round::{begin_round, take_script};
 use crate::run::{Locks, take_output};
 use crate::submit::{SIGN_EVERY, check_writers, enter, full, send_snapshots};
 use crate::{Busy, Engine, Error, Events, For, FoundJob, Jobs, Notice, StopRequest, Submission, Target, Unfinished};
@@ -60,6 +58,11 @@ impl RetryOptions {
             Some(Only::Rejects) => Selection { failed: false, rejects: true },
             Some(Only::Unfinished) => Selection { failed: false, rejects: false },
         }
+    }
+
+    /// Fails if the folder does not hold the script of the job.
+    fn check_folder(&self, job: &FoundJob) -> crate::Result<()> {
+        self.source_directory.iter().try_for_each(|folder| take_script(&mut job.spec.clone(), folder))
     }
 
     /// Returns what a round of this job runs; `None`: the job has not ended, and continues without one.
@@ -123,7 +126,9 @@ impl Engine {
         };
         // It may have ended, or have been continued, before it was locked.
         let mut job = jobs.known_job(job_id).await?;
+        options.check_folder(&job)?;
         if let Some((result, notice)) = options.nothing_to_do(&job) {
+            check_output_is_there(&job)?;
             events.notice(notice);
             return Ok(result.clone());
         }
@@ -198,7 +203,9 @@ impl Engine {
         let mut looks = 0;
         let (mut found, mut reducer, is_ending) = loop {
             let found = jobs.find(wanted, For::Change).await?;
+            options.check_folder(&found)?;
             if let Some((result, notice)) = options.nothing_to_do(&found) {
+                check_output_is_there(&found)?;
                 events.notice(notice);
                 return Ok(Retry::NothingToDo(Box::new(result.clone())));
             }
@@ -320,24 +327,23 @@ async fn forget_script(job: &mut FoundJob) -> Result<()> {
     job.store.delete_checkpoints().await.context("remove results of the earlier script")
 }
 
-/// Begins a round of a job. `is_running`: nobody has ended it. `is_here`: its workers are on this machine.
-pub(crate) async fn begin_round(
-    reducer: &mut Reducer,
-    selection: Selection,
-    script: &ScriptOfRound,
-    [is_running, is_here]: [bool; 2],
-) -> crate::Result<Begun> {
-    let job_id = reducer.spec().job_id.clone();
-    let check = move |planned: &Descriptor| Ok(check_input(planned, &job_id, is_here)?);
-    Ok(reducer.begin_round(selection, script, is_running, check).await?)
-}
-
 /// Fails if something else has changed the output since the job wrote it: the job writes it again.
 async fn check_output(job: &FoundJob) -> crate::Result<()> {
     let output = job.result.as_ref().and_then(|result| result.output.as_deref());
     match output.filter(|output| std::path::Path::new(output).exists()) {
         Some(output) if is_output_changed(job).await => {
             Err(Error::OutputChanged { job_id: job.spec.job_id.clone(), output: output.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fails if the output of a completed job on this machine is missing: the job has nothing left to write it from.
+fn check_output_is_there(job: &FoundJob) -> crate::Result<()> {
+    let written = job.result.as_ref().filter(|result| result.output_version.is_some());
+    match written.and_then(|result| result.output.as_deref()) {
+        Some(output) if !output.contains("://") && !std::path::Path::new(output).exists() => {
+            Err(Error::OutputMissing { job_id: job.spec.job_id.clone(), output: output.to_owned() })
         }
         _ => Ok(()),
     }
@@ -370,46 +376,6 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
     let stem = output.file_name.rsplit_once('.').map_or(output.file_name.as_str(), |(stem, _)| stem);
     output.file_name = format!("{stem}.{extension}");
     output.format = format;
-    Ok(())
-}
-
-/// Checks that the local files of a mini-batch still exist, and that its local tables are those that were planned: a range of
-/// their rows runs again. Nodes check remote ones when they read them, and those that only they may see. `is_here`: the
-/// nodes are on this machine.
-pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> crate::Result<()> {
-    const REMAINS: &str = "its rejected items cannot run again";
-    let changed = |path: &ItemPath, change, consequence| Error::InputChanged {
-        job_id: job_id.to_owned(),
-        path: path.as_path().to_owned(),
-        change,
-        consequence,
-    };
-    let version = |path: &ItemPath| -> crate::Result<Option<FileVersion>> {
-        match std::fs::metadata(path.as_path()) {
-            Ok(metadata) if metadata.is_dir() => Err(changed(path, Change::IsFolder, REMAINS)),
-            Ok(metadata) => Ok(Some(FileVersion::of_file(&metadata))),
-            Err(error) if error.kind() == ErrorKind::NotFound && !is_here => Ok(None),
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(changed(path, Change::Removed, REMAINS)),
-            Err(error) => Err(error).with_context(|| format!("read {}", path.display()))?,
-        }
-    };
-    match &planned.work {
-        Work::Files { paths, .. } => {
-            for path in paths.iter().filter(|path| !path.is_url()) {
-                version(path)?;
-            }
-        }
-        Work::Rows { blocks, .. } => {
-            for block in blocks.iter().filter(|block| !block.path.is_url()) {
-                let Some(found) = version(&block.path)? else { continue };
-                if block.version.as_ref().is_some_and(|planned| *planned != found) {
-                    let consequence = "its rejected rows cannot be found: run the whole job again";
-                    return Err(changed(&block.path, Change::Changed, consequence));
-                }
-            }
-        }
-        Work::Rank | Work::Planned { .. } => {}
-    }
     Ok(())
 }
 
@@ -457,43 +423,10 @@ async fn is_being_planned(job: &JobStore) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use protocol::{Block, BlockRange, PlanPosition};
+    use protocol::PlanPosition;
     use storage::{LeftOut, PlanComplete};
 
     use super::*;
-
-    #[test]
-    fn files_that_only_nodes_see_are_left_to_them() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let file = folder.path().join("t.csv");
-        let rows = |version| {
-            let block =
-                Block { path: file.as_path().into(), version, range: BlockRange::WholeText, path_columns: vec![] };
-            Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }
-        };
-        let files =
-            Work::Files { input: 0, paths: vec![file.as_path().into()], versions: vec![], stamps: vec![], key: vec![] };
-        let other = FileVersion { bytes: 7, etag: None, modified: Some(7) };
-        for work in [files, rows(None), rows(Some(other.clone()))] {
-            let planned = Descriptor::new("first", 0, work);
-            check_input(&planned, "first", false).expect("it may be on the nodes");
-            let refused = check_input(&planned, "first", true).expect_err("it is nowhere");
-            assert!(refused.to_string().contains("t.csv has been removed since job first was planned"));
-        }
-        std::fs::write(&file, "id\n").expect("writable");
-        let planned = Descriptor::new("first", 0, rows(Some(other)));
-        let refused = check_input(&planned, "first", false).expect_err("it is here, and has changed");
-        assert!(refused.to_string().contains("t.csv has changed since job first was planned"));
-    }
-
-    #[test]
-    fn file_that_has_become_a_folder_is_refused() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let paths = vec![folder.path().into()];
-        let files = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
-        let refused = check_input(&Descriptor::new("first", 0, files), "first", true).expect_err("no file");
-        assert!(refused.to_string().contains("has become a folder since job first"), "{refused:#}");
-    }
 
     #[tokio::test(start_paused = true)]
     async fn job_that_another_process_plans_is_left_alone() {

@@ -60,13 +60,14 @@ pub fn changed_while_running(folder: &Path, spec: &JobSpec, models: &ModelFolder
 /// Returns why the newest job of the same document and name is neither continued nor reused. Every new job calls it, so it
 /// opens few files.
 pub fn why_anew(index: &Index, home: &Home, spec: &JobSpec, now: &Identity) -> Result<Option<Notice>> {
-    let is_of_document = |id: &String| {
-        let spec_of_job = std::fs::read(home.job_folder(id).join("spec.json")).ok();
+    let of_document = |id: String| {
+        let spec_of_job = std::fs::read(home.job_folder(&id).join("spec.json")).ok();
         let other = spec_of_job.and_then(|text| serde_json::from_slice::<JobSpec>(&text).ok());
-        other.is_some_and(|other| other.job_file == spec.job_file)
+        let other = other.filter(|other| other.job_file == spec.job_file)?;
+        Some((id, other.fingerprint.is_empty()))
     };
-    let newest = index.find(&spec.name)?.into_iter().take(SAME_NAMES_MAX).find(is_of_document);
-    let Some(id) = newest else { return Ok(None) };
+    let newest = index.find(&spec.name)?.into_iter().take(SAME_NAMES_MAX).find_map(of_document);
+    let Some((id, is_mixed)) = newest else { return Ok(None) };
     let folder = home.job_folder(&id);
     if !folder.is_dir() || home.is_running(&id)? {
         return Ok(None);
@@ -86,6 +87,7 @@ pub fn why_anew(index: &Index, home: &Home, spec: &JobSpec, now: &Identity) -> R
     let reason = match (has_succeeded, found.is_empty()) {
         (None, false) => NewJobReason::Unfinished(found),
         (Some(true), false) => NewJobReason::Completed(found),
+        (Some(true), true) if is_mixed => NewJobReason::OtherScript,
         (Some(false), true) => NewJobReason::Failed,
         _ => return Ok(None),
     };

@@ -57,7 +57,7 @@ impl Reducer {
         let unimproved = self.tally.unimproved();
         let unimproved = unimproved.first.as_ref().map(|(mini_batch, error)| {
             let mini_batches = counted(unimproved.count, "mini-batch");
-            format!("{mini_batches} could not run again and keep what they had; the first is {mini_batch}: {error}")
+            format!("{mini_batches} got no better result, so the earlier one stays; the first is {mini_batch}: {error}")
         });
         self.spec.notes.iter().cloned().chain(left_out).chain(unimproved).collect()
     }
@@ -100,7 +100,7 @@ impl Reducer {
         });
         let outputs = self.spec.outputs.iter().filter(|_| state == JobState::Completed);
         let outputs = outputs.map(|(name, folder)| (name.clone(), folder.display())).collect();
-        let Effort { extra_runs, divided, items_kept, waited } = self.tally.effort();
+        let Effort { extra_runs, divided, items_kept, waited, .. } = self.tally.effort();
         // The last progress and the result have the same times.
         self.show_progress();
         let Progress { elapsed_seconds, worked_seconds, .. } = *self.progress.borrow();

@@ -89,6 +89,8 @@ pub struct Tally {
     retrying: u64,
     items_succeeded: u64,
     items_failed: u64,
+    /// Items without a result of mini-batches that run again, and have not ended.
+    items_again: u64,
     retries: u64,
     deliveries_lost: u64,
     warnings: Warnings,
@@ -448,7 +450,7 @@ impl Tally {
     /// Returns the counts of items. `total` is that of the plan if known, else the items of ended mini-batches.
     pub fn items(&self) -> Counts {
         let ended = self.items_succeeded + self.items_failed;
-        let total = self.planned.as_ref().and_then(|planned| planned.items).unwrap_or(ended);
+        let total = self.planned.as_ref().and_then(|planned| planned.items).unwrap_or(ended + self.items_again);
         Counts { total, succeeded: self.items_succeeded, failed: self.items_failed }
     }
 

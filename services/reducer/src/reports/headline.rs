@@ -7,8 +7,8 @@ use crate::thresholds::few_results;
 use crate::{Failures, Tally};
 
 /// Keys that make such a job fail.
-const KEYS: &str = "`error_threshold: 0` (items), `allowed_failed_count: 0` (mini-batches) or `fail_fast: N` (equal \
-                    failures) fails such a job";
+const KEYS: &str = "to fail such a job, set `error_threshold: 0` (items), `allowed_failed_count: 0` (mini-batches) or \
+                    `fail_fast: N` (equal failures)";
 
 /// Returns the number of failures, their cause, and the keys that would have failed the job. `None` without failures.
 pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<String> {

@@ -1,5 +1,7 @@
 //! What the attempts of a job cost beyond one run of each mini-batch, and what they did not.
 
+use std::collections::HashSet;
+
 use protocol::{Attempt, AttemptStatus, Divided, Waited};
 
 use super::Effect;
@@ -11,6 +13,8 @@ pub struct Effort {
     pub extra_runs: u64,
     /// These mini-batches.
     pub divided: Divided,
+    /// All of them: a later round may divide one once more.
+    divided_before: HashSet<u64>,
     /// Items of successes whose results earlier tries had handed back.
     pub items_kept: u64,
     /// Waits for limits and services.
@@ -24,8 +28,7 @@ impl Effort {
             return;
         }
         self.extra_runs += u64::from(attempt.extra_runs);
-        // A later round may divide it once more.
-        if attempt.extra_runs > 0 && !self.divided.first.contains(&attempt.mini_batch) {
+        if attempt.extra_runs > 0 && self.divided_before.insert(attempt.mini_batch) {
             self.divided.add(attempt.mini_batch);
         }
         self.waited.add(attempt.waited);
@@ -37,7 +40,7 @@ impl Effort {
 
 #[cfg(test)]
 mod tests {
-    use protocol::ResultEvent;
+    use protocol::{ResultEvent, Round};
 
     use super::*;
     use crate::Tally;
@@ -55,10 +58,18 @@ mod tests {
         let expected = Effort {
             extra_runs: 1,
             divided: Divided { mini_batches: 1, first: vec![0] },
+            divided_before: HashSet::from([0]),
             items_kept: 4,
             waited: Waited { limits_milliseconds: 120, services_milliseconds: 2 },
         };
         assert_eq!(tally.effort(), expected);
+        let again =
+            |mini_batch| ResultEvent::Attempt(Box::new(Attempt { extra_runs: 1, ..failed(mini_batch, 3, true, 9) }));
+        let mut many = Tally::default();
+        (0..9).for_each(|mini_batch| drop(many.apply(&again(mini_batch))));
+        many.apply(&ResultEvent::Round(Round { failed: true, ..Round::default() }));
+        (0..9).for_each(|mini_batch| drop(many.apply(&again(mini_batch))));
+        assert_eq!((many.effort().extra_runs, many.effort().divided.mini_batches), (18, 9), "in both rounds");
         tally.apply(&ResultEvent::RowsLost { mini_batches: vec![0] });
         assert_eq!(tally.effort(), expected, "it was done all the same");
     }

@@ -16,6 +16,8 @@ pub(super) struct RunsAgain {
     round: u32,
     /// What it has, unless it had failed.
     earlier: Option<Earlier>,
+    /// Number of its items without a result.
+    lacks: u64,
     /// Whether the round has begun while the job ran.
     is_live: bool,
 }
@@ -60,9 +62,8 @@ impl Tally {
 
     /// Returns the number of items without a result of mini-batches that succeeded before a round.
     fn rejected_again(&self, round: u32) -> u64 {
-        let of_round = self.again.values().filter(|again| again.round == round);
-        let earlier = of_round.filter_map(|again| again.earlier.as_ref());
-        earlier.map(|earlier| u64::from(earlier.counts.total - earlier.counts.succeeded)).sum()
+        let of_round = self.again.values().filter(|again| again.round == round && again.earlier.is_some());
+        of_round.map(|again| again.lacks).sum()
     }
 
     fn this_round(&self) -> RoundResult {
@@ -89,8 +90,10 @@ impl Tally {
         for (mini_batch, entry) in (0..).zip(&mut self.entries) {
             match entry.state {
                 MiniBatchState::Failed if round.failed => {
-                    self.items_failed -= u64::from(entry.total);
-                    let again = RunsAgain { round: number, earlier: None, is_live: round.is_live };
+                    let lacks = u64::from(entry.total);
+                    self.items_failed -= lacks;
+                    self.items_again += lacks;
+                    let again = RunsAgain { round: number, earlier: None, lacks, is_live: round.is_live };
                     self.again.insert(mini_batch, again);
                 }
                 MiniBatchState::Failed | MiniBatchState::Succeeded => continue,
@@ -104,7 +107,7 @@ impl Tally {
             self.warnings.reopen();
         }
         for (mini_batches, is_kept) in [(&round.rejects, true), (&round.whole, false)] {
-            let again = RunsAgain { round: number, earlier: None, is_live: round.is_live };
+            let again = RunsAgain { round: number, earlier: None, lacks: 0, is_live: round.is_live };
             mini_batches.iter().for_each(|&mini_batch| self.run_again(mini_batch, again.clone(), is_kept));
         }
         if !round.is_live {
@@ -119,11 +122,13 @@ impl Tally {
         let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else { return };
         let counts = std::mem::take(entry);
         self.succeeded -= 1;
-        self.items_failed -= u64::from(counts.total - counts.succeeded);
+        let lacks = u64::from(counts.total - counts.succeeded);
+        self.items_failed -= lacks;
+        self.items_again += lacks;
         let items_rejected = self.items_rejected.remove(&mini_batch);
         let is_partly_failed = self.partly_failed.remove(&mini_batch);
         let earlier = Some(Earlier { counts, items_rejected, is_partly_failed, is_kept });
-        self.again.insert(mini_batch, RunsAgain { earlier, ..again });
+        self.again.insert(mini_batch, RunsAgain { earlier, lacks, ..again });
     }
 
     /// Whether an attempt belongs to a round before the one in which its mini-batch replaces what it has: its success has
@@ -137,16 +142,19 @@ impl Tally {
     pub(super) fn replaces(&mut self, mini_batch: u64) {
         if !self.again.is_empty()
             && self.entry(mini_batch).state != MiniBatchState::Succeeded
-            && let Some(RunsAgain { earlier: Some(earlier), .. }) = self.again.remove(&mini_batch)
+            && let Some(RunsAgain { earlier, lacks, .. }) = self.again.remove(&mini_batch)
         {
-            self.items_succeeded -= u64::from(earlier.counts.succeeded);
+            self.items_succeeded -= earlier.map_or(0, |earlier| u64::from(earlier.counts.succeeded));
+            self.items_again -= lacks;
         }
     }
 
     /// Lets what a mini-batch had before count again, because it has failed. Returns whether it had anything.
     pub(super) fn takes_back(&mut self, index: usize, attempt: &Attempt) -> bool {
         let mini_batch = attempt.mini_batch;
-        let Some(RunsAgain { earlier: Some(earlier), .. }) = self.again.remove(&mini_batch) else { return false };
+        let Some(RunsAgain { earlier, lacks, .. }) = self.again.remove(&mini_batch) else { return false };
+        self.items_again -= lacks;
+        let Some(earlier) = earlier else { return false };
         let Earlier { counts, items_rejected, is_partly_failed, .. } = earlier;
         let tried = self.entries[index];
         // What was tried stays known, so that a repeated message changes nothing.
@@ -167,10 +175,11 @@ impl Tally {
 
     /// Forgets what a pending mini-batch had before, because its rows are lost.
     pub(super) fn loses_earlier(&mut self, mini_batch: u64) {
-        if let Some(RunsAgain { earlier, .. }) = self.again.get_mut(&mini_batch)
+        if let Some(RunsAgain { earlier, lacks, .. }) = self.again.get_mut(&mini_batch)
             && let Some(earlier) = earlier.take()
         {
             self.items_succeeded -= u64::from(earlier.counts.succeeded);
+            self.items_again -= std::mem::take(lacks);
         }
     }
 

@@ -24,7 +24,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, Rejected, Waited, Warning};
+use protocol::{
+    AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, NO_RESULT, Rejected, Waited, Warning,
+};
 
 use super::causes::{Cause, Failed, is_of_an_item, rejected};
 use super::gaps::Gaps;
@@ -231,7 +233,14 @@ impl Isolation {
         if kind != RangeKind::Kept {
             self.measure(&items, &ending, now);
         }
-        if ending.status == AttemptStatus::Succeeded {
+        if self.is_short_in_round(&items, kind, &ending) {
+            // Together they would lose their places, so that no other round could run them.
+            self.divide(
+                items,
+                &Arc::new(Cause { status: AttemptStatus::IllegalResult, error: no_result(), run }),
+                None,
+            );
+        } else if ending.status == AttemptStatus::Succeeded {
             if kind == RangeKind::Suspect {
                 self.suspects = Suspects::Wrong;
             }
@@ -269,6 +278,18 @@ impl Isolation {
         if now > self.until && self.next().is_some() {
             self.abandon("it took too long");
         }
+    }
+
+    /// Whether a range that an earlier round has rejected has fewer results than items, and does not say which lack one.
+    fn is_short_in_round(&self, items: &Range<u64>, kind: RangeKind, ending: &Ending) -> bool {
+        let count = items.end - items.start;
+        let named: u64 = ending.failed_items.iter().map(|failed| failed.items).sum();
+        self.ranges_of_round > 0
+            && self.division == Isolate::Items
+            && kind != RangeKind::Kept
+            && ending.status == AttemptStatus::Succeeded
+            && ending.returned > 0
+            && ending.returned.saturating_add(named) < count
     }
 
     /// Notes what the run of a range has cost. Loading counts no more than it must: the first range loads the items of all.
@@ -383,6 +404,10 @@ impl Isolation {
                 shorten_error(&mut error);
                 self.reject(failed, Arc::new(Cause { status, error, run: run.clone() }));
             }
+        }
+        if kept.is_none() && without_result == items.end - items.start {
+            let (status, error) = (AttemptStatus::IllegalResult, no_result());
+            self.reject(items.clone(), Arc::new(Cause { status, error, run: run.clone() }));
         }
     }
 
@@ -523,6 +548,12 @@ impl Isolation {
         let (rows, pieces) = self.good.into_rows(&rejected);
         Isolated { ending, rows, pieces, rejected, warnings_total: self.warnings_total, extra_runs, ended: now }
     }
+}
+
+/// Returns why a range of items is rejected although `run` has ended without an error.
+fn no_result() -> ErrorReport {
+    let message = "run() returned no result for them".to_owned();
+    ErrorReport { category: NO_RESULT.to_owned(), message, ..ErrorReport::default() }
 }
 
 /// Returns the duration of loading, unless it ended with its process.
