@@ -208,9 +208,8 @@ def test_output_that_is_missing_is_told(workplace):
     first = workplace.job(FILES, **SETTINGS).run(BAD="")
     Path(first.result["output"]).unlink()
     line = refused(workplace, "retry", first.job_id)
-    assert line.endswith(
-        f"{first.result['output']}, the output of job {first.job_id}, is missing, and the job has ended: run the whole job again"
-    )
+    said = f"{first.result['output']}, the output of job {first.job_id}, is missing, and the job has ended"
+    assert line.endswith(f"{said}: run the whole job again")
 
 
 def test_output_that_was_changed_since_is_kept(workplace):
