@@ -319,7 +319,8 @@ fn long_errors_are_shortened() {
     let fails = || Ending::failed(AttemptStatus::RunRaised, error.clone());
     let mut isolation = isolation(100, fails(), now);
     while let Some(range) = isolation.next() {
-        let ending = if range.start == 0 && range.end == 1 { Ending::empty() } else { fails() };
+        let has_result = range.start == 0 && range.end == 1;
+        let ending = if has_result { Ending { returned: 1, ..Ending::empty() } } else { fails() };
         isolation.ended(ending, Bytes::new(), run(), now.instant);
     }
     let isolated = isolation.finish(|_| "/long".repeat(1000), true, now);
