@@ -75,3 +75,13 @@ def test_rejects_run_aside_on_a_target(workplace, target):
     if "://" not in aside.result["output"]:
         assert names(target.output(aside.result)) == ["002.txt", "009.txt"]
     assert names(target.output(first.result)) == file_names(FILES, without=[2, 9]), "that job does not change"
+
+
+def test_job_that_has_not_ended_keeps_script_and_format(workplace, target):
+    workplace.data(2)
+    job_id = target.enqueue(workplace.job("BAD = []\n" + SCRIPT))
+    workplace.write({"mended/entry.py": "BAD = []\n" + SCRIPT})
+    for change in (("--source-directory", "mended"), ("--set", "output_format=csv")):
+        refused = target.command("retry", job_id, *change)
+        assert refused.exit_status == 1, str(refused)
+        assert f"job {job_id} has not ended: cancel it first, or wait" in refused.stderr, str(refused)

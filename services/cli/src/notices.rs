@@ -176,7 +176,9 @@ fn new_job(earlier: &str, reason: &NewJobReason) -> String {
         NewJobReason::OutputChanged(output) => {
             completed(format!("its output {output} is missing, or was changed since"))
         }
-        NewJobReason::OtherScript => completed("it has run more than one version of its script".to_owned()),
+        NewJobReason::SeveralVersions => {
+            completed("it has run more than one version of its script or side inputs".to_owned())
+        }
         NewJobReason::Failed => format!("job {earlier} has failed mini-batches, and this is a new job; {retry}"),
     }
 }
@@ -191,11 +193,12 @@ fn named(differences: &[Difference]) -> String {
 fn continuing(continuation: &Continuation) -> String {
     let Begun { failed, items, whole, .. } = continuation.round;
     let mut text = format!("continuing job {}:", continuation.job_id);
-    let mut line = |count: u64, one: &str, several: &str| {
+    let mut line_of = |count: u64, noun: &str, one: &str, several: &str| {
         if count > 0 {
-            text += &format!("\n  {} {}", counted(count, "mini-batch"), if count == 1 { one } else { several });
+            text += &format!("\n  {} {}", counted(count, noun), if count == 1 { one } else { several });
         }
     };
+    let mut line = |count, one: &str, several: &str| line_of(count, "mini-batch", one, several);
     line(continuation.committed, "is committed and does not run again", "are committed and do not run again");
     line(
         continuation.announced,
@@ -221,17 +224,10 @@ fn continuing(continuation: &Continuation) -> String {
         &format!("were interrupted with their node and run again; {cost}"),
     );
     line(continuation.retrying, "had failed a try and runs again", "had failed a try and run again");
-    if items > 0 {
-        let run = if items == 1 { "runs" } else { "run" };
-        text += &format!("\n  {} {run} again; the rows of other items stay", counted(items, "rejected item"));
-    }
-    let mut line = |count: u64, one: &str, several: &str| {
-        if count > 0 {
-            text += &format!("\n  {} {}", counted(count, "mini-batch"), if count == 1 { one } else { several });
-        }
-    };
+    let [one, several] = ["runs again; the rows of other items stay", "run again; the rows of other items stay"];
+    line_of(items, "rejected item", one, several);
     match continuation.untried {
-        Some(untried) => line(untried, "has not been tried yet", "have not been tried yet"),
+        Some(untried) => line_of(untried, "mini-batch", "has not been tried yet", "have not been tried yet"),
         None if continuation.none_tried => text += "\n  no mini-batch has been tried yet",
         None => text += "\n  all others have not been tried yet",
     }

@@ -16,11 +16,16 @@ pub(crate) async fn is_untouched(output: &str, job: &FoundJob) -> bool {
     written.is_some() && job.store.stores().version(output).await.ok().as_ref() == written
 }
 
-/// Whether something else has written to an output on this machine.
+/// Returns the file that a job has written on this machine, whether or not it still exists.
+pub(crate) fn written_here(job: &FoundJob) -> Option<&str> {
+    let result = job.result.as_ref().filter(|result| result.output_version.is_some())?;
+    result.output.as_deref().filter(|output| !output.contains("://"))
+}
+
+/// Whether something else has changed or removed that file.
 pub(crate) async fn is_output_changed(job: &FoundJob) -> bool {
-    let Some(result) = job.result.as_ref() else { return false };
-    match (&result.output, &result.output_version) {
-        (Some(output), Some(_)) if !output.contains("://") => !is_untouched(output, job).await,
-        _ => false,
+    match written_here(job) {
+        Some(output) => !is_untouched(output, job).await,
+        None => false,
     }
 }

@@ -207,8 +207,8 @@ pub enum NewJobReason {
     InputsChanged(Option<String>),
     /// It has completed, and its output, which is here, is missing or was changed since.
     OutputChanged(String),
-    /// It has completed, and a retry has run another script.
-    OtherScript,
+    /// It has completed, and has run several versions of its script or side inputs.
+    SeveralVersions,
     /// It has failed mini-batches.
     Failed,
 }

@@ -4,17 +4,17 @@
 //! open job, so a retry has something to do only if it begins a round, the plan is not complete, rows are lost, or the queue
 //! has lost messages, which the caller must say.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use partitioner::{Inputs, plan_is_damaged};
 use protocol::{JobResult, JobSpec, JobState, OutputAction, OutputFormat};
 use reducer::{Reducer, ScriptOfRound, Selection, Tally};
 use storage::{JobStore, RoundRequest, TargetStore};
 use tokio::time::sleep;
 
-use crate::ended::is_output_changed;
+use crate::ended::{is_output_changed, written_here};
 use crate::execute::Execution;
 use crate::round::{begin_round, take_script};
 use crate::run::{Locks, take_output};
@@ -60,9 +60,9 @@ impl RetryOptions {
         }
     }
 
-    /// Fails if the folder does not hold the script of the job.
-    fn check_folder(&self, job: &FoundJob) -> crate::Result<()> {
-        self.source_directory.iter().try_for_each(|folder| take_script(&mut job.spec.clone(), folder))
+    /// Whether the job has another script or another format from now on.
+    fn changes_job(&self) -> bool {
+        self.source_directory.is_some() || self.format.is_some()
     }
 
     /// Returns what a round of this job runs; `None`: the job has not ended, and continues without one.
@@ -126,15 +126,15 @@ impl Engine {
         };
         // It may have ended, or have been continued, before it was locked.
         let mut job = jobs.known_job(job_id).await?;
-        options.check_folder(&job)?;
+        // First, because a folder without the script is a mistake, whatever there is to do.
+        options.source_directory.iter().try_for_each(|folder| take_script(&mut job.spec, folder))?;
         if let Some((result, notice)) = options.nothing_to_do(&job) {
             check_output_is_there(&job)?;
             events.notice(notice);
             return Ok(result.clone());
         }
         change_format(&mut job, options.format)?;
-        if let Some(folder) = &options.source_directory {
-            take_script(&mut job.spec, folder)?;
+        if options.source_directory.is_some() {
             forget_script(&mut job).await?;
         }
         if job_file::script_has_changed(&job.spec) {
@@ -167,7 +167,7 @@ impl Engine {
         let Selection { failed, rejects } = options.selection();
         let progress = job.store.progress().await?.unwrap_or_else(Reducer::no_progress);
         let has_failed = failed && progress.mini_batches.failed > 0 || rejects && progress.items.failed > 0;
-        if !has_failed || options.source_directory.is_some() || options.format.is_some() {
+        if !has_failed || options.changes_job() {
             return Err(Busy::Running(job_id.clone()).into());
         }
         job.store.request_round(&RoundRequest { failed, rejects }).await?;
@@ -202,8 +202,8 @@ impl Engine {
         let jobs = target.jobs(store.clone());
         let mut looks = 0;
         let (mut found, mut reducer, is_ending) = loop {
-            let found = jobs.find(wanted, For::Change).await?;
-            options.check_folder(&found)?;
+            let mut found = jobs.find(wanted, For::Change).await?;
+            options.source_directory.iter().try_for_each(|folder| take_script(&mut found.spec, folder))?;
             if let Some((result, notice)) = options.nothing_to_do(&found) {
                 check_output_is_there(&found)?;
                 events.notice(notice);
@@ -219,6 +219,9 @@ impl Engine {
             sleep(Duration::from_secs(1)).await;
         };
         let job_id = found.spec.job_id.clone();
+        if found.result.is_none() && options.changes_job() {
+            return Err(has_not_ended(&job_id).into());
+        }
         let failed = reducer.tally().mini_batches().failed;
         let in_flight = |state, unended| {
             events.notice(Notice::InFlight { job_id: job_id.clone(), state, unended, failed });
@@ -286,9 +289,6 @@ impl Engine {
         target: &Target,
         events: &Events,
     ) -> crate::Result<()> {
-        if let Some(folder) = &options.source_directory {
-            take_script(&mut job.spec, folder)?;
-        }
         let is_here = job.spec.snapshots.source.is_some()
             && job.spec.source_directory.as_path().join(&job.spec.entry_script).is_file();
         let has_changed = || options.source_directory.is_some() || job_file::script_has_changed(&job.spec);
@@ -329,8 +329,7 @@ async fn forget_script(job: &mut FoundJob) -> Result<()> {
 
 /// Fails if something else has changed the output since the job wrote it: the job writes it again.
 async fn check_output(job: &FoundJob) -> crate::Result<()> {
-    let output = job.result.as_ref().and_then(|result| result.output.as_deref());
-    match output.filter(|output| std::path::Path::new(output).exists()) {
+    match written_here(job).filter(|output| Path::new(output).exists()) {
         Some(output) if is_output_changed(job).await => {
             Err(Error::OutputChanged { job_id: job.spec.job_id.clone(), output: output.to_owned() })
         }
@@ -338,15 +337,17 @@ async fn check_output(job: &FoundJob) -> crate::Result<()> {
     }
 }
 
-/// Fails if the output of a completed job on this machine is missing: the job has nothing left to write it from.
+/// Fails if the output of a completed job is missing: the job has nothing left to write it from.
 fn check_output_is_there(job: &FoundJob) -> crate::Result<()> {
-    let written = job.result.as_ref().filter(|result| result.output_version.is_some());
-    match written.and_then(|result| result.output.as_deref()) {
-        Some(output) if !output.contains("://") && !std::path::Path::new(output).exists() => {
-            Err(Error::OutputMissing { job_id: job.spec.job_id.clone(), output: output.to_owned() })
-        }
-        _ => Ok(()),
+    match written_here(job).filter(|output| !Path::new(output).exists()) {
+        Some(output) => Err(Error::OutputMissing { job_id: job.spec.job_id.clone(), output: output.to_owned() }),
+        None => Ok(()),
     }
+}
+
+/// Returns why a retry cannot change a job.
+fn has_not_ended(job_id: &str) -> anyhow::Error {
+    anyhow!("job {job_id} has not ended: cancel it first, or wait")
 }
 
 /// Lets an ended job write its output in another format; the file gets the extension of the format. The rows of the native
@@ -361,7 +362,7 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
         OutputFormat::Text => bail!("an output of text is written as the rows come in"),
     };
     match &job.result {
-        None => bail!("job {job_id} has not ended: cancel it first, or wait"),
+        None => return Err(has_not_ended(job_id)),
         Some(result) if result.state == JobState::Completed => {
             bail!("job {job_id} has written its output: convert that file instead")
         }

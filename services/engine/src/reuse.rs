@@ -92,8 +92,11 @@ impl Jobs {
         let has_succeeded = result.state == JobState::Completed && result.mini_batches.failed == 0;
         let differences = parsed.identity.differences(&kept.identity, NEVER);
         if job.spec.fingerprint != parsed.spec.fingerprint || !differences.is_empty() {
-            let says_why = has_succeeded && !differences.is_empty();
-            return Err(says_why.then_some(NewJobReason::Completed(differences)));
+            let reason = match differences.is_empty() {
+                false => Some(NewJobReason::Completed(differences)),
+                true => job.spec.fingerprint.is_empty().then_some(NewJobReason::SeveralVersions),
+            };
+            return Err(reason.filter(|_| has_succeeded));
         }
         if !has_succeeded {
             return Err(Some(NewJobReason::Failed));

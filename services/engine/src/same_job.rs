@@ -67,7 +67,7 @@ pub fn why_anew(index: &Index, home: &Home, spec: &JobSpec, now: &Identity) -> R
         Some((id, other.fingerprint.is_empty()))
     };
     let newest = index.find(&spec.name)?.into_iter().take(SAME_NAMES_MAX).find_map(of_document);
-    let Some((id, is_mixed)) = newest else { return Ok(None) };
+    let Some((id, has_several_versions)) = newest else { return Ok(None) };
     let folder = home.job_folder(&id);
     if !folder.is_dir() || home.is_running(&id)? {
         return Ok(None);
@@ -87,7 +87,7 @@ pub fn why_anew(index: &Index, home: &Home, spec: &JobSpec, now: &Identity) -> R
     let reason = match (has_succeeded, found.is_empty()) {
         (None, false) => NewJobReason::Unfinished(found),
         (Some(true), false) => NewJobReason::Completed(found),
-        (Some(true), true) if is_mixed => NewJobReason::OtherScript,
+        (Some(true), true) if has_several_versions => NewJobReason::SeveralVersions,
         (Some(false), true) => NewJobReason::Failed,
         _ => return Ok(None),
     };
