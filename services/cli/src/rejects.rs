@@ -29,7 +29,11 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
         let progress = job.store.progress().await.ok().flatten();
         let items = job.result.as_ref().map(|result| result.items).or(progress.map(|progress| progress.items));
         let left = items.map_or(0, |items| items.total.saturating_sub(items.succeeded + items.failed));
-        let and = if left == 0 { String::new() } else { format!(", and {} not ended", counted_have(left)) };
+        let and = match left {
+            0 => String::new(),
+            1 => ", and 1 item has not ended".to_owned(),
+            _ => format!(", and {left} items have not ended"),
+        };
         say!(err, "job {} has no rejects{and}", summary.job_id);
     } else {
         say!(out, "{}", shown(&summary, job.result.is_some()));
@@ -38,10 +42,6 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
         }
     }
     Ok(Exit::Done)
-}
-
-fn counted_have(items: u64) -> String {
-    format!("{} {}", counted(items, "item"), if items == 1 { "has" } else { "have" })
 }
 
 fn shown(summary: &RejectSummary, has_ended: bool) -> String {

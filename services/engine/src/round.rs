@@ -24,7 +24,7 @@ pub(crate) fn take_script(spec: &mut JobSpec, folder: &Path) -> crate::Result<()
     Ok(())
 }
 
-/// Begins a round of a job. `is_running`: nobody has ended it. `is_here`: its workers are on this machine.
+/// Begins a round of a job. `is_running`: no process has ended or canceled it. `is_here`: its workers are on this machine.
 pub(crate) async fn begin_round(
     reducer: &mut Reducer,
     selection: Selection,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::is_false;
 use crate::words::duration;
-use crate::{Attempt, ColumnType, GpuSet, JobState, Wear};
+use crate::{Attempt, ColumnType, GpuSet, JobState, NO_RESULT, Wear};
 
 /// One event on the result queue. Rows that travel inline follow the event in its [`crate::Record`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -200,6 +200,11 @@ pub struct ErrorReport {
 }
 
 impl ErrorReport {
+    /// Returns the error of items for which `run()` returned no result.
+    pub fn no_result(message: &str) -> Self {
+        Self { category: NO_RESULT.to_owned(), message: message.to_owned(), ..Self::default() }
+    }
+
     /// Returns the error and the file to open in whole sentences: `ValueError: bad value. Open logs/user/error/….`
     pub fn sentence(&self) -> String {
         let separator = if self.category.is_empty() || self.message.is_empty() { "" } else { ": " };

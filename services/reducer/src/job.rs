@@ -152,7 +152,7 @@ impl Reducer {
         };
         reducer.read_ledger(false).await?;
         match peers {
-            // The process that ran the job before has ended, and what is left is published anew.
+            // The process that ran the job before has ended. This one publishes what is left.
             Peers::Alone => {
                 reducer.rounds_published = reducer.tally.rounds();
                 reducer.store.forget_round_request().await?;

@@ -24,8 +24,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use protocol::{
-    Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, NO_RESULT, Rejected,
-    UnreadRecord, Work,
+    Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, Rejected, UnreadRecord, Work,
 };
 use storage::JobStore;
 
@@ -104,11 +103,8 @@ static NO_ERROR: ErrorReport = ErrorReport {
 };
 
 /// The error of the items of a mini-batch for which `run()` returned nothing.
-static NOTHING_RETURNED: LazyLock<ErrorReport> = LazyLock::new(|| ErrorReport {
-    category: NO_RESULT.to_owned(),
-    message: "run() returned nothing for its mini-batch".to_owned(),
-    ..NO_ERROR.clone()
-});
+static NOTHING_RETURNED: LazyLock<ErrorReport> =
+    LazyLock::new(|| ErrorReport::no_result("run() returned nothing for its mini-batch"));
 
 impl RejectedMiniBatch {
     /// Returns a mini-batch with all its rejected items, given the attempt that decided about it.
@@ -187,7 +183,7 @@ impl RejectedMiniBatch {
             (Some(last), Some(why)) => (last.status, format!("the list of these items cannot be read: {why}")),
             _ => (AttemptStatus::IllegalResult, "run() returned no result for them, and did not say which".to_owned()),
         };
-        let error = ErrorReport { category: NO_RESULT.to_owned(), message, ..ErrorReport::default() };
+        let error = ErrorReport::no_result(&message);
         Reject {
             detail: format!("{items} of {} items", attempt.total),
             status,

@@ -1,11 +1,11 @@
 //! Begins another round of a job: what has not ended, failed mini-batches and rejected items run, each in its place.
 //!
-//! A mini-batch with rejected items runs only these. What it has is kept first, as an object that its worker reads and
-//! announces again together with the new rows, so a mini-batch has the rows of one attempt in every round. Nothing of it is
-//! lost if the round fails: the ledger holds both.
+//! A mini-batch with rejected items runs only these. The process that begins the round first writes the other rows to an
+//! object. The worker reads it, and announces them again together with the new rows, so a mini-batch has the rows of one
+//! attempt in every round. If the round fails, no row is lost: the ledger holds both.
 //!
-//! A round may begin while the job runs. Then the reducers of the job publish what runs again; the first of them to say so in the
-//! store does.
+//! A round may begin while the job runs. Then one of its reducers publishes what runs again: the first that claims the round in
+//! the store.
 //!
 //! Objects come first, then the round in the ledger, then the removal of the last result. A crash between two of these steps
 //! leaves a job that another round continues.
@@ -97,8 +97,9 @@ impl Reducer {
         }
     }
 
-    /// Begins a round. Unless the job runs, that removes `result.json` and a request to cancel. Returns what the round runs of
-    /// the mini-batches that had ended. `is_running`: nobody has ended the job. `check`: whether the rejected items of a mini-batch can run again; its error prevents the round.
+    /// Begins a round, and returns what it runs of the mini-batches that had ended. Unless the job runs, that removes
+    /// `result.json` and a request to cancel. `is_running`: no process has ended or canceled the job. `check` fails if the
+    /// rejected items of a mini-batch cannot run again, and then no round begins.
     pub async fn begin_round(
         &mut self,
         selection: Selection,

@@ -26,7 +26,7 @@ pub use warnings::Warnings;
 /// Mini-batches that failed when they ran again, so that their earlier results stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unimproved {
-    /// Number of times.
+    /// Their number.
     pub count: u64,
     /// The first one, and its error in one line.
     pub first: Option<(u64, String)>,
@@ -114,7 +114,7 @@ pub struct Tally {
     script: Option<String>,
     /// Mini-batches that run again in one of these rounds, until they end.
     again: BTreeMap<u64, RunsAgain>,
-    /// Mini-batches that could not run again, and keep their earlier results: their number, and the first.
+    /// Mini-batches that failed when they ran again.
     unimproved: Unimproved,
     /// How often rows were lost, so that successes count no more.
     times_rows_lost: u64,
@@ -454,7 +454,7 @@ impl Tally {
         Counts { total, succeeded: self.items_succeeded, failed: self.items_failed }
     }
 
-    /// Returns how many mini-batches could not run again and keep their earlier results, and the first of them.
+    /// Returns the mini-batches that failed in the last round, so that their earlier results stay.
     pub fn unimproved(&self) -> &Unimproved {
         &self.unimproved
     }

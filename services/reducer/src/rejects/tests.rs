@@ -261,9 +261,8 @@ fn items_that_nothing_names_are_one_reject() {
     let unread =
         UnreadRecord { path: "/in/a".into(), place: "/in/a, line 2".into(), records: 2, message: "bad".into() };
     let some = (0..7).map(rejected).collect();
-    let (named, can_be_replayed) =
-        rejects(Attempt { rejected: some, unread: vec![unread], ..succeeded(0, 3, 600, 547) });
-    assert_eq!((named.len(), can_be_replayed), (9, true));
+    let (named, can_run_again) = rejects(Attempt { rejected: some, unread: vec![unread], ..succeeded(0, 3, 600, 547) });
+    assert_eq!((named.len(), can_run_again), (9, true));
     assert_eq!(named[7].1, 2);
     let record =
         |place: &str| UnreadRecord { path: String::new(), place: place.into(), records: 1, message: "bad".into() };

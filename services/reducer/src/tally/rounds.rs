@@ -1,7 +1,7 @@
 //! What a job keeps when another round of it begins, and what runs again.
 //!
-//! A mini-batch that runs its rejected items again is pending, but what it has stays: its items with results count as before,
-//! and so does everything else if it fails. Its next success replaces all of it.
+//! A mini-batch that runs its rejected items again is pending. Its items with results count all the time. If it fails, its
+//! other counts return; if it succeeds, the new counts replace all of them.
 
 use protocol::{Again, Attempt, Kept, Round, RoundResult};
 
@@ -157,7 +157,7 @@ impl Tally {
         let Some(earlier) = earlier else { return false };
         let Earlier { counts, items_rejected, is_partly_failed, .. } = earlier;
         let tried = self.entries[index];
-        // What was tried stays known, so that a repeated message changes nothing.
+        // The spent tries stay, so that a message that is delivered twice changes nothing.
         self.entries[index] = MiniBatchCounts { tries: tried.tries, retries: tried.retries, ..counts };
         self.entries[index].deliveries_lost = counts.deliveries_lost.max(tried.deliveries_lost);
         self.succeeded += 1;

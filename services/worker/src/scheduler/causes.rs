@@ -31,6 +31,12 @@ impl Cause {
         Arc::new(Self { status: ending.status, error, run })
     }
 
+    /// Returns the cause for items without a result of a run that ended without an error.
+    pub(super) fn no_result(run: FailedRun) -> Arc<Self> {
+        let error = ErrorReport::no_result("run() returned no result");
+        Arc::new(Self { status: AttemptStatus::IllegalResult, error, run })
+    }
+
     /// Returns the cause for a part of the range that has not been run.
     pub(super) fn of_a_whole(&self, reason: &str) -> Arc<Self> {
         let together = ErrorReport { log: String::new(), ..self.error.clone() }.sentence();

@@ -24,9 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{
-    AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, NO_RESULT, Rejected, Waited, Warning,
-};
+use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, Rejected, Waited, Warning};
 
 use super::causes::{Cause, Failed, is_of_an_item, rejected};
 use super::gaps::Gaps;
@@ -64,7 +62,7 @@ pub(super) struct Isolation {
     probe: Option<usize>,
     /// The range that was run again.
     again: Option<Range<u64>>,
-    /// The ranges that an earlier round has rejected; 0: the last try of this round has failed.
+    /// Number of ranges that an earlier round has rejected; 0: the mini-batch has failed its last try.
     ranges_of_round: u32,
     good: Good,
     /// By the first item.
@@ -208,7 +206,7 @@ impl Isolation {
     /// the limits of the job: no item is at fault.
     pub(super) fn handed(&mut self, handed: &Handed) {
         if self.process.is_none() {
-            // Until now it has waited for a process.
+            // It has waited for a process.
             self.until += handed.began.instant.saturating_duration_since(self.began.instant);
             self.began = handed.began;
         }
@@ -234,12 +232,8 @@ impl Isolation {
             self.measure(&items, &ending, now);
         }
         if self.is_short_in_round(&items, kind, &ending) {
-            // Together they would lose their places, so that no other round could run them.
-            self.divide(
-                items,
-                &Arc::new(Cause { status: AttemptStatus::IllegalResult, error: no_result(), run }),
-                None,
-            );
+            // No later round could run items that nothing names.
+            self.divide(items, &Cause::no_result(run), None);
         } else if ending.status == AttemptStatus::Succeeded {
             if kind == RangeKind::Suspect {
                 self.suspects = Suspects::Wrong;
@@ -280,7 +274,7 @@ impl Isolation {
         }
     }
 
-    /// Whether a range that an earlier round has rejected has fewer results than items, and does not say which lack one.
+    /// Whether a process returned fewer results than items for a range of this round, and did not name the others.
     fn is_short_in_round(&self, items: &Range<u64>, kind: RangeKind, ending: &Ending) -> bool {
         let count = items.end - items.start;
         let named: u64 = ending.failed_items.iter().map(|failed| failed.items).sum();
@@ -406,8 +400,7 @@ impl Isolation {
             }
         }
         if kept.is_none() && without_result == items.end - items.start {
-            let (status, error) = (AttemptStatus::IllegalResult, no_result());
-            self.reject(items.clone(), Arc::new(Cause { status, error, run: run.clone() }));
+            self.reject(items.clone(), Cause::no_result(run.clone()));
         }
     }
 
@@ -548,12 +541,6 @@ impl Isolation {
         let (rows, pieces) = self.good.into_rows(&rejected);
         Isolated { ending, rows, pieces, rejected, warnings_total: self.warnings_total, extra_runs, ended: now }
     }
-}
-
-/// Returns why a range of items is rejected although `run` has ended without an error.
-fn no_result() -> ErrorReport {
-    let message = "run() returned no result for them".to_owned();
-    ErrorReport { category: NO_RESULT.to_owned(), message, ..ErrorReport::default() }
 }
 
 /// Returns the duration of loading, unless it ended with its process.
