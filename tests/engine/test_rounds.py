@@ -275,6 +275,12 @@ def test_stopped_round_continues(workplace, number):
     else:
         running.kill(pid)
     assert first.lines == file_names(12, without=[2, 6, 9]), "the output is as it was"
+    status = json.loads(workplace.command("status", first.job_id, "--json").stdout)
+    items = (status["result"] or status["progress"])["items"]
+    left = items["total"] - items["succeeded"] - items["failed"]
+    assert 1 <= left <= 3, "the items of the round that have not ended"
+    said = f"job {first.job_id} has no rejects, and {left} item{' has' if left == 1 else 's have'} not ended"
+    assert said in workplace.command("rejects", first.job_id).stderr
     before = len(workplace.recorded("run"))
     last = retry(workplace, first.job_id, BAD="")
     assert (last.lines, last.items) == (file_names(12), (12, 12, 0))

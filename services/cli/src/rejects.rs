@@ -26,8 +26,8 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
     if arguments.json {
         say!(out, "{}", serde_json::to_string(&summary).expect("plain data always serialises"));
     } else if summary.items == 0 {
-        let progress = job.store.progress().await.ok().flatten();
-        let items = job.result.as_ref().map(|result| result.items).or(progress.map(|progress| progress.items));
+        let status = jobs.status(&summary.job_id).await?;
+        let items = status.result.map(|result| result.items).or(status.progress.map(|progress| progress.items));
         let left = items.map_or(0, |items| items.total.saturating_sub(items.succeeded + items.failed));
         let and = match left {
             0 => String::new(),
