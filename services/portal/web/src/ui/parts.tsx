@@ -122,15 +122,17 @@ export function Terminal({ text, label }: { text: string; label: string }) {
 export function Scroll({ label, limited = false, children }: { label: string; limited?: boolean; children: ComponentChildren }) {
   const ref = useRef<HTMLDivElement>(null);
   const [overflows, setOverflows] = useState(false);
-  useEffect(() => {
+  // After each render, because the content may have been replaced, and before the browser paints it.
+  useLayoutEffect(() => {
     const element = ref.current;
     if (!element) return;
     const look = () => setOverflows(element.scrollWidth > element.clientWidth || element.scrollHeight > element.clientHeight);
+    look();
     const resized = new ResizeObserver(look);
     resized.observe(element);
     if (element.firstElementChild) resized.observe(element.firstElementChild);
     return () => resized.disconnect();
-  }, []);
+  });
   return <div class={`scroll ${limited ? "limited" : ""}`} ref={ref} tabIndex={overflows ? 0 : undefined} role={overflows ? "group" : undefined} aria-label={overflows ? label : undefined}>{children}</div>;
 }
 
