@@ -212,6 +212,16 @@ def test_output_that_is_missing_is_told(workplace):
     assert line.endswith(f"{said}: run the whole job again")
 
 
+def kept(workplace, ended, number):
+    """Checks the warning about an edited output, and returns what is kept."""
+    output = Path(ended.result["output"])
+    path = output.with_name(f"{output.name}.edited-{number}")
+    said = f"{output} was changed after the job had written it; the changed file is kept as {path}"
+    assert ended.result["first_warnings"] == [said]
+    assert f"  warnings: 1\n    {said}" in workplace.command("status", ended.job_id).stdout
+    return path.read_text()
+
+
 def test_output_that_was_changed_since_is_kept(workplace):
     workplace.data(8)
     job = workplace.job(FILES, **SETTINGS)
@@ -219,13 +229,64 @@ def test_output_that_was_changed_since_is_kept(workplace):
     output = Path(first.result["output"])
     with output.open("a") as file:
         file.write("by hand\n")
-    line = refused(workplace, "retry", first.job_id)
-    assert f"{output} was changed since job {first.job_id} wrote it, and a retry writes it again" in line
-    assert "--separate" in line and "move it away" in line
-    assert output.read_text().endswith("by hand\n")
-    assert retry(workplace, first.job_id, "--separate", BAD="").lines == ["002.txt", "007.txt"]
-    output.rename(output.with_suffix(".mine"))
-    assert retry(workplace, first.job_id, BAD="").lines == file_names(8), "a missing file is written again"
+    second = retry(workplace, first.job_id, BAD="007.txt")
+    assert second.lines == file_names(8, without=[7])
+    edited = [*file_names(8, without=[2, 7]), "by hand"]
+    assert kept(workplace, second, 1).splitlines() == edited
+    output.unlink()
+    third = retry(workplace, first.job_id, BAD="")
+    assert third.lines == file_names(8), "a missing file is written again"
+    assert not third.result["warnings"], "it was told once"
+    assert sorted(path.name for path in output.parent.iterdir()) == [output.name, f"{output.name}.edited-1"]
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGKILL])
+def test_output_that_is_changed_while_a_round_runs_is_kept(workplace, number):
+    workplace.data(8)
+    script = FILES.replace("time.sleep(1000)", "wait_for(lambda: recorded('go'))").replace("record, ", "record, wait_for, ")
+    first = workplace.job(script, **SETTINGS).run(BAD="002.txt 007.txt")
+    output = Path(first.result["output"])
+    running, pid = held(workplace, first.job_id, "007.txt")
+    if number is None:
+        output.write_text("by hand")
+        go(workplace)
+        last = running.wait()
+    else:
+        running.send(number)
+        running.wait()
+        if number == signal.SIGKILL:
+            wait_until_ended([pid])
+        output.write_text("by hand")
+        last = retry(workplace, first.job_id, BAD="")
+    assert (last.exit_status, last.lines) == (0, file_names(8)), str(last)
+    assert kept(workplace, last, 1 if number is None else 2) == "by hand"
+
+
+def test_status_lists_the_rounds_of_a_job_that_runs(workplace):
+    workplace.data(8)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
+    running, pid = held(workplace, first.job_id, "007.txt")
+    listed = ["  round 1 ran the job: 6 of 8 items succeeded", "  round 2 ran 2 rejected items again: "]
+
+    def rounds():
+        lines = workplace.command("status", first.job_id).stdout.splitlines()
+        return [line for line in lines if line.startswith("  round")]
+
+    now = wait_until(rounds, "the round is shown")
+    assert [line.startswith(told) for line, told in zip(now, listed, strict=True)] == [True, True], now
+    running.kill(pid)
+    last = retry(workplace, first.job_id, BAD="")
+    told = [{**told, "mini_batches": None, "items": None} for told in last.result["rounds"]]
+    plain = {"goes_on": False, "failed": 0, "rejected": 0, "has_other_script": False, "mini_batches": None, "items": None}
+    times = [told.pop("at") for told in told[1:]]
+    assert times == sorted(times)
+    assert told == [
+        {**plain, "state": "Completed"},
+        {**plain, "state": None, "rejected": 2},
+        {**plain, "state": "Completed", "goes_on": True},
+    ]
+    lines = workplace.command("status", first.job_id).stdout
+    assert "round 2 ran 2 rejected items again, and was interrupted: " in lines
 
 
 def test_commands_name_the_retry(workplace):
@@ -277,10 +338,17 @@ def test_stopped_round_continues(workplace, number):
     assert first.lines == file_names(12, without=[2, 6, 9]), "the output is as it was"
     status = json.loads(workplace.command("status", first.job_id, "--json").stdout)
     items = (status["result"] or status["progress"])["items"]
-    left = items["total"] - items["succeeded"] - items["failed"]
+    left = items["total"] - items["succeeded"]
     assert 1 <= left <= 3, "the items of the round that have not ended"
-    said = f"job {first.job_id} has no rejects, and {left} item{' has' if left == 1 else 's have'} not ended"
-    assert said in workplace.command("rejects", first.job_id).stderr
+    rejects = workplace.command("rejects", first.job_id)
+    if number == signal.SIGINT:
+        assert items["failed"] == left, "they are rejected as before the round"
+        assert first.log("rejects.csv").count("run_raised,ValueError") == left
+        assert f"{left} rejected item" in rejects.stdout, str(rejects)
+    else:
+        assert items["failed"] == 0
+        said = f"job {first.job_id} has no rejects, and {left} item{' has' if left == 1 else 's have'} not ended"
+        assert said in rejects.stderr
     before = len(workplace.recorded("run"))
     last = retry(workplace, first.job_id, BAD="")
     assert (last.lines, last.items) == (file_names(12), (12, 12, 0))

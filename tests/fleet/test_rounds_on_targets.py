@@ -2,6 +2,8 @@
 
 import textwrap
 
+import pytest
+
 from harness import file_names
 
 FILES = 12
@@ -36,6 +38,30 @@ def test_retry_completes_the_output_of_a_target(workplace, target):
     third = target.command("retry", first.job_id, "--wait", "--json", expect=0)
     assert third.items == (FILES, FILES, 0)
     assert names(target.output(third.result)) == file_names(FILES)
+
+
+@pytest.mark.parametrize("target", ["sqs"], indirect=True)
+def test_object_that_was_changed_since_is_kept(workplace, target, components):
+    workplace.data(FILES)
+    settings = {"isolate": "items", "mini_batch_size": 4, "output": f"s3://{target.prefix}/out"}
+    first = target.run(workplace.job("BAD = ['002.txt', '009.txt']\n" + SCRIPT, **settings))
+    url = f"s3://{target.prefix}/out/rows.txt"
+    assert first.result["output"] == url
+    s3 = components.client("s3")
+    target.worker()
+    target.reducer()
+    for bad, rounds in (["009.txt"], 1), ([], 2):
+        s3.put_object(Bucket=target.prefix, Key="out/rows.txt", Body=f"by hand {rounds}".encode())
+        workplace.job(f"BAD = {bad}\n" + SCRIPT, **settings)
+        last = target.command("retry", first.job_id, "--wait", "--json", expect=0)
+        said = f"{url} was changed after the job had written it; the changed file is kept as {url}.edited-{rounds}"
+        assert last.result["first_warnings"] == [said]
+
+    def read(key):
+        return s3.get_object(Bucket=target.prefix, Key=key)["Body"].read()
+
+    assert names(read("out/rows.txt")) == file_names(FILES)
+    assert [read(f"out/rows.txt.edited-{rounds}") for rounds in (1, 2)] == [b"by hand 1", b"by hand 2"]
 
 
 def test_every_item_of_a_long_list_of_rejects_runs_again(workplace, target):

@@ -22,10 +22,6 @@ pub fn flags(target: &TargetRef) -> String {
 pub fn text(remedy: &Remedy) -> String {
     match remedy {
         Remedy::Retry { job_id, target } => format!("continue with: gristmill retry {job_id}{}", flags(target)),
-        Remedy::KeepOutput { job_id } => format!(
-            "move it away, and `gristmill retry {job_id}` writes it again, or `gristmill retry {job_id} --separate` writes \
-             the rows of its rejected items to a file of their own"
-        ),
         Remedy::RunAgain(TargetRef::ThisMachine) => "run its job file again".to_owned(),
         Remedy::RunAgain(_) => "enqueue its job file again".to_owned(),
         Remedy::ListJobs(target) => format!("list the jobs with: gristmill jobs{}", flags(target)),

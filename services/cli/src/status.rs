@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::summary::summary;
+use crate::summary::{rounds, summary};
 use crate::{Exit, Show, TargetFlags, complete, printed, remedies, watch_for_stop};
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -162,6 +162,7 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
         lines.extend(progress.waiting.iter().map(|waiting| format!("  waiting for {waiting}")));
     }
     lines.extend(progress.notes.iter().map(|note| format!("  note: {note}")));
+    lines.extend(rounds(&progress.rounds));
     lines.extend(progress.step.iter().map(|step| format!("  {step}")));
     lines
 }

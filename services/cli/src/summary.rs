@@ -5,7 +5,7 @@ use std::fmt::Write;
 use engine::State;
 use engine::targets::TargetRef;
 use engine::words::{clause, counted, kept, sentence, took};
-use protocol::{Counts, FailedMiniBatch, JobResult, JobState};
+use protocol::{Counts, FailedMiniBatch, JobResult, JobState, RoundResult};
 
 use crate::remedies::flags;
 
@@ -61,8 +61,8 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     for note in &result.notes {
         let _ = writeln!(text, "  note: {note}");
     }
-    for (number, round) in (1..).zip(&result.rounds) {
-        let _ = writeln!(text, "  round {number} {}", round.sentence());
+    for line in rounds(&result.rounds) {
+        let _ = writeln!(text, "{line}");
     }
     if let Some(output) = &result.output {
         let _ = writeln!(text, "  output: {output}");
@@ -82,6 +82,11 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     }
     let _ = write!(text, "  logs: {}", result.logs);
     text
+}
+
+/// Returns the rounds of a job, as lines.
+pub fn rounds(rounds: &[RoundResult]) -> impl Iterator<Item = String> {
+    (1..).zip(rounds).map(|(number, round)| format!("  round {number} {}", round.sentence()))
 }
 
 fn tallied(counts: &Counts) -> String {

@@ -96,14 +96,6 @@ pub enum Error {
         /// Rejects that cannot run again, and what to do about them.
         left_out: Vec<String>,
     },
-    /// A retry would overwrite an output that is no longer what the job wrote.
-    #[error("{output} was changed since job {job_id} wrote it, and a retry writes it again")]
-    OutputChanged {
-        /// The job.
-        job_id: String,
-        /// The output.
-        output: String,
-    },
     /// The output of a completed job is missing, and nothing is left to write it from.
     #[error("{output}, the output of job {job_id}, is missing, and the job has ended: run the whole job again")]
     OutputMissing {
@@ -265,7 +257,6 @@ impl Error {
                 Remedy::NameTarget { without_file: *without_file }
             }
             Self::NotEnded { job_id, target } => retry(job_id, target),
-            Self::OutputChanged { job_id, .. } => Remedy::KeepOutput { job_id: job_id.clone() },
             Self::Other(error) => return Remedy::of(error),
             _ => return None,
         })

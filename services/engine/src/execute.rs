@@ -315,7 +315,9 @@ impl Execution<'_> {
         }
         let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
-        let begun = match self.round {
+        // It may have ended without a result.
+        let round = self.round.or_else(|| reducer.tally().ended_as().is_some().then_some(Selection::ALL));
+        let begun = match round {
             Some(selection) => Some(begin_round(reducer, selection, &self.script(), [false, true]).await?),
             None => {
                 reducer.go_on(&self.script()).await.context("continue the job")?;

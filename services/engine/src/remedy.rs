@@ -12,11 +12,6 @@ pub enum Remedy {
         /// Its target.
         target: TargetRef,
     },
-    /// Move the output away and retry the job, or write the rows of its rejected items to a file of their own.
-    KeepOutput {
-        /// The job.
-        job_id: String,
-    },
     /// Run the job file of a job again.
     RunAgain(TargetRef),
     /// List the jobs of this place.

@@ -14,7 +14,7 @@ use reducer::{Reducer, ScriptOfRound, Selection, Tally};
 use storage::{JobStore, RoundRequest, TargetStore};
 use tokio::time::sleep;
 
-use crate::ended::{is_output_changed, written_here};
+use crate::ended::written_here;
 use crate::execute::Execution;
 use crate::round::{begin_round, take_script};
 use crate::run::{Locks, take_output};
@@ -143,7 +143,6 @@ impl Engine {
             self.check_script(&now, false, events)?;
         }
         self.check_gpus(&job.spec)?;
-        check_output(&job).await?;
         let output = take_output(&job.spec, home)?;
         job.store.put_spec(&job.spec).await.context("write the job")?;
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
@@ -238,7 +237,6 @@ impl Engine {
         if found.result.is_some() {
             change_format(&mut found, options.format)?;
             self.renew_script_on(&mut found, options, &store, target, events).await?;
-            check_output(&found).await?;
         }
         let lost = reducer.forget_lost_rows().await?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
@@ -325,16 +323,6 @@ async fn forget_script(job: &mut FoundJob) -> Result<()> {
     job.spec.fingerprint.clear();
     // Another script would have handed back other results.
     job.store.delete_checkpoints().await.context("remove results of the earlier script")
-}
-
-/// Fails if something else has changed the output since the job wrote it: the job writes it again.
-async fn check_output(job: &FoundJob) -> crate::Result<()> {
-    match written_here(job).filter(|output| Path::new(output).exists()) {
-        Some(output) if is_output_changed(job).await => {
-            Err(Error::OutputChanged { job_id: job.spec.job_id.clone(), output: output.to_owned() })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Fails if the output of a completed job is missing: the job has nothing left to write it from.

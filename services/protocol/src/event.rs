@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::is_false;
 use crate::words::duration;
-use crate::{Attempt, ColumnType, GpuSet, JobState, NO_RESULT, Wear};
+use crate::{Attempt, ColumnType, FileVersion, GpuSet, JobState, NO_RESULT, Wear};
 
 /// One event on the result queue. Rows that travel inline follow the event in its [`crate::Record`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -104,8 +104,8 @@ pub enum ResultEvent {
     },
     /// A round of the job begins.
     Round(Round),
-    /// The job ends. Written only if several reducers may serve the job: each of them makes the same output and result
-    /// from the ledger before this event.
+    /// The job ends. Each reducer that serves it makes the same output and result from the ledger before this event. The
+    /// ledger of a job with one reducer has it only if the job does not complete.
     Ended {
         /// Final state.
         state: JobState,
@@ -147,6 +147,9 @@ pub struct Round {
     pub at: u64,
     /// Names the objects that hold the rows of `rejects`.
     pub id: String,
+    /// The output that the job wrote before, unless an earlier round says the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<FileVersion>,
     /// It goes on with a round that was interrupted: the tries that mini-batches have spent stay spent.
     #[serde(default, skip_serializing_if = "is_false")]
     pub goes_on: bool,

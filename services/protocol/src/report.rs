@@ -179,6 +179,9 @@ pub struct Progress {
     /// now, or none has yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_since: Option<u64>,
+    /// The rounds of the job, if there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<RoundResult>,
     /// Current step of the reducer, if it is not processing results: `writing the output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
@@ -372,8 +375,11 @@ pub struct FailureCause {
 /// A round of a job: what it ran besides the mini-batches that had not ended, and what came of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundResult {
-    /// Its beginning, milliseconds since 1970; 0: that of the job.
-    pub at: u64,
+    /// Its beginning, milliseconds since 1970; `None`: that of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
+    /// How it ended; `None`: it was interrupted. Running also if the next one began in the meantime.
+    pub state: Option<JobState>,
     /// It went on with the round before, which was interrupted.
     pub goes_on: bool,
     /// Failed mini-batches that ran again.
@@ -391,18 +397,24 @@ pub struct RoundResult {
 impl RoundResult {
     /// Returns what it ran and what came of it, in one line.
     pub fn sentence(&self) -> String {
-        let Self { failed, rejected, goes_on, has_other_script, items, .. } = self;
+        let Self { state, failed, rejected, goes_on, has_other_script, items, .. } = self;
         let what = [(*failed, "failed mini-batch"), (*rejected, "rejected item")];
         let what: Vec<_> =
             what.iter().filter(|(count, _)| *count > 0).map(|(count, one)| counted(*count, one)).collect();
         let began = match (self.at, what.is_empty(), goes_on) {
-            (0, _, _) => "ran the job".to_owned(),
+            (None, _, _) => "ran the job".to_owned(),
             (_, false, _) => format!("ran {} again", what.join(" and ")),
             (_, true, true) => "went on after an interruption".to_owned(),
             (_, true, false) => "went on with what had not ended".to_owned(),
         };
         let script = if *has_other_script { ", with another script" } else { "" };
-        format!("{began}{script}: {} of {} items succeeded", items.succeeded, items.total)
+        let end = match state {
+            Some(JobState::Running | JobState::Completed) => "",
+            Some(JobState::Failed) => ", and failed",
+            Some(JobState::Canceled) => ", and was canceled",
+            None => ", and was interrupted",
+        };
+        format!("{began}{script}{end}: {} of {} items succeeded", items.succeeded, items.total)
     }
 }
 

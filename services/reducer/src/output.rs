@@ -7,6 +7,7 @@
 mod cells;
 mod conform;
 mod csv_file;
+mod edited;
 mod fractions;
 mod header;
 mod json_lines;
@@ -22,7 +23,7 @@ mod table;
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::{mem, thread};
 
@@ -34,6 +35,7 @@ use tokio::runtime::Handle;
 
 use crate::CrashPoint;
 use crate::ledger::{Index, RowsAt};
+pub(crate) use edited::Earlier;
 use local::LocalFile;
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
@@ -56,6 +58,8 @@ pub(crate) struct Assembly<'a> {
     pub output: &'a Output,
     pub job_id: &'a str,
     pub writer: &'a str,
+    /// The file that an earlier round of the job wrote.
+    pub earlier: Option<Earlier>,
     pub runtime: Handle,
     pub crash: &'a dyn Fn(CrashPoint),
     /// Called between mini-batches: whether this reducer abandons the file.
@@ -123,44 +127,59 @@ impl Assembly<'_> {
     /// Writes the final file. Returns `None` if it was abandoned and removed. `{:#}` prints an error in one line.
     pub fn write(&self) -> anyhow::Result<Option<Written>> {
         if self.output.format == OutputFormat::Text {
-            let path = self.write_file(&self.output.file_name, &|sink| self.write_rows(sink))?;
-            return Ok(path.map(|path| Written { path, columns: Vec::new(), warnings: self.warnings() }));
+            let written = self.write_output(&|sink| self.write_rows(sink))?;
+            return Ok(written.map(|(path, edited)| {
+                let warnings = edited.into_iter().chain(self.warnings()).collect();
+                Written { path, columns: Vec::new(), warnings }
+            }));
         }
         let context = || format!("write {}", self.output.file_name);
         let table = Table::of(&mut self.in_order(), self.output.format, self.declared()).with_context(context)?;
         if self.output.format != OutputFormat::Parquet {
             let contents = schema_file::contents(&table).context("write the schema of the output")?;
             let name = schema_file::name(&self.output.file_name);
-            self.write_file(&name, &|sink| Ok(sink.write_all(&contents)?))?;
+            self.write_file(&name, &|sink| Ok(sink.write_all(&contents)?), &|_| Ok(()))?;
         }
         let lacking = RefCell::new(Vec::new());
-        let path = self.write_file(&self.output.file_name, &|sink| {
+        let written = self.write_output(&|sink| {
             let between = |position| self.between(position);
             *lacking.borrow_mut() = native::write(&table, sink, self.output.format, &mut self.in_order(), &between)?;
             Ok(())
         })?;
         let columns = schema_file::columns(&table);
-        let warnings = table.warnings().into_iter().chain(lacking.into_inner()).collect();
-        Ok(path.map(|path| Written { path, columns, warnings }))
+        Ok(written.map(|(path, edited)| {
+            let warnings = edited.into_iter().chain(table.warnings()).chain(lacking.into_inner()).collect();
+            Written { path, columns, warnings }
+        }))
     }
 
-    /// Writes a file of the output. Returns its path or URL, or `None` if it was abandoned and removed.
+    /// Writes the final file. Returns its path or URL, and warnings about edited files that are kept.
+    fn write_output(
+        &self,
+        write: &dyn Fn(&mut Sink) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<(PathBuf, Vec<String>)>> {
+        let kept = RefCell::new(None);
+        let path = self.write_file(&self.output.file_name, write, &|path| {
+            (self.crash)(CrashPoint::BeforeRename);
+            kept.replace(self.keep_edited(&path.display().to_string())?);
+            Ok(())
+        })?;
+        let Some(path) = path else { return Ok(None) };
+        (self.crash)(CrashPoint::AfterRename);
+        let warnings = self.warn_of_edited(&path.display().to_string(), kept.into_inner())?;
+        Ok(Some((path, warnings)))
+    }
+
+    /// Writes a file of the output. Returns its path or URL, or `None` if it was abandoned and removed. `before`: called
+    /// before it appears there.
     fn write_file(
         &self,
         name: &str,
         write: &dyn Fn(&mut Sink) -> anyhow::Result<()>,
+        before: &dyn Fn(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<Option<PathBuf>> {
         let (path, mut sink) = self.open(name)?;
-        let is_output = name == self.output.file_name;
-        let crash = |point| {
-            if is_output {
-                (self.crash)(point)
-            }
-        };
-        let written = write(&mut sink).and_then(|()| {
-            crash(CrashPoint::BeforeRename);
-            sink.finish()
-        });
+        let written = write(&mut sink).and_then(|()| before(&path)).and_then(|()| sink.finish());
         match written {
             Err(error) if error.is::<Abandoned>() => {
                 sink.abort();
@@ -170,10 +189,7 @@ impl Assembly<'_> {
                 sink.abort();
                 Err(error.context(format!("write {}", path.display())))
             }
-            _ => {
-                crash(CrashPoint::AfterRename);
-                Ok(Some(path))
-            }
+            _ => Ok(Some(path)),
         }
     }
 

@@ -230,7 +230,7 @@ impl Reducer {
 
     /// Agrees with the other reducers on the end of the job: the first committed end decides.
     pub(crate) async fn agree(&mut self, end: End) -> anyhow::Result<Agreement> {
-        if self.peers == Peers::Alone {
+        if self.peers == Peers::Alone && matches!(end, End::Complete) {
             self.tally.apply(&end.event());
             return Ok(Agreement::Ends(end));
         }

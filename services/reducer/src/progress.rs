@@ -69,6 +69,7 @@ impl Reducer {
             remaining_seconds: None,
             run_seconds: None,
             silent_since: None,
+            rounds: vec![],
             step: None,
             trouble: None,
             running: vec![],

@@ -79,22 +79,24 @@ struct Rejected {
 impl Reducer {
     /// Goes on with a round that was interrupted, and notes it in the ledger.
     pub async fn go_on(&mut self, script: &ScriptOfRound) -> anyhow::Result<()> {
-        let round = Round { goes_on: true, ..self.round(script) };
+        let round = Round { goes_on: true, ..self.round(script).await? };
         self.append_event(&ResultEvent::Round(round)).await?;
         Ok(())
     }
 
     /// Returns a round that runs nothing again.
-    fn round(&self, script: &ScriptOfRound) -> Round {
+    async fn round(&self, script: &ScriptOfRound) -> anyhow::Result<Round> {
         let ScriptOfRound { digest, is_other } = script;
         let before = self.tally.script().unwrap_or(&self.spec.snapshot_digest);
-        Round {
+        let result = self.store.result().await.context("read the last result")?;
+        Ok(Round {
             at: milliseconds_since_epoch(),
             id: format!("{:x}-{}", milliseconds_since_epoch(), self.options.writer),
+            output: result.and_then(|result| result.output_version),
             script: digest.clone(),
             has_other_script: *is_other || before != digest,
             ..Round::default()
-        }
+        })
     }
 
     /// Begins a round, and returns what it runs of the mini-batches that had ended. Unless the job runs, that removes
@@ -109,7 +111,7 @@ impl Reducer {
     ) -> anyhow::Result<Begun> {
         let (begun, round) = loop {
             let is_live = is_running && self.tally.ended_as().is_none();
-            let mut round = Round { failed: selection.failed, is_live, ..self.round(script) };
+            let mut round = Round { failed: selection.failed, is_live, ..self.round(script).await? };
             let mut items = 0;
             if selection.rejects {
                 let rejected = self.keep_rejected(&round.id, &check).await?;

@@ -12,15 +12,15 @@ mod warnings;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use protocol::{
-    Attempt, AttemptCore, AttemptStatus, Counts, ErrorReport, JobState, Planned, ProcessName, Progress, ResultEvent,
-    RoundResult,
+    Attempt, AttemptCore, AttemptStatus, Counts, ErrorReport, FileVersion, JobState, Planned, ProcessName, Progress,
+    ResultEvent,
 };
 
 use crate::batch::{Event, RecordView};
 use crate::failures::Failures;
 use crate::nodes::Nodes;
 pub use effort::Effort;
-use rounds::RunsAgain;
+use rounds::{RoundOfJob, RunsAgain};
 pub use warnings::Warnings;
 
 /// Mini-batches that failed when they ran again, so that their earlier results stay.
@@ -104,14 +104,10 @@ pub struct Tally {
     copies_won: BTreeSet<u64>,
     asked_limits: bool,
     ended_as: Option<(JobState, Option<String>, Option<Box<ErrorReport>>)>,
-    /// The ids of the rounds after the first.
-    rounds: Vec<String>,
-    /// What the rounds before the last one came to.
-    rounds_before: Vec<RoundResult>,
-    /// The last round, without its counts.
-    last_round: RoundResult,
-    /// Digest of the script of the last round, if it is not the first.
-    script: Option<String>,
+    /// Empty until the second round begins.
+    rounds: Vec<RoundOfJob>,
+    /// The output before the last round, and the number of the round that first knew it.
+    written: Option<(FileVersion, u64)>,
     /// Mini-batches that run again in one of these rounds, until they end.
     again: BTreeMap<u64, RunsAgain>,
     /// Mini-batches that failed when they ran again.
@@ -157,6 +153,9 @@ impl Tally {
             ResultEvent::Ended { state, cause, error } => {
                 error.iter().for_each(|error| self.failures.job_ended_by(error));
                 self.ended_as = Some((*state, cause.clone(), error.clone()));
+                if *state != JobState::Completed {
+                    self.take_all_back();
+                }
                 Effect::Counted
             }
             ResultEvent::Duplicates { count } => {
@@ -533,6 +532,7 @@ impl Tally {
         (progress.extra_runs, progress.items_kept) = (self.effort.extra_runs, self.effort.items_kept);
         progress.waited = self.effort.waited;
         progress.retrying = self.retrying;
+        progress.rounds = self.round_results();
     }
 
     /// Returns the failures, grouped.

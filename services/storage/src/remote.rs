@@ -3,6 +3,7 @@
 //! Every read requests the planned version of an object (`If-Match`), so that no reader gets a mixture of two versions.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -62,12 +63,26 @@ impl Stores {
     pub async fn version(&self, path_or_url: &str) -> Result<FileVersion> {
         if !path_or_url.contains("://") {
             let found = std::fs::metadata(path_or_url);
-            return Ok(FileVersion::of_file(&found.map_err(|error| Error::unavailable(path_or_url, error))?));
+            return match found {
+                Ok(metadata) => Ok(FileVersion::of_file(&metadata)),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    Err(Error::NotFound { object: path_or_url.to_owned() })
+                }
+                Err(error) => Err(Error::unavailable(path_or_url, error)),
+            };
         }
         let url = parsed(path_or_url)?;
         let (store, path) = self.open(&url).await?;
         let found = store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
         Ok(FileVersion { bytes: found.size, etag: found.e_tag, modified: None })
+    }
+
+    /// Copies an object within its store.
+    pub async fn copy(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (parsed(from)?, parsed(to)?);
+        let (store, path) = self.open(&from).await?;
+        let (_, copied) = self.open(&to).await?;
+        store.copy(&path, &copied).await.map_err(|error| Error::from_store(&shown(&from), error))
     }
 
     /// Returns the size of an object.

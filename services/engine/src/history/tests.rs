@@ -138,7 +138,7 @@ fn lost_rows_and_reopening_are_seen() {
     history.add_segment(&segment(&reopened)).expect("valid");
     assert_eq!((history.state(0), history.state(1)), (MiniBatchState::Pending, MiniBatchState::Pending));
     assert!(!history.shown(0).expect("it was tried").counts());
-    assert_eq!(history.tally().round_results().last().map(|round| round.at), Some(7));
+    assert_eq!(history.tally().round_results().last().and_then(|round| round.at), Some(7));
 }
 
 #[test]

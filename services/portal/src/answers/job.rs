@@ -122,7 +122,7 @@ struct Round {
 
 impl From<&RoundResult> for Round {
     fn from(round: &RoundResult) -> Self {
-        Self { at: Some(round.at).filter(|at| *at > 0), text: round.sentence() }
+        Self { at: round.at, text: round.sentence() }
     }
 }
 

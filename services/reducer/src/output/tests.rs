@@ -37,6 +37,7 @@ struct Job {
     tally: Tally,
     store: JobStore,
     output: Output,
+    earlier: Option<Earlier>,
 }
 
 impl Job {
@@ -51,6 +52,7 @@ impl Job {
             tally: Tally::default(),
             store,
             output,
+            earlier: None,
             _folder: folder,
         }
     }
@@ -104,7 +106,7 @@ impl Job {
     async fn write_as(&self, writer: &str, crash: impl Fn(CrashPoint) + Send + 'static) -> anyhow::Result<Written> {
         let writer = writer.to_owned();
         let (store, index, output) = (self.store.clone(), self.ledger.index.clone(), self.output.clone());
-        let runtime = Handle::current();
+        let (runtime, earlier) = (Handle::current(), self.earlier.clone());
         let write = move || {
             let (job_id, writer, crash) = ("job", writer.as_str(), &crash);
             Assembly {
@@ -113,6 +115,7 @@ impl Job {
                 output: &output,
                 job_id,
                 writer,
+                earlier,
                 runtime,
                 crash,
                 is_abandoned: &|| false,

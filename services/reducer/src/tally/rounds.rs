@@ -3,11 +3,21 @@
 //! A mini-batch that runs its rejected items again is pending. Its items with results count all the time. If it fails, its
 //! other counts return; if it succeeds, the new counts replace all of them.
 
-use protocol::{Again, Attempt, Kept, Round, RoundResult};
+use protocol::{Again, Attempt, FileVersion, JobState, Kept, Round, RoundResult};
 
 use super::{MiniBatchCounts, MiniBatchState, Tally};
 use crate::failures::{Failures, error_sentence};
 use crate::nodes::Nodes;
+
+/// A round of a job.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RoundOfJob {
+    id: String,
+    /// Digest of its script.
+    script: String,
+    /// Without its counts while it is the last one.
+    result: RoundResult,
+}
 
 /// A mini-batch that runs again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,18 +45,27 @@ struct Earlier {
 impl Tally {
     /// Begins another round. Unless it goes on with one that was interrupted, all tries of what has not ended begin anew.
     pub(crate) fn begin_round(&mut self, round: &Round) {
-        let ended = self.this_round();
+        if self.rounds.is_empty() {
+            self.rounds.push(RoundOfJob::default());
+        }
+        let last = self.last_result(round.is_live.then_some(JobState::Running));
+        self.rounds.last_mut().expect("it has one").result = last;
         let failed = self.failed;
-        self.rounds.push(round.id.clone());
-        self.script = Some(round.script.clone());
         let number = u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);
         if !round.goes_on {
             self.run_anew(round, number);
         }
-        let (failed, rejected) = (failed - self.failed, self.rejected_again(number));
-        let (at, goes_on, has_other_script) = (round.at, round.goes_on, round.has_other_script);
-        self.last_round = RoundResult { at, goes_on, failed, rejected, has_other_script, ..RoundResult::default() };
-        self.rounds_before.push(ended);
+        self.ended_as = None;
+        self.written = round.output.clone().map(|version| (version, u64::from(number))).or(self.written.take());
+        let result = RoundResult {
+            at: Some(round.at),
+            goes_on: round.goes_on,
+            failed: failed - self.failed,
+            rejected: self.rejected_again(number),
+            has_other_script: round.has_other_script,
+            ..RoundResult::default()
+        };
+        self.rounds.push(RoundOfJob { id: round.id.clone(), script: round.script.clone(), result });
         if !round.is_live {
             // Everything is published anew.
             self.again.values_mut().for_each(|again| again.is_live = false);
@@ -66,21 +85,29 @@ impl Tally {
         of_round.map(|again| again.lacks).sum()
     }
 
-    fn this_round(&self) -> RoundResult {
-        RoundResult { mini_batches: self.mini_batches(), items: self.items(), ..self.last_round.clone() }
+    /// Returns what the last round has come to. `open`: its state if no event has ended the job, and not all has ended.
+    fn last_result(&self, open: Option<JobState>) -> RoundResult {
+        let state = self.ended_as.as_ref().map(|(state, ..)| *state);
+        let state = state.or(if self.is_complete() { Some(JobState::Completed) } else { open });
+        let last = self.rounds.last().map(|round| round.result.clone()).unwrap_or_default();
+        RoundResult { state, mini_batches: self.mini_batches(), items: self.items(), ..last }
     }
 
     /// Returns the rounds of the job; none if there was only one.
     pub fn round_results(&self) -> Vec<RoundResult> {
-        match self.rounds_before.as_slice() {
-            [] => Vec::new(),
-            before => before.iter().cloned().chain([self.this_round()]).collect(),
-        }
+        let [before @ .., _] = self.rounds.as_slice() else { return Vec::new() };
+        let last = self.last_result(Some(JobState::Running));
+        before.iter().map(|round| round.result.clone()).chain([last]).collect()
     }
 
     /// Returns the digest of the script of the last round; `None`: it is the first.
     pub(crate) fn script(&self) -> Option<&str> {
-        self.script.as_deref()
+        self.rounds.last().map(|round| round.script.as_str())
+    }
+
+    /// Returns the output that the job wrote in an earlier round, and the number of the round that first knew it.
+    pub(crate) fn written(&self) -> Option<&(FileVersion, u64)> {
+        self.written.as_ref()
     }
 
     fn run_anew(&mut self, round: &Round, number: u32) {
@@ -113,7 +140,6 @@ impl Tally {
         if !round.is_live {
             self.retrying = 0;
         }
-        self.ended_as = None;
         self.unimproved = Default::default();
     }
 
@@ -155,15 +181,7 @@ impl Tally {
         let Some(RunsAgain { earlier, lacks, .. }) = self.again.remove(&mini_batch) else { return false };
         self.items_again -= lacks;
         let Some(earlier) = earlier else { return false };
-        let Earlier { counts, items_rejected, is_partly_failed, .. } = earlier;
-        let tried = self.entries[index];
-        // The spent tries stay, so that a message that is delivered twice changes nothing.
-        self.entries[index] = MiniBatchCounts { tries: tried.tries, retries: tried.retries, ..counts };
-        self.entries[index].deliveries_lost = counts.deliveries_lost.max(tried.deliveries_lost);
-        self.succeeded += 1;
-        self.items_failed += u64::from(counts.total - counts.succeeded);
-        self.items_rejected.extend(items_rejected.map(|items| (mini_batch, items)));
-        self.partly_failed.extend(is_partly_failed.then_some(mini_batch));
+        self.take_back(index, earlier);
         self.failures.forgive(mini_batch);
         self.unimproved.count += 1;
         self.unimproved.first.get_or_insert_with(|| {
@@ -171,6 +189,30 @@ impl Tally {
             (mini_batch, error.unwrap_or_else(|| attempt.status.report_word().to_owned()))
         });
         true
+    }
+
+    /// Lets what the mini-batches had before count again that have not ended: no other attempt of the round counts.
+    pub(super) fn take_all_back(&mut self) {
+        let earlier: Vec<_> = self.again.extract_if(.., |_, again| again.earlier.is_some()).collect();
+        for (mini_batch, RunsAgain { earlier, lacks, .. }) in earlier {
+            self.items_again -= lacks;
+            let index = usize::try_from(mini_batch).expect("64-bit machine");
+            self.retrying -= u64::from(self.entries[index].state == MiniBatchState::Retrying);
+            earlier.into_iter().for_each(|earlier| self.take_back(index, earlier));
+        }
+    }
+
+    fn take_back(&mut self, index: usize, earlier: Earlier) {
+        let Earlier { counts, items_rejected, is_partly_failed, .. } = earlier;
+        let tried = self.entries[index];
+        // The spent tries stay, so that a message that is delivered twice changes nothing.
+        self.entries[index] = MiniBatchCounts { tries: tried.tries, retries: tried.retries, ..counts };
+        self.entries[index].deliveries_lost = counts.deliveries_lost.max(tried.deliveries_lost);
+        self.succeeded += 1;
+        self.items_failed += u64::from(counts.total - counts.succeeded);
+        let mini_batch = index as u64;
+        self.items_rejected.extend(items_rejected.map(|items| (mini_batch, items)));
+        self.partly_failed.extend(is_partly_failed.then_some(mini_batch));
     }
 
     /// Forgets what a pending mini-batch had before, because its rows are lost.
@@ -187,7 +229,7 @@ impl Tally {
     pub fn again(&self, mini_batch: u64) -> Option<Again> {
         let &RunsAgain { round, ref earlier, .. } = self.again.get(&mini_batch)?;
         let is_kept = earlier.as_ref().is_some_and(|earlier| earlier.is_kept);
-        let kept = is_kept.then(|| Kept::name(mini_batch, &self.rounds[round as usize - 1]));
+        let kept = is_kept.then(|| Kept::name(mini_batch, &self.rounds[round as usize].id));
         Some(Again { round, kept })
     }
 
@@ -208,7 +250,7 @@ impl Tally {
 
     /// Returns the number of rounds after the first.
     pub fn rounds(&self) -> u64 {
-        self.rounds.len() as u64
+        self.rounds.len().saturating_sub(1) as u64
     }
 
     /// Returns how often ended mini-batches became pending again: outcomes that were known before may be new since.

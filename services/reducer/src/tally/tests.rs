@@ -1,7 +1,7 @@
 //! The tally is the same for any order of events and any duplicates.
 
 use proptest::prelude::*;
-use protocol::{Again, ColumnType, Kept, Rejected, Round, Warning, WarningKind};
+use protocol::{Again, ColumnType, Kept, Rejected, Round, RoundResult, Warning, WarningKind};
 
 use super::*;
 use crate::batch::Batch;
@@ -9,6 +9,10 @@ use crate::fixtures::{attempt, failed, fold, succeeded};
 
 fn event(attempt: Attempt) -> ResultEvent {
     ResultEvent::Attempt(Box::new(attempt))
+}
+
+fn ended(state: JobState) -> ResultEvent {
+    ResultEvent::Ended { state, cause: None, error: None }
 }
 
 #[test]
@@ -178,13 +182,17 @@ fn rounds_tell_what_they_ran_and_what_came_of_it() {
     tally.apply(&of_round(1, succeeded(0, 1, 10, 9)));
     tally.apply(&ResultEvent::Round(Round { at: 4, goes_on: true, ..Round::default() }));
     tally.apply(&of_round(1, failed(1, 3, true, 5)));
+    tally.apply(&ended(JobState::Failed));
+    tally.apply(&ResultEvent::Round(Round { at: 5, rejects: vec![0], is_live: true, ..Round::default() }));
     let told: Vec<_> = tally.round_results().iter().map(RoundResult::sentence).collect();
     assert_eq!(
         told,
         [
-            "ran the job: 7 of 15 items succeeded",
-            "ran 1 failed mini-batch and 3 rejected items again, with another script: 9 of 15 items succeeded",
-            "went on after an interruption: 9 of 15 items succeeded",
+            "ran the job, and was interrupted: 7 of 15 items succeeded",
+            "ran 1 failed mini-batch and 3 rejected items again, with another script, and was interrupted: 9 of 15 items \
+             succeeded",
+            "went on after an interruption, and failed: 9 of 15 items succeeded",
+            "ran 1 rejected item again: 9 of 15 items succeeded",
         ]
     );
 }
@@ -226,6 +234,25 @@ fn mini_batch_that_fails_in_a_later_round_has_what_it_had() {
     assert_eq!((tally.unimproved().count, first.0), (1, 0));
     tally.apply(&last);
     assert_eq!((tally.unimproved().count, tally.items().failed), (1, 3), "its message is delivered again");
+}
+
+#[test]
+fn what_a_failed_round_has_not_run_is_rejected_as_before() {
+    let before = [event(succeeded(0, 1, 10, 7)), event(succeeded(1, 1, 10, 8)), event(failed(2, 3, true, 5))];
+    let mut tally = fold(&before);
+    tally.apply(&round(true, &[0, 1], &[]));
+    tally.apply(&of_round(1, failed(0, 1, false, 10)));
+    assert_eq!((tally.items(), tally.retrying()), (Counts { total: 25, succeeded: 15, failed: 0 }, 1));
+    tally.apply(&ended(JobState::Failed));
+    assert_eq!((tally.items(), tally.retrying()), (Counts { total: 25, succeeded: 15, failed: 5 }, 0));
+    assert_eq!((tally.state(0), tally.state(1), tally.state(2)), {
+        (MiniBatchState::Succeeded, MiniBatchState::Succeeded, MiniBatchState::Pending)
+    });
+    assert_eq!((tally.again(0), tally.unimproved().count), (None, 0));
+    tally.apply(&round(true, &[0, 1], &[]));
+    assert_eq!(tally.apply(&of_round(1, succeeded(0, 1, 10, 10))), Effect::Nothing, "it is late");
+    tally.apply(&of_round(2, succeeded(0, 1, 10, 10)));
+    assert_eq!(tally.items(), Counts { total: 25, succeeded: 18, failed: 0 });
 }
 
 #[test]
