@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from harness import file_names, is_alive
+from harness import file_names, is_alive, wait_until
 
 COUNTS_RUNS = """
     import os
@@ -89,6 +89,21 @@ def test_sigkill_while_running(workplace, committed):
     assert job_id in ended.stderr, "it says which job it continues"
     assert ended.output == expected_output()
     assert sorted(runs_of(workplace)) == file_names(FILES), "each ran exactly once"
+
+
+def test_mini_batch_that_kills_the_engine_every_time_fails(workplace):
+    """What the engine holds when it is killed has one more lost delivery, and what it has only in its queue has not."""
+    workplace.data(FILES)
+    job = workplace.job(HOLDS_AT_ONE, lost_delivery_max=2, process_count_per_node=1, error_threshold=-1)
+    job_id = job.interrupt("004.txt", 4)
+    for lost in (1, 2):
+        running = workplace.start("retry", job_id, HOLD="004.txt")
+        pid = wait_until(lambda: workplace.recorded("held")[lost:], "it holds again")[0]["pid"]  # noqa: B023
+        running.kill(pid)
+    ended = job.retry(job_id, HOLD="004.txt")
+    assert re.search(r"mini-batch(es)? w(as|ere) interrupted with (its|their) node", ended.stderr), ended.stderr
+    assert ended.output == b"".join(line for line in expected_output().splitlines(True) if b"004.txt" not in line)
+    assert "mini-batch 4 was lost with its node 3 times (limit 2)" in ended.log("job_error.txt")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)

@@ -201,11 +201,6 @@ fn continuing(continuation: &Continuation) -> String {
     let mut line = |count, one: &str, several: &str| line_of(count, "mini-batch", one, several);
     line(continuation.committed, "is committed and does not run again", "are committed and do not run again");
     line(
-        continuation.announced,
-        "had been announced and is committed now; it does not run again",
-        "had been announced and are committed now; they do not run again",
-    );
-    line(
         failed,
         "failed before and runs again, with all its tries",
         "failed before and run again, with all their tries",
@@ -243,7 +238,6 @@ mod tests {
         let none = Continuation {
             job_id: "test".into(),
             committed: 0,
-            announced: 0,
             failed: 0,
             interrupted: 0,
             retrying: 0,

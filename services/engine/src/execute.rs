@@ -4,15 +4,15 @@
 //! starts them, and stops them in the order that loses nothing: agents first, so that they announce their results, then the
 //! reducer, which commits them. When all work is done, agents end while the reducer writes the final file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use partitioner::{Inputs, Partitioner};
-use protocol::{Activity, Descriptor, Durability, JobResult, JobSpec, JobState, Running};
-use queue::{SqliteOptions, SqliteQueue};
+use protocol::{Activity, Durability, JobResult, JobSpec, JobState, Running};
+use queue::{MemoryOptions, MemoryQueue};
 use reducer::{FailJob, Reducer, ScriptOfRound, Selection, Workers};
 use storage::{JobStore, disk};
 use tokio::sync::watch;
@@ -51,8 +51,8 @@ pub struct Execution<'a> {
 
 /// The queues and the reducer of a job, and what is to be published.
 struct Opened {
-    tasks: Arc<SqliteQueue>,
-    results: Arc<SqliteQueue>,
+    tasks: Arc<MemoryQueue>,
+    results: Arc<MemoryQueue>,
     reducer: Reducer,
     activities: Activities,
     unfinished: Unfinished,
@@ -66,6 +66,10 @@ type Activities = Vec<(String, watch::Sender<Activity>)>;
 /// The specification with the paths of copied side inputs, the interpreter, and what the job uses of the caches.
 type Provisioned = (Arc<JobSpec>, PathBuf, (Vec<Used>, Option<Used>));
 
+/// Mini-batches in the queue, more than all processes of a machine hold.
+const TASKS_MAX: usize = 16_384;
+/// Messages in the queue, of at most about 128 KiB.
+const RESULTS_MAX: usize = 256;
 /// Name of the first agent; the others count from here.
 const FIRST_NODE: &str = "0";
 
@@ -87,7 +91,6 @@ impl Execution<'_> {
         let opened = self.open(&folder, &stop_request.cancel, events).await?;
         let result = self.run_roles(opened, &folder, stop_request, events).await?;
         if result.as_ref().is_ok_and(|result| result.state == JobState::Completed) {
-            remove_queues(&folder);
             let has_fingerprint = !self.spec.fingerprint.is_empty();
             if let Some(notice) = same_job::changed_while_running(&folder, &self.spec, &self.settings.models())
                 .filter(|_| has_fingerprint)
@@ -110,11 +113,9 @@ impl Execution<'_> {
         if self.resumed && self.store.remove_damaged_result().await? {
             events.notice(Notice::DamagedResult);
         }
-        let tasks = open_queue(folder.join("tasks.db"), self.spec.durability)?;
-        let results = open_queue(folder.join("results.db"), self.spec.durability)?;
-        // This process holds the lock of the job, so every earlier consumer has ended.
-        results.release_all().await.context("take over the result queue")?;
-
+        // Plan and ledger say what is left after the end of this process.
+        let queue = |messages_max| MemoryQueue::new(MemoryOptions { messages_max, ..MemoryOptions::default() });
+        let (tasks, results) = (Arc::new(queue(TASKS_MAX)), Arc::new(queue(RESULTS_MAX)));
         let gpus = self.settings.gpus();
         let process_count = worker::process_count(&self.spec, gpus.count());
         let nodes = 0..self.spec.node_count.unwrap_or(1);
@@ -142,7 +143,7 @@ impl Execution<'_> {
             }
         }
         let unfinished =
-            if self.resumed { self.take_over(&tasks, &mut reducer, events).await? } else { Unfinished::all() };
+            if self.resumed { self.take_over(folder, &mut reducer, events).await? } else { Unfinished::all() };
         self.new_job.take().into_iter().for_each(|notice| events.notice(*notice));
         if !self.resumed {
             events.send(Event::Job(self.spec.job_id.clone()));
@@ -167,8 +168,8 @@ impl Execution<'_> {
         let stop = StopSender::default();
         let reduce_cancel = CancellationToken::new();
         let mut reducing = tokio::spawn(reducer.run(reduce_cancel.clone()));
-        let partitioner =
-            Partitioner::new(self.spec.clone(), self.store.clone(), tasks, results).with_inputs(self.listings.clone());
+        let partitioner = Partitioner::new(self.spec.clone(), self.store.clone(), tasks, results.clone())
+            .with_inputs(self.listings.clone());
         let planning = tokio::spawn(plan(partitioner, unfinished, fail_job.clone()));
         let shown = events.progress(progress, tokio::sync::watch::channel(None).1);
         if let Err(error) = make_output_folder(&self.spec) {
@@ -221,6 +222,7 @@ impl Execution<'_> {
             }
         };
         planning.abort();
+        results.abandon();
         let completed = result.as_ref().is_ok_and(|result| result.state == JobState::Completed);
         stop.raise(if completed { Stop::Finish } else { Stop::Kill });
         end_agents(&mut agents, events).await;
@@ -253,6 +255,7 @@ impl Execution<'_> {
             solitude: worker::Solitude::new(folder.join("nodes").join("alone")),
             prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(node_count),
             is_alone: node_count == 1,
+            notes_held: true,
             // No other process may take over a delivery, even after the laptop was suspended.
             timing: worker::Timing { lease_step: LEASE, ..worker::Timing::default() },
             health: telemetry::Health::default(),
@@ -268,7 +271,7 @@ impl Execution<'_> {
     /// Fetches side inputs and creates the environment.
     fn provision(
         &self,
-        results: &Arc<SqliteQueue>,
+        results: &Arc<MemoryQueue>,
         events: &Events,
     ) -> impl Future<Output = Result<Provisioned>> + use<> {
         let (environment, preparing) = (self.spec.environment.clone(), events.clone());
@@ -305,11 +308,8 @@ impl Execution<'_> {
         self.store.put_spec(&self.spec).await.context("write the job")
     }
 
-    /// Commits what an earlier run announced, and returns what must be published again.
-    async fn take_over(&self, tasks: &SqliteQueue, reducer: &mut Reducer, events: &Events) -> Result<Unfinished> {
-        let committed_before = reducer.tally().mini_batches().succeeded;
-        reducer.drain().await.context("commit what was announced")?;
-        let announced = reducer.tally().mini_batches().succeeded - committed_before;
+    /// Returns what an earlier run has left.
+    async fn take_over(&self, folder: &Path, reducer: &mut Reducer, events: &Events) -> Result<Unfinished> {
         if reducer.segments_repaired() > 0 {
             events.notice(Notice::LedgerMended(reducer.segments_repaired()));
         }
@@ -324,18 +324,11 @@ impl Execution<'_> {
                 None
             }
         };
-        let mut interrupted = HashMap::new();
-        for (body, receive_count) in tasks.in_flight().await.context("read the task queue")? {
-            // A second start costs nothing when it is lost.
-            if let Ok(descriptor) = serde_json::from_slice::<Descriptor>(&body)
-                && !descriptor.copy
-            {
-                interrupted.insert(descriptor.mini_batch, descriptor.deliveries_lost + receive_count);
-            }
-        }
-        tasks.purge().await.context("clear the task queue")?;
+        let nodes = std::fs::read_dir(folder.join("nodes")).into_iter().flatten().flatten();
+        let held = nodes.flat_map(|node| worker::held_by_dead_node(&node.path()));
+        let interrupted = held.map(|(mini_batch, lost)| (mini_batch, lost + 1)).collect();
         let unfinished = Unfinished::new(reducer.tally(), interrupted);
-        events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &self.spec, announced, begun)));
+        events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &self.spec, begun)));
         Ok(unfinished)
     }
 }
@@ -378,22 +371,6 @@ pub fn make_output_folder(spec: &JobSpec) -> Result<()> {
         made.with_context(|| format!("make the output folder {}", folder.display()))?;
     }
     Ok(())
-}
-
-fn open_queue(path: PathBuf, durability: Durability) -> Result<Arc<SqliteQueue>> {
-    let durability = match durability {
-        Durability::Process => queue::Durability::Normal,
-        Durability::Full => queue::Durability::Full,
-    };
-    Ok(Arc::new(SqliteQueue::open(path, SqliteOptions { durability, ..SqliteOptions::default() })?))
-}
-
-fn remove_queues(folder: &Path) {
-    for queue in ["tasks", "results"] {
-        for suffix in ["db", "db-wal", "db-shm"] {
-            let _ = std::fs::remove_file(folder.join(format!("{queue}.{suffix}")));
-        }
-    }
 }
 
 /// Watches the job's folder for a request to cancel, which another process may write.

@@ -269,7 +269,7 @@ impl Engine {
             return Ok(Retry::InFlight(submission(job, spec, store, target).await?));
         }
         job.forget_published().await?;
-        events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &spec, 0, begun)));
+        events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &spec, begun)));
         enter(&spec, &store, target).await?;
         if store.is_being_removed(&job_id).await? {
             store.mark_ended(&job_id).await?;
@@ -311,7 +311,7 @@ impl Engine {
     ) -> crate::Result<Retry> {
         let mut unfinished = Unfinished::all();
         job.plan_complete().await?.iter().for_each(|plan| unfinished.expect(plan.mini_batches));
-        events.notice(Notice::Continuing(unfinished.explain(&Tally::default(), &spec, 0, None)));
+        events.notice(Notice::Continuing(unfinished.explain(&Tally::default(), &spec, None)));
         enter(&spec, &store, target).await?;
         opened(job, spec, store, target, events).await
     }

@@ -80,15 +80,14 @@ impl Unfinished {
         needs_message.then(|| self.spent.get(&mini_batch).cloned().unwrap_or_default())
     }
 
-    /// Counts the mini-batches of an earlier run that are kept, and those that run again. `announced`:
-    /// successes that were committed only now. `round`: the failed ones and rejected items that run again.
-    pub fn explain(&self, tally: &Tally, spec: &JobSpec, announced: u64, round: Option<Begun>) -> Continuation {
+    /// Counts the mini-batches of an earlier run that are kept, and those that run again. `round`: the failed ones and rejected
+    /// items that run again.
+    pub fn explain(&self, tally: &Tally, spec: &JobSpec, round: Option<Begun>) -> Continuation {
         let named = self.ended.len() + self.spent.len() as u64;
         let mini_batches = tally.mini_batches();
         Continuation {
             job_id: spec.job_id.clone(),
-            committed: mini_batches.succeeded.saturating_sub(announced),
-            announced,
+            committed: mini_batches.succeeded,
             failed: mini_batches.failed,
             interrupted: self.interrupted,
             retrying: self.retrying,
@@ -107,8 +106,6 @@ pub struct Continuation {
     pub job_id: String,
     /// Succeeded and committed.
     pub committed: u64,
-    /// Succeeded in the earlier run, and committed only now.
-    pub announced: u64,
     /// Failed, and do not run again.
     pub failed: u64,
     /// Interrupted with their node.
@@ -182,7 +179,7 @@ mod tests {
             let known = planned.then(|| all.clone().filter(|one| *one < MINI_BATCHES && !has_ended(*one)).count() as u64);
             prop_assert_eq!(unfinished.count(), known);
             let spec = JobSpec::example();
-            let told = unfinished.explain(&tally, &spec, 0, None);
+            let told = unfinished.explain(&tally, &spec, None);
             let has_used = |one: &u64| model(*one).is_some_and(|pending| pending != Pending::default());
             let is_interrupted = |one: &u64| has_used(one) && interrupted.contains_key(one);
             prop_assert_eq!(told.interrupted, all.clone().filter(is_interrupted).count() as u64);

@@ -3,17 +3,21 @@
 //! ```text
 //! plan/schemas.json      so that a worker with a descriptor finds the types
 //! plan/<chunk>           so that published mini-batches can be published again
-//! task queue             the descriptors of that chunk, while the next one is being listed
+//! task queue             the descriptors of that chunk, while the next ones are being listed
 //! …
 //! plan/complete.json     from here on, nothing is listed again
 //! result queue           Planned: tells the reducer when the job is complete
 //! ```
+//!
+//! A queue may have room for a part of the mini-batches only. The plan does not wait for it: the rest is published from the
+//! stored plan.
 //!
 //! If a partitioner stops between two of these steps, [`Partitioner::resume`] repeats them and compares existing
 //! objects instead of writing them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -25,7 +29,7 @@ use protocol::{
 use queue::pauses::UNTIL_IT_ANSWERS;
 use queue::{MemoryOptions, MemoryQueue, Message, Queue};
 use storage::{Commit, JobStore, PlanComplete};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
@@ -164,18 +168,30 @@ impl Partitioner {
         progress: impl Fn(PlanProgress),
     ) -> anyhow::Result<PlanComplete> {
         let stored = self.stored_plan().await.context("read the plan")?;
-        let (published_to, whole) = match &stored {
-            Some(complete) => self.publish_stored(complete, &pending, &progress).await?,
-            None => (0, false),
-        };
-        let complete = match stored {
-            Some(complete) if whole => complete,
-            _ => {
-                let pending = |mini_batch| if mini_batch < published_to { None } else { pending(mini_batch) };
-                self.plan(&pending, &progress).await?
+        let mut published_to = 0;
+        if let Some(complete) = stored {
+            self.announce(&complete).await?;
+            match self.publish_stored(&complete, 0, &pending, &progress).await? {
+                (_, true) => return Ok(complete),
+                (end, false) => published_to = end,
             }
+        }
+        let pending = |mini_batch| if mini_batch < published_to { None } else { pending(mini_batch) };
+        let (published, chunks) = (AtomicU64::new(0), watch::Sender::new(0));
+        let planning = async {
+            let told = |planned: PlanProgress| {
+                progress(PlanProgress { published: published.load(Ordering::Relaxed), ..planned })
+            };
+            let complete = self.plan(&chunks, &told).await?;
+            self.announce(&complete).await?;
+            Ok(complete)
         };
-        self.announce(&complete).await?;
+        let (complete, ()) = tokio::try_join!(planning, self.publish_chunks(&chunks, &pending, &published))?;
+        progress(PlanProgress {
+            files: complete.files,
+            mini_batches: complete.mini_batches,
+            published: published.into_inner(),
+        });
         Ok(complete)
     }
 
@@ -183,7 +199,7 @@ impl Partitioner {
     pub async fn plan_only(&self) -> anyhow::Result<PlanComplete> {
         match self.stored_plan().await.context("read the plan")? {
             Some(complete) if is_whole(&self.store, &complete).await.context("read the plan")? => Ok(complete),
-            _ => self.plan(&|_| None, &|_| ()).await,
+            _ => self.plan(&watch::Sender::new(0), &|_| ()).await,
         }
     }
 
@@ -213,12 +229,10 @@ impl Partitioner {
                 Err(error) => return Err(error).context("read the plan"),
             }
         };
-        let from = PlanPosition::first_of(number);
-        let pending = |mini_batch| if mini_batch < from { None } else { pending(mini_batch) };
-        if !self.publish_stored(&complete, &pending, &|_| ()).await?.1 {
+        self.announce(&complete).await?;
+        if !self.publish_stored(&complete, number, &pending, &|_| ()).await?.1 {
             anyhow::bail!("the plan is truncated; a retry of the job makes it again");
         }
-        self.announce(&complete).await?;
         Ok(Some(complete))
     }
 
@@ -261,37 +275,62 @@ impl Partitioner {
         }
     }
 
+    /// Makes the plan, and says how many chunks are written.
     async fn plan(
         &self,
-        pending: &impl Fn(u64) -> Option<Pending>,
+        chunks: &watch::Sender<u64>,
         progress: &impl Fn(PlanProgress),
     ) -> anyhow::Result<PlanComplete> {
         let (sender, mut steps) = mpsc::channel(CHUNKS_AHEAD);
         let plan = self.inputs.plan(&self.spec);
         let listing = tokio::task::spawn_blocking(move || list(plan, &sender));
-        let mut published = 0;
-        let mut pace = Pace::new(&self.spec, &*self.tasks);
         while let Some(step) = steps.recv().await {
             match step {
                 FromListing::Schemas(schemas) => self.write_schemas(&schemas).await?,
                 FromListing::Chunk { chunk, files } => {
                     self.write_chunk(&chunk).await?;
-                    published += self.publish(&chunk, pending, &mut pace).await?;
-                    progress(PlanProgress { files, mini_batches: chunk.first() + chunk.len(), published });
+                    chunks.send_replace(chunk.number + 1);
+                    progress(PlanProgress { files, mini_batches: chunk.first() + chunk.len(), published: 0 });
                 }
             }
         }
         let complete = listing.await.context("list the inputs")??;
         self.check_no_chunk_is_left(&complete).await?;
         self.store.put_plan_complete(&complete).await.context("complete the plan")?;
+        chunks.send_replace(u64::MAX);
         Ok(complete)
     }
 
-    /// Publishes the stored plan. Returns the number of mini-batches, and whether these are all: a truncated chunk ends
-    /// the plan.
+    /// Publishes each chunk of a plan that is being made, once it is written; `chunks`: their number, the largest one once the
+    /// plan is complete.
+    async fn publish_chunks(
+        &self,
+        chunks: &watch::Sender<u64>,
+        pending: &impl Fn(u64) -> Option<Pending>,
+        published: &AtomicU64,
+    ) -> anyhow::Result<()> {
+        let mut chunks = chunks.subscribe();
+        let mut pace = Pace::new(&self.spec, &*self.tasks);
+        for number in 0.. {
+            let written = *chunks.wait_for(|written| *written > number).await.expect("the caller holds the sender");
+            match self.store.plan_chunk(number).await {
+                Ok(lines) => {
+                    let count = self.publish(&Chunk::stored(number, lines), pending, &mut pace).await?;
+                    published.fetch_add(count, Ordering::Relaxed);
+                }
+                Err(storage::Error::NotFound { .. }) if written == u64::MAX => break,
+                Err(error) => return Err(error).context("read the plan"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes the stored plan from this chunk on. Returns the number of mini-batches, and whether these are all: a truncated
+    /// chunk ends the plan.
     async fn publish_stored(
         &self,
         complete: &PlanComplete,
+        from: u64,
         pending: &impl Fn(u64) -> Option<Pending>,
         progress: &impl Fn(PlanProgress),
     ) -> anyhow::Result<(u64, bool)> {
@@ -299,9 +338,9 @@ impl Partitioner {
         let mut pace = Pace::new(&self.spec, &*self.tasks);
         let span = |number| PlanPosition::numbers_of(number, complete.mini_batches);
         let mut needed =
-            (0..complete.chunks()).filter(|&number| span(number).any(|mini_batch| pending(mini_batch).is_some()));
+            (from..complete.chunks()).filter(|&number| span(number).any(|mini_batch| pending(mini_batch).is_some()));
         let mut reading = Reading::default();
-        for number in 0..complete.chunks() {
+        for number in from..complete.chunks() {
             let (first, end) = (span(number).start, span(number).end);
             if let Some(read) = reading.next(number, &mut needed, &self.store).await {
                 let chunk = stored_chunk(number, read).context("read the plan")?;

@@ -9,14 +9,14 @@
 //! hand-over is a [`Delivery`] with its own [`Receipt`] and a count.
 //!
 //! A [`Broker`] has the queues of a compute target; its contract is [`contract::brokers`]. A job without a target has a
-//! [`SqliteQueue`] for each direction.
+//! [`MemoryQueue`] for each direction: plan and ledger say what is left of it after a kill.
 //!
 //! | broker | used for | a killed process loses | leases end |
 //! |---|---|---|---|
 //! | [`SqliteBroker`] | one machine, nothing to install | nothing | by the wall clock |
 //! | [`RabbitBroker`] | several machines, on RabbitMQ | nothing | with their connection |
 //! | [`SqsBroker`] | several machines, on AWS | nothing | by the clock of the service, after at most 12 hours |
-//! | [`MemoryBroker`] | tests | everything | by a clock that the test may control |
+//! | [`MemoryBroker`] | one process, and tests | everything | by a clock that a test may control |
 //!
 //! Deliberately absent: topics, priorities, a dead-letter policy (the receiver decides which messages it cannot read),
 //! and any knowledge of the meaning of a body.
@@ -48,7 +48,7 @@ pub use error::{Cause, Error};
 pub use memory::{MemoryBroker, MemoryOptions, MemoryQueue};
 pub use observed::Observed;
 pub use rabbitmq::{RabbitBroker, RabbitOptions};
-pub use sqlite::{Durability, SqliteBroker, SqliteOptions, SqliteQueue};
+pub use sqlite::{SqliteBroker, SqliteOptions, SqliteQueue};
 pub use sqs::{Redrive, SqsAttributes, SqsBroker, SqsOptions, SqsQueue};
 
 /// A queue of messages, delivered at least once.

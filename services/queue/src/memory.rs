@@ -1,4 +1,5 @@
-//! A queue in memory, for tests: it keeps the contract, and produces on demand the rare behaviour of real services.
+//! A queue in memory: for the roles of one process, and for tests, for which it produces on demand the rare behaviour of real
+//! services.
 
 mod broker;
 
@@ -28,20 +29,30 @@ pub struct MemoryOptions {
     pub message_bytes_max: usize,
     /// The value of [`Limits::timed_lease`]. Leases expire in either case.
     pub timed_lease: bool,
+    /// `send` waits while the queue has this many, so that a fast sender does not fill the memory.
+    pub messages_max: usize,
 }
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { clock: Clock::tokio(), old_receipt_deletes: false, message_bytes_max: usize::MAX, timed_lease: true }
+        Self {
+            clock: Clock::tokio(),
+            old_receipt_deletes: false,
+            message_bytes_max: usize::MAX,
+            timed_lease: true,
+            messages_max: usize::MAX,
+        }
     }
 }
 
-/// A queue in memory, for tests. Needs a Tokio runtime.
+/// A queue in memory. Needs a Tokio runtime.
 #[derive(Debug)]
 pub struct MemoryQueue {
     options: MemoryOptions,
     state: Mutex<State>,
     became_visible: Notify,
+    /// There is room for more messages.
+    has_room: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +69,8 @@ struct State {
     extended: usize,
     /// It was deleted under this name.
     deleted: Option<String>,
+    /// Nobody receives any more.
+    is_abandoned: bool,
 }
 
 #[derive(Debug)]
@@ -82,7 +95,7 @@ const LOOK_MAX: Duration = Duration::from_secs(3600);
 impl MemoryQueue {
     /// Creates an empty queue.
     pub fn new(options: MemoryOptions) -> Self {
-        Self { options, state: Mutex::default(), became_visible: Notify::new() }
+        Self { options, state: Mutex::default(), became_visible: Notify::new(), has_room: Notify::new() }
     }
 
     /// Creates one of several queues, no two of which have equal receipts.
@@ -109,6 +122,28 @@ impl MemoryQueue {
     /// Duplicates each of the next `deliveries` deliveries: another receiver gets the message during its lease.
     pub fn duplicate_next(&self, deliveries: usize) {
         self.state().duplicates_left = deliveries;
+    }
+
+    /// Nobody will receive again: no sender waits for room any more.
+    pub fn abandon(&self) {
+        self.state().is_abandoned = true;
+        self.has_room.notify_waiters();
+    }
+
+    /// Waits until the queue has fewer messages than it may have.
+    async fn room(&self) {
+        loop {
+            let mut has_room = std::pin::pin!(self.has_room.notified());
+            has_room.as_mut().enable();
+            let is_full = {
+                let state = self.state();
+                !state.is_abandoned && state.messages.len() >= self.options.messages_max
+            };
+            if !is_full {
+                return;
+            }
+            has_room.await;
+        }
     }
 
     /// Removes all messages, and lets all calls fail from now on.
@@ -179,6 +214,7 @@ const NAME: &str = "(memory)";
 impl Queue for MemoryQueue {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
         check_sizes(&messages, self.options.message_bytes_max, NAME)?;
+        self.room().await;
         let mut state = self.call()?;
         for message in messages {
             let delayed = !message.delay.is_zero();
@@ -236,6 +272,8 @@ impl Queue for MemoryQueue {
                 lost.push(receipt.clone());
             }
         }
+        drop(state);
+        self.has_room.notify_waiters();
         Ok(lost)
     }
 
@@ -343,6 +381,26 @@ mod tests {
         assert_eq!((again.len(), &again[0].body, again[0].receive_count), (1, &first[0].body, 2));
         assert_ne!(again[0].receipt, first[0].receipt);
         assert!(queue.receive(REQUEST).await.expect("receives").is_empty());
+    }
+
+    #[tokio::test]
+    async fn sender_waits_for_room_until_the_queue_is_abandoned() {
+        let queue = MemoryQueue::new(MemoryOptions { messages_max: 3, ..MemoryOptions::default() });
+        let send = |body: &'static str| queue.send(vec![Message::new(body)]);
+        for body in ["a", "b", "c"] {
+            send(body).await.expect("there is room");
+        }
+        let mut waiting = std::pin::pin!(send("d"));
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+        let received = queue.receive(Receive { messages_max: 1, ..REQUEST }).await.expect("receives");
+        assert!(futures::poll!(waiting.as_mut()).is_pending(), "it may come back");
+        queue.acknowledge(&[received[0].receipt.clone()]).await.expect("answers");
+        waiting.await.expect("there is room again");
+        let mut waiting = std::pin::pin!(send("e"));
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+        queue.abandon();
+        waiting.await.expect("nobody waits");
+        assert_eq!(queue.depth().await.expect("answers").total(), 4);
     }
 
     #[tokio::test]

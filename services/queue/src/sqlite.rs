@@ -15,7 +15,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use self::broker::FileIdentity;
@@ -27,22 +26,9 @@ use crate::clock::deadline;
 use crate::error::{Cause, check_sizes};
 use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
-/// What a power cut may lose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// A killed process loses nothing. A power cut may lose the last successful calls (about the last second
-    /// under load), but never the file.
-    #[default]
-    Normal,
-    /// Neither loses anything: every commit waits for the disk. Concurrent calls share a commit.
-    Full,
-}
-
 /// How to open a queue file.
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
-    /// What a power cut may lose.
-    pub durability: Durability,
     /// The clock that ends leases and delays. Every process that opens the file must use the same clock.
     pub clock: Clock,
     /// How long another process may lock the file before calls fail with [`Error::Unavailable`]. A healthy process
@@ -52,12 +38,12 @@ pub struct SqliteOptions {
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { durability: Durability::default(), clock: Clock::System, lock_wait_max: Duration::from_secs(10) }
+        Self { clock: Clock::System, lock_wait_max: Duration::from_secs(10) }
     }
 }
 
-/// A queue in a SQLite file in WAL mode: `tasks.db`, `tasks.db-wal` and `tasks.db-shm`
-/// belong together. The file must be on a local disk, because network file systems do not support the locks.
+/// A queue in a SQLite file in WAL mode: `NAME.db`, `NAME.db-wal` and `NAME.db-shm` belong together. A killed process loses
+/// nothing. A power cut may lose the last successful calls (about the last second under load), but never the file. The file must be on a local disk, because network file systems do not support the locks.
 ///
 /// New messages are delivered first in, first out. Messages that return after an expired lease or a delay follow all new
 /// messages; released messages are the first again. One receive returns at most about 16 MiB, no matter how many messages
@@ -113,23 +99,6 @@ impl SqliteQueue {
     /// Whether its file is the one that was opened.
     fn exists(&self) -> bool {
         self.file.is_none_or(|file| file.is_at(&self.path))
-    }
-
-    /// Returns the deliveries that are leased now, with their receive counts: what the nodes of a stopped run
-    /// held.
-    pub async fn in_flight(&self) -> Result<Vec<(Bytes, u32)>, Error> {
-        self.call(Store::in_flight).await
-    }
-
-    /// Ends all leases, for a caller that knows their holders to be dead: the messages are visible again immediately,
-    /// and their receive counts remain. Returns the number of leases.
-    pub async fn release_all(&self) -> Result<usize, Error> {
-        self.call(Store::release_all).await
-    }
-
-    /// Deletes all messages, leased or not.
-    pub async fn purge(&self) -> Result<(), Error> {
-        self.call(Store::purge).await
     }
 
     async fn call<T: Send + 'static>(

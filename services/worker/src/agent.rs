@@ -31,6 +31,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::announce::{Announcements, Announcer, give_back, tell};
 use crate::checkpoints::Checkpoints;
 use crate::few_lines::FewLines;
+use crate::held::HeldFile;
 use crate::job_users::JobUser;
 use crate::lease::{LEASE_STEP, LeaseId, Leases};
 use crate::limit::SharedLimiter;
@@ -141,6 +142,8 @@ pub struct Agent {
     pub prefetch_bytes_max: u64,
     /// Whether no other node works on the job.
     pub is_alone: bool,
+    /// Whether the task queue forgets what this node holds if the process dies: then the node writes it to disk.
+    pub notes_held: bool,
     /// Time limits.
     pub timing: Timing,
     /// Health of the node.
@@ -193,6 +196,10 @@ impl Agent {
         let share = allotment.as_mut().map(Allotment::share);
         let config = self.config(share, log.first_process_number(), checkpoints.are_remote());
         let _uploads = checkpoints.keep();
+        let held_file = match self.notes_held {
+            true => Some(HeldFile::create(&self.work_folder).context("note which mini-batches are held")?),
+            false => None,
+        };
         let mut executor = Executor {
             scheduler: Scheduler::new(config, now()),
             preparer,
@@ -200,6 +207,7 @@ impl Agent {
             limits: self.limiter.clone().map(RequestLimits::new),
             tenant: self.solitude.enter(&self.spec.job_id),
             receiving: None,
+            held_file,
             running: (0..self.process_count).map(|_| None).collect(),
             usage: Usage::new(self.gpus.clone()),
             reaped: Instant::now(),
@@ -302,6 +310,7 @@ struct Executor {
     preparer: Arc<Preparer>,
     checkpoints: Checkpoints,
     receiving: Option<AbortOnDropHandle<()>>,
+    held_file: Option<HeldFile>,
     /// The part of the job in what the agents of this node share.
     tenant: Tenant,
     /// `None`: the job has no limits.

@@ -80,6 +80,7 @@ use protocol::{
     RunningMiniBatch, SlotPhase, Waiting,
 };
 
+use crate::held::Held;
 use crate::lease::LeaseId;
 use crate::memory_files::MemoryFile;
 use crate::prepare::Preparation;
@@ -371,6 +372,12 @@ impl Scheduler {
         if may_take && self.may_work_beside_others() {
             self.receive();
         }
+    }
+
+    /// Returns the mini-batches that the node holds. Second starts cost nothing when they are lost.
+    pub fn held(&self) -> Vec<Held> {
+        let firsts = self.mini_batches.all().filter(|held| !held.descriptor.copy);
+        firsts.map(|held| (held.descriptor.mini_batch, held.deliveries_lost)).collect()
     }
 
     /// Returns the next action to execute, oldest first.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
@@ -12,6 +13,7 @@ use protocol::{
     Descriptor, JobSpec, MiniBatchSize, PLAN_CHUNK_MINI_BATCHES, Planned, ResultEvent, TableFormat, Work,
     decode_records,
 };
+use queue::{MemoryOptions, MemoryQueue, Queue, Receive};
 use storage::{JobStore, PlanComplete};
 use tempfile::TempDir;
 
@@ -124,7 +126,28 @@ async fn whole_plan_is_published_and_announced() {
     assert_eq!(site.announced().await, [Planned { mini_batches: total, items: None }]);
     let steps = steps.into_inner().expect("alive");
     assert_eq!(steps[0].mini_batches, PLAN_CHUNK_MINI_BATCHES);
-    assert_eq!(steps[1..], [PlanProgress { files: 2, mini_batches: total, published: total }]);
+    assert_eq!(steps.last(), Some(&PlanProgress { files: 2, mini_batches: total, published: total }));
+}
+
+#[tokio::test]
+async fn plan_does_not_wait_for_room_in_the_queue() {
+    let (_root, job) = large_job();
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let store = JobStore::local(folder.path()).expect("it is there");
+    let queue = |messages_max| Arc::new(MemoryQueue::new(MemoryOptions { messages_max, ..MemoryOptions::default() }));
+    let (tasks, results) = (queue(1), queue(usize::MAX));
+    let partitioner = Partitioner::new(job, store.clone(), tasks.clone(), results.clone());
+    let publishing = tokio::spawn(async move { partitioner.plan_and_publish(|_| {}).await });
+    let request = Receive { messages_max: 1, visibility: Duration::from_secs(60), wait: Duration::from_secs(60) };
+    assert_eq!(results.receive(request).await.expect("answers").len(), 1, "the reducer knows the totals");
+    let total = store.plan_complete().await.expect("readable").expect("complete").mini_batches;
+    assert!(tasks.depth().await.expect("answers").total() < total && !publishing.is_finished());
+    for _ in 0..total {
+        let received = tasks.receive(request).await.expect("answers").remove(0);
+        tasks.acknowledge(&[received.receipt]).await.expect("answers");
+    }
+    assert_eq!(publishing.await.expect("no panic").expect("published").mini_batches, total);
+    assert_eq!(tasks.depth().await.expect("answers").total(), 0);
 }
 
 #[tokio::test]

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row, params};
 
+use super::SqliteOptions;
 use super::failure::{explain, misconfigured};
-use super::{Durability, SqliteOptions};
 use crate::{Clock, Delivery, Depth, Error, LeaseClock, Message, Receipt};
 
 /// The connection to a queue file. All calls block.
@@ -83,12 +83,6 @@ const NEXT_VISIBLE: &str = "SELECT min(visible_at) FROM message";
 const COUNT: &str = "SELECT count(*) FROM message";
 const COUNT_HIDDEN: &str = "
     SELECT count(*), count(*) FILTER (WHERE receive_count > 0) FROM message WHERE visible_at > ?1";
-const IN_FLIGHT: &str = "
-    SELECT receive_count, message.body, large_body.body FROM message LEFT JOIN large_body USING (id)
-    WHERE visible_at > ?1 AND receive_count > 0 ORDER BY +id";
-const RELEASE_ALL: &str = "UPDATE message SET visible_at = ?1 WHERE visible_at > ?2 AND receive_count > 0";
-const PURGE: &str = "DELETE FROM message";
-const PURGE_LARGE_BODIES: &str = "DELETE FROM large_body";
 
 impl Store {
     /// Opens the queue in the file. With `create`, creates the file if it is absent.
@@ -261,21 +255,6 @@ impl Store {
         Ok(Depth { visible: count(total - hidden), in_flight: count(in_flight), delayed: count(hidden - in_flight) })
     }
 
-    pub(super) fn in_flight(&self) -> rusqlite::Result<Vec<(Bytes, u32)>> {
-        let mut in_flight = self.connection.prepare_cached(IN_FLIGHT)?;
-        let rows = in_flight.query_map([self.now()], |row| Ok((body(row, 1, 2)?, row.get(0)?)))?;
-        rows.collect()
-    }
-
-    pub(super) fn release_all(&self) -> rusqlite::Result<usize> {
-        self.connection.prepare_cached(RELEASE_ALL)?.execute([VISIBLE_NOW, self.now()])
-    }
-
-    pub(super) fn purge(&self) -> rusqlite::Result<()> {
-        self.run(PURGE)?;
-        self.run(PURGE_LARGE_BODIES)
-    }
-
     /// Returns the current time, but never a time before [`VISIBLE_NOW`], even if the machine's clock shows 1970.
     fn now(&self) -> i64 {
         self.clock.now_milliseconds().max(VISIBLE_NOW)
@@ -294,11 +273,7 @@ fn body(row: &Row<'_>, column: usize, large: usize) -> rusqlite::Result<Bytes> {
 fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(32);
     connection.pragma_update(None, "page_size", 8192)?;
-    let synchronous = match options.durability {
-        Durability::Normal => "NORMAL",
-        Durability::Full => "FULL",
-    };
-    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     use_write_ahead_log(connection, options.lock_wait_max)?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)

@@ -34,9 +34,6 @@ enum Step {
     Depth,
     /// Drops the queue and opens it again.
     Reopen,
-    ReleaseAll,
-    InFlight,
-    Purge,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -52,9 +49,6 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (1..10_u64).prop_map(|time| Step::Pass { time }),
         2 => Just(Step::Depth),
         1 => Just(Step::Reopen),
-        1 => Just(Step::ReleaseAll),
-        2 => Just(Step::InFlight),
-        1 => Just(Step::Purge),
     ]
 }
 
@@ -139,18 +133,6 @@ impl Model {
             in_flight: count(|visible, received| !visible && received),
             delayed: count(|visible, received| !visible && !received),
         }
-    }
-
-    fn in_flight(&mut self) -> Vec<(usize, u32)> {
-        self.messages.sort_by_key(|message| message.number);
-        let leased = self.messages.iter().filter(|message| message.count > 0 && message.visible_at > self.now);
-        leased.map(|message| (message.number, message.count)).collect()
-    }
-
-    fn release_all(&mut self) -> usize {
-        let leased = self.in_flight();
-        leased.iter().for_each(|receipt| self.release(*receipt));
-        leased.len()
     }
 }
 
@@ -245,16 +227,6 @@ async fn check_sqlite(steps: &[Step]) {
             Step::Reopen => {
                 drop(queue);
                 queue = open();
-            }
-            Step::ReleaseAll => assert_eq!(queue.release_all().await.expect("releases"), model.release_all()),
-            Step::InFlight => {
-                let in_flight = queue.in_flight().await.expect("answers");
-                let expected = model.in_flight().into_iter().map(|(number, count)| (number.to_string().into(), count));
-                assert_eq!(in_flight, expected.collect::<Vec<_>>());
-            }
-            Step::Purge => {
-                queue.purge().await.expect("purges");
-                model.messages.clear();
             }
             checked => unreachable!("{checked:?}"),
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use protocol::{Activity, Descriptor, Ending, ProcessEvent, SLOT_PHASES};
 
@@ -29,7 +29,10 @@ const MEASURE_EVERY: Duration = Duration::from_millis(20);
 impl Executor {
     pub(super) async fn receive(&mut self, message: Message) -> Result<()> {
         match message {
-            Message::Received(received) => self.received(received?).await,
+            Message::Received(received) => {
+                self.received(received?).await;
+                self.note_held()?;
+            }
             Message::Prepared { lease, descriptor, preparation } => {
                 self.handle(Event::Prepared { lease, descriptor, preparation }).await;
             }
@@ -42,6 +45,11 @@ impl Executor {
             }
         }
         Ok(())
+    }
+
+    fn note_held(&self) -> Result<()> {
+        let Some(file) = &self.held_file else { return Ok(()) };
+        file.write(&self.scheduler.held()).context("note which mini-batches are held")
     }
 
     pub(super) async fn tick(&mut self) {

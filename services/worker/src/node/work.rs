@@ -186,6 +186,7 @@ impl Shared {
             memory_group: self.memory_group(&spec).map(Arc::new),
             prefetch_bytes_max: node.prefetch_bytes_max,
             is_alone: false,
+            notes_held: false,
             timing: node.options.timing,
             health: node.options.health.clone(),
             crash: node.crash,

@@ -48,6 +48,10 @@ impl MiniBatches {
         self.held.len()
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = &MiniBatch> {
+        self.held.values()
+    }
+
     pub(super) fn get(&self, lease: LeaseId) -> Option<&MiniBatch> {
         self.held.get(&lease)
     }
