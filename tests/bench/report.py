@@ -16,7 +16,9 @@ import chart
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = ("pandas", "numpy", "pyarrow", "daft", "ray", "dask", "distributed", "celery")
+PACKAGES += ("joblib", "datasets", "polars", "duckdb")
 NAMES = {"gristmill": "gristmill", "daft": "Daft", "pool": "Pool", "ray": "Ray", "dask": "Dask", "celery": "Celery"}
+NAMES |= {"joblib": "joblib", "datasets": "datasets", "polars": "Polars", "duckdb": "DuckDB"}
 NAMES |= {"cat": "`cat`", "imports": "the imports alone", "beside": "the other build"}
 SIDE_BY_SIDE = ("noop", "rabbitmq", "csv", "parquet", "files", "plan", "publish", "reduce-rows", "reduce-parts")
 ONE_ITEM = ("one", "one-row")
@@ -36,7 +38,10 @@ and the same pandas.
 - **Daft** runs natively, with `run` as a batch function; it reads only the columns that the function uses, and writes
   several files. **Ray** is one task per mini-batch, or Ray Data; it writes several files. **Dask** is one future per
   mini-batch, or its data frames, on a local cluster; it writes one file.
-- **gristmill** records every outcome in a queue and a ledger, and writes one file in input order, with logs
+- **joblib** is `joblib.Parallel` with the code of Pool, **datasets** is `Dataset.map` with a process per core.
+- **Polars** and **DuckDB** compute the same columns as expressions: no Python function runs, so they show what reading,
+  computing and writing cost at least.
+- **gristmill** records every outcome in a ledger, and writes one file in input order, with logs
   and reports. It splits CSV into mini-batches of 10 MB, and Parquet at its row groups.
 - **`cat`** copies everything that the reducer has written (its ledger, its reports and the one file) and syncs it as
   the reducer does. Before each of them starts, the benchmark fills the memory for all of it once: a virtual machine may

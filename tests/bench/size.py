@@ -33,8 +33,8 @@ CHART = PAGE.with_name("size.svg")
 SIZES = {1: (10_000, 100_000, 1_000_000, 10_000_000), 100: (10_000, 100_000, 1_000_000)}
 """Mini-batches of the jobs, by the number of their items."""
 FLEET_CHART = PAGE.with_name("size-fleet.svg")
-DISK_BYTES = 1600
-"""Of a job, at most, for each mini-batch: plan, two queues, ledger, reports and output."""
+DISK_BYTES = 1200
+"""Of a job, at most, for each mini-batch: plan, ledger, reports and output."""
 LOOK_SECONDS = 0.02
 KILLED = -9
 ROW_BYTES = 2
@@ -58,7 +58,6 @@ class Measured:
     plan_bytes: int
     ledger_bytes: int
     segments: int
-    queue_bytes: int
     status_seconds: float
     """Of the killed job, whose ledger it reads."""
     restart_seconds: float
@@ -181,7 +180,6 @@ def job_of(data: Path, items_each: int, mini_batches: int) -> Measured:
         say(f"  all have ended after {run.seconds:.1f} s")
         plan_bytes, _ = occupied(job.objects / "plan")
         ledger_bytes, segments = occupied(job.objects / "ledger")
-        queue_bytes = sum(file.stat().st_size for file in job.objects.glob("*.db*"))
         status = job.measure("status", job.objects.name, "--json", status=None)
         say(f"  status: {status.seconds:.2f} s")
         done = json.loads(job.printed.read_text())["progress"]["mini_batches"]["succeeded"]
@@ -200,7 +198,6 @@ def job_of(data: Path, items_each: int, mini_batches: int) -> Measured:
         plan_bytes,
         ledger_bytes,
         segments,
-        queue_bytes,
         status.seconds,
         watch.seconds,
         retry,
@@ -250,7 +247,6 @@ HEADS = (
     "growth",
     "memory",
     "plan",
-    "queues",
     "ledger",
     "segments",
     "`status`, killed",
@@ -273,7 +269,6 @@ def rows(measured: list[Measured]) -> Iterator[list[str]]:
             f"{growth(smaller, one):.2f}" if smaller else "",
             f"{one.run.peak_mib:,.0f} MiB",
             megabytes(one.plan_bytes),
-            megabytes(one.queue_bytes),
             megabytes(one.ledger_bytes),
             f"{one.segments:,}",
             seconds(one.status_seconds),
@@ -313,7 +308,7 @@ a mini-batch. Each job is killed (SIGKILL) when its last mini-batch has ended, a
 
 - *time* is that of `gristmill run` until every mini-batch has ended, *memory* the peak of its process without Python's
   processes: all roles run in it. *Growth* is the exponent of the time from one size to the next: at 1 time grows in
-  proportion, below 1 more slowly. *plan*, *queues* and *ledger* are files at that moment; *segments* is the number of
+  proportion, below 1 more slowly. *plan* and *ledger* are files at that moment; *segments* is the number of
   files of the ledger.
 - *`status`, killed* reads the whole ledger of the killed job; *`status`, ended* reads the result.
 - *restart* is the time from the start of `retry` until its reducer has read the ledger. *`retry`* is the time until it

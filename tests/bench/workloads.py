@@ -113,8 +113,8 @@ def same_lines(side: str, ours: Path, theirs: Path) -> bool:
 
 
 def same_scores(side: str, ours: Path, theirs: Path) -> bool:
-    """Compares scores. Pool writes the same bytes; the others write several files with headers, in their own order."""
-    if side == "pool":
+    """Compares scores. Pool and joblib write the same bytes; others write files with headers, in their own order."""
+    if side in ("pool", "joblib"):
         return same_bytes(side, ours, theirs)
     names = ["id", "score", "flag"]
     read, parse = pa.csv.ReadOptions(column_names=names), pa.csv.ParseOptions(delimiter=" ")
@@ -153,7 +153,7 @@ def no_operation(cache: Path, scale: float) -> Iterator[Workload]:
     count = scaled(50_000, scale)
     files = small_files(cache, count)
     sides = {"gristmill": gristmill("return_input", files_at(files), mini_batch_size=1)}
-    sides |= peers("pool ray dask", "noop", files)
+    sides |= peers("pool joblib datasets ray dask", "noop", files)
     title = f"{count:,} mini-batches of one file, `run` returns its input"
     yield Workload("noop", title, count, "mini-batches", sides, same_bytes)
 
@@ -184,7 +184,8 @@ def csv(cache: Path, scale: float) -> Iterator[Workload]:
     # The output of every side, and gristmill's own copy of the rows before they are one file.
     need_space(cache, 250 * rows, "the output of CSV workloads")
     title = f"{megabytes(tables):,.0f} MB of CSV ({rows:,} rows, 8 columns) scored into 3 columns with pandas"
-    yield Workload("csv", title, megabytes(tables), "MB", csv_sides(tables, "daft pool ray dask"), same_scores)
+    sides = csv_sides(tables, "polars duckdb daft pool joblib datasets ray dask")
+    yield Workload("csv", title, megabytes(tables), "MB", sides, same_scores)
 
 
 def csv_sides(tables: Path, names: str) -> dict[str, Callable]:
@@ -195,7 +196,8 @@ def csv_sides(tables: Path, names: str) -> dict[str, Callable]:
 def parquet(cache: Path, scale: float) -> Iterator[Workload]:
     rows = scaled(TABLE_ROWS, scale)
     tables = parquet_tables(cache, rows)
-    sides = {"gristmill": gristmill("score", tables_at(tables, "parquet"))} | peers("daft pool ray", "parquet", tables)
+    sides = {"gristmill": gristmill("score", tables_at(tables, "parquet"))}
+    sides |= peers("polars duckdb daft pool ray", "parquet", tables)
     title = f"the same {rows:,} rows from Parquet ({megabytes(tables):,.0f} MB)"
     yield Workload("parquet", title, rows / 1e6, "million rows", sides, same_scores)
 

@@ -126,8 +126,7 @@ def test_finished_job_keeps_what_is_documented(workplace, bad):
         assert (folder / name).is_file(), name
     assert (folder / "ledger").is_dir(), "a small ledger stays"
     assert (folder / "parts").is_dir() == bool(bad)
-    queues = [path.name for path in folder.iterdir() if path.suffix == ".db"]
-    assert queues == [], "queues end with the job"
+    assert not list(folder.glob("nodes/*/held.json")), "nothing is held"
     printed = "user/stdout/0/process000.stdout.txt"
     said = [f"hello from {number:03}.txt" for number in range(3)]
     # Later commands and jobs leave it alone.

@@ -23,6 +23,7 @@ FILES = """
         return names
 """
 SETTINGS = {"mini_batch_size": 4}
+COUNTS = ("mini_batches", "items")
 
 
 def retry(workplace, job_id, *flags, expect=0, **environment):
@@ -243,7 +244,8 @@ def test_output_that_was_changed_since_is_kept(workplace):
 @pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGKILL])
 def test_output_that_is_changed_while_a_round_runs_is_kept(workplace, number):
     workplace.data(8)
-    script = FILES.replace("time.sleep(1000)", "wait_for(lambda: recorded('go'))").replace("record, ", "record, wait_for, ")
+    script = FILES.replace("time.sleep(1000)", "wait_for(lambda: recorded('go'))")
+    script = script.replace("record, ", "record, wait_for, ")
     first = workplace.job(script, **SETTINGS).run(BAD="002.txt 007.txt")
     output = Path(first.result["output"])
     running, pid = held(workplace, first.job_id, "007.txt")
@@ -276,8 +278,8 @@ def test_status_lists_the_rounds_of_a_job_that_runs(workplace):
     assert [line.startswith(told) for line, told in zip(now, listed, strict=True)] == [True, True], now
     running.kill(pid)
     last = retry(workplace, first.job_id, BAD="")
-    told = [{**told, "mini_batches": None, "items": None} for told in last.result["rounds"]]
-    plain = {"goes_on": False, "failed": 0, "rejected": 0, "has_other_script": False, "mini_batches": None, "items": None}
+    told = [told | dict.fromkeys(COUNTS) for told in last.result["rounds"]]
+    plain = {"goes_on": False, "failed": 0, "rejected": 0, "has_other_script": False} | dict.fromkeys(COUNTS)
     times = [told.pop("at") for told in told[1:]]
     assert times == sorted(times)
     assert told == [

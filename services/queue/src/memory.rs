@@ -328,10 +328,11 @@ impl State {
         let visible = self.order.range(..=(now, i64::MAX)).map(|(_, id)| *id).filter(|id| !ids.contains(id));
         let visible: Vec<i64> = visible.take(messages_max - ids.len()).collect();
         ids.extend(visible);
-        ids.into_iter().map(|id| self.deliver(id, leased_until)).collect()
+        let leased_at = LeaseClock::System.now();
+        ids.into_iter().map(|id| self.deliver(id, leased_at, leased_until)).collect()
     }
 
-    fn deliver(&mut self, id: i64, leased_until: i64) -> Delivery {
+    fn deliver(&mut self, id: i64, leased_at: Instant, leased_until: i64) -> Delivery {
         if let Some(left) = self.duplicates_left.checked_sub(1) {
             self.duplicates_left = left;
             self.duplicates.push_back(id);
@@ -341,7 +342,7 @@ impl State {
         stored.receive_count += 1;
         let receipt = Receipt::numbered(id, stored.receive_count);
         let (body, receive_count) = (stored.body.clone(), stored.receive_count);
-        Delivery { body, receipt, receive_count, leased_at: LeaseClock::System.now() }
+        Delivery { body, receipt, receive_count, leased_at }
     }
 
     fn is_leased(&self, receipt: &Receipt, now: i64) -> bool {
