@@ -356,7 +356,7 @@ const NODES: &[Key] = &[
         .job(|job, node| boolean(node).map(|hide| job.hide_unassigned_gpus = hide)),
     key_with_default("durability", "`process`, `full`", "process")
         .meaning(
-            "Which failures acknowledged work survives. `process`: the death of every process; a power cut costs the \
+            "Which failures committed work survives. `process`: the death of every process; a power cut costs the \
              work of some seconds. `full`: a power cut costs nothing. See *What a power cut can cost*.",
         )
         .job(|job, node| {
