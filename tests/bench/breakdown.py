@@ -85,7 +85,7 @@ def section(workload: Workload, script: str, unit: str, factor: float, work: Pat
     start = start_seconds(script) * (os.cpu_count() or 1)
     return (
         f"\n## {workload.title}\n\n{table(('activity', 'processor time', 'share', unit), rows)}\n\n"
-        f"Starting the interpreters and the imports of the script take {start:.2f} s of it.\n"
+        f"Starting the interpreters and the imports of `{script}.py` take {start:.2f} s of it.\n"
     )
 
 

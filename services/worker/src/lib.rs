@@ -22,6 +22,7 @@
 //! | `limit` | what the processes of a job together may ask of a service |
 //! | `lease` | extends leases, and reports lost ones |
 //! | `solitude` | lets a job have a node for itself, for a mini-batch that may kill it |
+//! | `held` | which mini-batches a node held that died with its queue |
 //! | `retry` | how calls of queues are retried |
 //! | `resident`, `pressure` | the memory of a process; whether that of the machine is short |
 //! | `memory_groups`, `oom` | limits the memory of a job; processes that the kernel killed for memory |
