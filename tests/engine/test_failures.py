@@ -1,5 +1,6 @@
 """Scripts that fail, hang, die or misbehave. A job always ends, with a cause."""
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,9 @@ FAILS_ON_SOME = """
             raise ValueError(f"cannot read {files[0]}")
         return files
 """
+
+# More mini-batches than the queue of a job has room for.
+LONG = 20_000
 
 THRESHOLDS = {
     "within": ({"error_threshold": 2, "allowed_failed_count": 2, "allowed_failed_percent": 20}, "Completed"),
@@ -224,3 +228,24 @@ def test_hostile_scripts_do_not_disturb_the_job(workplace):
     (fact,) = workplace.recorded("child")
     wait_until(lambda: not is_alive(fact["child"]), "the script's child is killed")
     wait_until(lambda: not is_alive(fact["detached"]), "and the one that has left its session")
+
+
+def test_failed_try_of_a_long_job_does_not_wait_for_room_in_the_queue(workplace):
+    """The partitioner has filled the queue when a mini-batch must return to it."""
+    workplace.data(LONG)
+    script = """
+        import time
+        calls = 0
+        def run(files):
+            global calls
+            calls += 1
+            if calls < 300:
+                time.sleep(0.005)
+            elif calls < 303:
+                raise ValueError("not yet")
+            return files
+    """
+    ended = workplace.job(script, mini_batch_size=1, run_max_try=3, process_count_per_node=2).run()
+    assert ended.mini_batches == (LONG, LONG, 0)
+    status = json.loads(workplace.command("status", ended.job_id, "--json").stdout)
+    assert status["progress"]["retries"] == 6

@@ -237,7 +237,7 @@ def test_output_that_was_changed_since_is_kept(workplace):
     output.unlink()
     third = retry(workplace, first.job_id, BAD="")
     assert third.lines == file_names(8), "a missing file is written again"
-    assert not third.result["warnings"], "it was told once"
+    assert not third.result["warnings"], "the warning appears once"
     assert sorted(path.name for path in output.parent.iterdir()) == [output.name, f"{output.name}.edited-1"]
 
 

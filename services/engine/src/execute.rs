@@ -66,9 +66,9 @@ type Activities = Vec<(String, watch::Sender<Activity>)>;
 /// The specification with the paths of copied side inputs, the interpreter, and what the job uses of the caches.
 type Provisioned = (Arc<JobSpec>, PathBuf, (Vec<Used>, Option<Used>));
 
-/// Mini-batches in the queue, more than all processes of a machine hold.
+/// While the queue has this many mini-batches, more than all processes of a machine hold, the partitioner waits.
 const TASKS_MAX: usize = 16_384;
-/// Messages in the queue, of at most about 128 KiB.
+/// While the queue has this many messages, of at most about 128 KiB, agents wait.
 const RESULTS_MAX: usize = 256;
 /// Name of the first agent; the others count from here.
 const FIRST_NODE: &str = "0";
@@ -114,8 +114,7 @@ impl Execution<'_> {
             events.notice(Notice::DamagedResult);
         }
         // Plan and ledger say what is left after the end of this process.
-        let queue = |messages_max| MemoryQueue::new(MemoryOptions { messages_max, ..MemoryOptions::default() });
-        let (tasks, results) = (Arc::new(queue(TASKS_MAX)), Arc::new(queue(RESULTS_MAX)));
+        let [tasks, results] = [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
         let gpus = self.settings.gpus();
         let process_count = worker::process_count(&self.spec, gpus.count());
         let nodes = 0..self.spec.node_count.unwrap_or(1);
@@ -168,6 +167,7 @@ impl Execution<'_> {
         let stop = StopSender::default();
         let reduce_cancel = CancellationToken::new();
         let mut reducing = tokio::spawn(reducer.run(reduce_cancel.clone()));
+        let tasks = Arc::new(tasks.bounded(TASKS_MAX));
         let partitioner = Partitioner::new(self.spec.clone(), self.store.clone(), tasks, results.clone())
             .with_inputs(self.listings.clone());
         let planning = tokio::spawn(plan(partitioner, unfinished, fail_job.clone()));
@@ -238,7 +238,7 @@ impl Execution<'_> {
             spec: Arc::new(self.spec.clone()),
             store: self.store.clone(),
             tasks: opened.tasks.clone(),
-            results: opened.results.clone(),
+            results: Arc::new(opened.results.bounded(RESULTS_MAX)),
             dead_letters: None,
             node: String::new(),
             process_count: opened.process_count,

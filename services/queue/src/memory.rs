@@ -4,7 +4,7 @@
 mod broker;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,19 +29,11 @@ pub struct MemoryOptions {
     pub message_bytes_max: usize,
     /// The value of [`Limits::timed_lease`]. Leases expire in either case.
     pub timed_lease: bool,
-    /// `send` waits while the queue has this many, so that a fast sender does not fill the memory.
-    pub messages_max: usize,
 }
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self {
-            clock: Clock::tokio(),
-            old_receipt_deletes: false,
-            message_bytes_max: usize::MAX,
-            timed_lease: true,
-            messages_max: usize::MAX,
-        }
+        Self { clock: Clock::tokio(), old_receipt_deletes: false, message_bytes_max: usize::MAX, timed_lease: true }
     }
 }
 
@@ -49,6 +41,14 @@ impl Default for MemoryOptions {
 #[derive(Debug)]
 pub struct MemoryQueue {
     options: MemoryOptions,
+    /// `send` waits while the queue has this many.
+    messages_max: usize,
+    shared: Arc<Shared>,
+}
+
+/// The messages, which several handles may share.
+#[derive(Debug, Default)]
+struct Shared {
     state: Mutex<State>,
     became_visible: Notify,
     /// There is room for more messages.
@@ -69,7 +69,7 @@ struct State {
     extended: usize,
     /// It was deleted under this name.
     deleted: Option<String>,
-    /// Nobody receives any more.
+    /// It has no receiver any more.
     is_abandoned: bool,
 }
 
@@ -95,13 +95,13 @@ const LOOK_MAX: Duration = Duration::from_secs(3600);
 impl MemoryQueue {
     /// Creates an empty queue.
     pub fn new(options: MemoryOptions) -> Self {
-        Self { options, state: Mutex::default(), became_visible: Notify::new(), has_room: Notify::new() }
+        Self { options, messages_max: usize::MAX, shared: Arc::default() }
     }
 
     /// Creates one of several queues, no two of which have equal receipts.
     fn numbered(options: MemoryOptions, number: u32) -> Self {
         let state = State { last_id: i64::from(number) << MESSAGE_BITS, ..State::default() };
-        Self { state: Mutex::new(state), ..Self::new(options) }
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), ..Shared::default() }), ..Self::new(options) }
     }
 
     /// Makes the next `calls` calls fail with [`Error::Unavailable`], without effect.
@@ -124,20 +124,26 @@ impl MemoryQueue {
         self.state().duplicates_left = deliveries;
     }
 
-    /// Nobody will receive again: no sender waits for room any more.
+    /// Returns a handle for a fast sender: its `send` waits while the queue has this many messages. A role that receives from
+    /// the queue must not send with it, because it would wait for itself.
+    pub fn bounded(&self, messages_max: usize) -> Self {
+        Self { options: self.options.clone(), messages_max, shared: self.shared.clone() }
+    }
+
+    /// Ends the waiting of senders, because the receiver has ended.
     pub fn abandon(&self) {
         self.state().is_abandoned = true;
-        self.has_room.notify_waiters();
+        self.shared.has_room.notify_waiters();
     }
 
     /// Waits until the queue has fewer messages than it may have.
     async fn room(&self) {
         loop {
-            let mut has_room = std::pin::pin!(self.has_room.notified());
+            let mut has_room = std::pin::pin!(self.shared.has_room.notified());
             has_room.as_mut().enable();
             let is_full = {
                 let state = self.state();
-                !state.is_abandoned && state.messages.len() >= self.options.messages_max
+                !state.is_abandoned && state.messages.len() >= self.messages_max
             };
             if !is_full {
                 return;
@@ -149,7 +155,7 @@ impl MemoryQueue {
     /// Removes all messages, and lets all calls fail from now on.
     fn delete(&self, name: &str) {
         *self.state() = State { deleted: Some(name.to_owned()), ..State::default() };
-        self.became_visible.notify_waiters();
+        self.shared.became_visible.notify_waiters();
     }
 
     /// Returns the time at which a message may become visible without a notification.
@@ -183,7 +189,7 @@ impl MemoryQueue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder panics")
+        self.shared.state.lock().expect("no holder panics")
     }
 
     /// Returns the state, unless the queue was deleted.
@@ -225,7 +231,7 @@ impl Queue for MemoryQueue {
             state.order.insert((visible_at, id));
         }
         drop(state);
-        self.became_visible.notify_waiters();
+        self.shared.became_visible.notify_waiters();
         Ok(())
     }
 
@@ -233,7 +239,7 @@ impl Queue for MemoryQueue {
         drop(self.call()?);
         let deadline = deadline(request.wait);
         loop {
-            let mut became_visible = std::pin::pin!(self.became_visible.notified());
+            let mut became_visible = std::pin::pin!(self.shared.became_visible.notified());
             became_visible.as_mut().enable();
             let now = self.options.clock.now_milliseconds();
             let leased_until = self.options.clock.after(request.visibility);
@@ -250,7 +256,7 @@ impl Queue for MemoryQueue {
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
         let (lost, is_answered) = self.set_leases(leases)?;
-        self.became_visible.notify_waiters();
+        self.shared.became_visible.notify_waiters();
         if !is_answered {
             std::future::pending::<()>().await;
         }
@@ -273,7 +279,7 @@ impl Queue for MemoryQueue {
             }
         }
         drop(state);
-        self.has_room.notify_waiters();
+        self.shared.has_room.notify_waiters();
         Ok(lost)
     }
 
@@ -286,7 +292,7 @@ impl Queue for MemoryQueue {
             }
         }
         drop(state);
-        self.became_visible.notify_waiters();
+        self.shared.became_visible.notify_waiters();
         Ok(())
     }
 
@@ -386,8 +392,9 @@ mod tests {
 
     #[tokio::test]
     async fn sender_waits_for_room_until_the_queue_is_abandoned() {
-        let queue = MemoryQueue::new(MemoryOptions { messages_max: 3, ..MemoryOptions::default() });
-        let send = |body: &'static str| queue.send(vec![Message::new(body)]);
+        let queue = MemoryQueue::new(MemoryOptions::default());
+        let bounded = queue.bounded(3);
+        let send = |body: &'static str| bounded.send(vec![Message::new(body)]);
         for body in ["a", "b", "c"] {
             send(body).await.expect("there is room");
         }
@@ -399,9 +406,10 @@ mod tests {
         waiting.await.expect("there is room again");
         let mut waiting = std::pin::pin!(send("e"));
         assert!(futures::poll!(waiting.as_mut()).is_pending());
+        queue.send(vec![Message::new("f")]).await.expect("this handle never waits");
         queue.abandon();
-        waiting.await.expect("nobody waits");
-        assert_eq!(queue.depth().await.expect("answers").total(), 4);
+        waiting.await.expect("no receiver will make room");
+        assert_eq!(queue.depth().await.expect("answers").total(), 5);
     }
 
     #[tokio::test]

@@ -43,7 +43,8 @@ impl Default for SqliteOptions {
 }
 
 /// A queue in a SQLite file in WAL mode: `NAME.db`, `NAME.db-wal` and `NAME.db-shm` belong together. A killed process loses
-/// nothing. A power cut may lose the last successful calls (about the last second under load), but never the file. The file must be on a local disk, because network file systems do not support the locks.
+/// nothing. A power cut may lose the last successful calls (about the last second under load), but never the file. The file
+/// must be on a local disk, because network file systems do not support the locks.
 ///
 /// New messages are delivered first in, first out. Messages that return after an expired lease or a delay follow all new
 /// messages; released messages are the first again. One receive returns at most about 16 MiB, no matter how many messages

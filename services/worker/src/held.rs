@@ -1,7 +1,7 @@
-//! The mini-batches that a node holds, on disk: for a queue that forgets them with its process. If the node dies, whoever
-//! starts it again learns which of them may have killed it.
+//! Writes down which mini-batches a node holds, because a queue in memory forgets them when its process dies. The next run of
+//! the job reads which of them may have killed the node.
 //!
-//! One line of JSON, written over the last one: it may be longer than what is left of the file before.
+//! Each write replaces the first line of the file. Remains of a longer line may follow it.
 
 use std::fs::{self, File};
 use std::io;
@@ -38,7 +38,7 @@ impl Drop for HeldFile {
     }
 }
 
-/// Returns what a node held that died, given its work folder; nothing if it did not die.
+/// Returns what a node held when it died; nothing if it ended in order. `folder`: its work folder.
 pub fn held_by_dead_node(folder: &Path) -> Vec<Held> {
     let text = fs::read(path_in(folder)).unwrap_or_default();
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();

@@ -357,7 +357,7 @@ const NODES: &[Key] = &[
     key_with_default("durability", "`process`, `full`", "process")
         .meaning(
             "Which failures committed work survives. `process`: the death of every process; a power cut costs the \
-             work of some seconds. `full`: a power cut costs nothing. See *What a power cut can cost*.",
+             work of some seconds. `full`: a power cut costs only what runs at that moment. See *What a power cut can cost*.",
         )
         .job(|job, node| {
             let durabilities = [("process", Durability::Process), ("full", Durability::Full)];

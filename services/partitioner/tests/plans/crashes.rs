@@ -134,9 +134,8 @@ async fn plan_does_not_wait_for_room_in_the_queue() {
     let (_root, job) = large_job();
     let folder = tempfile::tempdir().expect("temporary folder");
     let store = JobStore::local(folder.path()).expect("it is there");
-    let queue = |messages_max| Arc::new(MemoryQueue::new(MemoryOptions { messages_max, ..MemoryOptions::default() }));
-    let (tasks, results) = (queue(1), queue(usize::MAX));
-    let partitioner = Partitioner::new(job, store.clone(), tasks.clone(), results.clone());
+    let [tasks, results] = [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
+    let partitioner = Partitioner::new(job, store.clone(), Arc::new(tasks.bounded(1)), results.clone());
     let publishing = tokio::spawn(async move { partitioner.plan_and_publish(|_| {}).await });
     let request = Receive { messages_max: 1, visibility: Duration::from_secs(60), wait: Duration::from_secs(60) };
     assert_eq!(results.receive(request).await.expect("answers").len(), 1, "the reducer knows the totals");

@@ -23,8 +23,8 @@ pub(crate) struct Earlier {
     pub rounds: (u64, u64),
 }
 
-/// A file that is kept, because it is not the one that an earlier round wrote.
-pub(super) struct Kept {
+/// An edited file that is kept.
+pub(super) struct Edited {
     /// Its path or URL.
     name: String,
     version: FileVersion,
@@ -32,7 +32,7 @@ pub(super) struct Kept {
 
 impl Assembly<'_> {
     /// Keeps the file at `path`, a path or URL, if it is not the one that an earlier round wrote.
-    pub(super) fn keep_edited(&self, path: &str) -> anyhow::Result<Option<Kept>> {
+    pub(super) fn keep_edited(&self, path: &str) -> anyhow::Result<Option<Edited>> {
         let Some(Earlier { version, rounds: (_, round) }) = &self.earlier else { return Ok(None) };
         let Some(found) = self.version(path)?.filter(|found| found != version) else { return Ok(None) };
         let name = kept_name(path, *round);
@@ -44,14 +44,14 @@ impl Assembly<'_> {
             };
             kept.with_context(|| format!("keep {path}, which was changed since the job wrote it, as {name}"))?;
         }
-        Ok(Some(Kept { name, version: found }))
+        Ok(Some(Edited { name, version: found }))
     }
 
     /// Returns warnings about the files that are kept, once `path` is the new one.
-    pub(super) fn warn_of_edited(&self, path: &str, kept: Option<Kept>) -> anyhow::Result<Vec<String>> {
+    pub(super) fn warn_of_edited(&self, path: &str, kept: Option<Edited>) -> anyhow::Result<Vec<String>> {
         let Some(Earlier { rounds: (first, last), .. }) = self.earlier else { return Ok(Vec::new()) };
         let mut own = None;
-        if let Some(Kept { name, version }) = kept {
+        if let Some(Edited { name, version }) = kept {
             let is_own = match path.contains("://") {
                 true => self.version(path)? == Some(version),
                 false => have_same_bytes(path, &name)?,
