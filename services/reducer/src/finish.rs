@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::failures::GivenUp;
 use crate::job::ticks;
 use crate::judge::End;
-use crate::output::{Assembly, Earlier, Written, may_pass};
+use crate::output::{Assembly, Written, may_pass};
 use crate::peers::Agreement;
 use crate::reports::headline::headline;
 use crate::stalls::Stall;
@@ -272,9 +272,7 @@ impl Reducer {
         let index = self.ledger.index.clone();
         let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
         let options = self.options.clone();
-        let rounds = self.tally.rounds();
-        let earlier =
-            self.tally.written().map(|(version, first)| Earlier { version: version.clone(), rounds: (*first, rounds) });
+        let earlier = self.tally.written().cloned();
         let runtime = Handle::current();
         let abandon = Abandon { stop: stop.clone(), grace: options.output_grace, stopped_at: OnceLock::new() };
         let out_of_time = abandon.out_of_time();
@@ -287,7 +285,7 @@ impl Reducer {
                 output: &output,
                 job_id: &job_id,
                 writer: &options.writer,
-                earlier,
+                earlier: earlier.as_ref(),
                 runtime,
                 crash: &*options.crash,
                 is_abandoned: &|| abandon.is_due(),

@@ -29,13 +29,12 @@ use std::{mem, thread};
 
 use anyhow::Context;
 use protocol::words::counted;
-use protocol::{Output, OutputColumn, OutputFormat, ResultColumn, ResultSchema};
+use protocol::{FileVersion, Output, OutputColumn, OutputFormat, ResultColumn, ResultSchema};
 use storage::{Destination, JobStore};
 use tokio::runtime::Handle;
 
 use crate::CrashPoint;
 use crate::ledger::{Index, RowsAt};
-pub(crate) use edited::Earlier;
 use local::LocalFile;
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
@@ -58,8 +57,8 @@ pub(crate) struct Assembly<'a> {
     pub output: &'a Output,
     pub job_id: &'a str,
     pub writer: &'a str,
-    /// The file that an earlier round of the job wrote.
-    pub earlier: Option<Earlier>,
+    /// The version of the file that an earlier round of the job wrote.
+    pub earlier: Option<&'a FileVersion>,
     pub runtime: Handle,
     pub crash: &'a dyn Fn(CrashPoint),
     /// Called between mini-batches: whether this reducer abandons the file.
@@ -153,11 +152,11 @@ impl Assembly<'_> {
         }))
     }
 
-    /// Writes the final file. Returns its path or URL, and warnings about edited files that are kept.
+    /// Writes the final file. Returns its path or URL, and a warning about an edited file that is kept.
     fn write_output(
         &self,
         write: &dyn Fn(&mut Sink) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Option<(PathBuf, Vec<String>)>> {
+    ) -> anyhow::Result<Option<(PathBuf, Option<String>)>> {
         let kept = RefCell::new(None);
         let path = self.write_file(&self.output.file_name, write, &|path| {
             (self.crash)(CrashPoint::BeforeRename);
@@ -166,8 +165,9 @@ impl Assembly<'_> {
         })?;
         let Some(path) = path else { return Ok(None) };
         (self.crash)(CrashPoint::AfterRename);
-        let warnings = self.warn_of_edited(&path.display().to_string(), kept.into_inner())?;
-        Ok(Some((path, warnings)))
+        let edited = kept.into_inner();
+        let warning = edited.map(|edited| self.warn_of_edited(&path.display().to_string(), edited)).transpose()?;
+        Ok(Some((path, warning.flatten())))
     }
 
     /// Writes a file of the output. Returns its path or URL, or `None` if it was abandoned and removed. `before`: called

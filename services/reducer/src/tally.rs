@@ -106,8 +106,8 @@ pub struct Tally {
     ended_as: Option<(JobState, Option<String>, Option<Box<ErrorReport>>)>,
     /// Empty until the second round begins.
     rounds: Vec<RoundOfJob>,
-    /// The output before the last round, and the number of the round that first knew it.
-    written: Option<(FileVersion, u64)>,
+    /// The output that was written before the last round.
+    written: Option<FileVersion>,
     /// Mini-batches that run again in one of these rounds, until they end.
     again: BTreeMap<u64, RunsAgain>,
     /// Mini-batches that failed when they ran again.

@@ -14,62 +14,50 @@ use super::Assembly;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The file that an earlier round wrote.
-#[derive(Clone, Debug)]
-pub(crate) struct Earlier {
-    /// Its version.
-    pub version: FileVersion,
-    /// The first round after it, and the one that writes now.
-    pub rounds: (u64, u64),
-}
-
 /// An edited file that is kept.
 pub(super) struct Edited {
-    /// Its path or URL.
-    name: String,
     version: FileVersion,
+    /// The last part of the name under which it is kept, from 1.
+    number: u64,
 }
 
 impl Assembly<'_> {
     /// Keeps the file at `path`, a path or URL, if it is not the one that an earlier round wrote.
     pub(super) fn keep_edited(&self, path: &str) -> anyhow::Result<Option<Edited>> {
-        let Some(Earlier { version, rounds: (_, round) }) = &self.earlier else { return Ok(None) };
-        let Some(found) = self.version(path)?.filter(|found| found != version) else { return Ok(None) };
-        let name = kept_name(path, *round);
-        if self.version(&name)?.is_none() {
-            let kept = match path.contains("://") {
-                true => self.runtime.block_on(self.store.stores().copy(path, &name)).map_err(anyhow::Error::from),
-                // The file stays where it is until the new one replaces it.
-                false => fs::hard_link(path, &name).or_else(|_| fs::rename(path, &name)).map_err(anyhow::Error::from),
-            };
-            kept.with_context(|| format!("keep {path}, which was changed since the job wrote it, as {name}"))?;
+        let Some(earlier) = self.earlier else { return Ok(None) };
+        let Some(version) = self.version(path)?.filter(|found| found != earlier) else { return Ok(None) };
+        let mut number = 1;
+        while self.version(&kept_name(path, number))?.is_some() {
+            number += 1;
         }
-        Ok(Some(Edited { name, version: found }))
+        let name = kept_name(path, number);
+        let kept = match path.contains("://") {
+            true => self.runtime.block_on(self.store.stores().copy(path, &name)).map_err(anyhow::Error::from),
+            // The file stays where it is until the new one replaces it.
+            false => fs::hard_link(path, &name).or_else(|_| fs::rename(path, &name)).map_err(anyhow::Error::from),
+        };
+        kept.with_context(|| format!("keep {path}, which was changed since the job wrote it, as {name}"))?;
+        Ok(Some(Edited { version, number }))
     }
 
-    /// Returns warnings about the files that are kept, once `path` is the new one.
-    pub(super) fn warn_of_edited(&self, path: &str, kept: Option<Edited>) -> anyhow::Result<Vec<String>> {
-        let Some(Earlier { rounds: (first, last), .. }) = self.earlier else { return Ok(Vec::new()) };
-        let mut own = None;
-        if let Some(Edited { name, version }) = kept {
-            let is_own = match path.contains("://") {
-                true => self.version(path)? == Some(version),
-                false => have_same_bytes(path, &name)?,
-            };
-            if is_own && !path.contains("://") {
-                fs::remove_file(&name)?;
-            }
-            own = is_own.then_some(name);
+    /// Returns a warning about the file that is kept, once `path` is the new one.
+    pub(super) fn warn_of_edited(
+        &self,
+        path: &str,
+        Edited { version, number }: Edited,
+    ) -> anyhow::Result<Option<String>> {
+        let is_own = match path.contains("://") {
+            true => self.version(path)? == Some(version),
+            false => have_same_bytes(path, &kept_name(path, number))?,
+        };
+        if is_own && !path.contains("://") {
+            fs::remove_file(kept_name(path, number))?;
         }
-        let mut warnings = Vec::new();
-        for name in (first..=last).map(|round| kept_name(path, round)) {
-            if own.as_ref() != Some(&name) && self.version(&name)?.is_some() {
-                warnings.push(format!(
-                    "{path} was changed after the job had written it; the changed file is kept as {name}"
-                ));
-            }
-        }
-        Ok(warnings)
+        // A reducer that died after its write may have kept the file before.
+        let name = kept_name(path, if is_own { number - 1 } else { number });
+        let is_kept = !is_own || number > 1;
+        Ok(is_kept
+            .then(|| format!("{path} was changed after the job had written it; the changed file is kept as {name}")))
     }
 
     fn version(&self, path: &str) -> storage::Result<Option<FileVersion>> {
@@ -81,8 +69,8 @@ impl Assembly<'_> {
     }
 }
 
-fn kept_name(path: &str, round: u64) -> String {
-    format!("{path}.edited-{round}")
+fn kept_name(path: &str, number: u64) -> String {
+    format!("{path}.edited-{number}")
 }
 
 fn have_same_bytes(one: &str, other: &str) -> io::Result<bool> {

@@ -37,7 +37,6 @@ struct Job {
     tally: Tally,
     store: JobStore,
     output: Output,
-    earlier: Option<Earlier>,
 }
 
 impl Job {
@@ -52,7 +51,6 @@ impl Job {
             tally: Tally::default(),
             store,
             output,
-            earlier: None,
             _folder: folder,
         }
     }
@@ -106,7 +104,7 @@ impl Job {
     async fn write_as(&self, writer: &str, crash: impl Fn(CrashPoint) + Send + 'static) -> anyhow::Result<Written> {
         let writer = writer.to_owned();
         let (store, index, output) = (self.store.clone(), self.ledger.index.clone(), self.output.clone());
-        let (runtime, earlier) = (Handle::current(), self.earlier.clone());
+        let runtime = Handle::current();
         let write = move || {
             let (job_id, writer, crash) = ("job", writer.as_str(), &crash);
             Assembly {
@@ -115,7 +113,7 @@ impl Job {
                 output: &output,
                 job_id,
                 writer,
-                earlier,
+                earlier: None,
                 runtime,
                 crash,
                 is_abandoned: &|| false,

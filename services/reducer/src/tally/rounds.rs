@@ -56,7 +56,7 @@ impl Tally {
             self.run_anew(round, number);
         }
         self.ended_as = None;
-        self.written = round.output.clone().map(|version| (version, u64::from(number))).or(self.written.take());
+        self.written = round.output.clone().or(self.written.take());
         let result = RoundResult {
             at: Some(round.at),
             goes_on: round.goes_on,
@@ -105,8 +105,8 @@ impl Tally {
         self.rounds.last().map(|round| round.script.as_str())
     }
 
-    /// Returns the output that the job wrote in an earlier round, and the number of the round that first knew it.
-    pub(crate) fn written(&self) -> Option<&(FileVersion, u64)> {
+    /// Returns the version of the output that the job wrote in an earlier round.
+    pub(crate) fn written(&self) -> Option<&FileVersion> {
         self.written.as_ref()
     }
 
