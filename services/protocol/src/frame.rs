@@ -49,6 +49,15 @@ pub mod status_offset {
 pub enum ToProcess {
     /// First frame: import the script, call `init()`.
     Configure(Box<Configure>),
+    /// First frame to a template, a process that forks itself into others: import these libraries.
+    Template(TemplateSettings),
+    /// Fork a process. Its descriptors 3, 4, 1 and 2 arrive with the frame.
+    Fork {
+        /// Its working directory.
+        scratch: ItemPath,
+        /// Variables that differ from those of the template.
+        environment: Vec<(String, String)>,
+    },
     /// Call `run()` for each, in order.
     MiniBatches {
         /// At least one.
@@ -118,6 +127,19 @@ pub struct Configure {
     /// What each row must be; `None`: anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_schema: Option<ResultSchema>,
+}
+
+/// Settings of a template.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TemplateSettings {
+    /// Names of modules.
+    pub libraries: Vec<String>,
+    /// See [`Configure::snapshot`].
+    pub snapshot: ItemPath,
+    /// See [`Configure::script`].
+    pub script: ItemPath,
+    /// See [`Configure::threads`].
+    pub threads: u32,
 }
 
 /// One mini-batch for a process.
@@ -236,7 +258,15 @@ pub enum ProcessEvent {
         #[serde(default)]
         takes: Takes,
     },
-    /// The script could not be imported, has no `run`, or `init()` raised. The process exits with status 72.
+    /// A template has imported its libraries.
+    TemplateReady,
+    /// A template has forked a process, which is now a child of the agent.
+    Forked {
+        /// Its id.
+        pid: u32,
+    },
+    /// The script could not be imported, has no `run`, or `init()` raised; or a template cannot fork. The process exits with
+    /// status 72.
     InitFailed {
         /// Error.
         error: ErrorReport,

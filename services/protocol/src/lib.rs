@@ -49,7 +49,7 @@ pub use event::{
 };
 pub use frame::{
     Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader, MiniBatchFrame, Payload,
-    ProcessEvent, STATUS_PAGE_BYTES, Takes, ToProcess, encode_frame, status_offset,
+    ProcessEvent, STATUS_PAGE_BYTES, Takes, TemplateSettings, ToProcess, encode_frame, status_offset,
 };
 pub use gpu_set::GpuSet;
 pub use item_path::ItemPath;

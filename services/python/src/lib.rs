@@ -38,6 +38,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FRAME_LENGTH_MAX", protocol::FRAME_LENGTH_MAX)?;
     module.add_class::<status_page::StatusPage>()?;
     module.add_function(wrap_pyfunction!(watch::watch, module)?)?;
+    module.add_function(wrap_pyfunction!(watch::rewrite_variable, module)?)?;
     module.add_function(wrap_pyfunction!(watch::move_out_of_reach, module)?)?;
     module.add_function(wrap_pyfunction!(memory::keep_freed_memory, module)?)?;
     module.add_function(wrap_pyfunction!(inputs::changed_file, module)?)?;

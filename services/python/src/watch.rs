@@ -4,6 +4,7 @@
 //! that lock forever. If the kernel allows it, the thread has its own table of descriptors, so it still watches when
 //! user code closes every descriptor.
 
+use std::ffi::CString;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use pyo3::exceptions::PyOSError;
@@ -30,6 +31,23 @@ pub fn move_out_of_reach(fd: RawFd) -> PyResult<RawFd> {
     rustix::io::fcntl_dupfd_cloexec(&original, lowest)
         .map(IntoRawFd::into_raw_fd)
         .map_err(|error| PyOSError::new_err(format!("cannot move the socket to the agent: {error}")))
+}
+
+/// Writes another value of a variable over the one with which this process was started, so that `/proc/PID/environ` shows
+/// it, also for children that it forks. The value must not be longer. The interpreter's own copy stays as it is.
+#[pyfunction]
+pub fn rewrite_variable(name: CString, value: &str) -> PyResult<()> {
+    // SAFETY: the caller has one thread, and nothing has replaced the variable since the start.
+    unsafe {
+        let found = libc::getenv(name.as_ptr());
+        if found.is_null() || libc::strlen(found) < value.len() {
+            return Err(PyOSError::new_err(format!("{name:?} has no room for {value}")));
+        }
+        let room = libc::strlen(found);
+        std::ptr::copy_nonoverlapping(value.as_ptr().cast(), found, value.len());
+        std::ptr::write_bytes(found.add(value.len()), 0, room - value.len());
+    }
+    Ok(())
 }
 
 /// Starts the thread that ends this process, its process group if it leads one, and every process whose environment

@@ -9,6 +9,7 @@ mod limits;
 mod processes;
 mod reports;
 mod stacks;
+mod template;
 mod usage;
 
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ use crate::memory_groups::MemoryGroup;
 use crate::node::allotment::Allotment;
 use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
-use crate::python_process::Report;
+use crate::python_process::{PythonProcess, Report};
 use crate::scheduler::{
     Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare, Stop, wait_of_node,
 };
@@ -47,6 +48,7 @@ use crate::solitude::Tenant;
 use crate::{Crash, Solitude, Variables, VisibleGpus, monitor};
 use limits::RequestLimits;
 use processes::Running;
+use template::Template;
 use usage::Usage;
 
 /// Time between two ticks of the scheduler.
@@ -209,6 +211,7 @@ impl Agent {
             receiving: None,
             held_file,
             running: (0..self.process_count).map(|_| None).collect(),
+            template: None,
             usage: Usage::new(self.gpus.clone()),
             reaped: Instant::now(),
             looked: Instant::now(),
@@ -223,6 +226,7 @@ impl Agent {
             log,
             buried: FewLines::default(),
         };
+        executor.start_template();
         executor.execute().await;
 
         let worked = executor.work(&mut stop, &mut inbox, &mut allotment, &mut announcer, &alive).await;
@@ -290,6 +294,8 @@ enum Message {
         process: ProcessId,
         report: Report,
     },
+    /// Of the template.
+    Template(Report),
     LeaseLost(LeaseId),
     /// Mini-batches that were started twice and have succeeded.
     Settled(Vec<u64>),
@@ -317,6 +323,8 @@ struct Executor {
     limits: Option<RequestLimits>,
     /// The process in each slot of the scheduler.
     running: Vec<Option<Running>>,
+    /// What processes are forked from; `None`: each starts an interpreter.
+    template: Option<Template>,
     usage: Usage,
     /// When ended children of the script were last reaped.
     reaped: Instant,
@@ -404,9 +412,11 @@ impl Executor {
 
     /// Kills the remaining processes, and waits for their end.
     async fn kill_all(&self) {
-        let running = || self.running.iter().flatten();
-        running().for_each(|running| running.process.kill());
-        let all_ended = futures::future::join_all(running().map(|running| running.process.ended.cancelled()));
+        let template = self.template.iter().map(|template| &template.process);
+        let running = self.running.iter().flatten().map(|running| &running.process);
+        running.chain(template).for_each(PythonProcess::kill);
+        let ends = self.ends();
+        let all_ended = futures::future::join_all(ends.iter().map(CancellationToken::cancelled));
         let _ = tokio::time::timeout(self.end_time(), all_ended).await;
     }
 
@@ -426,14 +436,25 @@ impl Executor {
 
     /// Kills the remaining processes, and returns the mini-batches that the agent still holds, with their receipts.
     async fn close(&mut self) -> Vec<(queue::Receipt, Descriptor)> {
-        let ends: Vec<_> = self.running.iter().flatten().map(|running| running.process.ended.clone()).collect();
+        if let Some(template) = &self.template {
+            template.process.kill();
+        }
+        let mut ends = self.ends();
         let held = self.scheduler.close();
         self.execute().await;
+        ends.extend(self.ends());
         // The command may end with this agent, and then nothing kills the children of the processes.
         let all_ended = futures::future::join_all(ends.iter().map(CancellationToken::cancelled));
         let _ = tokio::time::timeout(self.end_time(), all_ended).await;
         self.checkpoints.finish().await;
         self.leases.release(held)
+    }
+
+    /// Returns what tells the end of each process.
+    fn ends(&self) -> Vec<CancellationToken> {
+        let template = self.template.as_ref().map(|template| &template.process);
+        let processes = self.running.iter().flatten().map(|running| &running.process).chain(template);
+        processes.map(|process| process.ended.clone()).collect()
     }
 
     fn end_time(&self) -> Duration {

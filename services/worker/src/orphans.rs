@@ -5,7 +5,7 @@
 //! own children when their parent ends. An environment variable tells which Python process they belong to. The agent
 //! signals only its own children, so it never hits a recycled process id.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::Result;
 use std::path::Path;
 use std::sync::{Mutex, Once};
@@ -21,11 +21,20 @@ const GENERATIONS_MAX: usize = 20;
 const REAP_TRIES: u32 = 50;
 const REAP_PAUSE: Duration = Duration::from_millis(2);
 
-/// Running Python processes. Locked while one starts, so that it does not count as an orphan.
-static PYTHON_PROCESSES: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// Running Python processes, by what they are. Locked while one starts, so that it does not count as an orphan.
+static PYTHON_PROCESSES: Mutex<BTreeMap<i32, Kind>> = Mutex::new(BTreeMap::new());
+
+/// What a Python process is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It runs the script, and may leave processes behind.
+    Worker,
+    /// It forks others, and leaves nothing.
+    Template,
+}
 
 /// Starts a Python process, whose orphans become children of this process.
-pub fn start<T>(start: impl FnOnce() -> Result<T>, id: impl FnOnce(&T) -> Option<u32>) -> Result<T> {
+pub fn start<T>(kind: Kind, start: impl FnOnce() -> Result<T>, id: impl FnOnce(&T) -> Pid) -> Result<T> {
     static ADOPT: Once = Once::new();
     // SAFETY: sets a flag of this process.
     ADOPT.call_once(|| unsafe {
@@ -33,16 +42,30 @@ pub fn start<T>(start: impl FnOnce() -> Result<T>, id: impl FnOnce(&T) -> Option
     });
     let mut processes = PYTHON_PROCESSES.lock().expect("no holder panics");
     let started = start()?;
-    processes.extend(id(&started).map(|pid| pid as i32));
+    processes.insert(id(&started).as_raw_nonzero().get(), kind);
     Ok(started)
+}
+
+/// Registers a Python process that a template has forked. Fails if it is not an adopted child that leads its session.
+pub fn register_forked(pid: Pid) -> Result<()> {
+    let mut processes = PYTHON_PROCESSES.lock().expect("no holder panics");
+    let number = pid.as_raw_nonzero().get();
+    let found = Stat::of(number).filter(|one| one.parent == std::process::id() as i32 && one.session == number);
+    if found.is_none() || processes.contains_key(&number) {
+        return Err(std::io::Error::other(format!("process {number} is no new process of this one")));
+    }
+    processes.insert(number, Kind::Worker);
+    Ok(())
 }
 
 /// Kills the orphans of a Python process that has been reaped. `marker`: the value of its variable.
 pub fn kill(leader: Pid, marker: &str) {
     PYTHON_PROCESSES.lock().expect("no holder panics").remove(&leader.as_raw_nonzero().get());
     let variable = format!("{PROCESS_VARIABLE}={marker}");
+    // A list of children may lack one if another child, or a thread of this process, ends meanwhile.
+    let mut lists_without_any = 0;
     for _ in 0..GENERATIONS_MAX {
-        let is_last = PYTHON_PROCESSES.lock().expect("no holder panics").is_empty();
+        let is_last = !PYTHON_PROCESSES.lock().expect("no holder panics").values().any(|kind| *kind == Kind::Worker);
         let belongs = |pid: Pid| match environment_has(pid, variable.as_bytes()) {
             Some(belongs) => belongs,
             // Its environment is not readable, and no Python process runs that it could belong to.
@@ -50,7 +73,8 @@ pub fn kill(leader: Pid, marker: &str) {
         };
         let left: Vec<Pid> =
             adopted().into_iter().filter_map(|(pid, is_over)| (is_over || belongs(pid)).then_some(pid)).collect();
-        if left.is_empty() {
+        lists_without_any = if left.is_empty() { lists_without_any + 1 } else { 0 };
+        if lists_without_any == 2 {
             return;
         }
         for &pid in &left {
@@ -84,7 +108,7 @@ fn adopted() -> Vec<(Pid, bool)> {
     let mut found = Vec::new();
     for pid in children() {
         let Some(child) = Stat::of(pid) else { continue };
-        if !processes.contains(&pid) && child.session != own_session && child.parent == std::process::id() as i32 {
+        if !processes.contains_key(&pid) && child.session != own_session && child.parent == std::process::id() as i32 {
             found.extend(Pid::from_raw(pid).map(|pid| (pid, child.state == 'Z')));
         }
     }
@@ -153,8 +177,8 @@ mod tests {
         command.args(["-c", &script]).env(PROCESS_VARIABLE, marker);
         // SAFETY: `setsid` is async-signal-safe.
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(|_| ())?)) };
-        let mut shell = start(|| command.spawn(), |child| Some(child.id())).expect("a shell starts");
-        let pid = Pid::from_raw(shell.id() as i32).expect("a process id");
+        let mut shell = start(Kind::Worker, || command.spawn(), Pid::from_child).expect("a shell starts");
+        let pid = Pid::from_child(&shell);
         shell.wait().expect("it ends");
         pid
     }

@@ -11,9 +11,9 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,15 +27,17 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::job_users::JobUser;
-use crate::orphans::{self, PROCESS_VARIABLE};
+use crate::orphans::{self, Kind, PROCESS_VARIABLE};
 use crate::printed::Pipes;
 use crate::variables::Environment;
 use crate::{capped_log, memory_files};
@@ -111,57 +113,41 @@ type Incomplete = Mutex<Option<Instant>>;
 
 impl PythonProcess {
     /// Starts the interpreter. Calls `report` from a task of its own.
-    pub fn start(start: &Start, report: impl Fn(Report) + Send + Sync + 'static) -> Result<Self> {
-        let (ours, theirs) = UnixStream::pair().context("create a socket pair")?;
-        let page = StatusPage::new()?;
-        let socket_fd = rustix::io::fcntl_dupfd_cloexec(&theirs, FD_FLOOR)?;
-        let status_fd = rustix::io::fcntl_dupfd_cloexec(&page.file, FD_FLOOR)?;
-        drop(theirs);
-        let mut command = tokio::process::Command::new(&start.python);
-        command
-            .arg(start.package.join("gristmill/bootstrap.py"))
-            .current_dir(&start.scratch)
-            .env_clear()
-            .envs(start.environment.iter().map(|(name, value)| (name, value)))
-            .env(PROCESS_VARIABLE, &start.marker)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let (socket, status, nice) = (socket_fd.as_raw_fd(), status_fd.as_raw_fd(), start.nice as libc::c_int);
-        let group = start.group.as_ref().map(AsRawFd::as_raw_fd);
-        let become_user = start.user.as_ref().map(|user| user.becoming());
-        // SAFETY: between fork and exec the closure makes only async-signal-safe calls, on descriptors that this
-        // function keeps open until the child has started.
-        unsafe {
-            command.pre_exec(move || {
-                if group.is_some_and(|group| libc::write(group, c"0".as_ptr().cast(), 1) < 0) {
-                    return Err(std::io::Error::last_os_error());
-                }
-                if libc::setsid() < 0 || libc::dup2(socket, SOCKET_FD) < 0 || libc::dup2(status, STATUS_FD) < 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                // The process also runs with an unchanged priority.
-                libc::setpriority(libc::PRIO_PROCESS, 0, nice);
-                become_user.as_ref().map_or(Ok(()), |become_user| become_user())
-            });
-        }
-        let mut child = orphans::start(|| command.spawn(), tokio::process::Child::id)
+    pub fn start(start: &Start, kind: Kind, report: impl Fn(Report) + Send + Sync + 'static) -> Result<Self> {
+        let (ours, theirs) = ends()?;
+        let pid = spawn(start, kind, theirs)
             .with_context(|| format!("start {} in {}", start.python.display(), start.scratch.display()))?;
-        drop((socket_fd, status_fd));
-        let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32)).expect("a started child has a process id");
+        Self::supervise(pid, ours, start, report)
+    }
+
+    /// Supervises a process that a template has forked for `start`.
+    pub fn adopt(
+        pid: u32,
+        ours: OurEnds,
+        start: &Start,
+        report: impl Fn(Report) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("the template names no process")?;
+        orphans::register_forked(pid)?;
+        Self::supervise(pid, ours, start, report)
+    }
+
+    fn supervise(
+        pid: Pid,
+        ours: OurEnds,
+        start: &Start,
+        report: impl Fn(Report) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let OurEnds { socket: ours, page, outputs } = ours;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).context("watch the process")?;
         let exit = watch(pidfd, Interest::READABLE).context("watch the process")?;
 
         let mut pipes = Pipes::default();
         let mut copying = JoinSet::new();
-        let [stdout_log, stderr_log] = start.logs.clone();
-        if let Some(stdout) = child.stdout.take() {
-            let latest = pipes.add(stdout.as_fd());
-            copying.spawn(capped_log::copy(stdout, stdout_log, start.log_bytes_max, latest));
-        }
-        if let Some(stderr) = child.stderr.take() {
-            let latest = pipes.add(stderr.as_fd());
-            copying.spawn(capped_log::copy(stderr, stderr_log, start.log_bytes_max, latest));
+        for (output, log) in outputs.into_iter().zip(start.logs.clone()) {
+            let latest = pipes.add(output.as_fd());
+            let output = pipe::Receiver::from_owned_fd(output).context("read the output of the process")?;
+            copying.spawn(capped_log::copy(output, log, start.log_bytes_max, latest));
         }
 
         ours.set_nonblocking(true).context("prepare the socket")?;
@@ -187,9 +173,11 @@ impl PythonProcess {
             }
             writer.abort();
             kill_group(pid);
-            let code = match child.wait().await {
-                Ok(status) => status.code().unwrap_or_else(|| -status.signal().unwrap_or(0)),
-                Err(_) => -1,
+            let code = match rustix::process::waitpid(Some(pid), WaitOptions::empty()) {
+                Ok(Some((_, status))) => {
+                    status.exit_status().unwrap_or_else(|| -status.terminating_signal().unwrap_or(0))
+                }
+                _ => -1,
             };
             let _ = tokio::task::spawn_blocking(move || orphans::kill(pid, &marker)).await;
             // All writers have ended, so the pipes hold the rest of the output.
@@ -240,6 +228,60 @@ impl Drop for PythonProcess {
             kill_group(self.pid);
         }
     }
+}
+
+/// The agent's ends of what connects it to a process.
+pub struct OurEnds {
+    socket: UnixStream,
+    page: StatusPage,
+    /// Of descriptors 1 and 2.
+    outputs: [OwnedFd; 2],
+}
+
+/// Creates what connects the agent to a process: its own ends, and those for descriptors 3, 4, 1 and 2 of the process.
+pub fn ends() -> Result<(OurEnds, [OwnedFd; 4])> {
+    let (socket, theirs) = UnixStream::pair().context("create a socket pair")?;
+    let page = StatusPage::new()?;
+    let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).context("create a pipe");
+    let ((stdout, to_stdout), (stderr, to_stderr)) = (pipe()?, pipe()?);
+    let status = page.file.try_clone().context("share the status page")?;
+    Ok((OurEnds { socket, page, outputs: [stdout, stderr] }, [theirs.into(), status, to_stdout, to_stderr]))
+}
+
+/// Starts an interpreter in its own session.
+fn spawn(start: &Start, kind: Kind, [socket, status, stdout, stderr]: [OwnedFd; 4]) -> Result<Pid> {
+    let socket = rustix::io::fcntl_dupfd_cloexec(&socket, FD_FLOOR)?;
+    let status = rustix::io::fcntl_dupfd_cloexec(&status, FD_FLOOR)?;
+    let mut command = Command::new(&start.python);
+    command
+        .arg(start.package.join("gristmill/bootstrap.py"))
+        .current_dir(&start.scratch)
+        .env_clear()
+        .envs(start.environment.iter().map(|(name, value)| (name, value)))
+        .env(PROCESS_VARIABLE, &start.marker)
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .stderr(stderr);
+    let (socket_fd, status_fd, nice) = (socket.as_raw_fd(), status.as_raw_fd(), start.nice as libc::c_int);
+    let group = start.group.as_ref().map(AsRawFd::as_raw_fd);
+    let become_user = start.user.as_ref().map(|user| user.becoming());
+    // SAFETY: between fork and exec the closure makes only async-signal-safe calls, on descriptors that this function keeps
+    // open until the child has started.
+    unsafe {
+        command.pre_exec(move || {
+            if group.is_some_and(|group| libc::write(group, c"0".as_ptr().cast(), 1) < 0) {
+                return Err(std::io::Error::last_os_error());
+            }
+            if libc::setsid() < 0 || libc::dup2(socket_fd, SOCKET_FD) < 0 || libc::dup2(status_fd, STATUS_FD) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // The process also runs with an unchanged priority.
+            libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+            become_user.as_ref().map_or(Ok(()), |become_user| become_user())
+        });
+    }
+    // The supervisor reaps it.
+    Ok(Pid::from_child(&orphans::start(kind, || command.spawn(), Pid::from_child)?))
 }
 
 /// The signal that makes a process dump its stacks. Part of the contract with the Python package.

@@ -35,7 +35,7 @@ class Channel:
     """The process's end of the socket, for a single thread."""
 
     def __init__(self, fd):
-        self._fd = fd
+        self.fd = fd
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(True)
         self._received = b""
@@ -111,7 +111,7 @@ class Channel:
         if isinstance(error, (BrokenPipeError, ConnectionResetError)):
             return AgentGone()
         if error.errno in (errno.EBADF, errno.ENOTSOCK):
-            return SocketClosed(f"descriptor {self._fd}: {error.strerror}")
+            return SocketClosed(f"descriptor {self.fd}: {error.strerror}")
         return error
 
     def send_event(self, event):

@@ -34,23 +34,25 @@ LOAD, RUN, REPORT, IDLE = _native.PHASE_LOAD, _native.PHASE_RUN, _native.PHASE_R
 
 def main():
     """Serves the agent at ``AGENT_FD`` until it sends "finish"."""
-    status = _native.StatusPage(contract.STATUS_FD)
-    os.close(contract.STATUS_FD)
-    agent_fd = _native.move_out_of_reach(contract.AGENT_FD)
-    channel = Channel(agent_fd)
-    marker = os.environ.get(contract.PROCESS_VARIABLE)
-    _native.watch(agent_fd, f"{contract.PROCESS_VARIABLE}={marker}" if marker else None)
-    _native.keep_freed_memory()
-
-    def leave_to_parent():
-        channel.abandon()
-        status.disable()
-
-    os.register_at_fork(after_in_child=leave_to_parent)
     try:
-        configure = channel.receive()
+        status, channel, configure = _connect()
+        if configure["frame"] == "template":
+            from gristmill import template
+
+            os.environ.setdefault("OMP_NUM_THREADS", str(configure["threads"]))
+            template.serve(channel, configure, path_of)
+            status, channel, configure = _connect()
         if configure["frame"] != "configure":
             raise ValueError(f"the first frame is {configure['frame']!r}, not 'configure'")
+        marker = os.environ.get(contract.PROCESS_VARIABLE)
+        _native.watch(channel.fd, f"{contract.PROCESS_VARIABLE}={marker}" if marker else None)
+        _native.keep_freed_memory()
+
+        def leave_to_parent():
+            channel.abandon()
+            status.disable()
+
+        os.register_at_fork(after_in_child=leave_to_parent)
         Process(channel, status, configure).serve()
     except AgentGone:
         os._exit(contract.EXIT_AGENT_GONE)
@@ -61,6 +63,14 @@ def main():
         # Not a failure of the script. The agent stores the output on this descriptor with its own logs.
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
         os._exit(contract.EXIT_INTERNAL)
+
+
+def _connect():
+    """Returns the status page, the channel to the agent, and its first frame."""
+    status = _native.StatusPage(contract.STATUS_FD)
+    os.close(contract.STATUS_FD)
+    channel = Channel(_native.move_out_of_reach(contract.AGENT_FD))
+    return status, channel, channel.receive()
 
 
 def path_of(path):

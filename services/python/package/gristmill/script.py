@@ -38,6 +38,13 @@ class AsyncFunction(Exception):
 def extend_search_path(snapshot, script):
     """Sets ``sys.path``: the snapshot root first, then the script's own folder. The stand-in for ``azureml.core`` comes
     last, so that an installed one takes precedence."""
+    put_on_search_path(snapshot, script)
+    add_stand_ins()
+    importlib.invalidate_caches()
+
+
+def put_on_search_path(snapshot, script):
+    """Makes the modules of the script importable."""
     folder = os.path.dirname(script)
     # The modules of this package are no modules of the script.
     own = os.path.dirname(os.path.abspath(__file__))
@@ -45,8 +52,6 @@ def extend_search_path(snapshot, script):
         if entry in sys.path:
             sys.path.remove(entry)
         sys.path.insert(0, entry)
-    add_stand_ins()
-    importlib.invalidate_caches()
 
 
 def add_stand_ins():

@@ -46,7 +46,10 @@ impl Executor {
                 running.stacks = Some(StackDump::request(&running.process, file, patience));
             }
             Action::Finish(process) => self.send(process, &ToProcess::Finish, Vec::new()),
-            Action::Kill(process) => self.running(process)?.process.kill(),
+            Action::Kill(process) => match self.running(process) {
+                Some(running) => running.process.kill(),
+                None => return self.kill_waiting(process),
+            },
             Action::Examine { process, code, phase, sequence, since } => {
                 let findings = Box::new(self.examine(process, code, phase, sequence, since)?);
                 return Some(Event::Examined { process, findings });

@@ -1,6 +1,6 @@
 //! Starts Python processes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -14,7 +14,7 @@ use super::{Executor, Message};
 use crate::cache::is_full;
 use crate::gpu::threads_each;
 use crate::node_log::LogFile;
-use crate::python_process::{PythonProcess, Start};
+use crate::python_process::{PythonProcess, Report, Start};
 use crate::scheduler::{Announcement, Event, ProcessId};
 use crate::variables::Environment;
 use crate::{oom, scratch};
@@ -41,44 +41,66 @@ impl Executor {
     pub(super) fn start(&mut self, process: ProcessId, gpus: Option<GpuSet>, sees: Option<Vec<u32>>) -> Option<Event> {
         let name = process.name();
         let scratch = self.agent.work_folder.join("scratch").join(&name);
-        let started = scratch::create(&scratch, self.agent.spec.source_directory.as_path()).and_then(|()| {
-            if let Some(user) = &self.agent.user {
-                user.own(&scratch).with_context(|| format!("give {} to its user", scratch.display()))?;
+        match self.prepare_start(&scratch) {
+            Ok(()) => {
+                let environment = self.environment(gpus.as_ref(), sees);
+                let start = self.start_of(&name, scratch, environment);
+                self.start_process(process, gpus, start)
             }
-            self.link_model()?;
-            let start = Start {
-                marker: format!("{}/{}/{name}/{}", self.agent.spec.job_id, self.agent.node, std::process::id()),
-                python: self.agent.python.clone(),
-                package: self.agent.package.clone(),
-                scratch: scratch.clone(),
-                environment: self.environment(gpus.as_ref(), sees),
-                nice: self.agent.spec.nice,
-                user: self.agent.user.clone(),
-                group: self.group(),
-                logs: ["stdout.txt", "stderr.txt"].map(|stream| self.log.system_file(&name, stream)),
-                log_bytes_max: LOG_BYTES_MAX,
-            };
-            let messages = self.messages.clone();
-            PythonProcess::start(&start, move |report| {
-                let _ = messages.send(Message::Process { process, report });
-            })
-        });
+            Err(error) => Some(not_started(process, &error)),
+        }
+    }
+
+    fn prepare_start(&self, scratch: &Path) -> anyhow::Result<()> {
+        scratch::create(scratch, self.agent.spec.source_directory.as_path())?;
+        if let Some(user) = &self.agent.user {
+            user.own(scratch).with_context(|| format!("give {} to its user", scratch.display()))?;
+        }
+        self.link_model()
+    }
+
+    /// Returns how to start a Python process.
+    pub(super) fn start_of(&self, name: &str, scratch: PathBuf, environment: Environment) -> Start {
+        Start {
+            marker: format!("{}/{}/{name}/{}", self.agent.spec.job_id, self.agent.node, std::process::id()),
+            python: self.agent.python.clone(),
+            package: self.agent.package.clone(),
+            scratch,
+            environment,
+            nice: self.agent.spec.nice,
+            user: self.agent.user.clone(),
+            group: self.group(),
+            logs: ["stdout.txt", "stderr.txt"].map(|stream| self.log.system_file(name, stream)),
+            log_bytes_max: LOG_BYTES_MAX,
+        }
+    }
+
+    /// Returns what receives the reports of a process.
+    pub(super) fn reporter(&self, process: ProcessId) -> impl Fn(Report) + Send + Sync + 'static {
+        let messages = self.messages.clone();
+        move |report| {
+            let _ = messages.send(Message::Process { process, report });
+        }
+    }
+
+    /// Configures a process that has started. `is_killed`: it is no longer needed.
+    pub(super) fn started(
+        &mut self,
+        process: ProcessId,
+        gpus: Option<GpuSet>,
+        scratch: PathBuf,
+        started: anyhow::Result<PythonProcess>,
+        is_killed: bool,
+    ) -> Option<Event> {
         let python = match started {
             Ok(python) => python,
-            Err(error) if is_full(&error) => {
-                return Some(Event::NoRoom { process, message: format!("{name} cannot start: {error:#}") });
-            }
-            Err(error) => {
-                let may_heal = error.downcast_ref::<std::io::Error>().is_none_or(|error| {
-                    use std::io::ErrorKind::{NotFound, PermissionDenied};
-                    !matches!(error.kind(), NotFound | PermissionDenied)
-                });
-                let chance = if may_heal { Chance::Likely } else { Chance::Never };
-                return Some(Event::NotStarted { process, message: format!("{error:#}"), chance });
-            }
+            Err(error) => return Some(not_started(process, &error)),
         };
-        let pid = python.id();
+        let (name, pid) = (process.name(), python.id());
         let configure = ToProcess::Configure(Box::new(self.configure(&name, &scratch)));
+        if is_killed {
+            python.kill();
+        }
         self.running[process.slot] = Some(Running {
             id: process,
             process: python,
@@ -126,7 +148,7 @@ impl Executor {
     }
 
     /// Returns the environment of a process. Of two values for a variable, the last one counts.
-    fn environment(&self, assigned: Option<&GpuSet>, sees: Option<Vec<u32>>) -> Environment {
+    pub(super) fn environment(&self, assigned: Option<&GpuSet>, sees: Option<Vec<u32>>) -> Environment {
         let spec = &self.agent.spec;
         let mut variables = self.agent.variables.scripts.clone();
         if let Some(user) = &self.agent.user {
@@ -164,7 +186,7 @@ impl Executor {
         variables
     }
 
-    fn configure(&self, process: &str, scratch: &std::path::Path) -> Configure {
+    fn configure(&self, process: &str, scratch: &Path) -> Configure {
         let spec = &self.agent.spec;
         let snapshot = spec.source_directory.as_path();
         Configure {
@@ -195,6 +217,19 @@ impl Executor {
             tabular: spec.inputs.iter().any(|input| input.kind == InputKind::Tabular),
         }
     }
+}
+
+/// Returns the event for a process that could not start.
+fn not_started(process: ProcessId, error: &anyhow::Error) -> Event {
+    if is_full(error) {
+        return Event::NoRoom { process, message: format!("{} cannot start: {error:#}", process.name()) };
+    }
+    let may_heal = error.downcast_ref::<std::io::Error>().is_none_or(|error| {
+        use std::io::ErrorKind::{NotFound, PermissionDenied};
+        !matches!(error.kind(), NotFound | PermissionDenied)
+    });
+    let chance = if may_heal { Chance::Likely } else { Chance::Never };
+    Event::NotStarted { process, message: format!("{error:#}"), chance }
 }
 
 fn items_per_mini_batch(spec: &JobSpec) -> Option<u64> {

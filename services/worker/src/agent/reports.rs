@@ -37,6 +37,7 @@ impl Executor {
                 self.handle(Event::Prepared { lease, descriptor, preparation }).await;
             }
             Message::Process { process, report } => self.process_reported(process, report).await,
+            Message::Template(report) => self.template_reported(report).await,
             Message::Settled(mini_batches) => self.handle(Event::Settled(mini_batches)).await,
             Message::Members(members) => self.handle(Event::Members(members)).await,
             Message::LeaseLost(lease) => {
@@ -69,6 +70,7 @@ impl Executor {
             orphans::reap_ended();
         }
         self.grant().await;
+        self.look_at_template().await;
         self.handle(Event::Tick(sightings)).await;
         self.look_for_settled();
         self.look_for_members();

@@ -29,7 +29,7 @@ from gristmill.api.inputs import in_use
 ENTRY = '''"""Runs a function that was pickled from Python."""
 
 from gristmill.function_job import load
-
+{library}
 job = load(__file__)
 init, run, shutdown = job.init, job.run, job.shutdown
 __gristmill_arrow__ = {takes_arrow}
@@ -37,10 +37,16 @@ __gristmill_pandas__ = {takes_pandas}
 __gristmill_items__ = {takes_items}
 __gristmill_function__ = job.name
 '''
-"""``takes_arrow``: whether ``run`` gets tables as ``pyarrow.Table``, without a copy. A job's check reads it here.
-``takes_pandas``: whether it gets Parquet files as pandas reads them (``files``), or a DataFrame that ``run`` has
+"""``library``: the import of the one that makes its tables, which the processes of a node then share. ``takes_arrow``:
+whether ``run`` gets tables as ``pyarrow.Table``, without a copy. A job's check reads it here. ``takes_pandas``: whether it gets Parquet files as pandas reads them (``files``), or a DataFrame that ``run`` has
 written (``memory``): only then does the process unpickle what the file says about it. ``takes_items``: whether it
 gets objects, each in a line of JSON, which needs neither pyarrow nor pandas."""
+LIBRARY = """
+try:
+    import {name}
+except ImportError:
+    pass
+"""
 TAKES_ARROW = ("pyarrow", "polars", "polars_lazy", "records", "polars_series", "arrow_array", "array")
 TAKES_PANDAS = {"pandas": "files", "frame": "memory", "series": "memory", "frame_rows": "memory"}
 TAKES_ITEMS = ("items", "lines")
@@ -191,8 +197,10 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dic
     beside = folder.with_name(f".{digest}.{os.getpid()}.{threading.get_ident()}")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
+    library = "pandas" if form["argument"] in TAKES_PANDAS else "pyarrow" if form["argument"] in TAKES_ARROW else None
     (beside / "entry.py").write_text(
         ENTRY.format(
+            library=LIBRARY.format(name=library) if library else "",
             takes_arrow=form["argument"] in TAKES_ARROW,
             takes_pandas=repr(TAKES_PANDAS.get(form["argument"])),
             takes_items=form["argument"] in TAKES_ITEMS,
