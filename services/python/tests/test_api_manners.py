@@ -10,6 +10,7 @@ import time
 import warnings
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import tqdm.auto
 from agent import PACKAGE
@@ -141,3 +142,14 @@ def test_examples_of_the_documentation_run():
     assert [result.failed for result in results] == [0] * len(modules)
     assert sum(result.attempted for result in results) > 50
     assert not [module for module in (start, job) if "doctest: +SKIP" in Path(module.__file__).read_text()]
+
+
+def test_processes_that_get_tables_share_the_import_of_pandas():
+    """Of a function that gets objects, none imports it."""
+    frame = pd.DataFrame({"a": range(8)})
+    settings = {"mini_batch_size": "2 rows", "process_count_per_node": 2, "progress": False}
+    job = gristmill.run(lambda part: part * 2, frame, **settings)
+    assert list(job.to_pandas()["a"]) == list(range(0, 16, 2))
+    assert "imported pandas once for all processes" in job.logs("sys/node/0/_main.txt")
+    job = gristmill.map(lambda item: item * 2, [1, 2, 3], progress=False, process_count_per_node=2)
+    assert "imported" not in job.logs("sys/node/0/_main.txt")
