@@ -1,5 +1,6 @@
 """`gristmill retry` of a job that has ended: what its output lacks runs in another round, each row in its place."""
 
+import csv
 import json
 import signal
 from pathlib import Path
@@ -113,6 +114,27 @@ def test_unfinished_mini_batches_run_without_the_failed_ones(workplace):
     ended = retry(workplace, job_id, "--only", "unfinished", BAD="")
     assert ran_since(workplace, before) == {"003.txt", "004.txt", "005.txt"}
     assert ended.mini_batches == (6, 5, 1) and ended.lines == file_names(6, without=[1])
+    assert "round 2 ran 3 mini-batches that had not ended: 5 of 6" in workplace.command("status", job_id).stdout
+
+
+@pytest.mark.parametrize("isolate", ["off", "items"])
+def test_retry_of_a_killed_job_runs_everything_that_its_output_lacks(workplace, isolate):
+    """Also what had failed before; `run` only goes on."""
+    workplace.data(8)
+    job = workplace.job(FILES, mini_batch_size=2, isolate=isolate, process_count_per_node=1)
+    for verb, left in [("retry", 0), ("run", 1)]:
+        before = len(workplace.recorded("run"))
+        running = job.start("--fresh", BAD="001.txt", HOLD="006.txt")
+        wait_until(lambda ran=before: "006.txt" in ran_since(workplace, ran), "the others have run")
+        pid = workplace.recorded("run")[-1]["pid"]
+        job_id = workplace.job_ids()[-1]
+        wait_until(lambda one=job_id: "1 failed" in workplace.command("status", one).stdout, "one has failed")
+        running.kill(pid)
+        last = retry(workplace, job_id, BAD="") if verb == "retry" else job.run(BAD="")
+        if left == 0:
+            assert (last.lines, last.mini_batches[2], last.items[2]) == (file_names(8), 0, 0)
+        else:
+            assert last.mini_batches[2] + last.items[2] > 0
 
 
 RUNNING = """
@@ -283,7 +305,8 @@ def test_status_lists_the_rounds_of_a_job_that_runs(workplace):
     running.kill(pid)
     last = retry(workplace, first.job_id, BAD="")
     told = [told | dict.fromkeys(COUNTS) for told in last.result["rounds"]]
-    plain = {"goes_on": False, "failed": 0, "rejected": 0, "has_other_script": False} | dict.fromkeys(COUNTS)
+    nothing = dict.fromkeys(("failed", "rejected", "unfinished"), 0)
+    plain = {"goes_on": False, "has_other_script": False} | nothing | dict.fromkeys(COUNTS)
     times = [told.pop("at") for told in told[1:]]
     assert times == sorted(times)
     assert told == [
@@ -399,11 +422,32 @@ def test_separate_rows_leave_the_job_alone(workplace):
     mended = retry(workplace, aside.job_id, BAD="")
     assert (mended.lines, mended.items) == (["002.txt", "007.txt"], (2, 2, 0)), "it has rounds of its own"
     of_aside = retry(workplace, first.job_id, "--separate", BAD="002.txt 007.txt", expect=42)
-    assert of_aside.mini_batches == (2, 0, 2)
+    assert of_aside.mini_batches == (2, 0, 2) and "earlier round" not in of_aside.cause
     assert first.lines == file_names(8, without=[2, 7])
     assert retry(workplace, first.job_id, BAD="").lines == file_names(8)
     line = refused(workplace, "retry", first.job_id, "--separate")
     assert "has no rejected items: nothing runs again" in line
+
+
+@pytest.mark.parametrize("form", ["files", "rows"])
+def test_rejects_of_separate_rows_are_those_items(workplace, form):
+    """Whole mini-batches of theirs fail, of which other items belong to the first job."""
+    if form == "files":
+        workplace.data(12)
+        job = workplace.job(FILES, mini_batch_size=6)
+        bad, still, key = ["001.txt", "003.txt", "009.txt"], ["001.txt", "003.txt"], "path"
+    else:
+        workplace.write({"table/t.csv": "id\n" + "".join(f"{number}\n" for number in range(12))})
+        inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table"}]
+        job = workplace.job(FRAMES, inputs=inputs, mini_batch_size=None)
+        bad, still, key = ["1", "3", "9"], ["1", "3", "9"], "values"
+    first = job.run(BAD=" ".join(bad))
+    aside = workplace.command("retry", first.job_id, "--separate", "--json", BAD=" ".join(still))
+    for ended in (aside, workplace.command("retry", aside.job_id, "--separate", "--json", BAD=" ".join(still))):
+        rows = list(csv.DictReader(ended.log("rejects.csv").splitlines()))
+        named = [Path(row[key]).name if form == "files" else str(json.loads(row[key])["id"]) for row in rows]
+        assert named == still, rows
+        assert ended.items[2] == len(still) and all("ValueError" in row["exception"] for row in rows), rows
 
 
 MENDED = {"mended/entry.py": "import os\ndef run(files): return [os.path.basename(file) for file in files]\n"}
@@ -433,7 +477,6 @@ def test_script_of_another_folder(workplace):
     [
         ((), "def run(files) return files\n", "entry.py:1: "),
         (("--mini-batch", "0"), "def run(files) return files\n", "entry.py:1: "),
-        ((), None, "No such file"),
         ((), "import helper\ndef run(files): return files\n", "helper.py:1: "),
         (("--source-directory", "mended"), "def run(files) return files\n", "mended/entry.py:1: "),
     ],
@@ -442,10 +485,7 @@ def test_script_is_checked_as_before_a_run(workplace, of, script, said):
     workplace.data(4)
     first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt")
     folder = "mended" if "--source-directory" in of else "code"
-    if script is None:
-        (workplace.folder / folder / "entry.py").unlink()
-    else:
-        workplace.write({f"{folder}/entry.py": script, "code/helper.py": "def (\n"})
+    workplace.write({f"{folder}/entry.py": script, "code/helper.py": "def (\n"})
     assert said in refused(workplace, "retry", first.job_id, *of)
     ended = workplace.command("retry", first.job_id, *of, "--json")
     assert ended.exit_status == 2 and json.loads(ended.stdout)["valid"] is False, str(ended)
@@ -536,8 +576,14 @@ def test_impossible_rounds_are_refused(workplace):
     workplace.data(4)
     job = workplace.job(FILES, **SETTINGS)
     first = job.run(BAD="002.txt")
-    (workplace.folder / "data/002.txt").unlink()
-    assert "002.txt has been removed since job" in refused(workplace, "retry", first.job_id)
+    code = workplace.folder / "code"
+    code.rename(workplace.folder / "elsewhere")
+    for flags in ([], ["--separate"], ["--mini-batch", "0"]):
+        assert "code has no file entry.py, the entry script" in refused(workplace, "retry", first.job_id, *flags)
+    (workplace.folder / "elsewhere").rename(code)
+    (code / "entry.py").rename(code / "other.py")
+    assert "code has no file entry.py, the entry script" in refused(workplace, "retry", first.job_id)
+    (code / "other.py").rename(code / "entry.py")
     assert workplace.command("status", first.job_id).stdout.count("completed") == 1, "no round has begun"
     running = job.start("--fresh", BAD="", HOLD="000.txt")
     pid = running.wait_for_record("run", len(workplace.recorded("run")) + 1)[-1]["pid"]
@@ -546,6 +592,17 @@ def test_impossible_rounds_are_refused(workplace):
     running.kill(pid)
     line = refused(workplace, "retry", running_id, "--separate")
     assert "has not ended; continue with: gristmill retry" in line
+
+
+def test_removed_files_fail_alone(workplace):
+    workplace.data(8)
+    script = FILES.replace("return names", "return [name for name, file in zip(names, files) if open(file)]")
+    first = workplace.job(script, **SETTINGS).run(BAD="002.txt 005.txt 006.txt")
+    for name in ("001.txt", "005.txt"):
+        (workplace.folder / "data" / name).unlink()
+    last = retry(workplace, first.job_id, BAD="")
+    assert last.lines == file_names(8, without=[5]), "001.txt has its row, and does not run again"
+    assert "005.txt" in last.log("rejects.csv") and "FileNotFoundError" in last.log("rejects.csv")
 
 
 def test_changed_table_is_refused(workplace):

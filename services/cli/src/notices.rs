@@ -130,9 +130,9 @@ fn nothing_to_do(job_id: &str, (failed, rejected): (u64, u64), unnamed: u64) -> 
         (false, _) => format!("job {job_id} is completed; --only leaves out what is left: {}", left.join(" and ")),
         (true, 0) => format!("job {job_id} is completed, and nothing failed: nothing to do"),
         (true, _) => format!(
-            "job {job_id} is completed, and nothing says which {} without a result: correct the input or the script, and \
-             run the job again",
-            if unnamed == 1 { "item is the one".to_owned() } else { format!("items are the {unnamed}") }
+            "job {job_id} is completed, and a retry cannot run its {} without a result, whose places are unknown or may change: \
+             see its rejects, correct the input or the script, and run the job again",
+            counted(unnamed, "item")
         ),
     }
 }
@@ -205,7 +205,7 @@ fn continuing(continuation: &Continuation) -> String {
         "failed before and runs again, with all its tries",
         "failed before and run again, with all their tries",
     );
-    line(continuation.failed, "has failed for good", "have failed for good");
+    line(continuation.failed, "has failed and does not run in this round", "have failed and do not run in this round");
     line(
         whole,
         "succeeded before, but without some of its items; it runs again as a whole",

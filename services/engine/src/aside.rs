@@ -15,7 +15,7 @@ use storage::{JobStore, PlanComplete};
 use worker::replace_paths;
 
 use crate::execute::Execution;
-use crate::round::{check_input, take_script};
+use crate::round::{check_input, check_script_is_there, take_script};
 use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
@@ -172,6 +172,7 @@ impl Jobs {
         }
         // A target has packed the script, unless another replaces it.
         if matches!(self, Self::Here(_)) || source_directory.is_some() {
+            check_script_is_there(&job.spec)?;
             job_file::renew_script(&mut job.spec);
         }
         Ok(job)

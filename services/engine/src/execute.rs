@@ -37,7 +37,10 @@ pub struct Execution<'a> {
     pub listings: Inputs,
     /// It continues an earlier run.
     pub resumed: bool,
-    /// What runs again although it has ended; `None`: no round begins.
+    /// It continues a job that has ended.
+    pub has_ended: bool,
+    /// What runs again although it has ended; `None`: everything of a job that has ended, and nothing of one that was
+    /// interrupted. If there is nothing of it, an interrupted job goes on with its round.
     pub round: Option<Selection>,
     /// Its script is another one than that of its last round, even if their files are the same.
     pub has_other_script: bool,
@@ -316,10 +319,12 @@ impl Execution<'_> {
         let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
         // It may have ended without a result.
-        let round = self.round.or_else(|| reducer.tally().ended_as().is_some().then_some(Selection::ALL));
-        let begun = match round {
-            Some(selection) => Some(begin_round(reducer, selection, &self.script(), [false, true]).await?),
-            None => {
+        let has_ended = self.has_ended || reducer.tally().ended_as().is_some();
+        let round = self.round.unwrap_or(if has_ended { Selection::ALL } else { Selection::NOTHING });
+        // What has died while it wrote the output must first complete that: another output would seem to be edited.
+        let begun = match has_ended || !reducer.tally().is_complete() && reducer.lacks(round) {
+            true => Some(begin_round(reducer, round, &self.script(), [false, true]).await?),
+            false => {
                 reducer.go_on(&self.script()).await.context("continue the job")?;
                 None
             }
@@ -388,14 +393,15 @@ pub async fn watch_for_cancel(store: JobStore, cancel: CancellationToken) {
 impl<'a> Execution<'a> {
     /// Continues a job found on disk.
     pub fn resume(job: FoundJob, home: &'a Home, settings: &'a Settings) -> Self {
-        let round = job.result.is_some().then_some(Selection::ALL);
+        let has_ended = job.result.is_some();
         let listings = Inputs::new(job.store.stores().options());
         Self {
             store: job.store,
             spec: job.spec,
             listings,
             resumed: true,
-            round,
+            has_ended,
+            round: None,
             has_other_script: false,
             home,
             settings,

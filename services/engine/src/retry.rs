@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::ended::written_here;
 use crate::execute::Execution;
-use crate::round::{begin_round, take_script};
+use crate::round::{begin_round, check_script_is_there, take_script};
 use crate::run::{Locks, take_output};
 use crate::submit::{SIGN_EVERY, check_writers, enter, full, send_snapshots};
 use crate::{Busy, Engine, Error, Events, For, FoundJob, Jobs, Notice, StopRequest, Submission, Target, Unfinished};
@@ -56,19 +56,13 @@ impl RetryOptions {
             None => Selection::ALL,
             Some(Only::Failed) => Selection { failed: true, rejects: false },
             Some(Only::Rejects) => Selection { failed: false, rejects: true },
-            Some(Only::Unfinished) => Selection { failed: false, rejects: false },
+            Some(Only::Unfinished) => Selection::NOTHING,
         }
     }
 
     /// Whether the job has another script or another format from now on.
     fn changes_job(&self) -> bool {
         self.source_directory.is_some() || self.format.is_some()
-    }
-
-    /// Returns what a round of this job runs; `None`: the job has not ended, and continues without one.
-    fn round(&self, job: &FoundJob) -> Option<Selection> {
-        let begins = job.result.is_some() || matches!(self.only, Some(Only::Failed | Only::Rejects));
-        begins.then(|| self.selection())
     }
 
     /// Returns the result of a completed job that has nothing for this retry, with a notice.
@@ -133,6 +127,7 @@ impl Engine {
             events.notice(notice);
             return Ok(result.clone());
         }
+        check_script_is_there(&job.spec)?;
         change_format(&mut job, options.format)?;
         if options.source_directory.is_some() {
             forget_script(&mut job).await?;
@@ -147,8 +142,7 @@ impl Engine {
         job.store.put_spec(&job.spec).await.context("write the job")?;
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
         drop(turn);
-        let round = options.round(&job);
-        let has_other_script = options.source_directory.is_some();
+        let (round, has_other_script) = (Some(options.selection()), options.source_directory.is_some());
         let resumed = Execution::resume(job, home, self.settings());
         let execution = Execution { round, has_other_script, ..resumed };
         self.execute(execution, locks, stop, events).await
@@ -230,25 +224,24 @@ impl Engine {
             return Ok(Retry::InFlight(submission(found.store, found.spec, store, target).await?));
         }
         // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
-        let begins = is_ending || found.store.cancel_requested().await?.is_some();
-        let lacks = reducer.lacks(options.selection());
-        let round = options.round(&found).or_else(|| (begins || lacks).then(|| options.selection()));
-        let is_running = found.result.is_none() && !begins;
+        let has_ended = found.result.is_some() || is_ending || found.store.cancel_requested().await?.is_some();
+        let selection = options.selection();
+        let begins = has_ended || reducer.lacks(selection);
         if found.result.is_some() {
             change_format(&mut found, options.format)?;
             self.renew_script_on(&mut found, options, &store, target, events).await?;
         }
         let lost = reducer.forget_lost_rows().await?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
-        let begun = match round {
-            Some(selection) => {
+        let begun = match begins {
+            true => {
                 let (digest, is_other) = (found.spec.snapshot_digest.clone(), options.source_directory.is_some());
                 Some(
-                    begin_round(&mut reducer, selection, &ScriptOfRound { digest, is_other }, [is_running, false])
+                    begin_round(&mut reducer, selection, &ScriptOfRound { digest, is_other }, [!has_ended, false])
                         .await?,
                 )
             }
-            None => None,
+            false => None,
         };
         let FoundJob { store: job, spec, .. } = found;
         let unfinished = Unfinished::new(reducer.tally(), Default::default());

@@ -10,18 +10,25 @@ use reducer::{Begun, Reducer, ScriptOfRound, Selection};
 use crate::Error;
 use crate::error::Change;
 
+const REMAINS: &str = "its rejected items cannot run again";
+
 /// Replaces the folder of a job's entry script.
 pub(crate) fn take_script(spec: &mut JobSpec, folder: &Path) -> crate::Result<()> {
-    let job_id = || spec.job_id.clone();
     if spec.has_built_in_script() {
-        return Err(Error::NoScript { job_id: job_id() });
-    }
-    if !folder.join(&spec.entry_script).is_file() {
-        let (folder, entry_script) = (folder.to_owned(), spec.entry_script.clone());
-        return Err(Error::ScriptMissing { job_id: job_id(), folder, entry_script });
+        return Err(Error::NoScript { job_id: spec.job_id.clone() });
     }
     spec.source_directory = folder.into();
-    Ok(())
+    check_script_is_there(spec)
+}
+
+/// Fails if this machine does not have the entry script of a job.
+pub(crate) fn check_script_is_there(spec: &JobSpec) -> crate::Result<()> {
+    let folder = spec.source_directory.as_path();
+    if spec.has_built_in_script() || folder.join(&spec.entry_script).is_file() {
+        return Ok(());
+    }
+    let (job_id, folder, entry_script) = (spec.job_id.clone(), folder.to_owned(), spec.entry_script.clone());
+    Err(Error::ScriptMissing { job_id, folder, entry_script })
 }
 
 /// Begins a round of a job. `is_running`: no process has ended or canceled it. `is_here`: its workers are on this machine.
@@ -36,42 +43,33 @@ pub(crate) async fn begin_round(
     Ok(reducer.begin_round(selection, script, is_running, check).await?)
 }
 
-/// Checks that the local files of a mini-batch still exist, and that its local tables are those that were planned: a range of
-/// their rows runs again. Nodes check remote ones when they read them, and those that only they may see. `is_here`: the
-/// nodes are on this machine.
+/// Checks that the local tables of a mini-batch are those that were planned: a range of their rows runs again. Nodes check
+/// remote ones when they read them, and those that only they may see. `is_here`: the nodes are on this machine.
+///
+/// Files are read as they are now. One that has been removed fails alone, as any other that the script cannot read.
 pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> crate::Result<()> {
-    const REMAINS: &str = "its rejected items cannot run again";
     let changed = |path: &ItemPath, change, consequence| Error::InputChanged {
         job_id: job_id.to_owned(),
         path: path.as_path().to_owned(),
         change,
         consequence,
     };
-    let version = |path: &ItemPath| -> crate::Result<Option<FileVersion>> {
+    let Work::Rows { blocks, .. } = &planned.work else { return Ok(()) };
+    for block in blocks.iter().filter(|block| !block.path.is_url()) {
+        let path = &block.path;
         match std::fs::metadata(path.as_path()) {
-            Ok(metadata) if metadata.is_dir() => Err(changed(path, Change::IsFolder, REMAINS)),
-            Ok(metadata) => Ok(Some(FileVersion::of_file(&metadata))),
-            Err(error) if error.kind() == ErrorKind::NotFound && !is_here => Ok(None),
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(changed(path, Change::Removed, REMAINS)),
-            Err(error) => Err(error).with_context(|| format!("read {}", path.display()))?,
-        }
-    };
-    match &planned.work {
-        Work::Files { paths, .. } => {
-            for path in paths.iter().filter(|path| !path.is_url()) {
-                version(path)?;
-            }
-        }
-        Work::Rows { blocks, .. } => {
-            for block in blocks.iter().filter(|block| !block.path.is_url()) {
-                let Some(found) = version(&block.path)? else { continue };
+            Ok(metadata) if metadata.is_dir() => return Err(changed(path, Change::IsFolder, REMAINS)),
+            Ok(metadata) => {
+                let found = FileVersion::of_file(&metadata);
                 if block.version.as_ref().is_some_and(|planned| *planned != found) {
                     let consequence = "its rejected rows cannot be found: run the whole job again";
-                    return Err(changed(&block.path, Change::Changed, consequence));
+                    return Err(changed(path, Change::Changed, consequence));
                 }
             }
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_here => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(changed(path, Change::Removed, REMAINS)),
+            Err(error) => return Err(error).with_context(|| format!("read {}", path.display()))?,
         }
-        Work::Rank | Work::Planned { .. } => {}
     }
     Ok(())
 }
@@ -83,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_only_nodes_see_are_left_to_them() {
+    fn tables_that_only_nodes_see_are_left_to_them() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("t.csv");
         let rows = |version| {
@@ -91,10 +89,8 @@ mod tests {
                 Block { path: file.as_path().into(), version, range: BlockRange::WholeText, path_columns: vec![] };
             Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }
         };
-        let files =
-            Work::Files { input: 0, paths: vec![file.as_path().into()], versions: vec![], stamps: vec![], key: vec![] };
         let other = FileVersion { bytes: 7, etag: None, modified: Some(7) };
-        for work in [files, rows(None), rows(Some(other.clone()))] {
+        for work in [rows(None), rows(Some(other.clone()))] {
             let planned = Descriptor::new("first", 0, work);
             check_input(&planned, "first", false).expect("it may be on the nodes");
             let refused = check_input(&planned, "first", true).expect_err("it is nowhere");
@@ -107,11 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn file_that_has_become_a_folder_is_refused() {
+    fn table_that_has_become_a_folder_is_refused() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let paths = vec![folder.path().into()];
-        let files = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
-        let refused = check_input(&Descriptor::new("first", 0, files), "first", true).expect_err("no file");
+        let block =
+            Block { path: folder.path().into(), version: None, range: BlockRange::WholeText, path_columns: vec![] };
+        let rows = Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] };
+        let refused = check_input(&Descriptor::new("first", 0, rows), "first", true).expect_err("no file");
         assert!(refused.to_string().contains("has become a folder since job first"), "{refused:#}");
     }
 }

@@ -133,10 +133,8 @@ impl Engine {
         source::keep(&home.job_folder(&spec.job_id), &spec, &identity);
         store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
-        let (settings, resumed, round, has_other_script) = (self.settings(), false, None, false);
-        let new_job = new_job.map(Box::new);
-        let execution =
-            Execution { store, spec, listings, resumed, round, has_other_script, home, settings, check: None, new_job };
+        let found = Execution::resume(FoundJob::new(store, spec), home, self.settings());
+        let execution = Execution { listings, resumed: false, new_job: new_job.map(Box::new), ..found };
         Ok(Choice::Run(Box::new(execution), locks))
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempt::is_zero;
 use crate::spec::is_false;
 use crate::words::duration;
 use crate::{Attempt, ColumnType, FileVersion, GpuSet, JobState, NO_RESULT, Wear};
@@ -168,6 +169,9 @@ pub struct Round {
     /// have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejects: Vec<u64>,
+    /// Number of these items.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub items: u64,
     /// Mini-batches that run again as a whole, because nothing says which rows are those of their rejected items. If they do
     /// not succeed, all that they have stays.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

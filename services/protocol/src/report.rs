@@ -386,6 +386,8 @@ pub struct RoundResult {
     pub failed: u64,
     /// Rejected items that ran again, or whose mini-batches did.
     pub rejected: u64,
+    /// Mini-batches that had not ended before it, as far as they were planned.
+    pub unfinished: u64,
     /// Whether it ran another script than the round before.
     pub has_other_script: bool,
     /// The mini-batches of the job at its end, or until now.
@@ -397,15 +399,19 @@ pub struct RoundResult {
 impl RoundResult {
     /// Returns what it ran and what came of it, in one line.
     pub fn sentence(&self) -> String {
-        let Self { state, failed, rejected, goes_on, has_other_script, items, .. } = self;
+        let Self { state, failed, rejected, unfinished, goes_on, has_other_script, items, .. } = self;
         let what = [(*failed, "failed mini-batch"), (*rejected, "rejected item")];
         let what: Vec<_> =
             what.iter().filter(|(count, _)| *count > 0).map(|(count, one)| counted(*count, one)).collect();
-        let began = match (self.at, what.is_empty(), goes_on) {
-            (None, _, _) => "ran the job".to_owned(),
-            (_, false, _) => format!("ran {} again", what.join(" and ")),
-            (_, true, true) => "went on after an interruption".to_owned(),
-            (_, true, false) => "went on with what had not ended".to_owned(),
+        let again = (!what.is_empty()).then(|| format!("ran {} again", what.join(" and ")));
+        let rest = (*unfinished > 0).then(|| format!("{} that had not ended", counted(*unfinished, "mini-batch")));
+        let began = match (self.at, again, rest) {
+            (None, ..) => "ran the job".to_owned(),
+            (_, Some(again), Some(rest)) => format!("{again}, and {rest}"),
+            (_, Some(again), None) => again,
+            (_, None, Some(rest)) => format!("ran {rest}"),
+            (_, None, None) if *goes_on => "went on after an interruption".to_owned(),
+            (_, None, None) => "went on with what had not ended".to_owned(),
         };
         let script = if *has_other_script { ", with another script" } else { "" };
         let end = match state {
@@ -414,7 +420,8 @@ impl RoundResult {
             Some(JobState::Canceled) => ", and was canceled",
             None => ", and was interrupted",
         };
-        format!("{began}{script}{end}: {} of {} items succeeded", items.succeeded, items.total)
+        let so_far = if *state == Some(JobState::Running) { " so far" } else { "" };
+        format!("{began}{script}{end}: {} of {} items succeeded{so_far}", items.succeeded, items.total)
     }
 }
 

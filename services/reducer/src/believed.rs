@@ -57,11 +57,12 @@ fn rejected_attempt(mini_batch: u64, count: u64, rows: Rows<&str>) -> Option<Str
     }
 }
 
-/// Rejected items must be among the items that have no result.
+/// Rejected items must be among the items that have no result, and those of a failure all its items.
 fn rejected_items(attempt: &Attempt) -> Option<String> {
     let Attempt { mini_batch, rejected, rejected_part, .. } = attempt;
     let items = attempt.items_rejected();
-    let is_possible = attempt.status == AttemptStatus::Succeeded || rejected.is_empty() && rejected_part.is_none();
+    let names_none = rejected.is_empty() && rejected_part.is_none();
+    let is_possible = attempt.status == AttemptStatus::Succeeded || names_none || items == attempt.total;
     if !is_possible || items > attempt.failed() || rejected.len() > REJECTED_MAX {
         return Some(format!("mini-batch {mini_batch} claims to have rejected {items} items"));
     }
@@ -219,6 +220,7 @@ mod tests {
         assert!(!claim(succeeded(7, 1, 10, 8), 2));
         assert!(claim(succeeded(7, 1, 10, 8), 3) && claim(succeeded(7, 1, 10, 8), u64::MAX));
         assert!(claim(crate::fixtures::failed(7, 1, true, 10), 1), "it failed as a whole");
+        assert!(!claim(crate::fixtures::failed(7, 1, true, 10), 10));
     }
 
     #[test]

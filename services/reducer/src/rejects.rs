@@ -150,7 +150,9 @@ impl RejectedMiniBatch {
 
     /// Whether all its items are rejected for one cause.
     pub fn is_rejected_whole(&self) -> bool {
-        self.attempt.status != AttemptStatus::Succeeded || self.attempt.returned_nothing()
+        // A part of a mini-batch of another job names its items.
+        let has_failed = self.attempt.status != AttemptStatus::Succeeded && self.attempt.rejected.is_empty();
+        has_failed || self.attempt.returned_nothing()
     }
 
     /// Returns the records that could not be read. A mini-batch that failed is rejected with all its items.

@@ -44,6 +44,8 @@ pub struct Selection {
 impl Selection {
     /// Everything that the output lacks.
     pub const ALL: Self = Self { failed: true, rejects: true };
+    /// Nothing else.
+    pub const NOTHING: Self = Self { failed: false, rejects: false };
 }
 
 /// The script that a round runs.
@@ -72,8 +74,10 @@ pub struct Begun {
 #[derive(Default)]
 struct Rejected {
     kept: Vec<u64>,
-    whole: Vec<u64>,
+    /// Items of these.
     items: u64,
+    whole: Vec<u64>,
+    whole_items: u64,
 }
 
 impl Reducer {
@@ -112,14 +116,17 @@ impl Reducer {
         let (begun, round) = loop {
             let is_live = is_running && self.tally.ended_as().is_none();
             let mut round = Round { failed: selection.failed, is_live, ..self.round(script).await? };
-            let mut items = 0;
-            if selection.rejects {
-                let rejected = self.keep_rejected(&round.id, &check).await?;
-                (round.rejects, round.whole, items) = (rejected.kept, rejected.whole, rejected.items);
-            }
             let failed = if selection.failed { self.tally.mini_batches().failed } else { 0 };
             let collects_rows = self.spec.output.action == OutputAction::AppendRow;
-            round.whole.extend(that_fail_again(&self.tally, &round, &self.spec.thresholds, collects_rows));
+            let fail_again = |round: &Round| that_fail_again(&self.tally, round, &self.spec.thresholds, collects_rows);
+            let mut items = 0;
+            // Also if nobody asked for them, where the job would fail because of them before anything else has run.
+            if selection.rejects || !fail_again(&round).is_empty() {
+                let rejected = self.keep_rejected(&round.id, &check).await?;
+                items = rejected.items + rejected.whole_items;
+                (round.rejects, round.items, round.whole) = (rejected.kept, rejected.items, rejected.whole);
+            }
+            round.whole.extend(fail_again(&round));
             (self.options.crash)(CrashPoint::BeforeRound);
             let begun = Begun { failed, items, whole: round.whole.len() as u64, is_live };
             let mut batch = Batch::default();
@@ -210,7 +217,7 @@ impl Reducer {
                     }
                     None => {
                         all.whole.push(mini_batch);
-                        all.items += rejected.attempt.failed();
+                        all.whole_items += rejected.attempt.failed();
                     }
                 }
             }

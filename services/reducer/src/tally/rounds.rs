@@ -51,6 +51,9 @@ impl Tally {
         let last = self.last_result(round.is_live.then_some(JobState::Running));
         self.rounds.last_mut().expect("it has one").result = last;
         let failed = self.failed;
+        let has_begun_anew = !(round.goes_on || round.is_live);
+        let planned = self.planned.as_ref().filter(|_| has_begun_anew).map_or(0, |planned| planned.mini_batches);
+        let unfinished = planned.saturating_sub(self.succeeded + failed);
         let number = u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);
         if !round.goes_on {
             self.run_anew(round, number);
@@ -61,7 +64,8 @@ impl Tally {
             at: Some(round.at),
             goes_on: round.goes_on,
             failed: failed - self.failed,
-            rejected: self.rejected_again(number),
+            rejected: round.items + self.lacking(number),
+            unfinished,
             has_other_script: round.has_other_script,
             ..RoundResult::default()
         };
@@ -79,10 +83,10 @@ impl Tally {
         self.again.iter().filter(|(_, again)| is_later(again)).map(|(mini_batch, _)| *mini_batch).collect()
     }
 
-    /// Returns the number of items without a result of mini-batches that succeeded before a round.
-    fn rejected_again(&self, round: u32) -> u64 {
-        let of_round = self.again.values().filter(|again| again.round == round && again.earlier.is_some());
-        of_round.map(|again| again.lacks).sum()
+    /// Returns the number of items without a result of the successes that a round runs as a whole.
+    fn lacking(&self, round: u32) -> u64 {
+        let is_whole = |again: &&RunsAgain| again.earlier.as_ref().is_some_and(|earlier| !earlier.is_kept);
+        self.again.values().filter(|again| again.round == round).filter(is_whole).map(|again| again.lacks).sum()
     }
 
     /// Returns what the last round has come to. `open`: its state if no event has ended the job, and not all has ended.

@@ -1,7 +1,7 @@
 //! The tally is the same for any order of events and any duplicates.
 
 use proptest::prelude::*;
-use protocol::{Again, ColumnType, Kept, Rejected, Round, RoundResult, Warning, WarningKind};
+use protocol::{Again, ColumnType, Kept, Planned, Rejected, Round, RoundResult, Warning, WarningKind};
 
 use super::*;
 use crate::batch::Batch;
@@ -176,6 +176,7 @@ fn rounds_tell_what_they_ran_and_what_came_of_it() {
         at: 3,
         failed: true,
         rejects: vec![0],
+        items: 2,
         has_other_script: true,
         ..Round::default()
     }));
@@ -183,18 +184,25 @@ fn rounds_tell_what_they_ran_and_what_came_of_it() {
     tally.apply(&ResultEvent::Round(Round { at: 4, goes_on: true, ..Round::default() }));
     tally.apply(&of_round(1, failed(1, 3, true, 5)));
     tally.apply(&ended(JobState::Failed));
-    tally.apply(&ResultEvent::Round(Round { at: 5, rejects: vec![0], is_live: true, ..Round::default() }));
+    tally.apply(&ResultEvent::Round(Round { at: 5, rejects: vec![0], items: 1, is_live: true, ..Round::default() }));
     let told: Vec<_> = tally.round_results().iter().map(RoundResult::sentence).collect();
     assert_eq!(
         told,
         [
             "ran the job, and was interrupted: 7 of 15 items succeeded",
-            "ran 1 failed mini-batch and 3 rejected items again, with another script, and was interrupted: 9 of 15 items \
+            "ran 1 failed mini-batch and 2 rejected items again, with another script, and was interrupted: 9 of 15 items \
              succeeded",
             "went on after an interruption, and failed: 9 of 15 items succeeded",
-            "ran 1 rejected item again: 9 of 15 items succeeded",
+            "ran 1 rejected item again: 9 of 15 items succeeded so far",
         ]
     );
+    let planned = ResultEvent::Planned(Planned { mini_batches: 7, items: None });
+    let mut tally = fold(&[planned, event(succeeded(0, 1, 10, 10)), event(failed(1, 3, true, 5))]);
+    tally.apply(&ended(JobState::Canceled));
+    tally.apply(&ResultEvent::Round(Round { at: 3, failed: true, ..Round::default() }));
+    let told = tally.round_results().pop().map(|round| round.sentence());
+    let said = "ran 1 failed mini-batch again, and 5 mini-batches that had not ended: 10 of 15 items succeeded so far";
+    assert_eq!(told.as_deref(), Some(said));
 }
 
 #[test]

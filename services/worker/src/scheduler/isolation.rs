@@ -64,6 +64,8 @@ pub(super) struct Isolation {
     again: Option<Range<u64>>,
     /// Number of ranges that an earlier round has rejected; 0: the mini-batch has failed its last try.
     ranges_of_round: u32,
+    /// These ranges, if they are all items of a mini-batch that is a part of one of another job.
+    all_items: Vec<(u64, u64)>,
     good: Good,
     /// By the first item.
     rejected: BTreeMap<u64, Failed>,
@@ -146,6 +148,9 @@ impl Isolation {
         let mut isolation = Self::empty(&all, division, whole, None, [now, now], until);
         isolation.ranges_of_round = u32::try_from(ranges.len()).unwrap_or(u32::MAX);
         isolation.pending = ranges.into_iter().rev().map(|items| Pending::again(items, &cause, tries)).collect();
+        if kept.aside {
+            isolation.all_items.clone_from(&kept.ranges);
+        }
         isolation.good = Good::kept(kept, rows);
         isolation
     }
@@ -168,6 +173,7 @@ impl Isolation {
             probe: None,
             again: None,
             ranges_of_round: 0,
+            all_items: Vec::new(),
             good: Good::default(),
             rejected: BTreeMap::new(),
             gaps: Gaps::of(items),
@@ -245,12 +251,12 @@ impl Isolation {
         } else {
             let cause = Cause::of(&ending, run);
             let count = items.end - items.start;
+            if self.ranges_of_round > 0 && self.good.ranges == 0 {
+                self.whole = ending.clone();
+            }
             if tries_left > 0 {
                 self.pending.push(Pending::again(items, &cause, tries_left));
                 return;
-            }
-            if self.ranges_of_round > 0 && self.good.ranges == 0 {
-                self.whole = ending.clone();
             }
             if count == 1 {
                 self.items_failed += 1;
@@ -466,6 +472,21 @@ impl Isolation {
         self.rejected.extend(rest);
     }
 
+    /// Rejects those of all items that are not rejected yet, with the failure of the mini-batch.
+    fn reject_the_rest(&mut self) {
+        let cause = Cause::of(&self.whole, FailedRun { process: "".into(), started_at: self.began.milliseconds });
+        for (first, end) in std::mem::take(&mut self.all_items).iter().copied() {
+            let mut next = first;
+            let known: Vec<_> = self.rejected.range(first..end).map(|(_, failed)| failed.items.clone()).collect();
+            for items in known.into_iter().chain([end..end]) {
+                if next < items.start {
+                    self.reject(next..items.start, cause.clone());
+                }
+                next = items.end;
+            }
+        }
+    }
+
     fn warn(&mut self, warning: Warning) {
         self.warnings_total += 1;
         if self.warnings.len() < WARNINGS_MAX {
@@ -503,13 +524,17 @@ impl Isolation {
             self.give_up();
         }
         if self.good.ranges == 0 {
+            // Otherwise the failure of the mini-batch says that all its items are rejected.
+            let names = !self.all_items.is_empty();
+            self.reject_the_rest();
+            let rejected = if names { rejected(self.rejected, detail) } else { Vec::new() };
             let (ending, ended) = (self.whole, self.ended);
             return Isolated {
                 warnings_total: ending.warnings.len() as u64,
                 ending,
                 rows: Bytes::new(),
                 pieces: Vec::new(),
-                rejected: Vec::new(),
+                rejected,
                 extra_runs,
                 ended,
             };
