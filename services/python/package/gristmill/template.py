@@ -1,8 +1,8 @@
 """A template: an interpreter that imports large libraries once, and forks itself into worker processes.
 
-The import of pandas takes half a second of a processor, which every process of a node would spend. Forked processes also
-share the memory of what is imported. The template runs nothing of the script, and gives up where a forked process would
-differ from one that imports the libraries itself: the agent then starts processes without it.
+The import of pandas takes half a second of a processor, which every process of a node would spend. Forked processes
+also share the memory of what is imported. The template runs nothing of the script, and gives up where a forked process
+would differ from one that imports the libraries itself: the agent then starts processes without it.
 """
 
 import fcntl
@@ -24,8 +24,8 @@ class Unusable(Exception):
 
 
 def serve(channel, template, path_of):
-    """Forks a process for each frame of the agent, and ends with the agent. Returns in each forked process, which has its
-    own descriptors and environment then."""
+    """Forks a process for each frame of the agent, and ends with the agent. Returns in each forked process, which has
+    its own descriptors and environment then."""
     try:
         _import_libraries(template["libraries"], path_of(template["snapshot"]), path_of(template["script"]))
     except BaseException as error:
@@ -55,7 +55,8 @@ def _import_libraries(names, snapshot, script):
     has_settings = ALLOCATOR_VARIABLE in os.environ
     os.environ.setdefault(ALLOCATOR_VARIABLE, "background_thread:false")
     try:
-        printed = _printed_by(lambda: [importlib.import_module(name) for name in names if importlib.util.find_spec(name)])
+        found = [name for name in names if importlib.util.find_spec(name)]
+        printed = _printed_by(lambda: [importlib.import_module(name) for name in found])
         own = sorted(_modules_of({os.path.dirname(script), snapshot}))
     finally:
         sys.path[:] = entries
@@ -107,8 +108,8 @@ def _modules_of(folders):
 
 
 def _fork():
-    """Returns the id of a new process, and ``None`` in that process. It leads its own session, and its parent has ended, so
-    that the agent adopts it."""
+    """Returns the id of a new process, and ``None`` in that process. It leads its own session, and its parent has
+    ended, so that the agent adopts it."""
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:
