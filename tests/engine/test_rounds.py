@@ -65,6 +65,8 @@ def test_retry_completes_the_output_of_the_job(workplace):
     assert len(workplace.job_ids()) == 1
     nothing = workplace.command("retry", first.job_id, BAD="")
     assert nothing.exit_status == 0 and "nothing failed: nothing to do" in nothing.stderr
+    line = refused(workplace, "retry", first.job_id, "--set", "output_format=csv")
+    assert "has written its output: convert that file instead" in line
 
 
 @pytest.mark.parametrize("isolate", ["off", "items"])
@@ -372,10 +374,11 @@ def test_stopped_round_continues(workplace, number):
     rejects = workplace.command("rejects", first.job_id)
     if number == signal.SIGINT:
         assert items["failed"] == left, "they are rejected as before the round"
+        assert f"the output of an earlier round stays: {first.result['output']}" in status["result"]["notes"]
         assert first.log("rejects.csv").count("run_raised,ValueError") == left
         assert f"{left} rejected item" in rejects.stdout, str(rejects)
     else:
-        assert items["failed"] == 0
+        assert items["failed"] == 0 and not (first.logs / "job_result.txt").exists(), "it told of the round before"
         said = f"job {first.job_id} has no rejects, and {left} item{' has' if left == 1 else 's have'} not ended"
         assert said in rejects.stderr
     before = len(workplace.recorded("run"))

@@ -122,13 +122,13 @@ impl Engine {
         let mut job = jobs.known_job(job_id).await?;
         // First, because a folder without the script is a mistake, whatever there is to do.
         options.source_directory.iter().try_for_each(|folder| take_script(&mut job.spec, folder))?;
+        change_format(&mut job, options.format)?;
         if let Some((result, notice)) = options.nothing_to_do(&job) {
             check_output_is_there(&job)?;
             events.notice(notice);
             return Ok(result.clone());
         }
         check_script_is_there(&job.spec)?;
-        change_format(&mut job, options.format)?;
         if options.source_directory.is_some() {
             forget_script(&mut job).await?;
         }

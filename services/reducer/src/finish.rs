@@ -50,8 +50,8 @@ impl Reducer {
     }
 
     /// Returns the decisions about the inputs before the start of the job and during the listing, and what the last round has
-    /// not improved.
-    async fn notes(&self) -> Vec<String> {
+    /// not improved or written.
+    async fn notes(&self, state: JobState) -> Vec<String> {
         let plan = self.store.plan_complete().await.ok().flatten();
         let left_out = plan.and_then(|plan| plan.left_out.line());
         let unimproved = self.tally.unimproved();
@@ -59,7 +59,12 @@ impl Reducer {
             let mini_batches = counted(unimproved.count, "mini-batch");
             format!("{mini_batches} got no better result, so the earlier one stays; the first is {mini_batch}: {error}")
         });
-        self.spec.notes.iter().cloned().chain(left_out).chain(unimproved).collect()
+        let has_earlier = state != JobState::Completed && self.tally.written().is_some();
+        let earlier = has_earlier.then(|| {
+            let output = &self.spec.output;
+            format!("the output of an earlier round stays: {}/{}", output.folder.display(), output.file_name)
+        });
+        self.spec.notes.iter().cloned().chain(left_out).chain(unimproved).chain(earlier).collect()
     }
 
     /// Writes the output of a complete job, and the result of any job.
@@ -136,7 +141,7 @@ impl Reducer {
                 .collect(),
             warning_kinds: self.tally.warnings().kinds(),
             duplicates_dropped: self.tally.duplicates() + self.duplicates,
-            notes: self.notes().await.into_iter().chain(self.tally.nodes().notes()).collect(),
+            notes: self.notes(state).await.into_iter().chain(self.tally.nodes().notes()).collect(),
             failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
             rounds: self.tally.round_results(),
             reused: false,

@@ -392,10 +392,14 @@ impl JobStore {
         removed.map(|()| true).map_err(|error| Error::from_store(&self.name("result.json"), error))
     }
 
-    /// Reopens an ended or canceled job.
+    /// Reopens an ended or canceled job: removes its result, and the reports of its end.
     pub async fn reopen(&self) -> Result<()> {
         // In this order: an open job with a request to cancel would be canceled.
         self.delete("control/cancel").await?;
+        for report in ["job_result.txt", "rejects.csv", "rejects.parquet"] {
+            // One that stays misleads people until the next end, and no program.
+            let _ = self.delete(&format!("logs/{report}")).await;
+        }
         self.delete("result.json").await
     }
 
