@@ -478,7 +478,7 @@ impl Isolation {
         for (first, end) in std::mem::take(&mut self.all_items).iter().copied() {
             let mut next = first;
             let known: Vec<_> = self.rejected.range(first..end).map(|(_, failed)| failed.items.clone()).collect();
-            for items in known.into_iter().chain([end..end]) {
+            for items in known.into_iter().chain(std::iter::once(end..end)) {
                 if next < items.start {
                     self.reject(next..items.start, cause.clone());
                 }
