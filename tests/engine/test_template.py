@@ -81,7 +81,7 @@ def test_children_of_forked_processes_end_with_them(workplace):
     running = workplace.job(script, process_count_per_node=2, run_max_try=1).start()
     wait_until(lambda: len(workplace.recorded("daemon")) == 2, "both run")
     pids = [fact["pid"] for fact in workplace.recorded("daemon")]
-    wait_until(lambda: sum(map(is_alive, pids)) == 1, "that of the killed process ends", 15)
+    wait_until(lambda: sum(map(is_alive, pids)) == 1, "that of the killed process ends")
     go(workplace)
     ended = running.wait()
     assert ended.mini_batches == (2, 1, 1)
@@ -136,6 +136,27 @@ def test_processes_start_without_a_template_that_is_no_use(workplace, way):
     assert ONCE not in log
 
 
+def test_log_names_only_the_libraries_that_are_there(workplace):
+    workplace.data(2)
+    script = """
+        import pandas
+        try:
+            import pyarrow
+        except ImportError:
+            pass
+        def run(files):
+            return files
+    """
+    hides = """
+        import importlib.util
+        found = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, package=None: None if name == 'pyarrow' else found(name, package)
+    """
+    variables = with_library(workplace, hides, "sitecustomize")
+    ended = workplace.job(script, process_count_per_node=2).run(**variables)
+    assert ONCE in ended.log(MAIN)
+
+
 def test_modules_of_the_script_are_not_imported_in_the_template(workplace):
     workplace.data(2)
     workplace.write({"code/pandas.py": "import recorder; recorder.record('imported')"})
@@ -186,7 +207,9 @@ def test_interrupt_does_not_wait_for_the_template(workplace):
     running = workplace.job(script, process_count_per_node=2).start(**with_library(workplace, SLOW))
     wait_until(lambda: (workplace.home / "imports").exists(), "the template imports")
     running.send(signal.SIGINT)
-    assert running.process.wait(timeout=10) == CANCELED
+    ended = running.wait()
+    assert ended.exit_status == CANCELED
+    assert "take too long" not in ended.log(MAIN)
 
 
 def test_template_that_takes_too_long_is_given_up(workplace):

@@ -100,8 +100,7 @@ impl Engine {
         let Described { spec, store, turn, .. } = described;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
         drop(turn);
-        let execution =
-            Execution { resumed: false, ..Execution::resume(FoundJob::new(store, spec), home, self.settings()) };
+        let execution = Execution::new(FoundJob::new(store, spec), home, self.settings());
         self.execute(execution, locks, stop, events).await
     }
 

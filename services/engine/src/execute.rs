@@ -37,10 +37,10 @@ pub struct Execution<'a> {
     pub listings: Inputs,
     /// It continues an earlier run.
     pub resumed: bool,
-    /// It continues a job that has ended.
+    /// The job had ended, and has a result.
     pub has_ended: bool,
-    /// What runs again although it has ended; `None`: everything of a job that has ended, and nothing of one that was
-    /// interrupted. If there is nothing of it, an interrupted job goes on with its round.
+    /// What runs again although it has ended. `None`: everything if the job had ended, and nothing if it was interrupted. An
+    /// interrupted job begins a new round only if it has something of this selection.
     pub round: Option<Selection>,
     /// Its script is another one than that of its last round, even if their files are the same.
     pub has_other_script: bool,
@@ -321,7 +321,8 @@ impl Execution<'_> {
         // It may have ended without a result.
         let has_ended = self.has_ended || reducer.tally().ended_as().is_some();
         let round = self.round.unwrap_or(if has_ended { Selection::ALL } else { Selection::NOTHING });
-        // What has died while it wrote the output must first complete that: another output would seem to be edited.
+        // An engine that died while it wrote the output has to complete that output first. A different one would look like
+        // a file that somebody has edited.
         let begun = match has_ended || !reducer.tally().is_complete() && reducer.lacks(round) {
             true => Some(begin_round(reducer, round, &self.script(), [false, true]).await?),
             false => {
@@ -393,13 +394,18 @@ pub async fn watch_for_cancel(store: JobStore, cancel: CancellationToken) {
 impl<'a> Execution<'a> {
     /// Continues a job found on disk.
     pub fn resume(job: FoundJob, home: &'a Home, settings: &'a Settings) -> Self {
+        Self { resumed: true, ..Self::new(job, home, settings) }
+    }
+
+    /// Runs a new job.
+    pub fn new(job: FoundJob, home: &'a Home, settings: &'a Settings) -> Self {
         let has_ended = job.result.is_some();
         let listings = Inputs::new(job.store.stores().options());
         Self {
             store: job.store,
             spec: job.spec,
             listings,
-            resumed: true,
+            resumed: false,
             has_ended,
             round: None,
             has_other_script: false,

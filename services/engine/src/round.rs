@@ -46,7 +46,7 @@ pub(crate) async fn begin_round(
 /// Checks that the local tables of a mini-batch are those that were planned: a range of their rows runs again. Nodes check
 /// remote ones when they read them, and those that only they may see. `is_here`: the nodes are on this machine.
 ///
-/// Files are read as they are now. One that has been removed fails alone, as any other that the script cannot read.
+/// The script reads files as they are now. If one has been removed, only that item fails.
 pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> crate::Result<()> {
     let changed = |path: &ItemPath, change, consequence| Error::InputChanged {
         job_id: job_id.to_owned(),

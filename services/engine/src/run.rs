@@ -133,8 +133,8 @@ impl Engine {
         source::keep(&home.job_folder(&spec.job_id), &spec, &identity);
         store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
-        let found = Execution::resume(FoundJob::new(store, spec), home, self.settings());
-        let execution = Execution { listings, resumed: false, new_job: new_job.map(Box::new), ..found };
+        let new = Execution::new(FoundJob::new(store, spec), home, self.settings());
+        let execution = Execution { listings, new_job: new_job.map(Box::new), ..new };
         Ok(Choice::Run(Box::new(execution), locks))
     }
 

@@ -75,9 +75,9 @@ pub struct Attempt {
     /// The same warnings, counted by kind. At most [`WARNING_KINDS_MAX`](crate::WARNING_KINDS_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warning_kinds: Vec<WarningKind>,
-    /// Items of a success that failed on their own, or whose rows do not fit the schema of the job, in order; or all items
-    /// that count of a failed mini-batch, if others belong to another job. At most [`REJECTED_MAX`](crate::REJECTED_MAX)
-    /// travel; `rejected_part` has them all if there are more.
+    /// Items of a success that failed on their own, or whose rows do not fit the schema of the job, in order. A failure in a
+    /// job of rejected items names all its items. At most [`REJECTED_MAX`](crate::REJECTED_MAX) travel; `rejected_part` has
+    /// them all if there are more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
     /// The object with all rejected items and pieces, if one message cannot hold them.

@@ -49,9 +49,9 @@ pub mod status_offset {
 pub enum ToProcess {
     /// First frame: import the script, call `init()`.
     Configure(Box<Configure>),
-    /// First frame to a template, a process that forks itself into others: import these libraries.
+    /// First frame to a template, a process that forks itself into others: import libraries.
     Template(TemplateSettings),
-    /// Fork a process. Its descriptors 3, 4, 1 and 2 arrive with the frame.
+    /// Fork a process. The frame brings its descriptors 3, 4, 1 and 2, in this order.
     Fork {
         /// Its working directory.
         scratch: ItemPath,
@@ -258,8 +258,11 @@ pub enum ProcessEvent {
         #[serde(default)]
         takes: Takes,
     },
-    /// A template has imported its libraries.
-    TemplateReady,
+    /// A template can fork processes.
+    TemplateReady {
+        /// The libraries that it has imported: those that are installed.
+        libraries: Vec<String>,
+    },
     /// A template has forked a process, which is now a child of the agent.
     Forked {
         /// Its id.

@@ -33,8 +33,8 @@ pub fn move_out_of_reach(fd: RawFd) -> PyResult<RawFd> {
         .map_err(|error| PyOSError::new_err(format!("cannot move the socket to the agent: {error}")))
 }
 
-/// Writes another value of a variable over the one with which this process was started, so that `/proc/PID/environ` shows
-/// it, also for children that it forks. The value must not be longer. The interpreter's own copy stays as it is.
+/// Overwrites the value that an environment variable had when this process started, so that `/proc/PID/environ` shows the
+/// new one, also for children that the process forks. The new value must not be longer. `os.environ` does not change.
 #[pyfunction]
 pub fn rewrite_variable(name: CString, value: &str) -> PyResult<()> {
     // SAFETY: the caller has one thread, and nothing has replaced the variable since the start.

@@ -150,7 +150,7 @@ impl RejectedMiniBatch {
 
     /// Whether all its items are rejected for one cause.
     pub fn is_rejected_whole(&self) -> bool {
-        // A part of a mini-batch of another job names its items.
+        // In a job of rejected items, a failed mini-batch names its items.
         let has_failed = self.attempt.status != AttemptStatus::Succeeded && self.attempt.rejected.is_empty();
         has_failed || self.attempt.returned_nothing()
     }

@@ -44,7 +44,7 @@ pub struct Selection {
 impl Selection {
     /// Everything that the output lacks.
     pub const ALL: Self = Self { failed: true, rejects: true };
-    /// Nothing else.
+    /// Only the mini-batches that have not ended.
     pub const NOTHING: Self = Self { failed: false, rejects: false };
 }
 
@@ -120,7 +120,7 @@ impl Reducer {
             let collects_rows = self.spec.output.action == OutputAction::AppendRow;
             let fail_again = |round: &Round| that_fail_again(&self.tally, round, &self.spec.thresholds, collects_rows);
             let mut items = 0;
-            // Also if nobody asked for them, where the job would fail because of them before anything else has run.
+            // Rejects that would fail the job at once run even if the selection leaves them out.
             if selection.rejects || !fail_again(&round).is_empty() {
                 let rejected = self.keep_rejected(&round.id, &check).await?;
                 items = rejected.items + rejected.whole_items;

@@ -397,7 +397,7 @@ impl JobStore {
         // In this order: an open job with a request to cancel would be canceled.
         self.delete("control/cancel").await?;
         for report in ["job_result.txt", "rejects.csv", "rejects.parquet"] {
-            // One that stays misleads people until the next end, and no program.
+            // No program reads them, so a report that cannot be deleted does not stop the round.
             let _ = self.delete(&format!("logs/{report}")).await;
         }
         self.delete("result.json").await

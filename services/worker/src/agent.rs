@@ -294,7 +294,7 @@ enum Message {
         process: ProcessId,
         report: Report,
     },
-    /// Of the template.
+    /// A report of the template.
     Template(Report),
     LeaseLost(LeaseId),
     /// Mini-batches that were started twice and have succeeded.
@@ -412,9 +412,7 @@ impl Executor {
 
     /// Kills the remaining processes, and waits for their end.
     async fn kill_all(&self) {
-        let template = self.template.iter().map(|template| &template.process);
-        let running = self.running.iter().flatten().map(|running| &running.process);
-        running.chain(template).for_each(PythonProcess::kill);
+        self.python_processes().for_each(PythonProcess::kill);
         let ends = self.ends();
         let all_ended = futures::future::join_all(ends.iter().map(CancellationToken::cancelled));
         let _ = tokio::time::timeout(self.end_time(), all_ended).await;
@@ -450,11 +448,14 @@ impl Executor {
         self.leases.release(held)
     }
 
-    /// Returns what tells the end of each process.
+    fn python_processes(&self) -> impl Iterator<Item = &PythonProcess> {
+        let template = self.template.iter().map(|template| &template.process);
+        self.running.iter().flatten().map(|running| &running.process).chain(template)
+    }
+
+    /// Returns a token for each Python process, which is cancelled when the process has ended.
     fn ends(&self) -> Vec<CancellationToken> {
-        let template = self.template.as_ref().map(|template| &template.process);
-        let processes = self.running.iter().flatten().map(|running| &running.process).chain(template);
-        processes.map(|process| process.ended.clone()).collect()
+        self.python_processes().map(|process| process.ended.clone()).collect()
     }
 
     fn end_time(&self) -> Duration {

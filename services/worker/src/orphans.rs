@@ -29,7 +29,7 @@ static PYTHON_PROCESSES: Mutex<BTreeMap<i32, Kind>> = Mutex::new(BTreeMap::new()
 pub enum Kind {
     /// It runs the script, and may leave processes behind.
     Worker,
-    /// It forks others, and leaves nothing.
+    /// It forks workers, and leaves no processes behind.
     Template,
 }
 
@@ -52,7 +52,7 @@ pub fn register_forked(pid: Pid) -> Result<()> {
     let number = pid.as_raw_nonzero().get();
     let found = Stat::of(number).filter(|one| one.parent == std::process::id() as i32 && one.session == number);
     if found.is_none() || processes.contains_key(&number) {
-        return Err(std::io::Error::other(format!("process {number} is no new process of this one")));
+        return Err(std::io::Error::other(format!("process {number} is not a new child of this process")));
     }
     processes.insert(number, Kind::Worker);
     Ok(())
@@ -62,7 +62,7 @@ pub fn register_forked(pid: Pid) -> Result<()> {
 pub fn kill(leader: Pid, marker: &str) {
     PYTHON_PROCESSES.lock().expect("no holder panics").remove(&leader.as_raw_nonzero().get());
     let variable = format!("{PROCESS_VARIABLE}={marker}");
-    // A list of children may lack one if another child, or a thread of this process, ends meanwhile.
+    // The kernel's list may omit a child while another child, or a thread of this process, ends.
     let mut lists_without_any = 0;
     for _ in 0..GENERATIONS_MAX {
         let is_last = !PYTHON_PROCESSES.lock().expect("no holder panics").values().any(|kind| *kind == Kind::Worker);

@@ -10,7 +10,7 @@ STATUS_FD = 4
 """Memory file of ``STATUS_PAGE_BYTES``: the activity of the process, which maps it and closes the descriptor."""
 
 FORK_DESCRIPTORS = (AGENT_FD, STATUS_FD, 1, 2)
-"""The descriptors that an agent sends for a process that a template forks, in this order."""
+"""The numbers of the descriptors that the agent sends for each process that a template forks, in this order."""
 
 STACK_DUMP_SIGNAL = signal.SIGRTMAX - 1
 """Makes the process append the stacks of all its threads to ``sys/node/<node>/processNNN.stack.txt``, even while user

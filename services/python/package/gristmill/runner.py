@@ -36,10 +36,11 @@ def main():
     """Serves the agent at ``AGENT_FD`` until it sends "finish"."""
     try:
         status, channel, configure = _connect()
+        # Before any import that reads it.
+        os.environ.setdefault("OMP_NUM_THREADS", str(configure["threads"]))
         if configure["frame"] == "template":
             from gristmill import template
 
-            os.environ.setdefault("OMP_NUM_THREADS", str(configure["threads"]))
             template.serve(channel, configure, path_of)
             status, channel, configure = _connect()
         if configure["frame"] != "configure":
@@ -93,8 +94,6 @@ class Process:
     """One configured worker process."""
 
     def __init__(self, channel, status, configure):
-        # Before any import that reads it.
-        os.environ.setdefault("OMP_NUM_THREADS", str(configure["threads"]))
         self._limit = None
         if limits := configure.get("limits"):
             from gristmill.limits import Limit, SharedChannel

@@ -1,8 +1,8 @@
 """A template: an interpreter that imports large libraries once, and forks itself into worker processes.
 
-The import of pandas takes half a second of a processor, which every process of a node would spend. Forked processes
-also share the memory of what is imported. The template runs nothing of the script, and gives up where a forked process
-would differ from one that imports the libraries itself: the agent then starts processes without it.
+Otherwise every process of a node would spend the time of these imports. Forked processes also share the memory of the
+modules. The template runs no code of the script. It gives up if a forked process would differ from one that imports the
+libraries itself, and the agent starts processes without it.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from gristmill import _native, contract
 from gristmill.script import put_on_search_path
 
 ALLOCATOR_VARIABLE = "JE_ARROW_MALLOC_CONF"
-"""Settings of an allocator of pyarrow, which otherwise starts a thread."""
+"""Settings of an allocator of pyarrow, which starts a thread by default."""
 
 
 class Unusable(Exception):
@@ -24,18 +24,18 @@ class Unusable(Exception):
 
 
 def serve(channel, template, path_of):
-    """Forks a process for each frame of the agent, and ends with the agent. Returns in each forked process, which has
-    its own descriptors and environment then."""
+    """Forks a process for each frame of the agent, and ends with the agent. Returns only in forked processes, each with
+    its own descriptors and environment."""
     try:
-        _import_libraries(template["libraries"], path_of(template["snapshot"]), path_of(template["script"]))
+        imported = _import_libraries(template["libraries"], path_of(template["snapshot"]), path_of(template["script"]))
     except BaseException as error:
         report = {"category": type(error).__name__, "message": " ".join(str(error).split())}
         channel.send_event({"frame": "init_failed", "error": report, "chance": "perhaps"})
         os._exit(contract.EXIT_INIT_FAILED)
-    # The collector does not visit, and so does not copy, what all processes share.
+    # The collector would write to the objects that the processes share, and so copy their memory.
     gc.collect()
     gc.freeze()
-    channel.send_event({"frame": "template_ready"})
+    channel.send_event({"frame": "template_ready", "libraries": imported})
     while True:
         fork = channel.receive()
         descriptors = [channel.next_descriptor() for _ in contract.FORK_DESCRIPTORS]
@@ -50,6 +50,7 @@ def serve(channel, template, path_of):
 
 
 def _import_libraries(names, snapshot, script):
+    """Imports the libraries that are installed, and returns their names."""
     entries = sys.path[:]
     put_on_search_path(snapshot, script)
     has_settings = ALLOCATOR_VARIABLE in os.environ
@@ -62,6 +63,8 @@ def _import_libraries(names, snapshot, script):
         sys.path[:] = entries
         if not has_settings:
             del os.environ[ALLOCATOR_VARIABLE]
+    if not found:
+        raise Unusable("none of them is installed")
     if printed:
         raise Unusable(f"their import prints: {printed}")
     if own:
@@ -73,6 +76,7 @@ def _import_libraries(names, snapshot, script):
     os.waitpid(child, 0)
     if len(os.listdir("/proc/self/task")) > 1:
         raise Unusable("they start threads")
+    return found
 
 
 def _printed_by(call):
@@ -97,7 +101,7 @@ def _modules_of(folders):
     """Returns the names of the imported modules that are in one of the folders itself."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        # `api/function.py` puts cloudpickle beside a function.
+        # pyarrow imports the cloudpickle that `api/function.py` puts beside a function.
         if file is None or "." in name or name == "cloudpickle":
             continue
         folder = os.path.dirname(os.path.abspath(file))
@@ -108,8 +112,8 @@ def _modules_of(folders):
 
 
 def _fork():
-    """Returns the id of a new process, and ``None`` in that process. It leads its own session, and its parent has
-    ended, so that the agent adopts it."""
+    """Returns the id of a new process, and ``None`` in that process. The process leads its own session. Its parent has
+    ended, so the agent has adopted it."""
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:
@@ -128,8 +132,8 @@ def _fork():
 
 
 def _become(fork, descriptors, path_of):
-    """Gives a forked process what a started one has."""
-    # They may have each other's numbers.
+    """Gives a forked process the descriptors, the environment and the working directory of a started one."""
+    # A descriptor may have arrived under the number that another one gets.
     numbers = contract.FORK_DESCRIPTORS
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for descriptor in descriptors]
     for descriptor in descriptors:
@@ -143,5 +147,5 @@ def _become(fork, descriptors, path_of):
         os.environ[name] = value
     os.chdir(path_of(fork["scratch"]))
     if "numpy.random" in sys.modules:
-        # Python's own generator does so in every fork.
+        # All processes would draw the same numbers. Python seeds its own generator after a fork, and NumPy does not.
         sys.modules["numpy.random"].seed()

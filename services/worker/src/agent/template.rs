@@ -1,8 +1,8 @@
 //! The template of a job: a Python process that imports large libraries once and forks itself into the processes that need
 //! them.
 //!
-//! Importing pandas takes half a second of a processor; without a template, each process would spend it. A start waits until
-//! the template is ready. If a template fails, or prints, or takes too long, processes start without one.
+//! Without a template, each process would spend the time of these imports. Processes wait until the template is ready. If it
+//! fails, or takes too long, each process imports the libraries itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
@@ -21,9 +21,9 @@ use crate::python_process::{OurEnds, PythonProcess, Report, Start, ends};
 use crate::scheduler::{Event, ProcessId};
 use crate::variables::Environment;
 
-/// Libraries that take long to import, and work in forked processes.
+/// Libraries that take long to import and work in forked processes.
 const LIBRARIES: [&str; 3] = ["numpy", "pandas", "pyarrow"];
-/// With which a script changes its environment. A library may read it when it is imported.
+/// Names by which a script changes its environment, which a library may read when it is imported.
 const CHANGES_OF_ENVIRONMENT: [&str; 3] = ["environ", "putenv", "load_dotenv"];
 /// Longest wait for the imports of a template.
 const IMPORT_TIME: Duration = Duration::from_secs(20);
@@ -48,14 +48,14 @@ struct Waiting {
     process: ProcessId,
     gpus: Option<GpuSet>,
     start: Start,
-    /// Once the template has been asked to fork.
+    /// The agent's ends, once it has requested the fork.
     ends: Option<OurEnds>,
     /// Whether it is no longer needed.
     is_killed: bool,
 }
 
 impl Template {
-    /// Asks the template for a process.
+    /// Requests a process from the template.
     fn ask(&self, waiting: &mut Waiting) -> Result<()> {
         let (ours, theirs) = ends()?;
         waiting.ends = Some(ours);
@@ -142,7 +142,7 @@ impl Executor {
         };
         for (event, _) in events {
             match event {
-                ProcessEvent::TemplateReady => self.template_is_ready().await,
+                ProcessEvent::TemplateReady { libraries } => self.template_is_ready(&libraries).await,
                 ProcessEvent::Forked { pid } => self.forked(pid).await,
                 ProcessEvent::InitFailed { error, .. } => self.give_up_template(&error.sentence()).await,
                 other => self.give_up_template(&format!("the template sent {other:?}")).await,
@@ -150,10 +150,10 @@ impl Executor {
         }
     }
 
-    async fn template_is_ready(&mut self) {
+    async fn template_is_ready(&mut self, imported: &[String]) {
         let Some(template) = &mut self.template else { return };
         template.is_ready = true;
-        let (libraries, seconds) = (template.libraries.join(", "), template.started.elapsed().as_secs_f64());
+        let (libraries, seconds) = (imported.join(", "), template.started.elapsed().as_secs_f64());
         self.log.main("INFO", &format!("imported {libraries} once for all processes, in {seconds:.2} s"));
         let mut starts = std::mem::take(&mut template.starts);
         let asked: Result<()> = starts.iter_mut().try_for_each(|waiting| template.ask(waiting));
@@ -166,7 +166,7 @@ impl Executor {
     async fn forked(&mut self, pid: u32) {
         let waiting = self.template.as_mut().and_then(|template| template.starts.pop_front());
         let Some(Waiting { process, gpus, start, ends: Some(ours), is_killed }) = waiting else {
-            return self.give_up_template("the template forked a process for which nobody had asked").await;
+            return self.give_up_template("the template forked a process that the agent had not requested").await;
         };
         let started = PythonProcess::adopt(pid, ours, &start, self.reporter(process));
         if let Some(event) = self.started(process, gpus, start.scratch, started, is_killed) {

@@ -65,8 +65,8 @@ impl Scheduler {
             }
             // The agent answers them.
             ProcessEvent::Acquire { .. } | ProcessEvent::Release { .. } => {}
-            // Of templates alone, which have no slot.
-            ProcessEvent::TemplateReady | ProcessEvent::Forked { .. } => {}
+            // Only templates send these, and a template has no slot.
+            ProcessEvent::TemplateReady { .. } | ProcessEvent::Forked { .. } => {}
             ProcessEvent::ShutdownFailed { error } => {
                 self.log("ERROR", format!("shutdown() of {} raised: {}", id.name(), error.message));
             }

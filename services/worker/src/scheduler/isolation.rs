@@ -64,7 +64,7 @@ pub(super) struct Isolation {
     again: Option<Range<u64>>,
     /// Number of ranges that an earlier round has rejected; 0: the mini-batch has failed its last try.
     ranges_of_round: u32,
-    /// These ranges, if they are all items of a mini-batch that is a part of one of another job.
+    /// These ranges, in a job of rejected items: it has no other items of the mini-batch. Else empty.
     all_items: Vec<(u64, u64)>,
     good: Good,
     /// By the first item.
@@ -472,7 +472,7 @@ impl Isolation {
         self.rejected.extend(rest);
     }
 
-    /// Rejects those of all items that are not rejected yet, with the failure of the mini-batch.
+    /// Rejects the items of `all_items` that are not rejected yet, with the failure of the mini-batch.
     fn reject_the_rest(&mut self) {
         let cause = Cause::of(&self.whole, FailedRun { process: "".into(), started_at: self.began.milliseconds });
         for (first, end) in std::mem::take(&mut self.all_items).iter().copied() {

@@ -37,7 +37,7 @@ __gristmill_pandas__ = {takes_pandas}
 __gristmill_items__ = {takes_items}
 __gristmill_function__ = job.name
 '''
-"""``library``: the import of the one that makes its tables, which the processes of a node then share.
+"""``library``: imports the library of its tables, so that the processes of a node share it (``template.py``).
 ``takes_arrow``: whether ``run`` gets tables as ``pyarrow.Table``, without a copy. A job's check reads it here.
 ``takes_pandas``: whether it gets Parquet files as pandas reads them (``files``), or a DataFrame that ``run`` has
 written (``memory``): only then does the process unpickle what the file says about it. ``takes_items``: whether it
