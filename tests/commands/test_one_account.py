@@ -12,9 +12,11 @@ import os
 import random
 import re
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -192,17 +194,29 @@ def check_reports(views: Views, expected: Counts) -> None:
     [*_, last] = views.table_of_log(progress)
     numbers = [int(last[f"{kind} Tasks"]) for kind in ("Total", "Scheduled", "Completed", "Failed")]
     assert numbers == [counts["total"], counts["total"], counts["succeeded"], counts["failed"]], last
-    rows = views.table_of_log(REPORT)
-    done = [row for row in rows if row["Status"] == "RUN_DONE"]
-    assert len({row["Mini-batch Id"] for row in done}) == len(done) == counts["succeeded"], rows
-    assert sum(int(row["Succeeded"]) for row in done) == items["succeeded"], rows
     # Two reducers may commit two tries in another order than that in which they ran.
-    in_order = sorted(rows, key=lambda row: row["Process Start Time (UTC)"])
-    last_tries = {row["Mini-batch Id"]: row for row in in_order}.values()
+    rows = sorted(views.table_of_log(REPORT), key=lambda row: row["Process Start Time (UTC)"])
+    last_tries = {row["Mini-batch Id"]: row for row in rows}.values()
+    done = [row for row in last_tries if row["Status"] == "RUN_DONE"]
+    assert len(done) == counts["succeeded"], rows
+    assert sum(int(row["Succeeded"]) for row in done) == items["succeeded"], rows
     assert sum(int(row["Failed"]) for row in last_tries) == items["failed"], rows
-    assert f"Retries: {len(rows) - counts['total']}." in logs, logs
+    rounds = [float(one["at"]) for one in views.status()["result"].get("rounds", [])[1:]]
+    tries = [(row["Mini-batch Id"], bisect(rounds, milliseconds(row)), row["Status"]) for row in rows]
+    assert len({try_[:2] for try_ in tries}) == len(rows) - retries(logs), rows
+    assert max(Counter(try_ for try_ in tries if try_[2] == "RUN_DONE").values()) == 1, rows
     rejects = sum(int(row["items"]) for row in views.table_of_log("rejects.csv")) if items["failed"] else 0
     assert rejects == items["failed"], rejects
+
+
+def milliseconds(row: dict[str, str]) -> float:
+    """Returns when a try began."""
+    return datetime.fromisoformat(row["Process Start Time (UTC)"]).replace(tzinfo=UTC).timestamp() * 1000
+
+
+def retries(text: str) -> int:
+    """Returns the number of retries in `logs/job_result.txt`."""
+    return int(text.partition("Retries: ")[2].partition(".")[0])
 
 
 def check_end(views: Views, plan: Plan) -> None:
@@ -346,6 +360,7 @@ def of_this_machine(workplace: Workplace, plan: Plan, job: Job, is_killed: bool)
         assert ended.stdout == views.text("status", job_id)
         assert of_text(ended.stdout)["items"] == expected["items"], str(ended)
     check_end(views, plan)
+    assert f"Deliveries lost with their node: {int(is_killed)}." in views.log("job_result.txt")
 
 
 # ---- what a job lacks -----------------------------------------------------------------------------------------------

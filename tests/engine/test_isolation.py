@@ -40,7 +40,7 @@ def test_only_the_bad_file_is_lost(workplace, way, extra_runs):
     assert (ended.items, ended.mini_batches) == ((12, 11, 1), (3, 3, 0))
     assert (ended.result["extra_runs"], ended.result["items_rejected"]) == (extra_runs, 1)
     assert "1 of 12 items failed" in ended.result["headline"]
-    assert f"{extra_runs} extra runs of pieces of mini-batch 1, 1 item failed alone" in ended.log("job_result.txt")
+    assert f"{extra_runs} extra runs of pieces of mini-batch 1; 1 item failed alone" in ended.log("job_result.txt")
     cause = {"raise": "run_raised", "none": "illegal_result", "die": "process_died"}[way]
     (row,) = ended.rejects()
     assert (row["mini_batch"], row["item"], row["items"], row["cause"]) == ("1", "2", "1", cause)

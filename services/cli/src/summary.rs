@@ -36,7 +36,7 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     }
     if result.extra_runs > 0 {
         let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
-        let _ = writeln!(text, "  isolation: {runs} of pieces of {}, {items} failed alone", result.divided.sentence());
+        let _ = writeln!(text, "  isolation: {runs} of pieces of {}; {items} failed alone", result.divided.sentence());
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "  items rejected: {}", result.items_rejected);
     }

@@ -318,6 +318,11 @@ impl Execution<'_> {
         }
         let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
+        let nodes = std::fs::read_dir(folder.join("nodes")).into_iter().flatten().flatten();
+        let held = nodes.flat_map(|node| worker::held_by_dead_node(&node.path()));
+        // A node holds a mini-batch until it has heard that the reducer has committed it.
+        let interrupted = held.filter(|&(mini_batch, _)| !reducer.tally().state(mini_batch).has_ended());
+        let interrupted = interrupted.map(|(mini_batch, lost)| (mini_batch, lost + 1)).collect();
         // It may have ended without a result.
         let has_ended = self.has_ended || reducer.tally().ended_as().is_some();
         let round = self.round.unwrap_or(if has_ended { Selection::ALL } else { Selection::NOTHING });
@@ -330,9 +335,6 @@ impl Execution<'_> {
                 None
             }
         };
-        let nodes = std::fs::read_dir(folder.join("nodes")).into_iter().flatten().flatten();
-        let held = nodes.flat_map(|node| worker::held_by_dead_node(&node.path()));
-        let interrupted = held.map(|(mini_batch, lost)| (mini_batch, lost + 1)).collect();
         let unfinished = Unfinished::new(reducer.tally(), interrupted);
         events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &self.spec, begun)));
         Ok(unfinished)

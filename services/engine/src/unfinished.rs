@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use partitioner::Pending;
 use protocol::JobSpec;
-use reducer::{Begun, MiniBatchState, Tally};
+use reducer::{Begun, Tally};
 
 use crate::mini_batches::MiniBatches;
 
@@ -44,11 +44,9 @@ impl Unfinished {
         let mut unfinished = Self { planned: tally.planned().map(|planned| planned.mini_batches), ..Self::all() };
         let seen = tally.seen();
         for mini_batch in 0..seen {
-            match tally.state(mini_batch) {
-                MiniBatchState::Succeeded | MiniBatchState::Failed => unfinished.ended.insert(mini_batch),
-                MiniBatchState::Pending | MiniBatchState::Retrying => {
-                    unfinished.spend(tally, mini_batch, interrupted.get(&mini_batch).copied());
-                }
+            match tally.state(mini_batch).has_ended() {
+                true => unfinished.ended.insert(mini_batch),
+                false => unfinished.spend(tally, mini_batch, interrupted.get(&mini_batch).copied()),
             }
         }
         for (mini_batch, lost) in interrupted.into_iter().filter(|(mini_batch, _)| *mini_batch >= seen) {
@@ -162,7 +160,7 @@ mod tests {
             let tally = tally(&attempts, planned);
             let mut unfinished = Unfinished::new(&tally, interrupted.clone());
             let has_ended =
-                |one: u64| matches!(tally.state(one), MiniBatchState::Succeeded | MiniBatchState::Failed);
+                |one: u64| tally.state(one).has_ended();
             let model = |one: u64| {
                 let lost = interrupted.get(&one).copied();
                 let pending = Pending {

@@ -46,6 +46,13 @@ pub enum MiniBatchState {
     Succeeded,
 }
 
+impl MiniBatchState {
+    /// Whether no other attempt is expected.
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
 /// The effect of an event on the tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {

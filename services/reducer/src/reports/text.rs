@@ -70,7 +70,7 @@ pub(super) fn job_result(
     if result.extra_runs > 0 {
         let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
         let pieces = result.divided.sentence();
-        let _ = writeln!(text, "Isolation of failing items: {runs} of pieces of {pieces}, {items} failed alone.");
+        let _ = writeln!(text, "Isolation of failing items: {runs} of pieces of {pieces}; {items} failed alone.");
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "Items rejected: {}.", result.items_rejected);
     }
