@@ -1,5 +1,6 @@
 """The container images: their content, and a whole fleet of them on a private network."""
 
+import hashlib
 import json
 import os
 import re
@@ -156,7 +157,8 @@ def test_packages_of_users_are_importable(engine, workplace, way):
     package = write_wheel(workplace.folder, "greeting", "TEXT = 'hello'\n")
     image, settings = f"gristmill-worker:{engine.tag}", {}
     if way == "derived image":
-        workplace.write({"requirements.txt": f"./{package.name}\n"})
+        digest = hashlib.sha256(package.read_bytes()).hexdigest()
+        workplace.write({"requirements.txt": f"./{package.name} --hash=sha256:{digest}\n"})
         image = f"gristmill-worker:{engine.tag}-derived"
         engine.docker(
             *("build", "--network=none", f"--file={ROOT}/infra/images/derived.Dockerfile", f"--tag={image}"),

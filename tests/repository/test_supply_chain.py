@@ -1,5 +1,7 @@
 """Promises about the origin of the code, the threat table of SECURITY.md, and the table of GUARANTEES.md."""
 
+import hashlib
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from harness import ROOT
+from harness import ROOT, write_wheel
 
 NAME = re.compile(r"`([a-z0-9_-]+)`")
 NAME_OF_CRATE = re.compile(r"`([a-z_/]+)`")
@@ -101,6 +103,44 @@ def test_python_packages_are_pinned():
             line = line.split(" #")[0].strip()
             if line and not line.startswith(("#", "-r ", "--hash=")):
                 assert pinned.match(line), f"{file.relative_to(ROOT)}: {line} is not pinned"
+
+
+def test_packages_of_images_and_wheels_have_hashes():
+    """The wheel itself needs none: the same build made it, and pip looks nowhere else."""
+    texts = [file.read_text().replace("\\\n", " ") for file in (ROOT / "infra/images").glob("*ockerfile")]
+    installs = [line for text in texts for line in re.findall(r"pip install[^&]*", text)]
+    assert len(installs) == 2
+    assert all("--require-hashes" in line or "--no-index --no-deps" in line for line in installs)
+    for script in ("wheel", "package", "lock"):
+        (line,) = re.findall(r".*scripts/python-environment.*", (ROOT / "scripts" / script).read_text())
+        assert "--require-hashes" in line, script
+
+
+@pytest.mark.parametrize("lock", tracked("infra/packaging/*.in"), ids=lambda lock: lock.stem)
+def test_lock_has_the_listed_versions(lock):
+    """`scripts/lock` writes it; pip rejects an entry without a hash."""
+    lines = [line for line in lock.read_text().splitlines() if not line.startswith("#")]
+    locked = lock.with_suffix(".txt").read_text()
+    assert "#    scripts/lock\n" in locked
+    assert lines and not [line for line in lines if f"{line} \\\n    --hash=sha256:" not in locked]
+
+
+@pytest.mark.parametrize("second_has_one", [True, False])
+def test_package_without_a_hash_is_not_installed(tmp_path, second_has_one):
+    lines = []
+    for name, has_one in (("first", True), ("second", second_has_one)):
+        wheel = write_wheel(tmp_path, name, "")
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        lines.append(f"{wheel} --hash=sha256:{digest}\n" if has_one else f"{wheel}\n")
+    (tmp_path / "requirements.txt").write_text("".join(lines))
+    ended = subprocess.run(
+        [ROOT / "scripts/python-environment", tmp_path / "requirements.txt", "--require-hashes", "--no-index"],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode == 0) == second_has_one, ended.stderr
+    assert second_has_one or "Hashes are required in --require-hashes mode" in ended.stderr
 
 
 def test_crates_come_only_from_the_registry():
