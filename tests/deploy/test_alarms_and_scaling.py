@@ -16,7 +16,7 @@ from terraform_plan import REGION, Plan
 # One process makes the plans.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("terraform")]
 
-SCALING = {"worker-follow-need", "worker-rest"}
+SCALING = {"worker-cpu-follow-need", "worker-cpu-rest"}
 
 
 def alarms_of(plan: Plan, target: str) -> dict[str, dict[str, Any]]:
@@ -36,7 +36,11 @@ def expression_of(alarm: dict[str, Any]) -> str:
 @pytest.mark.parametrize(("target", "workers_max"), [("sqs", 7), ("large", 1000), ("moved", 50)])
 def test_need_determines_the_number_of_workers(target: str, workers_max: int, made: Plan, changed: Plan) -> None:
     """AWS uses the step whose interval contains the metric, including its lower bound."""
-    policy = changed.resource(f'module.{target}.aws_appautoscaling_policy.workers["follow-need"]')
+    (policy,) = [
+        found
+        for address, found in changed.resources("aws_appautoscaling_policy", f"module.{target}.").items()
+        if address.endswith('-follow-need"]')
+    ]
     assert policy["step_scaling_policy_configuration"][0]["adjustment_type"] == "ExactCapacity"
     steps = sorted(
         (
@@ -57,13 +61,69 @@ def test_need_determines_the_number_of_workers(target: str, workers_max: int, ma
         assert fewer < wanted <= count, f"{need}: {count} workers, {wanted} wanted"
 
 
-@pytest.mark.parametrize(("target", "before", "after"), [("sqs", 4, 10), ("large", 3, 3), ("gpus", 1, 2)])
-def test_workers_have_room_for_the_processes(target: str, before: int, after: int, made: Plan, changed: Plan) -> None:
+def wanted(plan: Plan, target: str, reports: dict[str, int]) -> dict[str, int | None]:
+    """Returns how many workers the alarms of each pool compute from the reports of the reducers, by the name of the service."""
+    workers: dict[str, int | None] = {}
+    for name, alarm in alarms_of(plan, target).items():
+        service = name.removesuffix("-rest").removesuffix("-follow-need")
+        if service == name:
+            continue
+        values = {
+            query["id"]: reports.get(query["metric"][0]["dimensions"]["Requires"])
+            for query in alarm["metric_query"]
+            if query["metric"]
+        }
+        fill = {"FILL": lambda value, otherwise: otherwise if value is None else value, "CEIL": math.ceil}
+        # CloudWatch has no value where a metric without FILL has none.
+        count = None if values["any_node"] is None else eval(expression_of(alarm), fill, values)
+        assert workers.setdefault(service, count) == count, "both alarms look at the same number"
+    return workers
+
+
+@pytest.mark.parametrize(
+    ("target", "service", "before", "after"),
+    [("sqs", "worker-cpu", 4, 10), ("large", "worker-cpu", 3, 3), ("gpus", "gpu-worker-gpu", 1, 2)],
+)
+def test_workers_have_room_for_the_processes(
+    target: str, service: str, before: int, after: int, made: Plan, changed: Plan
+) -> None:
     """By default a worker runs a process for each core, or for each GPU."""
     for plan, processes in ((made, before), (changed, after)):
-        scaling = [alarm for name, alarm in alarms_of(plan, target).items() if name.endswith(("-follow-need", "-rest"))]
-        assert len(scaling) == 2
-        assert {expression_of(alarm) for alarm in scaling} == {f"CEIL(SUM(METRICS()) / {processes})"}
+        for need, count in ((0, 0), (1, 1), (5 * processes, 5), (5 * processes + 1, 6)):
+            assert wanted(plan, target, {"any": need}) == {service: count}
+
+
+def test_need_starts_workers_of_one_pool(made: Plan) -> None:
+    """The pool that names it, else the plainest that meets it; a need that no pool meets starts nothing."""
+    needs = made.output("pools")["resources"]["needs"]
+    assert {pool: set(of_pool) for pool, of_pool in needs.items()} == {
+        "small": {"any"},
+        "large": {"label size=large", "label zone=a", "label size=large, label zone=a"},
+        "gpu": {"1 GPU"},
+        "gpus": {"2 GPUs", "1 GPU, label gpu_model=H200"},
+        "arm": {"label arch=arm64"},
+    }
+    none = dict.fromkeys(("worker-small", "worker-large", "worker-arm", "gpu-worker-gpu", "gpu-worker-gpus"), 0)
+    for report, started in {
+        ("any", 9): {"worker-small": 5},
+        ("1 GPU", 3): {"gpu-worker-gpu": 3},
+        ("2 GPUs", 3): {"gpu-worker-gpus": 2},
+        ("label size=large, label zone=a", 17): {"worker-large": 2},
+        ("label arch=arm64", 1): {"worker-arm": 1},
+        ("label zone=b", 1000): {},
+        ("3 GPUs", 1000): {},
+    }.items():
+        assert wanted(made, "pools", {"any": 0, **dict([report])}) == none | started, report
+    assert set(wanted(made, "pools", {"1 GPU": 3}).values()) == {None}, "without a reducer the numbers stay"
+
+
+def test_labels_of_jobs_and_of_scaling_are_those_of_the_workers(made: Plan) -> None:
+    def labels(task: str) -> str | None:
+        variables = {entry["name"]: entry["value"] for entry in made.containers()[f"pools-{task}"]["environment"]}
+        return variables.get("GRISTMILL_LABELS")
+
+    tasks = ("worker-small", "worker-large", "gpu-worker-gpus", "reducer")
+    assert [labels(task) for task in tasks] == [None, "size=large,zone=a", "gpu_model=H200", None]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +140,8 @@ def test_need_is_what_the_workers_of_the_target_meet(
 ) -> None:
     for plan, kinds in ((made, before), (changed, after)):
         alarms = alarms_of(plan, target)
-        for name in ("follow-need", "rest", "no-worker"):
-            (alarm,) = [found for alarm, found in alarms.items() if alarm.endswith(name)]
+        for part in ("-follow-need", "-rest", "no-worker-"):
+            (alarm,) = [found for name, found in alarms.items() if part in name]
             metrics = metrics_of(alarm)
             assert len(metrics) <= 10, "an alarm of CloudWatch takes ten"
             need = [metric for metric in metrics if metric["metric_name"] == "ProcessesWanted"]
@@ -104,7 +164,7 @@ def test_reducers_report_the_need_in_the_form_that_scaling_reads(made: Plan, wor
     lines = [json.loads(reducer.process.stdout.readline()) for _ in range(2)]
     line = {line["Requires"]: line for line in lines}["any"]
     (directive,) = line["_aws"]["CloudWatchMetrics"]
-    (need,) = metrics_of(alarms_of(made, "sqs")["worker-rest"])
+    (need,) = metrics_of(alarms_of(made, "sqs")["worker-cpu-rest"])
     assert (directive["Namespace"], directive["Metrics"][0]["Name"]) == (need["namespace"], need["metric_name"])
     assert [sorted(names) for names in directive["Dimensions"]] == [sorted(need["dimensions"])]
     assert (line["Requires"], line["ProcessesWanted"]) == (need["dimensions"]["Requires"], 0), "no job wants a process"
@@ -112,9 +172,9 @@ def test_reducers_report_the_need_in_the_form_that_scaling_reads(made: Plan, wor
 
 def test_workers_start_at_once_and_stop_late(made: Plan) -> None:
     """An alarm looks every minute at the last ten, and follows their maximum."""
-    target = made.resource("module.sqs.aws_appautoscaling_target.workers")
+    target = made.resource('module.sqs.aws_appautoscaling_target.workers["worker-cpu"]')
     assert (target["min_capacity"], target["max_capacity"]) == (0, 50)
-    rest = made.resource('module.sqs.aws_appautoscaling_policy.workers["rest"]')
+    rest = made.resource('module.sqs.aws_appautoscaling_policy.workers["worker-cpu-rest"]')
     (step,) = rest["step_scaling_policy_configuration"][0]["step_adjustment"]
     assert step["scaling_adjustment"] == 0
     up, down = (alarms_of(made, "sqs")[name] for name in sorted(SCALING))
@@ -131,30 +191,34 @@ def test_alarms_have_runbooks_and_configurable_thresholds(made: Plan, changed: P
     told = alarms.keys() - SCALING
     assert told == {
         "dead-letters",
-        "no-worker",
+        "no-worker-cpu",
         "placement-failed",
         "reducer-down",
         "spot-reclaimed",
-        "workers-missing",
+        "workers-missing-cpu",
     }
+    anchors = set()
     runbooks = (INFRA / "RUNBOOKS.md").read_text()
     for name in told:
         page, _, anchor = alarms[name]["alarm_description"].rpartition("Runbook: ")[2].partition("#")
-        assert page == "infra/RUNBOOKS.md" and f"\n## {anchor}\n" in runbooks, name
+        assert page == "infra/RUNBOOKS.md" and anchor == name.removesuffix("-cpu") and f"\n## {anchor}\n" in runbooks, (
+            name
+        )
+        anchors.add(anchor)
         assert len(alarms[name]["alarm_actions"]) == len(alarms[name]["ok_actions"]) == 1
-    assert set(re.findall(r"^## ([a-z-]+)$", runbooks, re.MULTILINE)) == told, "and no others"
+    assert set(re.findall(r"^## ([a-z-]+)$", runbooks, re.MULTILINE)) == anchors, "and no others"
     assert alarms_of(made, "rabbitmq").keys() == SCALING | told
     after = alarms_of(changed, "sqs")
-    assert (after["workers-missing"]["threshold"], after["placement-failed"]["threshold"]) == (50, 9)
+    assert (after["workers-missing-cpu"]["threshold"], after["placement-failed"]["threshold"]) == (50, 9)
 
 
 def test_alarm_about_missing_workers_needs_a_need_and_no_worker(made: Plan, changed: Plan) -> None:
-    for plan, minutes, kinds in ((made, 15, "n0"), (changed, 60, "n0, n1")):
-        alarm = alarms_of(plan, "sqs")["no-worker"]
-        assert expression_of(alarm) == f"IF((SUM([{kinds}]) > 0) AND (FILL(workers, 0) == 0), 1, 0)"
+    for plan, minutes, need in ((made, 15, "FILL(n0, 0)"), (changed, 60, "FILL(n0, 0) + FILL(n1, 0)")):
+        alarm = alarms_of(plan, "sqs")["no-worker-cpu"]
+        assert expression_of(alarm) == f"IF(({need} > 0) AND (FILL(workers, 0) == 0), 1, 0)"
         assert (alarm["comparison_operator"], alarm["threshold"]) == ("GreaterThanThreshold", 0)
         (workers,) = [metric for metric in metrics_of(alarm) if metric["metric_name"] == "CPUUtilization"]
-        assert workers["dimensions"] == {"ClusterName": "fleet", "ServiceName": "sqs-worker"}
+        assert workers["dimensions"] == {"ClusterName": "fleet", "ServiceName": "sqs-worker-cpu"}
         assert (workers["stat"], alarm["evaluation_periods"] * workers["period"]) == ("SampleCount", minutes * 60)
 
 
@@ -193,7 +257,7 @@ def test_events_of_ecs_are_those_of_the_services_and_raise_alarms(made: Plan) ->
         address.partition('"')[2].strip('"]'): json.loads(rule["event_pattern"])
         for address, rule in made.resources("aws_cloudwatch_event_rule", "module.gpus.").items()
     }
-    names = ("gpus-reducer", "gpus-gpu-worker")
+    names = ("gpus-gpu-worker-gpu", "gpus-reducer")
     service = f"arn:aws:ecs:{REGION}:123456789012:service/fleet/"
     assert rules["services"]["resources"] == [f"{service}{name}" for name in names]
     assert rules["tasks"]["detail"]["group"] == [f"service:{name}" for name in names]

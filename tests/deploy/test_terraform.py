@@ -203,8 +203,8 @@ def test_rabbitmq_processes_share_the_consumer_timeout(made: Plan) -> None:
     assert configuration["data"] == f"consumer_timeout = {seconds * 1000}"
     # scripts/broker-users creates the addresses of the roles from it.
     assert shown["broker"]["address"] == shown["target"]["queue"]
-    for role in ("worker", "reducer"):
-        container = made.containers()[f"rabbitmq-{role}"]
+    for role, task in (("worker", "worker-cpu"), ("reducer", "reducer")):
+        container = made.containers()[f"rabbitmq-{task}"]
         secret = shown["broker"]["secrets"][role]
         assert container["secrets"] == [{"name": "GRISTMILL_QUEUE", "valueFrom": f"{secret}:address::"}]
         assert "GRISTMILL_QUEUE" not in {variable["name"] for variable in container["environment"]}
@@ -229,25 +229,26 @@ def test_every_role_reads_its_own_secrets_alone(made: Plan) -> None:
     assert read("large", "portal") == {TOKEN}
     # Fields of one secret, for scripts of jobs.
     assert read("large", "worker") == {SECRET}
-    secrets = made.containers()["large-worker"]["secrets"]
+    secrets = made.containers()["large-worker-cpu"]["secrets"]
     assert secrets == [{"name": name, "valueFrom": f"{SECRET}:{name}::"} for name in ("PASSWORD", "USER_NAME")]
-    environment = {entry["name"]: entry["value"] for entry in made.containers()["large-worker"]["environment"]}
+    environment = {entry["name"]: entry["value"] for entry in made.containers()["large-worker-cpu"]["environment"]}
     assert environment["GRISTMILL_PASS_ENVIRONMENT"] == "PASSWORD,USER_NAME", "they are for scripts"
 
 
 def test_roles_get_the_settings_of_the_caller(made: Plan, changed: Plan) -> None:
-    for name in ("large-worker", "large-reducer", "large-portal"):
+    for name in ("large-worker-cpu", "large-reducer", "large-portal"):
         variables = {one["name"]: one["value"] for one in made.containers()[name]["environment"]}
         assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == ("sqs://large", "s3://store/large"), name
         assert variables["PIP_INDEX_URL"] == INDEX
-    assert {"name": "GRISTMILL_LEASE_SECONDS", "value": "60"} in changed.containers()["sqs-worker"]["environment"]
+    assert {"name": "GRISTMILL_LEASE_SECONDS", "value": "60"} in changed.containers()["sqs-worker-cpu"]["environment"]
 
 
 def test_outputs_name_the_resources(made: Plan) -> None:
     shown = made.output("large")["resources"]
     assert [name for name, value in shown.items() if value is None] == []
-    assert shown["services"] == {role: f"large-{role}" for role in ("worker", "reducer", "portal")}
-    assert shown["role_arns"].keys() == {f"{role}{end}" for role in shown["services"] for end in ("", "_execution")}
+    assert shown["services"] == {role: f"large-{role}" for role in ("worker-cpu", "reducer", "portal")}
+    roles = ("worker", "reducer", "portal")
+    assert shown["role_arns"].keys() == {f"{role}{end}" for role in roles for end in ("", "_execution")}
     queues = made.resources("aws_sqs_queue", "module.large.").values()
     assert set(shown["queue_arns"].values()) == {queue["arn"] for queue in queues}
     assert made.output("rabbitmq")["resources"]["queue_arns"] is None
@@ -273,14 +274,26 @@ def test_gpu_worker_fits_into_every_instance_type(made: Plan) -> None:
 
 
 def test_gpu_worker_has_libraries_and_shared_memory(made: Plan, changed: Plan) -> None:
-    task = made.resource('module.gpus.aws_ecs_task_definition.role["gpu-worker"]')
-    container = made.containers()["gpus-gpu-worker"]
+    task = made.resource('module.gpus.aws_ecs_task_definition.role["gpu-worker-gpu"]')
+    container = made.containers()["gpus-gpu-worker-gpu"]
     assert (task["cpu"], task["memory"]) == ("4096", "14745"), "its share of an instance"
     assert container["image"] == f"{REGISTRY}/gristmill-worker:1-cuda"
     assert container["resourceRequirements"] == [{"type": "GPU", "value": "1"}]
     assert container["linuxParameters"]["sharedMemorySize"] >= 1024
     assert made.containers()["gpus-reducer"]["image"] == f"{REGISTRY}/gristmill:1"
-    assert changed.containers()["gpus-gpu-worker"]["image"] == "registry/own:2"
+    assert changed.containers()["gpus-gpu-worker-gpu"]["image"] == "registry/own:2"
+
+
+def test_pools_of_workers_have_their_own_sizes_images_and_architectures(made: Plan) -> None:
+    tasks = {
+        pool: made.resource(f'module.pools.aws_ecs_task_definition.role["worker-{pool}"]') for pool in ("large", "arm")
+    }
+    assert (tasks["large"]["cpu"], tasks["large"]["memory"]) == ("16384", "65536")
+    assert [task["runtime_platform"][0]["cpu_architecture"] for task in tasks.values()] == ["X86_64", "ARM64"]
+    assert made.containers()["pools-worker-arm"]["image"] == "registry/arm:1"
+    assert made.resource('module.pools.aws_appautoscaling_target.workers["worker-arm"]')["min_capacity"] == 1
+    # One IAM role for all, which policies of other resources can name.
+    assert len({task["task_role_arn"] for task in tasks.values()}) == 1
 
 
 def test_reducer_has_the_size_that_was_asked_for(made: Plan, changed: Plan) -> None:
@@ -349,10 +362,10 @@ def test_services_are_changed_in_place_and_failed_deployments_rolled_back(made: 
             actions = plan.actions(type_name)
             assert actions and not [address for address, action in actions.items() if action in REPLACED]
     actions = changed.actions("aws_ecs_service")
-    assert actions['module.sqs.aws_ecs_service.workers["worker"]'] == ["update"], "another floor"
+    assert actions['module.sqs.aws_ecs_service.workers["worker-cpu"]'] == ["update"], "another floor"
     # ECS cannot move a service from Fargate to instances: a new service starts, and jobs continue.
-    assert actions['module.moved.aws_ecs_service.workers["gpu-worker"]'] == ["create"]
-    assert actions['module.moved.aws_ecs_service.workers["worker"]'] == ["delete"]
+    assert actions['module.moved.aws_ecs_service.workers["gpu-worker-cpu"]'] == ["create"]
+    assert actions['module.moved.aws_ecs_service.workers["worker-cpu"]'] == ["delete"]
     services = made.resources("aws_ecs_service")
     assert {name.rpartition(".")[2].partition("[")[0] for name in services} == {"workers", "resident"}
     for name, service in services.items():
@@ -360,9 +373,18 @@ def test_services_are_changed_in_place_and_failed_deployments_rolled_back(made: 
 
 
 def test_fleet_is_spot_with_an_on_demand_minimum_and_is_not_doubled_by_a_deployment(made: Plan) -> None:
-    service = made.resource('module.sqs.aws_ecs_service.workers["worker"]')
-    parts = {tuple(part.values()) for part in service["capacity_provider_strategy"]}
-    assert parts == {(1, "FARGATE", 1), (0, "FARGATE_SPOT", 99)}
+    service = made.resource('module.sqs.aws_ecs_service.workers["worker-cpu"]')
+    for pool, expected in {
+        "sqs.worker-cpu": {(1, "FARGATE", 1), (0, "FARGATE_SPOT", 99)},
+        "pools.worker-small": {(0, "FARGATE_SPOT", 100)},
+        "pools.worker-large": {(0, "FARGATE", 100)},
+        "pools.gpu-worker-gpu": {(0, "fleet-gpu", 1)},
+    }.items():
+        target_name, _, name = pool.partition(".")
+        strategy = made.resource(f'module.{target_name}.aws_ecs_service.workers["{name}"]')[
+            "capacity_provider_strategy"
+        ]
+        assert {tuple(part.values()) for part in strategy} == expected, pool
     assert (service["deployment_minimum_healthy_percent"], service["deployment_maximum_percent"]) == (0, 100)
     group = made.resource("module.shared.aws_autoscaling_group.gpu[0]")
     (shares,) = group["mixed_instances_policy"][0]["instances_distribution"]
@@ -402,17 +424,19 @@ def test_private_subnets_without_nat_have_every_endpoint(name: str, kind: str | 
         assert set(made.output(name)["resources"]["endpoint_services"]) == names
 
 
+TWO = {"one": {}, "two": {}}
+
 # Invalid settings of a target, other arguments among them, and Terraform's errors.
 CARELESS: list[tuple[dict[str, Any], str]] = [
     ({"broker": "rabbitmq", "password": "short"}, "RabbitMQ requires `broker_password`: 12 to 250"),
     ({"tag": "latest"}, "A tag that never moves"),
-    ({"worker": {"cpu": 4096, "memory": 32768}}, "choose 8192 to 30720 MiB in steps of 1024"),
-    ({"worker": {"cpu": 3000}}, "Fargate has no tasks of 3000 processor units"),
-    ({"worker": {"min": 5, "max": 4}}, "at least 1 and at least `min`"),
-    ({"worker": {"stop_seconds": 600}}, "ECS does not wait longer"),
-    ({"worker": {"gpus": 1, "memory": 16384}}, "No instance has room for such a worker"),
-    ({"worker": {"gpus": 1, "disk_gib": 50}}, "set `gpu.disk_gib` of the platform"),
-    ({"worker": {"gpus": 1}, "of": {**PLATFORM, "gpu": None}}, "The platform has no instances with GPUs"),
+    ({"workers": {"cpu": {"cpu": 4096, "memory": 32768}}}, "choose 8192 to 30720 MiB in steps of 1024"),
+    ({"workers": {"cpu": {"cpu": 3000}}}, "Fargate has no tasks of 3000 processor units"),
+    ({"workers": {"cpu": {"min": 5, "max": 4}}}, "`max` of a pool is a whole number"),
+    ({"workers": {"cpu": {"stop_seconds": 600}}}, "ECS does not wait longer"),
+    ({"workers": {"cpu": {"gpus": 1, "memory": 16384}}}, "No instance has room for a worker of the pool cpu"),
+    ({"workers": {"cpu": {"gpus": 1, "disk_gib": 50}}}, "set `gpu.disk_gib` of the platform"),
+    ({"workers": {"cpu": {"gpus": 1}}, "of": {**PLATFORM, "gpu": None}}, "The platform has no instances with GPUs"),
     ({"portal": {"client_cidr_blocks": ["10.0.0.0/16"]}}, "either `token_secret_arn` or `trust_header`"),
     ({"portal": {**PORTAL, "trust_header": "X-User"}}, "either `token_secret_arn` or `trust_header`"),
     ({"portal": {**BALANCED, "client_cidr_blocks": ["10.0.0.0/16"]}}, "only the load balancer may connect"),
@@ -428,15 +452,30 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"environment": {"GRISTMILL_QUEUE": "sqs://other"}}, "the target itself sets region, queue"),
     ({"environment": {"GRISTMILL_CLOUDWATCH_NAMESPACE": "Own"}}, "the target itself sets region, queue"),
-    ({"worker": {"processes": 0}}, "`worker.processes` is a whole number"),
+    ({"workers": {"cpu": {"processes": 0}}}, "`processes` of a pool is a whole number"),
     (
-        {"worker": {"requires": [f"label zone={number}" for number in range(10)]}},
-        "`worker.requires` has 1 to 9 entries",
+        {"workers": {"gpu": {"gpus": 16}}},
+        "An alarm adds up nine needs, and the GPUs and labels of the pool gpu meet 17",
     ),
-    ({"worker": {"gpus": 16}}, "With more than 8 GPUs"),
+    ({"workers": {"cpu": {"labels": {f"l{number}": "x" for number in range(4)}}}}, "of the pool cpu meet 16"),
+    ({"workers": TWO}, "Nothing would start workers of the pool two"),
+    ({"workers": {name: {"requires": ["any"]} for name in TWO}}, "starts workers of one pool only"),
+    ({"workers": {"cpu": {"labels": {"zone": "b"}, "requires": ["label zone=a"]}}}, "needs that its workers meet"),
+    ({"workers": {"cpu": {"requires": ["2 GPUs"]}}}, "needs that its workers meet"),
+    ({"workers": {"cpu": {"cpu": 4096, "requires": ["8 processors"]}}}, "needs that its workers meet"),
+    ({"workers": {"cpu": {"labels": {"zone": "a b"}}}}, "Names and values of `labels`"),
+    ({"workers": {"Cpu": {}}}, "The name of a pool"),
+    ({"workers": {"cpu": {"on_demand_percent": 0}}}, "at least 1 with `on_demand_floor`"),
+    ({"environment": {"GRISTMILL_LABELS": "a=b"}}, "the target itself sets region, queue"),
     ({"alarm_thresholds": {"no_worker_minutes": 1}}, "`no_worker_minutes` and `missing_minutes` are 5 to 1440"),
-    ({"environment": {"ONE": "1"}, "worker": {"secrets": {"ONE": SECRET}}}, "variables that are not in `environment`"),
-    ({"worker": {"secrets": {"ONE": "arn:aws:ssm:eu-central-1:1:parameter/one"}}}, "are ARNs in Secrets Manager"),
+    (
+        {"environment": {"ONE": "1"}, "workers": {"cpu": {"secrets": {"ONE": SECRET}}}},
+        "variables that are not in `environment`",
+    ),
+    (
+        {"workers": {"cpu": {"secrets": {"ONE": "arn:aws:ssm:eu-central-1:1:parameter/one"}}}},
+        "are ARNs in Secrets Manager",
+    ),
 ]
 
 
@@ -463,16 +502,16 @@ def test_invalid_values_are_rejected_by_the_plan(terraform: Terraform) -> None:
 def test_unknown_fields_of_variables_are_rejected(terraform: Terraform) -> None:
     """Terraform itself ignores unknown fields of objects."""
     slips = {
-        "worker": {"memroy": 8192},
+        "workers": {"cpu": {"memroy": 8192}},
         "reducer": {"counts": 1},
         "rabbitmq": {"lease": 1},
         "alarm_thresholds": {"oldest_task": 5},
-        "images": {"workers": "x:1"},
         "portal": {**PORTAL, "token": "x"},
     }
     team = {"name": "team", "bucket": "team-store", "worker_count": 1}
     given = {"platform": terraform.platform(PLATFORM), "image_tag": "1", "target": {**team, **slips}}
     told = terraform.refusal("environments/prod", given)
+    slips["workers.cpu"] = slips.pop("workers")["cpu"]
     fields = sorted(["target.worker_count", *(f"{name}.{list(value)[-1]}" for name, value in slips.items())])
     assert f"Unknown fields: {'; '.join(fields)}." in told
     fleet = {"name": "fleet", "vpc_id": "vpc-1", "subnet_ids": SUBNETS}

@@ -56,13 +56,23 @@ ACCESS = {
     "output_kms_key_arns": [f"{KEY}-out"],
 }
 LARGE = {
-    "worker": {
-        "max": 1000,
-        "processes": 3,
-        "secrets": {name: f"{SECRET}:{name}::" for name in ("PASSWORD", "USER_NAME")},
+    "workers": {
+        "cpu": {
+            "max": 1000,
+            "processes": 3,
+            "secrets": {name: f"{SECRET}:{name}::" for name in ("PASSWORD", "USER_NAME")},
+        },
     },
     "portal": PORTAL,
     "environment": {"PIP_INDEX_URL": INDEX},
+}
+# CPU and GPU, small and large, spot and on demand, labelled, and of another architecture.
+POOLS = {
+    "small": {"cpu": 2048, "memory": 8192, "on_demand_floor": 0, "on_demand_percent": 0},
+    "large": {"cpu": 16384, "memory": 65536, "labels": {"size": "large", "zone": "a"}, "on_demand_percent": 100},
+    "gpu": {"gpus": 1, "max": 8},
+    "gpus": {"gpus": 2, "labels": {"gpu_model": "H200"}, "requires": ["2 GPUs", "1 GPU, label gpu_model=H200"]},
+    "arm": {"architecture": "ARM64", "labels": {"arch": "arm64"}, "image": "registry/arm:1", "min": 1},
 }
 Call = tuple[str, dict[str, Any]]  # Module, arguments.
 
@@ -84,11 +94,12 @@ EVERYTHING: dict[str, Call] = {
     # Terraform plans the target before AWS has created this secret and this group.
     "moved": target(
         "moved",
-        worker={"secrets": {"LATER": "${module.rabbitmq.broker.administrator}"}},
+        workers={"cpu": {"secrets": {"LATER": "${module.rabbitmq.broker.administrator}"}}},
         portal={**BALANCED, "client_security_group_ids": {"later": "${module.sqs.resources.security_group_ids.tasks}"}},
     ),
     "large": target("large", **LARGE),
-    "gpus": target("gpus", worker={"gpus": 1}),
+    "gpus": target("gpus", workers={"gpu": {"gpus": 1}}),
+    "pools": target("pools", workers=POOLS),
     "rabbitmq": target("rabbitmq", **RABBITMQ),
     "single": target("single", **{**RABBITMQ, "rabbitmq": {"is_cluster": False}}, portal=BALANCED),
     "batch": (
@@ -111,13 +122,16 @@ CHANGED: dict[str, Call] = {
     "sqs": target(
         "sqs",
         **ACCESS,
-        worker={
-            "on_demand_floor": 5,
-            "on_demand_percent": 10,
-            "max": 7,
-            "processes": 10,
-            "requires": ["any", "label zone=a"],
-            "lease_seconds": 60,
+        workers={
+            "cpu": {
+                "on_demand_floor": 5,
+                "on_demand_percent": 10,
+                "max": 7,
+                "processes": 10,
+                "labels": {"zone": "a", "disk": "ssd"},
+                "requires": ["any", "label zone=a"],
+                "lease_seconds": 60,
+            },
         },
         reducer={"count": 3, "cpu": 2048, "memory": 8192, "disk_gib": 100},
         alarm_thresholds={
@@ -126,11 +140,9 @@ CHANGED: dict[str, Call] = {
             "no_worker_minutes": 60,
         },
     ),
-    "moved": target("moved", worker={"gpus": 1}),
-    "gpus": target("gpus", worker={"gpus": 2}, images={"worker": "registry/own:2"}),
-    "large": target(
-        "large", **{**LARGE, "portal": {**PORTAL, "read_only": False}, "images": {"portal": "registry/portal:2"}}
-    ),
+    "moved": target("moved", workers={"cpu": {"gpus": 1}}),
+    "gpus": target("gpus", workers={"gpu": {"gpus": 2, "image": "registry/own:2"}}),
+    "large": target("large", **{**LARGE, "portal": {**PORTAL, "read_only": False, "image": "registry/portal:2"}}),
     "rabbitmq": target("rabbitmq", **RABBITMQ, password="another-p@ssword"),
 }
 

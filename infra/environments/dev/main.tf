@@ -25,7 +25,7 @@ data "aws_subnets" "default" {
 locals {
   name = try(var.target.name, "gristmill-dev")
 
-  given          = { for name, value in merge({ target = var.target }, var.target) : name => keys(value) if can(keys(value)) }
+  given          = { for name, value in merge({ target = var.target }, var.target, [for name, value in var.target : { for field, inner in value : "${name}.${field}" => inner } if can(keys(value))]...) : name => keys(value) if can(keys(value)) }
   unknown_fields = flatten([for name, fields in local.given : formatlist("${name}.%s", setsubtract(fields, lookup(module.target.fields, name, fields)))])
 }
 
@@ -60,7 +60,7 @@ module "target" {
     },
     var.target,
     {
-      worker  = merge({ cpu = 2048, memory = 8192, max = 4, on_demand_floor = 0 }, try(var.target.worker, {}))
+      workers = { for name, pool in try(var.target.workers, { cpu = {} }) : name => merge({ max = 4 }, try(pool.gpus, 0) > 0 ? {} : { cpu = 2048, memory = 8192, on_demand_floor = 0 }, pool) }
       reducer = merge({ count = 1, cpu = 512, memory = 1024 }, try(var.target.reducer, {}))
     },
   )

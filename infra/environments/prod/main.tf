@@ -17,7 +17,7 @@ data "aws_ssm_parameter" "platform" {
 locals {
   platform = jsondecode(data.aws_ssm_parameter.platform.insecure_value)
 
-  given          = { for name, value in merge({ target = var.target }, var.target) : name => keys(value) if can(keys(value)) }
+  given          = { for name, value in merge({ target = var.target }, var.target, [for name, value in var.target : { for field, inner in value : "${name}.${field}" => inner } if can(keys(value))]...) : name => keys(value) if can(keys(value)) }
   unknown_fields = flatten([for name, fields in local.given : formatlist("${name}.%s", setsubtract(fields, lookup(module.target.fields, name, fields)))])
 }
 
@@ -26,6 +26,6 @@ module "target" {
 
   platform        = local.platform
   image_tag       = var.image_tag
-  target          = merge({ worker = { disk_gib = 50 } }, var.target)
+  target          = merge({ workers = { cpu = { disk_gib = 50 } } }, var.target)
   broker_password = var.broker_password
 }

@@ -10,7 +10,7 @@ locals {
       services = {
         source      = ["aws.ecs"]
         detail-type = ["ECS Service Action", "ECS Deployment State Change"]
-        resources   = [for name in values(var.services) : "${replace(var.cluster.arn, ":cluster/", ":service/")}/${name}"]
+        resources   = [for name in local.services : "${replace(var.cluster.arn, ":cluster/", ":service/")}/${name}"]
         detail      = { eventName = local.failures }
       }
       # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs_task_events.html
@@ -19,7 +19,7 @@ locals {
         detail-type = ["ECS Task State Change"]
         detail = {
           clusterArn = [var.cluster.arn]
-          group      = [for name in values(var.services) : "service:${name}"]
+          group      = [for name in local.services : "service:${name}"]
           lastStatus = ["STOPPED"]
         }
       }

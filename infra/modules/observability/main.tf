@@ -7,6 +7,8 @@
 data "aws_region" "current" {}
 
 locals {
+  services = concat([for pool in var.pools : pool.service], [var.reducer_service])
+
   # CloudWatch's notation of a metric in a dashboard.
   widget_metrics = {
     for name, metrics in { dead_letters = [var.dead_letters], troubles = values(local.event_metrics) } : name => [
@@ -20,7 +22,8 @@ locals {
   # Every kind of node, also those that no worker of this target is.
   need_search = "SEARCH('{\"${var.metric_namespace}\",Requires,Target} MetricName=\"ProcessesWanted\"', 'Maximum', 60)"
 
-  # Each alarm on an expression of metrics, or on its only metric. `looks` periods in a row must breach it.
+  # Each alarm on an expression of metrics, or on its only metric. `looks` periods in a row must breach it. Alarms about workers exist
+  # for each pool, and share the section `runbook`.
   one_minute = { period = 60, looks = 1, missing = "notBreaching" }
   alarms = merge(
     {
@@ -31,24 +34,12 @@ locals {
       })
       # ECS reports the processor time of a service while one of its tasks runs: without a report no reducer runs.
       reducer-down = {
-        says    = "No reducer runs, so no job begins or ends, and workers do not scale. Nothing is lost: results wait in the queues of their jobs. Look at the events of the service ${var.services.reducer}."
-        metrics = { reports = merge(local.reports, { dimensions = { ClusterName = var.cluster.name, ServiceName = var.services.reducer } }) }
+        says    = "No reducer runs, so no job begins or ends, and workers do not scale. Nothing is lost: results wait in the queues of their jobs. Look at the events of the service ${var.reducer_service}."
+        metrics = { reports = merge(local.reports, { dimensions = { ClusterName = var.cluster.name, ServiceName = var.reducer_service } }) }
         below   = 1
         period  = 60
         looks   = 5
         missing = "breaching"
-      }
-      no-worker = {
-        says       = "Jobs could use workers, and none has run for ${var.target.alarm_thresholds.no_worker_minutes} minutes. Do their tasks start and find their image? Is there capacity?"
-        expression = "IF((SUM([${join(", ", [for index, _ in var.need : "n${index}"])}]) > 0) AND (FILL(workers, 0) == 0), 1, 0)"
-        metrics = merge(
-          { workers = merge(local.reports, { dimensions = { ClusterName = var.cluster.name, ServiceName = var.services.workers } }) },
-          { for index, metric in var.need : "n${index}" => metric },
-        )
-        above   = 0
-        period  = 300
-        looks   = ceil(var.target.alarm_thresholds.no_worker_minutes / 5)
-        missing = "notBreaching"
       }
       placement-failed = merge(local.one_minute, {
         says    = "ECS could not place or start tasks, or a deployment failed: no capacity, a quota, a missing image or a missing secret. Log group ${aws_cloudwatch_log_group.events.name} has the reason."
@@ -63,26 +54,37 @@ locals {
         period  = 3600
       })
     },
+    { for name, pool in var.pools : "no-worker-${name}" => {
+      runbook    = "no-worker"
+      says       = "Jobs could use workers of the pool ${name}, and none has run for ${var.target.alarm_thresholds.no_worker_minutes} minutes. Do their tasks start and find their image? Is there capacity?"
+      expression = "IF((${join(" + ", [for index, _ in pool.need : "FILL(n${index}, 0)"])} > 0) AND (FILL(workers, 0) == 0), 1, 0)"
+      metrics = merge(
+        { workers = merge(local.reports, { dimensions = { ClusterName = var.cluster.name, ServiceName = pool.service } }) },
+        { for index, metric in pool.need : "n${index}" => metric },
+      )
+      above   = 0
+      period  = 300
+      looks   = ceil(var.target.alarm_thresholds.no_worker_minutes / 5)
+      missing = "notBreaching"
+    } },
     # Tasks that should run and do not, for any reason. Container Insights counts them.
-    { for name, alarm in {
-      workers-missing = {
-        says       = "For ${var.target.alarm_thresholds.missing_minutes} minutes more than ${var.target.alarm_thresholds.missing_percent} percent of the workers that scaling asks for have not been running: a shortage of spot capacity, a quota, or tasks that fail to start."
-        expression = "IF(desired > 0, 100 * (desired - running) / desired, 0)"
-        metrics = {
-          desired = merge(local.service_metric, { name = "DesiredTaskCount" })
-          running = merge(local.service_metric, { name = "RunningTaskCount" })
+    { for name, pool in var.pools : "workers-missing-${name}" => merge(local.one_minute, {
+      runbook    = "workers-missing"
+      says       = "For ${var.target.alarm_thresholds.missing_minutes} minutes more than ${var.target.alarm_thresholds.missing_percent} percent of the workers of the pool ${name} that scaling asks for have not been running: a shortage of spot capacity, a quota, or tasks that fail to start."
+      expression = "IF(desired > 0, 100 * (desired - running) / desired, 0)"
+      metrics = {
+        for id, metric in { desired = "DesiredTaskCount", running = "RunningTaskCount" } : id => {
+          namespace                 = "ECS/ContainerInsights"
+          name                      = metric
+          statistic                 = "Average"
+          dimensions                = { ClusterName = var.cluster.name, ServiceName = pool.service }
         }
-        above = var.target.alarm_thresholds.missing_percent
-        looks = var.target.alarm_thresholds.missing_minutes
       }
-    } : name => merge(local.one_minute, alarm) if var.has_container_insights },
+      above = var.target.alarm_thresholds.missing_percent
+      looks = var.target.alarm_thresholds.missing_minutes
+    }) if var.has_container_insights },
   )
   reports = { namespace = "AWS/ECS", name = "CPUUtilization", statistic = "SampleCount" }
-  service_metric = {
-    namespace  = "ECS/ContainerInsights"
-    statistic  = "Average"
-    dimensions = { ClusterName = var.cluster.name, ServiceName = var.services.workers }
-  }
 }
 
 resource "aws_sns_topic" "alarms" {
@@ -102,7 +104,7 @@ resource "aws_cloudwatch_metric_alarm" "metric" {
   for_each = local.alarms
 
   alarm_name          = "${var.target.name}-${each.key}"
-  alarm_description   = "${each.value.says} Runbook: ${var.target.runbooks}#${each.key}"
+  alarm_description   = "${each.value.says} Runbook: ${var.target.runbooks}#${try(each.value.runbook, each.key)}"
   comparison_operator = can(each.value.below) ? "LessThanThreshold" : "GreaterThanThreshold"
   threshold           = try(each.value.below, each.value.above)
   evaluation_periods  = each.value.looks
@@ -154,9 +156,9 @@ locals {
       for resource in ["CPUUtilization", "MemoryUtilization"] : {
         title = "${resource} in percent, and number of tasks"
         metrics = concat([
-          for role, service in var.services : [
-            ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "Average", label = role }],
-            ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "SampleCount", label = "${role}, tasks", yAxis = "right" }],
+          for service in local.services : [
+            ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "Average", label = service }],
+            ["AWS/ECS", resource, "ClusterName", var.cluster.name, "ServiceName", service, { stat = "SampleCount", label = "${service}, tasks", yAxis = "right" }],
           ]
         ]...)
         stacked = false

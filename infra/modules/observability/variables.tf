@@ -14,9 +14,12 @@ variable "metric_namespace" {
   type        = string
 }
 
-variable "need" {
-  description = "CloudWatch metrics: processes that jobs could use on the workers of the target, one for each kind of node."
-  type        = list(object({ namespace = string, name = string, statistic = string, dimensions = map(string) }))
+variable "pools" {
+  description = "Pools of workers by name: the ECS service, and CloudWatch metrics of the processes that jobs could use there."
+  type = map(object({
+    service = string
+    need    = list(object({ namespace = string, name = string, statistic = string, dimensions = map(string) }))
+  }))
 }
 
 variable "dead_letters" {
@@ -35,13 +38,13 @@ variable "cluster" {
 }
 
 variable "autoscaling_group" {
-  description = "Auto scaling group of the instances that workers run on; null: they run on Fargate."
+  description = "Auto scaling group of the instances that workers run on; null: all run on Fargate."
   type        = string
 }
 
-variable "services" {
-  description = "Names of the ECS services."
-  type        = object({ workers = string, reducer = string })
+variable "reducer_service" {
+  description = "Name of the ECS service of the reducers."
+  type        = string
 }
 
 variable "log_group" {

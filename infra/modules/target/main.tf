@@ -72,12 +72,12 @@ module "observability" {
 
   target                 = var.target
   metric_namespace       = local.metric_namespace
-  need                   = local.need
+  pools                  = { for key, pool in local.pools : pool.name => { service = "${var.target.name}-${key}", need = local.need_metrics[pool.name] } }
   dead_letters           = local.dead_letters_metric
   has_container_insights = var.platform.has_container_insights
   cluster                = var.platform.cluster
-  autoscaling_group      = local.has_gpus ? var.platform.gpu.autoscaling_group : null
-  services               = { workers = local.worker_name, reducer = aws_ecs_service.resident["reducer"].name }
+  autoscaling_group      = anytrue([for pool in local.pools : pool.gpus > 0]) ? var.platform.gpu.autoscaling_group : null
+  reducer_service        = aws_ecs_service.resident["reducer"].name
   log_group              = aws_cloudwatch_log_group.this.name
   kms_key_arn            = var.platform.kms_key_arn
 }

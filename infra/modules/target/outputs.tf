@@ -24,11 +24,13 @@ output "resources" {
   description = "Names and ARNs for operators; null: there is no such resource."
   value = {
     cluster  = var.platform.cluster.name
-    services = merge({ worker = local.worker_name }, { for role, service in aws_ecs_service.resident : role => service.name })
+    services = merge({ for key, _ in local.pools : key => "${var.target.name}-${key}" }, { for role, service in aws_ecs_service.resident : role => service.name })
+    # The needs that start the workers of each pool.
+    needs = local.needs
     # IAM roles of the tasks, and those that ECS uses to start them.
-    role_arns = merge([for key, task in local.tasks : {
-      (task.role)              = aws_iam_role.role["${key}-task"].arn
-      "${task.role}_execution" = aws_iam_role.role["${key}-execution"].arn
+    role_arns = merge([for role in keys(local.secrets) : {
+      (role)              = aws_iam_role.role["${role}-task"].arn
+      "${role}_execution" = aws_iam_role.role["${role}-execution"].arn
     }]...)
     log_groups         = { roles = aws_cloudwatch_log_group.this.name, events = module.observability.event_log_group }
     security_group_ids = { tasks = local.own_group_ids.tasks, portal = try(local.own_group_ids.portal, null), broker = one(module.rabbitmq[*].security_group_id) }
@@ -42,5 +44,5 @@ output "resources" {
 
 output "fields" {
   description = "Fields of `target` and of its objects, for callers that pass it on as `any`."
-  value       = { for name, value in merge({ target = var.target }, var.target) : name => keys(value) if can(keys(value)) }
+  value       = { for name, value in merge({ target = var.target }, var.target, [for name, value in var.target : { for field, inner in value : "${name}.${field}" => inner } if can(keys(value))]...) : name => keys(value) if can(keys(value)) }
 }

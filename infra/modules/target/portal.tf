@@ -8,7 +8,7 @@ locals {
 
   portal_role = { for name, portal in { portal = var.target.portal } : name => merge(portal, {
     role         = "portal"
-    image        = coalesce(var.target.images.portal, local.reducer_image)
+    image        = coalesce(portal.image, local.reducer_image)
     stop_seconds = 30
     command = concat(
       ["portal", "--no-open", "--listen", "0.0.0.0:9464"],

@@ -1,17 +1,17 @@
-# The ECS services: workers, which scale, and roles that always run (reducers, and optionally the portal). Workers on Fargate
-# and workers with GPUs are different services: ECS cannot move a service from one kind of capacity to the other, so a change
-# creates the new service beside the old one.
+# The ECS services: pools of workers, which scale, and roles that always run (reducers, and optionally the portal). The name of a
+# pool's service says whether it has GPUs: ECS cannot move a service between Fargate and instances, so a change creates another
+# service beside the old one.
 
 locals {
-  has_gpus    = var.target.worker.gpus > 0
-  worker_key  = local.has_gpus ? "gpu-worker" : "worker"
-  worker_name = "${var.target.name}-${local.worker_key}"
+  pools = { for name, pool in var.target.workers : "${pool.gpus > 0 ? "gpu-" : ""}worker-${name}" => merge(pool, { name = name }) }
 
-  # Spot, with an on-demand minimum.
-  worker_capacity = local.has_gpus ? [{ provider = var.platform.gpu.capacity_provider, base = 0, weight = 1 }] : [
-    { provider = "FARGATE", base = var.target.worker.on_demand_floor, weight = var.target.worker.on_demand_percent },
-    { provider = "FARGATE_SPOT", base = 0, weight = 100 - var.target.worker.on_demand_percent },
-  ]
+  # Spot, with an on-demand minimum. ECS accepts no provider whose weight is 0.
+  capacity = { for key, pool in local.pools : key => pool.gpus > 0 ? [{ provider = var.platform.gpu.capacity_provider, base = 0, weight = 1 }] : [
+    for part in [
+      { provider = "FARGATE", base = pool.on_demand_percent < 100 ? pool.on_demand_floor : 0, weight = pool.on_demand_percent },
+      { provider = "FARGATE_SPOT", base = 0, weight = 100 - pool.on_demand_percent },
+    ] : part if part.weight > 0
+  ] }
 
   # Roles that always run, on Fargate.
   resident = merge(
@@ -22,12 +22,12 @@ locals {
 
 resource "aws_ecs_service" "workers" {
   # checkov:skip=CKV_AWS_333: only in the default network (environments/dev), as the route to AWS; nothing can connect.
-  for_each = toset([local.worker_key])
+  for_each = local.pools
 
   name            = "${var.target.name}-${each.key}"
   cluster         = var.platform.cluster.arn
   task_definition = aws_ecs_task_definition.role[each.key].arn
-  desired_count   = var.target.worker.min
+  desired_count   = each.value.min
 
   # A deployment replaces idle workers. Above 100 percent it would start new workers beside protected busy ones: a second
   # fleet.
@@ -41,7 +41,7 @@ resource "aws_ecs_service" "workers" {
   force_new_deployment = true
 
   dynamic "capacity_provider_strategy" {
-    for_each = local.worker_capacity
+    for_each = local.capacity[each.key]
 
     content {
       capacity_provider = capacity_provider_strategy.value.provider
@@ -66,13 +66,24 @@ resource "aws_ecs_service" "workers" {
     ignore_changes = [desired_count]
 
     precondition {
-      condition     = !local.has_gpus || try(local.tasks[each.key].memory <= var.platform.gpu.memory_mib * var.target.worker.gpus && local.tasks[each.key].cpu <= var.platform.gpu.cpu_units * var.target.worker.gpus, false)
-      error_message = "No instance has room for such a worker: omit `worker.memory` and `worker.cpu`, or lower them to the platform's values for each GPU (its output `platform`)."
+      condition     = each.value.gpus == 0 || try(local.tasks[each.key].memory <= var.platform.gpu.memory_mib * each.value.gpus && local.tasks[each.key].cpu <= var.platform.gpu.cpu_units * each.value.gpus, false)
+      error_message = "No instance has room for a worker of the pool ${each.value.name}: omit its `memory` and `cpu`, or lower them to the platform's values for each GPU (its output `platform`)."
     }
 
     precondition {
-      condition     = !local.has_gpus || var.target.worker.disk_gib == null
-      error_message = "The disk of a worker with GPUs is that of its instance: set `gpu.disk_gib` of the platform instead of `worker.disk_gib`."
+      condition     = each.value.gpus == 0 || each.value.disk_gib == null
+      error_message = "The disk of a worker with GPUs is that of its instance: set `gpu.disk_gib` of the platform instead of `disk_gib` of the pool ${each.value.name}."
+    }
+
+    precondition {
+      condition     = length(local.needs[each.value.name]) > 0
+      error_message = "Nothing would start workers of the pool ${each.value.name}: a plainer pool serves all that its GPUs and labels meet. Give it labels, or name its needs in `requires`."
+    }
+
+    precondition {
+      # An alarm takes ten metrics, and one is not a need.
+      condition     = length(local.needs[each.value.name]) <= 9
+      error_message = "An alarm adds up nine needs, and the GPUs and labels of the pool ${each.value.name} meet ${length(local.needs[each.value.name])}: name those that jobs have in its `requires`."
     }
   }
 }

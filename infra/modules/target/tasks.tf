@@ -1,33 +1,35 @@
-# The ECS task of each role: one container, its settings and its IAM roles.
+# The ECS task of each role, and of each pool of workers: one container, its settings and its IAM roles.
 #
 # The root file system is read-only. The two volumes exist as long as the task; the image sets their owner.
 
 locals {
-  # The settings of each role, with what else differs from role to role.
-  roles = merge(local.portal_role, {
-    (local.worker_key) = merge(var.target.worker, {
+  # The settings of each task, with what else differs from role to role.
+  roles = merge(
+    { for key, pool in local.pools : key => merge(pool, {
       role    = "worker"
-      command = ["worker", "--grace", tostring(var.target.worker.stop_seconds - 20)]
-      image   = coalesce(var.target.images.worker, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${local.has_gpus ? "-cuda" : ""}")
+      command = ["worker", "--grace", tostring(pool.stop_seconds - 20)]
+      image   = coalesce(pool.image, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${pool.gpus > 0 ? "-cuda" : ""}")
       # By default a worker gets the share of its GPUs in an instance.
-      cpu    = coalesce(var.target.worker.cpu, local.has_gpus ? var.platform.gpu.cpu_units * var.target.worker.gpus : null, 4096)
-      memory = coalesce(var.target.worker.memory, local.has_gpus ? var.platform.gpu.memory_mib * var.target.worker.gpus : null, 16384)
-    })
-    reducer = merge(var.target.reducer, {
+      cpu    = coalesce(pool.cpu, pool.gpus > 0 ? var.platform.gpu.cpu_units * pool.gpus : null, 4096)
+      memory = coalesce(pool.memory, pool.gpus > 0 ? var.platform.gpu.memory_mib * pool.gpus : null, 16384)
+    }) },
+    { reducer = merge(var.target.reducer, {
       role         = "reducer"
       command      = ["reducer"]
       image        = local.reducer_image
       secrets      = {}
       stop_seconds = 120
-    })
-  })
-  reducer_image = coalesce(var.target.images.reducer, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
+    }) },
+    local.portal_role,
+  )
+  reducer_image = coalesce(var.target.reducer.image, "${var.platform.repositories["gristmill"]}:${var.image_tag}")
 
-  tasks = { for key, role in local.roles : key => merge({ disk_gib = null, gpus = 0 }, role, {
+  tasks = { for key, role in local.roles : key => merge({ disk_gib = null, gpus = 0, labels = {} }, role, {
     environment = { for name, value in merge(var.target.environment, {
       AWS_REGION = data.aws_region.current.id
       # CloudWatch makes metrics of lines that a reducer writes into its log.
       GRISTMILL_CLOUDWATCH_NAMESPACE = role.role == "reducer" ? local.metric_namespace : null
+      GRISTMILL_LABELS               = length(try(role.labels, {})) > 0 ? join(",", [for name, value in role.labels : "${name}=${value}"]) : null
       GRISTMILL_LEASE_SECONDS        = try(role.lease_seconds, null)
       GRISTMILL_LISTEN               = "0.0.0.0:9464"
       GRISTMILL_LOG_FORMAT           = lookup(var.target.environment, "GRISTMILL_LOG_FORMAT", "json")
@@ -45,11 +47,17 @@ locals {
     )
   }) }
 
-  # Those of the role itself, and those of ECS before the container runs: fetch the image, open the log, read the secret.
-  role_policies = merge([for key, task in local.tasks : {
-    "${key}-task"      = module.access.policy_arns[task.role]
-    "${key}-execution" = "arn:${data.aws_partition.current.partition}:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
+  # Those of the role itself, and those of ECS before the container runs: fetch the image, open the log, read the secret. All pools
+  # of workers have the same.
+  role_policies = merge([for role in keys(local.secrets) : {
+    "${role}-task"      = module.access.policy_arns[role]
+    "${role}-execution" = "arn:${data.aws_partition.current.partition}:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
   }]...)
+
+  # The secrets of the tasks of each role, without the fields behind them.
+  secrets = { for role in distinct([for task in local.tasks : task.role]) : role => distinct(flatten([
+    for task in local.tasks : [for arn in values(task.secrets) : join(":", slice(split(":", arn), 0, 7))] if task.role == role
+  ])) }
 
   writable = { cache = "/var/cache/gristmill", tmp = "/tmp" }
 
@@ -74,8 +82,8 @@ resource "aws_ecs_task_definition" "role" {
   network_mode             = "awsvpc"
   cpu                      = each.value.cpu
   memory                   = each.value.memory
-  execution_role_arn       = aws_iam_role.role["${each.key}-execution"].arn
-  task_role_arn            = aws_iam_role.role["${each.key}-task"].arn
+  execution_role_arn       = aws_iam_role.role["${each.value.role}-execution"].arn
+  task_role_arn            = aws_iam_role.role["${each.value.role}-task"].arn
 
   container_definitions = jsonencode([merge(
     {
@@ -142,7 +150,7 @@ resource "aws_ecs_task_definition" "role" {
   lifecycle {
     precondition {
       condition     = can(regex("(:|@sha256:)[A-Za-z0-9_.-]+$", each.value.image)) && !endswith(each.value.image, ":latest")
-      error_message = "`images`: name a tag that never moves, or a digest; `latest` does not identify a version."
+      error_message = "`image`: name a tag that never moves, or a digest; `latest` does not identify a version."
     }
 
     precondition {
@@ -192,13 +200,13 @@ resource "aws_iam_role_policy_attachment" "role" {
 }
 
 data "aws_iam_policy_document" "read_secret" {
-  for_each = { for key, task in local.tasks : key => task if length(task.secrets) > 0 }
+  # Which roles have secrets is known before their ARNs are.
+  for_each = toset(distinct([for task in local.tasks : task.role if length(task.secrets) > 0]))
 
   statement {
-    sid     = "ReadOwnSecrets"
-    actions = ["secretsmanager:GetSecretValue"]
-    # Without the field behind it.
-    resources = distinct([for arn in values(each.value.secrets) : join(":", slice(split(":", arn), 0, 7))])
+    sid       = "ReadOwnSecrets"
+    actions   = ["secretsmanager:GetSecretValue"]
+    resources = local.secrets[each.key]
   }
 
   dynamic "statement" {

@@ -59,12 +59,6 @@ variable "target" {
     # Permissions boundary of all roles, if the account requires one.
     permissions_boundary_arn = optional(string)
 
-    # Your own images, with registry and tag, instead of those of the platform. By default the portal runs that of the reducer.
-    images = optional(object({
-      worker  = optional(string)
-      reducer = optional(string)
-      portal  = optional(string)
-    }), {})
     # Environment variables of all roles, such as PIP_INDEX_URL for your package index, or settings of Gristmill.
     environment = optional(map(string), {})
     # Whether tasks have public addresses, as the route to AWS in a subnet without NAT and endpoints. Nothing can connect to them.
@@ -84,7 +78,8 @@ variable "target" {
       client_cidr_blocks        = optional(list(string), [])
     }), {})
 
-    worker = optional(object({
+    # Pools of workers by name. A pool is an ECS service whose tasks are alike; each starts and stops by the needs that it serves.
+    workers = optional(map(object({
       # Units (1024 are one core) and MiB: by default 4096 and 16384, or with GPUs their share in an instance.
       cpu    = optional(number)
       memory = optional(number)
@@ -92,12 +87,16 @@ variable "target" {
       disk_gib     = optional(number)
       gpus         = optional(number, 0)
       architecture = optional(string, "X86_64")
+      # Your own image, with registry and tag, instead of that of the platform.
+      image = optional(string)
+      # Labels of the workers, which jobs may require.
+      labels = optional(map(string), {})
       # As many workers as the largest need of the last `idle_minutes`, and `min` if there was none.
       min          = optional(number, 0)
       max          = optional(number, 50)
       idle_minutes = optional(number, 10)
-      # Which needs count: `any`, and what jobs `require` that these workers have, in the words of the metric `ProcessesWanted`,
-      # such as "label zone=a". By default `any`, and with GPUs "1 GPU", "2 GPUs" and so on.
+      # The needs that start workers of this pool, in the words of the metric `ProcessesWanted`, such as "label zone=a". By default
+      # those that GPUs and labels meet, and no other pool serves: infra/README.md has the rule.
       requires = optional(list(string))
       # Processes of each worker, for scaling: by default one for each GPU, or for each core.
       processes = optional(number)
@@ -108,9 +107,9 @@ variable "target" {
       lease_seconds = optional(number)
       stop_seconds  = optional(number, 120)
       # Environment variables for scripts of jobs, with ARNs in Secrets Manager (`:KEY::` behind one selects a field), encrypted with
-      # the key of the platform or of AWS.
+      # the key of the target or of AWS.
       secrets = optional(map(string), {})
-    }), {})
+    })), { cpu = {} })
 
     reducer = optional(object({
       count        = optional(number, 2)
@@ -118,6 +117,7 @@ variable "target" {
       memory       = optional(number, 4096)
       disk_gib     = optional(number)
       architecture = optional(string, "X86_64")
+      image        = optional(string)
     }), {})
 
     # The portal shows the jobs in a browser. null: none. Only these clients can connect to it, by HTTP on port 9464.
@@ -136,6 +136,8 @@ variable "target" {
       cpu          = optional(number, 512)
       memory       = optional(number, 1024)
       architecture = optional(string, "X86_64")
+      # By default the image of the reducer.
+      image = optional(string)
     }))
 
     # Address ranges that may scrape the tasks' metrics, port 9464.
@@ -168,8 +170,8 @@ variable "target" {
   }
 
   validation {
-    condition     = length(setintersection(keys(var.target.environment), ["AWS_REGION", "GRISTMILL_CLOUDWATCH_NAMESPACE", "GRISTMILL_LEASE_SECONDS", "GRISTMILL_LISTEN", "GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_PORTAL_TOKEN"])) == 0
-    error_message = "`environment`: the target itself sets region, queue, store, address, lease, metrics and token of its tasks."
+    condition     = length(setintersection(keys(var.target.environment), ["AWS_REGION", "GRISTMILL_CLOUDWATCH_NAMESPACE", "GRISTMILL_LABELS", "GRISTMILL_LEASE_SECONDS", "GRISTMILL_LISTEN", "GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_PORTAL_TOKEN"])) == 0
+    error_message = "`environment`: the target itself sets region, queue, store, address, labels, lease, metrics and token of its tasks."
   }
 
   validation {
@@ -183,12 +185,12 @@ variable "target" {
   }
 
   validation {
-    condition     = alltrue([for size in [var.target.worker, var.target.reducer] : try(size.disk_gib >= 21 && size.disk_gib <= 200, size.disk_gib == null)])
+    condition     = alltrue([for size in concat(values(var.target.workers), [var.target.reducer]) : try(size.disk_gib >= 21 && size.disk_gib <= 200, size.disk_gib == null)])
     error_message = "`disk_gib` is 21 to 200."
   }
 
   validation {
-    condition     = alltrue([for size in [var.target.worker, var.target.reducer, var.target.portal] : contains(["X86_64", "ARM64"], try(size.architecture, "X86_64"))])
+    condition     = alltrue([for size in concat(values(var.target.workers), [var.target.reducer], var.target.portal[*]) : contains(["X86_64", "ARM64"], size.architecture)])
     error_message = "`architecture` is X86_64 or ARM64, as the images are."
   }
 
@@ -198,49 +200,70 @@ variable "target" {
   }
 
   validation {
-    condition     = var.target.worker.gpus == 0 || var.platform.gpu != null
-    error_message = "The platform has no instances with GPUs: set its `gpu`, or `worker.gpus` to 0."
+    # The name of the longest resource, an IAM role, has 64 characters.
+    condition     = alltrue([for name in keys(var.target.workers) : can(regex("^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$", name))])
+    error_message = "The name of a pool in `workers` has 1 to 20 lower-case letters, digits and `-`."
   }
 
   validation {
-    condition     = var.target.worker.min >= 0 && var.target.worker.max >= max(1, var.target.worker.min) && floor(var.target.worker.max) == var.target.worker.max
-    error_message = "`worker.max` is a whole number, at least 1 and at least `min`."
+    condition     = alltrue([for pool in var.target.workers : pool.gpus == 0 || var.platform.gpu != null])
+    error_message = "The platform has no instances with GPUs: set its `gpu`, or `gpus` of all pools to 0."
   }
 
   validation {
-    condition     = try(var.target.worker.processes >= 1 && floor(var.target.worker.processes) == var.target.worker.processes, var.target.worker.processes == null)
-    error_message = "`worker.processes` is a whole number, at least 1."
+    condition     = alltrue([for pool in var.target.workers : pool.min >= 0 && pool.max >= max(1, pool.min) && floor(pool.max) == pool.max])
+    error_message = "`max` of a pool is a whole number, at least 1 and at least `min`."
   }
 
   validation {
-    # An alarm takes ten metrics, and one counts the workers.
-    condition     = try(length(var.target.worker.requires) >= 1 && length(var.target.worker.requires) <= 9, var.target.worker.requires == null && var.target.worker.gpus <= 8)
-    error_message = "`worker.requires` has 1 to 9 entries. With more than 8 GPUs, name those that your jobs require."
+    condition     = alltrue([for pool in var.target.workers : try(pool.processes >= 1 && floor(pool.processes) == pool.processes, pool.processes == null)])
+    error_message = "`processes` of a pool is a whole number, at least 1."
   }
 
   validation {
-    condition     = var.target.worker.idle_minutes >= 2 && var.target.worker.idle_minutes <= 60
-    error_message = "`worker.idle_minutes` is 2 to 60."
+    condition     = alltrue(flatten([for pool in var.target.workers : [for name, value in pool.labels : can(regex("^[A-Za-z0-9_./-]{1,63}$", name)) && can(regex("^[A-Za-z0-9_./-]{1,63}$", value))]]))
+    error_message = "Names and values of `labels` have 1 to 63 letters, digits, `-`, `_`, `.` and `/`."
   }
 
   validation {
-    condition     = var.target.worker.on_demand_percent >= 1 && var.target.worker.on_demand_percent <= 99
-    error_message = "`worker.on_demand_percent` is 1 to 99: ECS places no tasks, not even a minimum, with a provider whose weight is 0."
+    condition     = length(flatten([for pool in var.target.workers : coalesce(pool.requires, [])])) == length(distinct(flatten([for pool in var.target.workers : coalesce(pool.requires, [])])))
+    error_message = "A need starts workers of one pool only: name it in `requires` of one."
   }
 
   validation {
-    condition     = try(var.target.worker.lease_seconds >= 3 && var.target.worker.lease_seconds <= 600, var.target.worker.lease_seconds == null)
-    error_message = "`worker.lease_seconds` is 3 to 600."
+    # What a pool lacks starts workers that no job can use. The size of its memory depends on the machine, so nothing checks it.
+    condition = alltrue(flatten([for pool in var.target.workers : [for need in coalesce(pool.requires, []) : [for part in split(", ", need) :
+      part == "any" || can(regex("^[0-9.]+ [KMG]B of memory$", part))
+      || try(tonumber(regex("^([0-9]+) GPUs?$", part)[0]) <= pool.gpus, false)
+      || try(tonumber(regex("^([0-9]+) processors?$", part)[0]) <= coalesce(pool.cpu, 1e9) / 1024, false)
+      || try(pool.labels[regex("^label ([^=]+)=(.+)$", part)[0]] == regex("^label ([^=]+)=(.+)$", part)[1], false)
+    ]]]))
+    error_message = "`requires` of a pool names needs that its workers meet, in the words of `ProcessesWanted`: \"any\", or \"1 GPU\", \"8 processors\", \"16 GB of memory\" and \"label zone=a\", in this order with \", \" between them."
   }
 
   validation {
-    condition     = var.target.worker.stop_seconds >= 30 && var.target.worker.stop_seconds <= 120
-    error_message = "`worker.stop_seconds` is 30 to 120: ECS does not wait longer."
+    condition     = alltrue([for pool in var.target.workers : pool.idle_minutes >= 2 && pool.idle_minutes <= 60])
+    error_message = "`idle_minutes` of a pool is 2 to 60."
   }
 
   validation {
-    condition     = alltrue([for arn in values(var.target.worker.secrets) : can(regex("^arn:aws[a-z-]*:secretsmanager:", arn))]) && length(setintersection(keys(var.target.worker.secrets), concat(keys(var.target.environment), ["GRISTMILL_QUEUE"]))) == 0
-    error_message = "`worker.secrets` are ARNs in Secrets Manager, of variables that are not in `environment`."
+    condition     = alltrue([for pool in var.target.workers : pool.on_demand_percent >= 0 && pool.on_demand_percent <= 100 && (pool.on_demand_percent > 0 || pool.on_demand_floor == 0)])
+    error_message = "`on_demand_percent` of a pool is 0 to 100, and at least 1 with `on_demand_floor`: ECS places no tasks, not even a minimum, with a provider whose weight is 0."
+  }
+
+  validation {
+    condition     = alltrue([for pool in var.target.workers : try(pool.lease_seconds >= 3 && pool.lease_seconds <= 600, pool.lease_seconds == null)])
+    error_message = "`lease_seconds` of a pool is 3 to 600."
+  }
+
+  validation {
+    condition     = alltrue([for pool in var.target.workers : pool.stop_seconds >= 30 && pool.stop_seconds <= 120])
+    error_message = "`stop_seconds` of a pool is 30 to 120: ECS does not wait longer."
+  }
+
+  validation {
+    condition     = alltrue([for pool in var.target.workers : alltrue([for arn in values(pool.secrets) : can(regex("^arn:aws[a-z-]*:secretsmanager:", arn))]) && length(setintersection(keys(pool.secrets), concat(keys(var.target.environment), ["GRISTMILL_QUEUE"]))) == 0])
+    error_message = "`secrets` of a pool are ARNs in Secrets Manager, of variables that are not in `environment`."
   }
 
   validation {
