@@ -10,7 +10,7 @@ QUEUES = ("control", "dead-letters", "*", "*-tasks", "*-results", "doctor-*")
 # Permissions that the job of the tests does not use. Emulators have no keys, so those of KMS are in no entry.
 RARE: dict[str, set[Need]] = {
     "worker": {
-        ("ecs:UpdateTaskProtection", "tasks of the cluster"),  # on ECS
+        ("ecs:UpdateTaskProtection", "own tasks"),  # on ECS
         ("s3:DeleteObject", "jobs/*/checkpoints/*"),  # with item checkpoints
         ("s3:GetObject", "jobs/*/checkpoints/*"),
         ("s3:GetObject", "jobs/*/control/members"),  # after a failure
@@ -30,6 +30,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:DeleteObject", "jobs/*/checkpoints/*"),  # with item checkpoints
         ("s3:DeleteObject", "schedule/*"),  # after 64 schedules
         ("s3:GetObject", "outputs/*"),  # if two reducers write one output
+        ("s3:ListBucket", "outputs"),
         ("s3:ListBucketMultipartUploads", "bucket"),  # after an output of more than 8 MiB
         ("s3:PutObject", "jobs/*/control/members"),  # with several workers
         ("s3:PutObject", "jobs/*/copies/*"),  # with `speculation`

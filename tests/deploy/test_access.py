@@ -41,15 +41,24 @@ class Names:
             return self.queue(resource)
         elsewhere = {
             "bucket": f"arn:aws:s3:::{self.bucket}",
+            "store": f"arn:aws:s3:::{self.bucket}",
             "inputs": f"arn:aws:s3:::{self.data}",
+            "outputs": f"arn:aws:s3:::{self.bucket}",
             "inputs/*": f"arn:aws:s3:::{self.data}/in/*",
             "outputs/*": f"arn:aws:s3:::{self.bucket}/outputs/*",
-            "tasks of the cluster": "arn:aws:ecs:*:*:task/fleet/*",
+            "own tasks": "arn:aws:ecs:*:*:task/fleet/*",
             "key": self.key,
             "key of inputs": f"{self.key}-of-inputs",
             "key of outputs": f"{self.key}-of-outputs",
         }
         return elsewhere.get(resource, f"arn:aws:s3:::{self.bucket}/team/{resource}")
+
+    def condition(self, place: str) -> dict[str, dict[str, list[str]]]:
+        """Returns the condition of permissions on a place: which names in a bucket, which tasks."""
+        if place == "own tasks":
+            return {"StringEquals": {"aws:ResourceTag/GristmillWorker": [self.prefix]}}
+        names = {"store": "team/*", "inputs": "in/*", "outputs": "outputs/*"}
+        return {"StringLike": {"s3:prefix": [names[place]]}} if place in names else {}
 
     def queue(self, name: str) -> str:
         return queue_arn(f"{self.prefix}-{name}")
@@ -74,29 +83,46 @@ def render(folder: Path, names: Names, **arguments: Any) -> dict[str, dict[str, 
 
 
 def policy_of(needs: Iterable[access.Need], names: Names) -> dict[str, Any]:
-    statements = [{"Effect": "Allow", "Action": [action], "Resource": [names.arn(place)]} for action, place in needs]
+    statements = [
+        {"Effect": "Allow", "Action": [action], "Resource": [names.arn(place)], "Condition": names.condition(place)}
+        for action, place in needs
+    ]
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def pairs(document: dict[str, Any]) -> set[tuple[str, str]]:
+Permission = tuple[str, str, str]  # Action, resource, condition.
+
+
+def permissions(document: dict[str, Any]) -> set[Permission]:
+    """Returns each permission of a policy; a condition with two values gives two."""
+
+    def conditions(statement: dict[str, Any]) -> list[str]:
+        found = [
+            f"{test} {variable} {value}"
+            for test, variables in statement["Condition"].items()
+            for variable, values in variables.items()
+            for value in values
+        ]
+        return found or [""]
+
     return {
-        (action, resource)
+        (action, resource, condition)
         for statement in document["Statement"]
         for action in statement["Action"]
         for resource in statement["Resource"]
+        for condition in conditions(statement)
     }
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_policy_allows_exactly_the_needs_of_its_role(role: str, tmp_path: Path) -> None:
     names = Names("target")
-    needed = {(action, names.arn(place)) for action, place in access.NEEDS[role]}
-    assert pairs(render(tmp_path, names)[role]) == needed
+    assert permissions(render(tmp_path, names)[role]) == permissions(policy_of(access.NEEDS[role], names))
 
 
 def test_rabbitmq_target_grants_no_sqs_permissions(tmp_path: Path) -> None:
     for role, document in render(tmp_path, Names("target"), queue_arns=None).items():
-        assert not [action for action, _ in pairs(document) if action.startswith("sqs:")], role
+        assert not [action for action, *_ in permissions(document) if action.startswith("sqs:")], role
 
 
 def test_every_request_in_the_sources_is_listed_or_denied() -> None:
@@ -237,9 +263,10 @@ def test_job_runs_with_exactly_these_policies(
     cleaned = workplace.command("clean", "--all", **as_role("operator", names, gate))
     assert cleaned.exit_status == 0, str(cleaned)
 
-    # `enqueue` looks whether the bucket of the output exists, and needs no right to write there.
-    probe = ("s3:PutObject", f"arn:aws:s3:::{names.bucket}/outputs/one/.gristmill-probe")
-    assert gate.refused["enqueuer"] <= {probe}, gate.refused
+    # `enqueue` looks whether the bucket of the output exists, and needs neither an answer nor a right to write there.
+    bucket = f"arn:aws:s3:::{names.bucket}"
+    probes = {("s3:PutObject", f"{bucket}/outputs/one/.gristmill-probe", None), ("s3:ListBucket", bucket, None)}
+    assert gate.refused["enqueuer"] <= probes, gate.refused
     assert not any(refused for role, refused in gate.refused.items() if role != "enqueuer"), gate.refused
 
     def was_used(role: str, need: access.Need) -> bool:
@@ -279,6 +306,35 @@ def test_permissions_end_with_the_prefix_of_the_target(tmp_path: Path) -> None:
         assert reached == expected.get(role, {"sqs:SendMessage"} if role == "operator" else set()), role
 
 
+def test_roles_list_only_what_they_read(tmp_path: Path) -> None:
+    names = Names("target")
+    read = {
+        "worker": {"team/jobs/", "in/one/"},
+        "reducer": {"team/jobs/", "outputs/"},
+        "enqueuer": {"team/jobs/", "in/one/", "outputs/"},
+        "portal": {"team/jobs/", "outputs/"},
+        "operator": {"team/jobs/"},
+    }
+    buckets = {"in/one/": "inputs", "other/": "inputs"}
+    for role, policy in render(tmp_path, names).items():
+        for prefix in ("team/jobs/", "team-b/jobs/", "team", "in/one/", "other/", "outputs/", "", None):
+            arn = names.arn(buckets.get(prefix or "", "bucket"))
+            assert is_allowed(policy, "s3:ListBucket", arn, prefix) == (prefix in read[role]), (role, prefix)
+
+
+def test_workers_protect_tasks_of_their_own_target(tmp_path: Path) -> None:
+    """ECS knows the tags of tasks, which they get from their service; no role may change tags."""
+    policies = render(tmp_path, Names("target"))
+    task = "arn:aws:ecs:eu-central-1:123456789012:task/fleet/0123456789abcdef"
+    for tags, expected in (({"GristmillWorker": "target"}, True), ({"GristmillWorker": "other"}, False), ({}, False)):
+        assert is_allowed(policies["worker"], "ecs:UpdateTaskProtection", task, tags=tags) == expected
+    other_cluster = task.replace("fleet", "other")
+    assert not is_allowed(
+        policies["worker"], "ecs:UpdateTaskProtection", other_cluster, tags={"GristmillWorker": "target"}
+    )
+    assert not [action for policy in policies.values() for action, *_ in permissions(policy) if "Tag" in action]
+
+
 def test_gate_denies_requests_beyond_the_policy(names: Names, gate: Gate) -> None:
     credentials = {"aws_access_key_id": "worker", "aws_secret_access_key": "secret", "region_name": REGION}
     sqs = boto3.client("sqs", endpoint_url=gate.url, **credentials)
@@ -287,9 +343,15 @@ def test_gate_denies_requests_beyond_the_policy(names: Names, gate: Gate) -> Non
     for denied in (
         lambda: s3.put_object(Bucket=names.bucket, Key="team/jobs/one/ledger/0", Body=b"x"),
         lambda: s3.delete_object(Bucket=names.bucket, Key="team/jobs/one/parts/0-1"),
+        # S3 does not say whether an object exists that the role may not list.
+        lambda: s3.list_objects_v2(Bucket=names.bucket, Prefix="team-b/jobs/"),
+        lambda: s3.list_objects_v2(Bucket=names.bucket),
         lambda: sqs.receive_message(QueueUrl=f"{gate.url}/{ACCOUNT}/{names.prefix}-control"),
         lambda: sqs.create_queue(QueueName=f"{names.prefix}-one-tasks"),
     ):
         with pytest.raises(botocore.exceptions.ClientError) as error:
             denied()
         assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    with pytest.raises(botocore.exceptions.ClientError) as error:
+        s3.get_object(Bucket=names.bucket, Key="team/jobs/one/result.json")
+    assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404, "it may list the name, so it learns this"

@@ -1,7 +1,7 @@
 """AWS access rules before an emulator that permits everything.
 
-The gate reads each request as IAM does (an action on a resource), evaluates the policy of the key that signed it, and
-forwards the request or answers as AWS does. It records all requests.
+The gate reads each request as IAM does (an action on a resource, and for listings a prefix), evaluates the policy of the key that
+signed it, and forwards the request or answers as AWS does. It records all requests.
 """
 
 from __future__ import annotations
@@ -19,19 +19,30 @@ from http_server import Answer, HttpServer, Request, forward
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
 
-AskedFor = tuple[str, str]  # Action, ARN.
+AskedFor = tuple[str, str, str | None]  # Action, ARN, `s3:prefix`.
 
 
 def queue_arn(name: str) -> str:
     return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"
 
 
-def is_allowed(policy: dict[str, Any], action: str, resource: str) -> bool:
-    """Returns whether a policy with only `Allow` statements permits the action."""
+def is_allowed(
+    policy: dict[str, Any], action: str, resource: str, prefix: str | None = None, tags: dict[str, str] | None = None
+) -> bool:
+    """Returns whether a policy with only `Allow` statements permits the action. A condition on an absent key fails."""
+    context = {f"aws:ResourceTag/{name}": value for name, value in (tags or {}).items()}
+    if prefix is not None:
+        context["s3:prefix"] = prefix
+    match = {"StringEquals": str.__eq__, "StringLike": fnmatch.fnmatchcase}
     return any(
         statement["Effect"] == "Allow"
         and action in statement["Action"]
         and any(fnmatch.fnmatchcase(resource, pattern) for pattern in statement["Resource"])
+        and all(
+            variable in context and any(match[test](context[variable], value) for value in values)
+            for test, variables in statement.get("Condition", {}).items()
+            for variable, values in variables.items()
+        )
         for statement in policy["Statement"]
     )
 
@@ -43,28 +54,29 @@ def actions_of(request: Request) -> list[AskedFor]:
         name = operation.partition(".")[2]
         asked = json.loads(request.body)
         queue = asked.get("QueueName") or asked["QueueUrl"].rpartition("/")[2]
-        return [(ACTIONS_OF_REQUESTS.get(name, f"sqs:{name}"), queue_arn(queue))]
+        return [(ACTIONS_OF_REQUESTS.get(name, f"sqs:{name}"), queue_arn(queue), None)]
     bucket, _, key = urllib.parse.unquote(url.path).lstrip("/").partition("/")
     query = urllib.parse.parse_qs(url.query, keep_blank_values=True)
     of_bucket = f"arn:aws:s3:::{bucket}"
     of_object = f"{of_bucket}/{key}"
     if not key and method == "POST" and "delete" in query:
         keys = [element.text for element in ElementTree.fromstring(request.body).iter() if element.tag.endswith("Key")]
-        return [("s3:DeleteObject", f"{of_bucket}/{name}") for name in keys]
+        return [("s3:DeleteObject", f"{of_bucket}/{name}", None) for name in keys]
     if not key:
         is_uploads = method == "GET" and "uploads" in query
         is_listing = method == "HEAD" or "list-type" in query
         known = {"s3:ListBucketMultipartUploads": is_uploads, "s3:ListBucket": is_listing}
-        return [(next((name for name, fits in known.items() if fits), f"unknown:{method} {request.path}"), of_bucket)]
+        action = next((name for name, fits in known.items() if fits), f"unknown:{method} {request.path}")
+        return [(action, of_bucket, query.get("prefix", [None])[0])]
     if method in ("GET", "HEAD"):
-        return [("s3:GetObject", of_object)]
+        return [("s3:GetObject", of_object, None)]
     if method == "DELETE":
-        return [("s3:AbortMultipartUpload" if "uploadId" in query else "s3:DeleteObject", of_object)]
+        return [("s3:AbortMultipartUpload" if "uploadId" in query else "s3:DeleteObject", of_object, None)]
     if method in ("PUT", "POST"):
         source = urllib.parse.unquote(request.headers.get("x-amz-copy-source", "")).lstrip("/")
-        copied = [("s3:GetObject", f"arn:aws:s3:::{source}")] if source else []
-        return [("s3:PutObject", of_object), *copied]
-    return [(f"unknown:{method} {request.path}", of_object)]
+        copied = [("s3:GetObject", f"arn:aws:s3:::{source}", None)] if source else []
+        return [("s3:PutObject", of_object, None), *copied]
+    return [(f"unknown:{method} {request.path}", of_object, None)]
 
 
 class Gate(HttpServer):
@@ -80,12 +92,24 @@ class Gate(HttpServer):
         key = re.search(r"Credential=([^/]+)/", request.headers.get("Authorization", ""))
         role = key[1] if key else ""
         asked = actions_of(request)
+        if refusal := self.refused_by(role, asked, is_json="X-Amz-Target" in request.headers):
+            return refusal
+        answer = forward(self.upstream, request)
+        action, arn, _ = asked[0]
+        if action == "s3:GetObject" and answer[0] == 404:
+            # S3 reports a missing object only to a principal that may list its name.
+            bucket, _, name = arn.partition("/")
+            return self.refused_by(role, [("s3:ListBucket", bucket, name)], is_json=False) or answer
+        return answer
+
+    def refused_by(self, role: str, asked: list[AskedFor], is_json: bool) -> Answer | None:
+        """Records what a role asks for, and returns the answer to a request that its policy does not allow."""
         self.asked.setdefault(role, set()).update(asked)
-        for action, resource in asked:
-            if role not in self.policies or not is_allowed(self.policies[role], action, resource):
-                self.refused.setdefault(role, set()).add((action, resource))
-                return self.refusal(role, action, resource, is_json="X-Amz-Target" in request.headers)
-        return forward(self.upstream, request)
+        for one in asked:
+            if role not in self.policies or not is_allowed(self.policies[role], *one):
+                self.refused.setdefault(role, set()).add(one)
+                return self.refusal(role, one[0], one[1], is_json)
+        return None
 
     @staticmethod
     def refusal(role: str, action: str, resource: str, is_json: bool) -> Answer:

@@ -49,6 +49,10 @@ def policies(evaluated: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, 
                     "Effect": "Allow",
                     "Action": statement["actions"],
                     "Resource": statement["resources"],
+                    "Condition": {
+                        condition["test"]: {condition["variable"]: condition["values"]}
+                        for condition in statement["conditions"]
+                    },
                 }
                 for statement in statements[role]
                 if statement["resources"]

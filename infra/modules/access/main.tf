@@ -1,7 +1,9 @@
 # One policy for each role, based on the calls of its code (infra/README.md has the table).
 #
-# s3:ListBucket covers the whole bucket: S3 reports a missing object only to principals that may list its bucket, and roles
-# frequently request objects that do not exist yet (a result, a cancel request).
+# Each role may list where it may read, and nothing else in these buckets. S3 reports a missing object only to principals that may list
+# it, and roles frequently request objects that do not exist yet (a result, a cancel request). For that S3 evaluates s3:ListBucket with
+# the name of the object as s3:prefix, so a condition on the prefix covers both (https://github.com/ceph/ceph/pull/68577 and
+# https://github.com/kopia/kopia/pull/3072 observed it; the documentation of S3 does not mention the prefix).
 
 locals {
   bucket_arn = "arn:${var.partition}:s3:::${var.bucket}"
@@ -9,7 +11,6 @@ locals {
   job_arn    = "${local.target_arn}/jobs/*"
 
   # BUCKET or BUCKET/PREFIX.
-  input_bucket_arns  = distinct([for place in var.inputs : "arn:${var.partition}:s3:::${split("/", place)[0]}"])
   input_object_arns  = [for place in var.inputs : "arn:${var.partition}:s3:::${trimsuffix(place, "/")}/*"]
   output_bucket_arns = distinct([for place in var.outputs : "arn:${var.partition}:s3:::${split("/", place)[0]}"])
   output_object_arns = [for place in var.outputs : "arn:${var.partition}:s3:::${trimsuffix(place, "/")}/*"]
@@ -23,23 +24,43 @@ locals {
   results      = formatlist("%s-results", local.every_queue)
   # Those with which `gristmill doctor` finds out whether queues can be created and used.
   doctor_queues = [for arn in local.control : "${trimsuffix(arn, "control")}doctor-*"]
-  # Empty if the workers run elsewhere.
+  # Services give their tasks this tag, with the name of the target. Empty if the workers run elsewhere.
+  worker_tag   = "GristmillWorker"
   worker_tasks = var.cluster_name == null ? [] : ["arn:${var.partition}:ecs:*:*:task/${var.cluster_name}/*"]
+
+  # Statements that let roles list locations: one for each bucket, with the beginnings of names.
+  read_by = {
+    worker   = concat(local.store, var.inputs)
+    reducer  = concat(local.store, var.outputs)
+    enqueuer = concat(local.store, var.inputs, var.outputs)
+    portal   = concat(local.store, var.outputs)
+    operator = local.store
+  }
+  store = ["${var.bucket}/${var.prefix}"]
+  look = { for role, places in local.read_by : role => [
+    for index, bucket in distinct([for place in places : split("/", place)[0]]) : {
+      sid       = "Look${index}"
+      actions   = ["s3:ListBucket"]
+      resources = ["arn:${var.partition}:s3:::${bucket}"]
+      conditions = [{
+        test     = "StringLike"
+        variable = "s3:prefix"
+        values   = distinct([for place in places : trimprefix("${trimsuffix(place, "/")}/*", "${bucket}/") if split("/", place)[0] == bucket])
+      }]
+    }
+  ] }
 
   find_own_queues = { sid = "FindQueues", actions = ["sqs:GetQueueAttributes", "sqs:GetQueueUrl"], resources = local.own_queues }
   find_queues     = merge(local.find_own_queues, { resources = local.every_queue })
   encrypt         = { sid = "Encrypt", actions = ["kms:Decrypt", "kms:GenerateDataKey"], resources = var.kms_key_arns }
   read_inputs     = { sid = "DecryptInputs", actions = ["kms:Decrypt"], resources = var.input_kms_key_arns }
   decrypt_outputs = { sid = "DecryptOutputs", actions = ["kms:Decrypt"], resources = var.output_kms_key_arns }
-  look            = { sid = "Look", actions = ["s3:ListBucket"], resources = [local.bucket_arn] }
-  look_at_inputs  = merge(local.look, { resources = distinct(concat([local.bucket_arn], local.input_bucket_arns)) })
   read            = { sid = "ReadJobs", actions = ["s3:GetObject"] }
 
   # Of each role: `jobs` are names of objects of any job, `target` names of other objects of the target.
   rules = {
     worker = [
       local.find_queues,
-      local.look_at_inputs,
       {
         sid       = "WorkOnTasks"
         actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage", "sqs:SendMessage"]
@@ -59,7 +80,12 @@ locals {
       },
       { sid = "LeaveWorkers", actions = ["s3:DeleteObject"], jobs = ["checkpoints/*"], target = ["workers/*"] },
       # Keeps the service from stopping a busy task.
-      { sid = "ProtectOwnTask", actions = ["ecs:UpdateTaskProtection"], resources = local.worker_tasks },
+      {
+        sid        = "ProtectOwnTasks"
+        actions    = ["ecs:UpdateTaskProtection"]
+        resources  = local.worker_tasks
+        conditions = [{ test = "StringEquals", variable = "aws:ResourceTag/${local.worker_tag}", values = [var.name] }]
+      },
       local.encrypt,
       local.read_inputs,
     ]
@@ -75,11 +101,8 @@ locals {
       },
       # Mini-batches, second starts of slow ones, and to the reducer of the job what the plan has.
       { sid = "PublishAndBury", actions = ["sqs:SendMessage"], resources = concat(local.tasks, local.results, local.dead_letters) },
-      # A finished output removes the uploads of dead writers of the same object.
-      merge(local.look, {
-        actions   = ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
-        resources = distinct(concat([local.bucket_arn], local.output_bucket_arns))
-      }),
+      # A finished output removes the uploads of dead writers of the same object. IAM knows no prefix of this action.
+      { sid = "LookForUploads", actions = ["s3:ListBucketMultipartUploads"], resources = distinct(concat([local.bucket_arn], local.output_bucket_arns)) },
       merge(local.read, { jobs = ["*"], target = ["quotas.json", "schedule/*", "workers/*"], resources = local.output_object_arns }),
       {
         sid       = "WriteScheduleLedgerReportsAndResult"
@@ -107,7 +130,6 @@ locals {
     # Users and pipelines: enqueue, status, logs, jobs, cancel, retry.
     enqueuer = [
       local.find_own_queues,
-      local.look_at_inputs,
       { sid = "TellNews", actions = ["sqs:SendMessage"], resources = local.control },
       merge(local.read, {
         jobs      = ["*"]
@@ -138,7 +160,6 @@ locals {
     # Shows jobs, queues and dead letters, which it receives without deleting them. It changes nothing.
     portal = [
       local.find_queues,
-      local.look,
       {
         sid       = "ReadDeadLetters"
         actions   = ["sqs:ChangeMessageVisibility", "sqs:ReceiveMessage"]
@@ -153,7 +174,6 @@ locals {
     # messages back to the queues of their jobs; `clean`, which removes ended jobs.
     operator = [
       local.find_queues,
-      local.look,
       { sid = "TryToKeepQueues", actions = ["sqs:CreateQueue", "sqs:DeleteQueue"], resources = local.doctor_queues },
       {
         sid       = "ReadDeadLetters"
@@ -181,9 +201,10 @@ locals {
   # Statements without resources are omitted.
   statements = {
     for role, rules in local.rules : role => [
-      for rule in rules : {
-        sid     = rule.sid
-        actions = rule.actions
+      for rule in concat(rules, local.look[role]) : {
+        sid        = rule.sid
+        actions    = rule.actions
+        conditions = try(rule.conditions, [])
         resources = concat(
           [for name in try(rule.jobs, []) : "${local.job_arn}/${name}"],
           [for name in try(rule.target, []) : "${local.target_arn}/${name}"],
@@ -212,6 +233,16 @@ data "aws_iam_policy_document" "role" {
       sid       = statement.value.sid
       actions   = statement.value.actions
       resources = statement.value.resources
+
+      dynamic "condition" {
+        for_each = statement.value.conditions
+
+        content {
+          test     = condition.value.test
+          variable = condition.value.variable
+          values   = condition.value.values
+        }
+      }
     }
   }
 }

@@ -40,7 +40,7 @@ variable "outputs" {
 }
 
 variable "cluster_name" {
-  description = "ECS cluster of the workers, which protect their own tasks; null: they run elsewhere."
+  description = "ECS cluster of the workers, which protect tasks with the output `worker_tags`; null: they run elsewhere."
   type        = string
   default     = null
 }

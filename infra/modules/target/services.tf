@@ -36,6 +36,7 @@ resource "aws_ecs_service" "workers" {
   availability_zone_rebalancing      = "DISABLED"
   propagate_tags                     = "SERVICE"
   enable_ecs_managed_tags            = true
+  tags                               = module.access.worker_tags
 
   # Without it the provider creates another service with the same name when the strategy changes.
   force_new_deployment = true
