@@ -1,12 +1,10 @@
-"""infra/kubernetes/chart: values, their schema, and the folders with rendered manifests."""
+"""infra/kubernetes/chart: values, their schema, and the examples."""
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 import re
-import shutil
 import subprocess
 from typing import Any
 
@@ -15,40 +13,44 @@ from ruamel.yaml import YAML
 
 from harness import ROOT, python_with
 from kubernetes_tools import (
+    EXAMPLES,
     FOLDER,
-    TARGETS,
+    README,
+    broker,
     chart,
     documents,
+    helm,
     helm_template,
     identity,
-    kustomize,
-    named,
     of_kind,
-    queue_prefix,
-    run,
     selects,
-    settings,
-    tools,
-    yaml_of_the_readme,
 )
 
-# Every value that the folders do not change, in as few renderings as possible, each with the folder whose values it
-# changes. Names that YAML would not read as text are valid names.
+# Every value that the examples do not change, in as few renderings as possible, each with the example that it changes.
+# Names that YAML would not read as text are valid names.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = YAML(typ="safe").load("""
 everything set:
 - sqs
 - environment: {GRISTMILL_LEASE_SECONDS: "60"}
   environmentFrom: [{secretRef: {name: store-credentials}}]
   images: {tag: 1.2.3, pullPolicy: Always, pullSecrets: [{name: registry}]}
-  worker:
-    graceSeconds: 3600000
+  serviceAccounts:
+    worker: {name: "1e3"}
+    reducer: {name: someone-else}
+    portal: {name: someone, annotations: {example.com/role: portal}}
+  workerDefaults:
+    min: 2
+    max: 1000000
+    labels: {zone: a/b, disk: "1"}
     gpus: 2
+    processes: 1000000
+    graceSeconds: 3600000
     cacheSize: 40Gi
     cacheKept: 30GB
     tmpSize: 41Gi
     sharedMemorySize: 42Gi
     preferSpot: false
-    serviceAccount: {name: "1e3"}
+    maxUnavailable: 1
     runtimeClassName: "null"
     <<: &pods
       nodeSelector: {pool: batch}
@@ -62,25 +64,26 @@ everything set:
     replicas: 3
     cacheSize: 43Gi
     tmpSize: 44Gi
-    serviceAccount: {name: someone-else}
     <<: *pods
   portal:
     enabled: true
     secret: another-token
     readOnly: false
+    hosts: [jobs.example, jobs.other.example]
+    clients: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress}}}]
+    ingress:
+      enabled: true
+      className: nginx
+      annotations: {cert-manager.io/cluster-issuer: authority}
+      tlsSecret: jobs-certificate
     cacheSize: 45Mi
     tmpSize: 46Mi
-    serviceAccount: {name: someone, annotations: {example.com/role: portal}}
     <<: *pods
   scaling:
-    workersMin: 2
-    workersMax: 1000000
-    processesPerWorker: 1000000
-    requires: [any, "label zone=a/b, 4 processors"]
     pollingSeconds: 31
     cooldownSeconds: 301
     stabilizationSeconds: 302
-  disruptionBudget: {maxUnavailable: 1}
+  podMonitor: {enabled: true, labels: {release: prometheus}, intervalSeconds: 15}
   networkPolicy:
     metricsNamespace: "123"
     scalerNamespace: "456"
@@ -89,32 +92,61 @@ everything set:
     privateRanges: [11.0.0.0/8, "2001:db8::/32"]
     privateEndpoints: [10.0.16.0/20]
     extraEgress: [{to: [{podSelector: {}}], ports: [{protocol: TCP, port: 3128}]}]
-service accounts from elsewhere:
+service accounts from elsewhere, users that a proxy knows:
 - sqs
-- worker: {serviceAccount: {create: false, name: own-worker}}
-  reducer: {serviceAccount: {create: false, name: own-reducer}}
-  portal: {enabled: true, serviceAccount: {create: false, name: own-portal}}
-broker in the cluster, GPUs, own images:
+- serviceAccounts:
+    worker: {create: false, name: own-worker}
+    reducer: {create: false, name: own-reducer}
+    portal: {create: false, name: own-portal}
+  portal:
+    enabled: true
+    trustHeader: x-forwarded-user
+    clients: [{ipBlock: {cidr: 10.1.0.0/24}}]
+every pool its own:
+- pools
+- workers:
+    on-demand:
+      labels: {zone: b}
+      requires: [any, "label capacity=on-demand"]
+      min: 1
+      max: 3
+      processes: 7
+      image: registry.example/mine@sha256:0000000000000000000000000000000000000000000000000000000000000000
+      architectures: [arm64]
+      graceSeconds: 90
+      resources: {limits: {cpu: "8"}}
+      cacheSize: 47Gi
+      cacheKept: 31GB
+      tmpSize: 48Gi
+      sharedMemorySize: 49Gi
+      maxUnavailable: 2
+      runtimeClassName: writable-cgroups
+      <<: *pods
+    cpu: {requires: [], min: 1, preferSpot: false}
+    gpu: {gpus: 2, labels: {gpu_model: L4}}
+RabbitMQ outside of the cluster, other architectures, own images:
 - rabbitmq
-- queue: {rabbitmq: {secret: "0x1"}}
+- queue:
+    rabbitmq:
+      host: broker.example
+      port: 5670
+      leaseSeconds: 3600
+      authority: ""
+      secrets: {worker: "0x1", reducer: broker-reducer, portal: broker-portal}
+      cluster: {name: ""}
   store: gs://other/prefix
   region: ""
   images: {architectures: [amd64, arm64]}
-  worker:
-    gpus: 1
-    image: registry.example/mine@sha256:0000000000000000000000000000000000000000000000000000000000000000
+  workerDefaults: {image: registry.example/mine:1, architectures: [amd64]}
   reducer: {image: "registry.example:5000/reducer:1"}
   portal: {enabled: true, image: "registry.example:5000/portal:1"}
-  networkPolicy: {broker: [{namespaceSelector: {matchLabels: {team: brokers}}}], brokerPort: 5672}
+  networkPolicy: {broker: [{namespaceSelector: {matchLabels: {team: brokers}}}]}
 no KEDA, no network policy:
 - sqs
-- scaling: {enabled: false, workers: 1000000}
+- workers: {cpu: {min: 1000000, max: 1000000}}
+  scaling: {enabled: false}
   networkPolicy: {enabled: false}
 """)
-
-
-def flat(manifest):
-    return json.dumps(manifest, sort_keys=True)
 
 
 # ---- schemas -----------------------------------------------------------------------------------------------------
@@ -123,56 +155,45 @@ def flat(manifest):
 @pytest.mark.timeout(700)
 def test_manifests_are_valid_and_wrong_ones_are_rejected():
     """Validates manifests against the published schemas, in a separate environment."""
-    rendered = [manifest for target in TARGETS for manifest in kustomize(FOLDER / target)]
-    rendered += [manifest for target, change in VARIANTS.values() for manifest in chart(target, change)]
-    worker, scaled = (named(chart("sqs"), kind, "gristmill-worker") for kind in ("Deployment", "ScaledObject"))
-    worker["spec"]["template"]["spec"]["securityContext"]["runAsRoot"] = True
-    scaled["spec"]["minReplicas"] = 0
+    rendered = [manifest for example in EXAMPLES for manifest in chart(example)]
+    rendered += [manifest for example, change in VARIANTS.values() for manifest in chart(example, change)]
+    rendered += [*broker(), *documents((FOLDER / "namespace.yaml").read_text())]
+    # Nothing below is in the schemas.
+    wrong = {
+        ("apps/v1", "Deployment"): ("template", "spec", "securityContext", "runAsRoot"),
+        ("keda.sh/v1alpha1", "ScaledObject"): ("minReplicas",),
+        ("monitoring.coreos.com/v1", "PodMonitor"): ("podMetricsEndpoints", 0, "every"),
+        ("rabbitmq.com/v1beta1", "RabbitmqCluster"): ("rabbitmq", "config"),
+        ("rabbitmq.com/v1beta1", "User"): ("password",),
+        ("rabbitmq.com/v1beta1", "Permission"): ("permissions", "delete"),
+        ("cert-manager.io/v1", "Certificate"): ("issuerRef", "namespace"),
+        ("cert-manager.io/v1", "Issuer"): ("selfSigned", "name"),
+        ("networking.k8s.io/v1", "Ingress"): ("host",),
+    }
+    spoilt = []
+    for kind, path in wrong.items():
+        found = next(manifest for manifest in rendered if identity(manifest)[:2] == kind)
+        spoilt.append(copy.deepcopy(found))
+        place = spoilt[-1]["spec"]
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = "x"
     command = [python_with(ROOT / "tests/requirements-kubernetes.txt"), ROOT / "tests/support/kubernetes_schemas.py"]
-    given = json.dumps([*rendered, worker, scaled])
+    given = json.dumps([*rendered, *spoilt])
     asked = subprocess.run(command, input=given, capture_output=True, text=True, timeout=100)
     assert asked.returncode == 0, asked.stderr
-    *found, of_worker, of_scaled = json.loads(asked.stdout)
-    assert [entry for entry in zip(map(identity, rendered), found, strict=True) if entry[1]] == []
-    assert "runAsRoot" in str(of_worker) and "minReplicas" in str(of_scaled), "a validator that accepts everything"
+    found = json.loads(asked.stdout)
+    assert [entry for entry in zip(map(identity, rendered), found, strict=False) if entry[1]] == []
+    for path, problems in zip(wrong.values(), found[len(rendered) :], strict=True):
+        assert path[-1] in str(problems), "a validator that accepts everything"
 
 
-# ---- chart and folders -------------------------------------------------------------------------------------------
+# ---- values ------------------------------------------------------------------------------------------------------
 
 
-def rendered_in(namespace, target):
-    values = FOLDER / target / "values.yaml"
-    rendered = run("helm", "template", "gristmill", FOLDER / "chart", "--namespace", namespace, "--values", values)
-    assert rendered.returncode == 0, rendered.stderr
-    return documents(rendered.stdout)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_folder_contains_the_rendered_chart(target):
-    """If this fails after a change of chart or values, run infra/kubernetes/render."""
-    applied = kustomize(FOLDER / target)
-    [namespace] = of_kind(applied, "Namespace")
-    rendered = rendered_in(namespace["metadata"]["name"], target)
-    committed = documents((FOLDER / target / "manifests.yaml").read_text())
-    assert sorted(map(flat, committed)) == sorted(map(flat, rendered))
-    for manifest in rendered:
-        manifest["metadata"]["namespace"] = namespace["metadata"]["name"]
-    assert sorted(map(flat, [*rendered, namespace])) == sorted(map(flat, applied))
-
-
-def test_render_writes_the_manifests_of_a_folder(tmp_path):
-    """Renders a user's own values."""
-    (tmp_path / "values.yaml").write_text((FOLDER / "sqs/values.yaml").read_text().replace("team-a", "team-b"))
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/helm").symlink_to(tools() / "helm")
-    environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    subprocess.run([FOLDER / "render", tmp_path], env=environment, check=True, capture_output=True)
-    assert settings(documents((tmp_path / "manifests.yaml").read_text()))["GRISTMILL_QUEUE"] == "sqs://team-b"
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_helm_lint_finds_nothing(target):
-    linted = run("helm", "lint", "--strict", FOLDER / "chart", "--values", FOLDER / target / "values.yaml")
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_helm_lint_finds_nothing(example):
+    linted = helm("lint", "--strict", FOLDER / "chart", "--values", FOLDER / f"examples/{example}.yaml")
     assert linted.returncode == 0 and "WARNING" not in linted.stdout, linted.stdout
 
 
@@ -191,9 +212,9 @@ def at(values, path):
 
 def test_every_value_changes_the_rendered_manifests():
     defaults = YAML(typ="safe").load(FOLDER / "chart/values.yaml")
-    examples = {target: YAML(typ="safe").load(FOLDER / target / "values.yaml") for target in TARGETS}
-    # A variant or the example values of a folder change each value.
-    changes = [(examples[target], change) for target, change in VARIANTS.values()]
+    examples = {example: YAML(typ="safe").load(FOLDER / f"examples/{example}.yaml") for example in EXAMPLES}
+    # A variant or an example changes each value.
+    changes = [(examples[example], change) for example, change in VARIANTS.values()]
     changes += [({}, example) for example in examples.values()]
     untried = [
         path
@@ -202,52 +223,115 @@ def test_every_value_changes_the_rendered_manifests():
         and not any(at(change, path) not in ({}, at(base, path), at(defaults, path)) for base, change in changes)
     ]
     assert untried == []
-    for name, (target, variant) in VARIANTS.items():
-        complete = flat({"all": chart(target, variant)})
+    # What a pool may change is what they share, and `requires`.
+    of_pools = [
+        pool for change in (*examples.values(), *(change for _, change in VARIANTS.values())) for pool in pools(change)
+    ]
+    assert {key for pool in of_pools for key in pool} == {*defaults["workerDefaults"], "requires"}
+    for name, (example, variant) in VARIANTS.items():
+        complete = helm_template(example, variant).stdout
         for path in leaves(variant):
             less = copy.deepcopy(variant)
             del at(less, path[:-1])[path[-1]]
-            rendered = helm_template(FOLDER / target / "values.yaml", less)
-            is_same = rendered.returncode == 0 and flat({"all": documents(rendered.stdout)}) == complete
-            assert not is_same, f"{name}: {'.'.join(path)} changes nothing"
+            rendered = helm_template(example, less)
+            assert rendered.stdout != complete, f"{name}: {'.'.join(path)} changes nothing"
+
+
+def pools(values):
+    return [pool for pool in values.get("workers", {}).values() if pool]
 
 
 @pytest.mark.parametrize(
-    ("target", "change", "message"),
+    ("example", "change", "message"),
     [
-        ("sqs", {"worker": {"replica": 2}}, "additional properties 'replica' not allowed"),
+        ("sqs", {"workers": {"cpu": {"replica": 2}}}, "additional properties 'replica' not allowed"),
+        ("sqs", {"workerDefaults": {"replica": 2}}, "additional properties 'replica' not allowed"),
+        ("sqs", {"workerDefaults": {"max": None}}, "missing property 'max'"),
         ("sqs", {"reducer": None}, "missing property 'reducer'"),
         ("sqs", {"networkPolicy": {"privateRanges": None}}, "missing property 'privateRanges'"),
         ("sqs", {"images": {"tag": 20261122}}, "at '/images/tag': got number, want string"),
-        ("sqs", {"worker": {"gpus": "one"}}, "at '/worker/gpus': got string, want integer"),
-        ("sqs", {"worker": {"graceSeconds": 60}}, "at '/worker/graceSeconds': minimum: got 60, want 61"),
+        ("sqs", {"workers": {"cpu": {"gpus": "one"}}}, "at '/workers/cpu/gpus': got string, want integer"),
+        ("sqs", {"workers": {"CPU": {}}}, "invalid propertyName 'CPU'"),
+        ("sqs", {"workers": {"cpu": {"labels": {"zone": "a b"}}}}, "at '/workers/cpu/labels/zone'"),
+        (
+            "sqs",
+            {"workerDefaults": {"graceSeconds": 60}},
+            "at '/workerDefaults/graceSeconds': minimum: got 60, want 61",
+        ),
         ("sqs", {"environment": {"GRISTMILL_LEASE_SECONDS": 60}}, "got number, want string"),
         ("sqs", {"environment": {"GRISTMILL_LISTEN": "0.0.0.0:80"}}, "GRISTMILL_LISTEN"),
+        ("sqs", {"environment": {"GRISTMILL_LABELS": "zone=a"}}, "GRISTMILL_LABELS"),
         ("sqs", {"images": {"prefix": "registry.example"}}, "at '/images/prefix'"),
         ("sqs", {"images": {"architectures": ["X86_64"]}}, "at '/images/architectures/0'"),
+        ("sqs", {"images": {"architectures": []}}, "at '/images/architectures'"),
         ("sqs", {"store": "team-a-gristmill/team-a"}, "at '/store'"),
         ("sqs", {"networkPolicy": {"privateRanges": ["10.0.0.1"]}}, "at '/networkPolicy/privateRanges/0'"),
         ("sqs", {"networkPolicy": {"nameServers": []}}, "at '/networkPolicy/nameServers'"),
         ("sqs", {"queue": {"sqs": {"prefix": ""}}}, "No queues: set queue.sqs.prefix"),
-        ("sqs", {"queue": {"rabbitmq": {"enabled": True}}}, "a target has one kind of queues"),
+        ("sqs", {"queue": {"rabbitmq": {"prefix": "a"}}}, "a target has one kind of queues"),
         ("sqs", {"queue": {"sqs": {"prefix": "x" * 41}}}, "at '/queue/sqs/prefix'"),
-        ("sqs", {"scaling": {"requires": ['label zone="a"']}}, "at '/scaling/requires/0'"),
-        ("sqs", {"worker": {"resources": {"limits": {"cpu": None}}}}, "How many processes does a worker run?"),
+        ("sqs", {"workers": {"cpu": {"requires": ['label zone="a"']}}}, "at '/workers/cpu/requires/0'"),
+        ("sqs", {"workers": {"cpu": {"requires": ["any", "any"]}}}, "at '/workers/cpu/requires'"),
+        ("sqs", {"workerDefaults": {"resources": {"limits": {"cpu": None}}}}, "How many processes does a worker run?"),
         ("sqs", {"reducer": {"replicas": 0}}, "at '/reducer/replicas': minimum: got 0, want 1"),
         ("sqs", {"store": ""}, "No store: set store to s3://BUCKET/PREFIX"),
         ("sqs", {"region": ""}, "No region"),
-        ("sqs", {"images": {"prefix": ""}}, "No image of the worker: set images.prefix"),
-        ("rabbitmq", {"networkPolicy": {"broker": []}}, "set networkPolicy.broker"),
+        ("sqs", {"workers": {"cpu": None}}, "at '/workers/cpu': got null, want object"),
+        ("sqs", {"images": {"prefix": ""}}, "No image of the pool cpu: set images.prefix"),
+        (
+            "sqs",
+            {"images": {"prefix": ""}, "workerDefaults": {"image": "a"}},
+            "No image of the reducer: set images.prefix",
+        ),
+        ("sqs", {"workers": {"cpu": {"min": 3, "max": 2}}}, "workers.cpu.min is larger than its max"),
+        ("sqs", {"scaling": {"enabled": False}}, "Nothing scales the pool cpu: set workers.cpu.min"),
+        ("sqs", {"workers": {"cpu": {"requires": []}}}, "Nothing scales the pool cpu: set workers.cpu.min"),
+        ("sqs", {"workers": {"spot": {}}}, "The pools cpu and spot would both start workers for the need `any`"),
+        (
+            "pools",
+            {"workers": {"a100": {"gpus": 8}}},
+            "The pools a100 and gpu would both start workers for the need `1 GPU`",
+        ),
+        ("pools", {"workers": {"cpu": {"labels": {"zone": "a"}}}}, "Jobs without `requires` would start no worker"),
+        ("portal", {"hosts": []}, "set portal.hosts to those of the Ingress"),
+        ("portal", {"clients": []}, "set portal.clients to the pods of the ingress controller"),
+        (
+            "portal",
+            {"ingress": {"enabled": False}, "clients": [], "trustHeader": "x-user"},
+            "Every client that reaches",
+        ),
+        ("rabbitmq", {"queue": {"rabbitmq": {"cluster": {"name": ""}}}}, "No broker: set queue.rabbitmq.host"),
+        ("rabbitmq", {"queue": {"rabbitmq": {"cluster": {"namespace": ""}}}}, "No namespace of the broker"),
+        ("rabbitmq", {"queue": {"rabbitmq": {"host": "b", "cluster": {"name": ""}}}}, "set networkPolicy.broker"),
     ],
 )
-def test_invalid_values_are_rejected(target, change, message):
-    rendered = helm_template(FOLDER / target / "values.yaml", change)
+def test_invalid_values_are_rejected(example, change, message):
+    if example == "portal":
+        _, everything = VARIANTS["everything set"]
+        given = everything["portal"]
+        ingress = {**given["ingress"], **change.get("ingress", {})}
+        example, change = "sqs", {"portal": {**given, **change, "ingress": ingress}}
+    rendered = helm_template(example, change)
     assert rendered.returncode != 0 and message in rendered.stderr, rendered.stderr or rendered.stdout
+
+
+def test_release_has_workers():
+    values = YAML(typ="safe").load(FOLDER / "examples/sqs.yaml")
+    del values["workers"]
+    rendered = helm("template", "gristmill", FOLDER / "chart", "--values", "-", stdin=json.dumps(values))
+    assert rendered.returncode != 0 and "No workers: set workers to at least one pool" in rendered.stderr
+
+
+def test_names_are_short_enough_for_labels():
+    for letters, fits in ((52, True), (53, False)):
+        rendered = helm("template", "r" * letters, FOLDER / "chart", "--values", FOLDER / "examples/sqs.yaml")
+        assert (rendered.returncode == 0) is fits, rendered.stderr
+    assert "is too long for Kubernetes" in rendered.stderr
 
 
 def test_releases_in_one_namespace_share_nothing():
     first, second = (
-        documents(run("helm", "template", name, FOLDER / "chart", "--values", FOLDER / "sqs/values.yaml").stdout)
+        documents(helm("template", name, FOLDER / "chart", "--values", FOLDER / "examples/pools.yaml").stdout)
         for name in ("first", "2e2")
     )
     assert not {identity(manifest) for manifest in first} & {identity(manifest) for manifest in second}
@@ -260,14 +344,13 @@ def test_releases_in_one_namespace_share_nothing():
             assert not any(selects(selector, deployment) for deployment in of_kind(second, "Deployment"))
 
 
-def test_readme_kustomization_patches_every_example_value(tmp_path):
-    block = yaml_of_the_readme("apiVersion: kustomize")
-    for name in ("sqs", "namespace"):
-        shutil.copytree(FOLDER / name, tmp_path / "infra/kubernetes" / name)
-    (tmp_path / "kustomization.yaml").write_text(block)
-    patched = kustomize(tmp_path)
-    assert "123456789012" not in flat({"all": patched}) and "team-a" not in flat({"all": patched})
-    assert queue_prefix(patched) == ("sqs", "team-b")
+def test_values_of_the_readme_are_valid():
+    blocks = [YAML(typ="safe").load(block) for block in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)]
+    assert len(blocks) >= 6
+    for values in blocks:
+        example = "rabbitmq" if "queue" in values else "sqs"
+        values.setdefault("queue", {}).setdefault("rabbitmq", {})["cluster"] = {"name": ""}
+        assert chart(example, values)
 
 
 def test_chart_version_equals_image_version():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from ruamel.yaml import YAML
 
-from kubernetes_tools import FOLDER, TARGETS, chart, kustomize, labels, of_kind, yaml_of_the_readme
+from kubernetes_tools import EXAMPLES, broker, chart, labels, named, of_kind, yaml_of_the_readme
 from network_policy import PLUGINS, Peer, allows
 
 
-@pytest.fixture(params=TARGETS)
+@pytest.fixture(params=EXAMPLES)
 def manifests(request):
-    return kustomize(FOLDER / request.param)
+    return chart(request.param)
 
 
 SYSTEM = {"kubernetes.io/metadata.name": "kube-system"}
@@ -31,13 +33,14 @@ PODS = [
     Peer(address, {"app": "shop"}, OTHERS)
     for address in ("10.0.3.7", "172.17.0.3", "192.168.7.8", "100.64.9.9", "198.19.0.4", "240.10.0.3", "fd12::7")
 ]
-BROKER = Peer("10.0.12.3")
+BROKER = Peer("10.0.12.3", {"app.kubernetes.io/name": "broker"}, {"kubernetes.io/metadata.name": "rabbitmq"})
+AMAZON_MQ = Peer("10.1.12.3")
 
 
 def reach(manifests, direction, peer, port, protocol="TCP"):
     """Returns which roles may connect, with which network plugins."""
     return {
-        (deployment["metadata"]["name"].removeprefix("gristmill-"), plugin.name)
+        (labels(deployment)["app.kubernetes.io/component"], plugin.name)
         for deployment in of_kind(manifests, "Deployment")
         for plugin in PLUGINS
         if allows(of_kind(manifests, "NetworkPolicy"), plugin, direction, labels(deployment), peer, port, protocol)
@@ -69,7 +72,7 @@ def test_pods_reach_only_name_servers_and_public_https(manifests):
     assert forbidden_that_is_reachable(manifests) == []
 
 
-def test_only_prometheus_reaches_pods_and_keda_reducers(manifests):
+def test_only_prometheus_reaches_workers_and_keda_reducers(manifests):
     prometheus = Peer("10.0.50.5", {"app": "prometheus"}, MONITORING)
     assert reach(manifests, "Ingress", prometheus, 9464) == EVERY
     keda = Peer("10.0.51.6", {"app": "keda-operator"}, KEDA)
@@ -82,13 +85,47 @@ def test_only_prometheus_reaches_pods_and_keda_reducers(manifests):
 
 def test_only_rabbitmq_targets_reach_the_broker():
     assert reach(chart("rabbitmq"), "Egress", BROKER, 5671) == EVERY
-    assert not reach(chart("rabbitmq"), "Egress", Peer("10.1.0.3"), 5671)
+    assert not reach(chart("rabbitmq"), "Egress", PODS[0], 5671)
     assert not reach(chart("sqs"), "Egress", BROKER, 5671)
-    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "rabbitmq"}}}
-    inside = chart("rabbitmq", {"networkPolicy": {"broker": [selector], "brokerPort": 5672}})
-    pod_of_broker = Peer("10.0.12.3", {"app": "rabbitmq"}, {"kubernetes.io/metadata.name": "rabbitmq"})
-    assert reach(inside, "Egress", pod_of_broker, 5672) == EVERY
-    assert not reach(inside, "Egress", BROKER, 5672)
+    outside = {
+        "queue": {"rabbitmq": {"host": "b-1.mq.example", "port": 5670, "cluster": {"name": ""}}},
+        "networkPolicy": {"broker": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]},
+    }
+    manifests = chart("rabbitmq", outside)
+    assert reach(manifests, "Egress", AMAZON_MQ, 5670) == EVERY
+    assert not reach(manifests, "Egress", AMAZON_MQ, 5671) and not reach(manifests, "Egress", BROKER, 5670)
+
+
+def test_broker_in_the_cluster_admits_only_targets_and_operators():
+    policy = copy.deepcopy(named(broker(), "NetworkPolicy", "broker"))
+    [nodes, *policy["spec"]["ingress"]] = policy["spec"]["ingress"]
+    assert nodes == {"from": [{"podSelector": policy["spec"]["podSelector"]}]}
+    pod = BROKER.pod
+    role = Peer(
+        "10.0.3.9", labels(of_kind(chart("rabbitmq"), "Deployment")[0]), {"kubernetes.io/metadata.name": "gristmill"}
+    )
+    operator = Peer("10.0.3.8", {}, {"kubernetes.io/metadata.name": "rabbitmq-system"})
+    ports = {
+        (peer.address, port)
+        for peer in (role, operator, PODS[0], MACHINES[0])
+        for port in (4369, 5671, 5672, 15671, 15672, 25672)
+        for plugin in PLUGINS
+        if allows([policy], plugin, "Ingress", pod, peer, port, "TCP")
+    }
+    assert ports == {(role.address, 5671), (operator.address, 15671)}
+
+
+INGRESS_CONTROLLER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}
+
+
+def test_only_its_clients_reach_the_portal():
+    controller = Peer("10.0.52.6", {"app": "nginx"}, {"kubernetes.io/metadata.name": "ingress"})
+    others = [Peer("10.0.50.5", {}, MONITORING), Peer("10.0.51.6", {}, KEDA), *PODS, *MACHINES, S3]
+    for clients, expected in (([], set()), ([INGRESS_CONTROLLER], {("portal", plugin.name) for plugin in PLUGINS})):
+        manifests = chart("sqs", {"portal": {"enabled": True, "clients": clients}})
+        assert reach(manifests, "Ingress", controller, 9464) == expected
+        assert not any(role == "portal" for peer in others for role, _ in reach(manifests, "Ingress", peer, 9464))
+        assert reach(manifests, "Egress", S3, 443) >= {("portal", plugin.name) for plugin in PLUGINS}
 
 
 def test_readme_values_open_only_endpoints_and_pod_identity():

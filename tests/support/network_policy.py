@@ -11,6 +11,8 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Any
 
+from kubernetes_tools import chooses
+
 Labels = dict[str, str]
 
 
@@ -41,7 +43,7 @@ def allows(
     selecting = [
         policy["spec"]
         for policy in policies
-        if _selects(policy["spec"]["podSelector"], pod) and direction in _types(policy["spec"])
+        if chooses(policy["spec"]["podSelector"], pod) and direction in _types(policy["spec"])
     ]
     rules = [rule for spec in selecting for rule in spec.get(direction.lower(), [])]
     peers = "from" if direction == "Ingress" else "to"
@@ -56,11 +58,6 @@ def _types(spec: dict[str, Any]) -> list[str]:
     return spec.get("policyTypes") or ["Ingress", *(["Egress"] if "egress" in spec else [])]
 
 
-def _selects(selector: dict[str, Any], labels: Labels) -> bool:
-    assert selector.keys() <= {"matchLabels"}, f"{selector} cannot be evaluated here"
-    return selector.get("matchLabels", {}).items() <= labels.items()
-
-
 def _matches(entry: dict[str, Any], peer: Peer, plugin: Plugin) -> bool:
     if block := entry.get("ipBlock"):
         address = ipaddress.ip_address(peer.address)
@@ -71,8 +68,8 @@ def _matches(entry: dict[str, Any], peer: Peer, plugin: Plugin) -> bool:
     assert "namespaceSelector" in entry, f"{entry} cannot be evaluated here"
     return (
         peer.pod is not None
-        and _selects(entry["namespaceSelector"], peer.namespace)
-        and _selects(entry.get("podSelector", {}), peer.pod)
+        and chooses(entry["namespaceSelector"], peer.namespace)
+        and chooses(entry.get("podSelector", {}), peer.pod)
     )
 
 

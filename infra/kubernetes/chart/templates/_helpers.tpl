@@ -1,37 +1,91 @@
 {{/* Checks what values.schema.json cannot say in words that help. */}}
 {{- define "gristmill.check" -}}
-{{- $queue := .Values.queue -}}
-{{- if and $queue.sqs.prefix $queue.rabbitmq.enabled -}}
-{{- fail "queue.sqs.prefix and queue.rabbitmq.enabled are both set: a target has one kind of queues, so keep one of them." -}}
-{{- else if not (or $queue.sqs.prefix $queue.rabbitmq.enabled) -}}
-{{- fail "No queues: set queue.sqs.prefix (`terraform output target` has it) or queue.rabbitmq.enabled." -}}
+{{- $rabbitmq := .Values.queue.rabbitmq -}}
+{{- if and .Values.queue.sqs.prefix $rabbitmq.prefix -}}
+{{- fail "queue.sqs.prefix and queue.rabbitmq.prefix are both set: a target has one kind of queues, so keep one of them." -}}
+{{- else if not (or .Values.queue.sqs.prefix $rabbitmq.prefix) -}}
+{{- fail "No queues: set queue.sqs.prefix (`terraform output target` has it) or queue.rabbitmq.prefix." -}}
 {{- end -}}
 {{- if not .Values.store -}}
 {{- fail "No store: set store to s3://BUCKET/PREFIX (`terraform output target` has it)." -}}
 {{- end -}}
-{{- range $role := include "gristmill.roles" . | fromYamlArray -}}
+{{- if and .Values.queue.sqs.prefix (not .Values.region) -}}
+{{- fail "No region: SQS needs region, such as eu-central-1." -}}
+{{- end -}}
+{{- if $rabbitmq.prefix -}}
+{{- if and $rabbitmq.cluster.name (not $rabbitmq.cluster.namespace) -}}
+{{- fail "No namespace of the broker: set queue.rabbitmq.cluster.namespace." -}}
+{{- else if not (or $rabbitmq.host $rabbitmq.cluster.name) -}}
+{{- fail "No broker: set queue.rabbitmq.host, or queue.rabbitmq.cluster to a RabbitmqCluster." -}}
+{{- else if and .Values.networkPolicy.enabled (not $rabbitmq.cluster.name) (not .Values.networkPolicy.broker) -}}
+{{- fail "The network policy closes the way to the broker: set networkPolicy.broker, for example [{ipBlock: {cidr: 10.0.0.0/16}}]." -}}
+{{- end -}}
+{{- end -}}
+{{- if not .Values.workers -}}
+{{- fail "No workers: set workers to at least one pool, such as {cpu: {}}." -}}
+{{- end -}}
+{{- $pools := include "gristmill.pools" . | fromYaml -}}
+{{- $serves := dict -}}
+{{- range $pool, $own := $pools -}}
+{{- $here := merge (dict "role" "worker" "pool" $pool "own" $own) $ -}}
+{{- if gt (len (include "gristmill.name" $here)) 63 -}}
+{{- fail (printf "The name %s is too long for Kubernetes (63): choose a shorter name of the release or of the pool." (include "gristmill.name" $here)) -}}
+{{- end -}}
+{{- if not (or $.Values.images.prefix $own.image) -}}
+{{- fail (printf "No image of the pool %s: set images.prefix to the registry's address with a slash, or workers.%s.image." $pool $pool) -}}
+{{- end -}}
+{{- $needs := include "gristmill.needs" $here | fromYamlArray -}}
+{{- if and (not $needs) (lt (int $own.min) 1) -}}
+{{- fail (printf "Nothing scales the pool %s: set workers.%s.min to the number of its workers." $pool $pool) -}}
+{{- else if gt (int $own.min) (int $own.max) -}}
+{{- fail (printf "workers.%s.min is larger than its max." $pool) -}}
+{{- end -}}
+{{- range $need := $needs -}}
+{{- if hasKey $serves $need -}}
+{{- fail (printf "The pools %s and %s would both start workers for the need `%s`: give one of them labels, or list in its `requires` what else counts." (get $serves $need) $pool $need) -}}
+{{- end -}}
+{{- $_ := set $serves $need $pool -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.scaling.enabled (not (hasKey $serves "any")) -}}
+{{- fail "Jobs without `requires` would start no worker: add `any` to `requires` of one pool." -}}
+{{- end -}}
+{{- range $role := without (include "gristmill.roles" . | fromYamlArray) "worker" -}}
 {{- if not (or $.Values.images.prefix (index $.Values $role).image) -}}
 {{- fail (printf "No image of the %s: set images.prefix to the registry's address with a slash, or %s.image." $role $role) -}}
 {{- end -}}
 {{- end -}}
-{{- if $queue.sqs.prefix -}}
-{{- if not .Values.region -}}
-{{- fail "No region: SQS needs region, such as eu-central-1." -}}
+{{- with .Values.portal -}}
+{{- if and .enabled .ingress.enabled (not .hosts) -}}
+{{- fail "The portal answers only to names that it knows: set portal.hosts to those of the Ingress." -}}
 {{- end -}}
-{{- else if and .Values.networkPolicy.enabled (not .Values.networkPolicy.broker) -}}
-{{- fail "The network policy closes the way to the broker: set networkPolicy.broker, for example [{ipBlock: {cidr: 10.0.0.0/16}}]." -}}
+{{- if and .enabled .ingress.enabled $.Values.networkPolicy.enabled (not .clients) -}}
+{{- fail "The network policy closes the portal: set portal.clients to the pods of the ingress controller." -}}
+{{- end -}}
+{{- if and .enabled .trustHeader (not (and $.Values.networkPolicy.enabled .clients)) -}}
+{{- fail "Every client that reaches the portal could set portal.trustHeader: enable networkPolicy, and set portal.clients to the proxy alone." -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* The processes of a worker. */}}
+{{/* The pools of workers: workerDefaults with what each pool changes. */}}
+{{- define "gristmill.pools" -}}
+{{- $pools := dict -}}
+{{- range $name, $own := .Values.workers -}}
+{{- $_ := set $pools $name (mergeOverwrite (deepCopy $.Values.workerDefaults) (deepCopy ($own | default dict))) -}}
+{{- end -}}
+{{- toYaml $pools -}}
+{{- end -}}
+
+{{/* The processes of a worker of the pool. */}}
 {{- define "gristmill.processes" -}}
-{{- $cpu := toString (dig "limits" "cpu" "" .Values.worker.resources) -}}
-{{- if .Values.scaling.processesPerWorker -}}
-{{- int .Values.scaling.processesPerWorker -}}
-{{- else if .Values.worker.gpus -}}
-{{- int .Values.worker.gpus -}}
+{{- $cpu := toString (dig "limits" "cpu" "" .own.resources) -}}
+{{- if .own.processes -}}
+{{- int .own.processes -}}
+{{- else if .own.gpus -}}
+{{- int .own.gpus -}}
 {{- else if not $cpu -}}
-{{- fail "How many processes does a worker run? Set worker.resources.limits.cpu or scaling.processesPerWorker." -}}
+{{- fail (printf "How many processes does a worker run? Set workers.%s.resources.limits.cpu or workers.%s.processes." .pool .pool) -}}
 {{- else if hasSuffix "m" $cpu -}}
 {{- max 1 (div (int (trimSuffix "m" $cpu)) 1000) -}}
 {{- else -}}
@@ -39,9 +93,29 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Which needs count: those of jobs that the workers may run. */}}
-{{- define "gristmill.kinds" -}}
-{{- toYaml (.Values.scaling.requires | default (concat (list "any") (ternary (list "1 GPU") list (gt (int .Values.worker.gpus) 0)))) -}}
+{{/* The needs that count for the pool, in the words of gristmill_processes_wanted. By default those of jobs that require all of
+     its labels and no more than its GPUs. */}}
+{{- define "gristmill.needs" -}}
+{{- $needs := list -}}
+{{- if not .Values.scaling.enabled -}}
+{{- else if hasKey .own "requires" -}}
+{{- $needs = .own.requires -}}
+{{- else -}}
+{{- $labels := list -}}
+{{- range $name, $value := .own.labels -}}
+{{- $labels = append $labels (printf "label %s=%s" $name $value) -}}
+{{- end -}}
+{{- if $labels -}}
+{{- $needs = append $needs (join ", " $labels) -}}
+{{- end -}}
+{{- range $count := untilStep 1 (int (add1 .own.gpus)) 1 -}}
+{{- $needs = append $needs (join ", " (prepend $labels (printf "%d GPU%s" $count (ternary "" "s" (eq $count 1))))) -}}
+{{- end -}}
+{{- if or (not $needs) (eq (len .Values.workers) 1) -}}
+{{- $needs = prepend $needs "any" -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $needs -}}
 {{- end -}}
 
 {{/* The roles that run. */}}
@@ -50,40 +124,41 @@
 {{- end -}}
 
 {{- define "gristmill.name" -}}
-{{- if .role }}{{ .Release.Name }}-{{ .role }}{{ else }}{{ .Release.Name }}{{ end -}}
+{{- join "-" (compact (list .Release.Name .role .pool)) -}}
 {{- end -}}
 
-{{/* Labels that select; `role` is worker, reducer, portal or absent. */}}
+{{/* Labels that select; `role` is worker, reducer, portal or absent, and a worker belongs to a `pool`. */}}
 {{- define "gristmill.labels" -}}
 app.kubernetes.io/name: gristmill
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- with .role }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}
+{{- with .pool }}
+gristmill/pool: {{ . | quote }}
+{{- end }}
 {{- end -}}
 
 {{- define "gristmill.serviceAccount" -}}
-{{- $own := index .Values .role -}}
-{{- $own.serviceAccount.name | default (include "gristmill.name" .) -}}
+{{- (index .Values.serviceAccounts .role).name | default (printf "%s-%s" .Release.Name .role) -}}
 {{- end -}}
 
 {{- define "gristmill.image" -}}
-{{- $own := index .Values .role -}}
 {{- $name := ternary "gristmill-worker" "gristmill" (eq .role "worker") -}}
-{{- $suffix := ternary "-cuda" "" (gt (int ($own.gpus | default 0)) 0) -}}
-{{- $own.image | default (printf "%s%s:%s%s" .Values.images.prefix $name (.Values.images.tag | default .Chart.AppVersion) $suffix) -}}
+{{- $suffix := ternary "-cuda" "" (gt (int (.own.gpus | default 0)) 0) -}}
+{{- .own.image | default (printf "%s%s:%s%s" .Values.images.prefix $name (.Values.images.tag | default .Chart.AppVersion) $suffix) -}}
 {{- end -}}
 
 {{/* What the pods of all roles have in common: metadata. */}}
 {{- define "gristmill.podMetadata" -}}
-{{- $own := index .Values .role -}}
+{{- $own := .own -}}
 labels:
   {{- include "gristmill.labels" . | nindent 2 }}
   {{- with $own.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
-  {{- if ne .role "portal" }}
+  {{- if and (ne .role "portal") (not .Values.podMonitor.enabled) }}
   prometheus.io/scrape: "true"
   prometheus.io/port: "9464"
   prometheus.io/path: /metrics
@@ -97,7 +172,7 @@ annotations:
 
 {{/* What the pods of all roles have in common: most of their specification. */}}
 {{- define "gristmill.podSpec" -}}
-{{- $own := index .Values .role -}}
+{{- $own := .own -}}
 serviceAccountName: {{ include "gristmill.serviceAccount" . | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -148,6 +223,11 @@ volumes:
       medium: Memory
       sizeLimit: {{ . }}
   {{- end }}
+  {{- with .Values.queue.rabbitmq.authority }}
+  - name: authority
+    configMap:
+      name: {{ . | quote }}
+  {{- end }}
   {{- with $own.volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -160,24 +240,52 @@ requiredDuringSchedulingIgnoredDuringExecution:
     - matchExpressions:
         - key: kubernetes.io/arch
           operator: In
-          values: {{ toJson .Values.images.architectures }}
+          values: {{ toJson (.own.architectures | default .Values.images.architectures) }}
+{{- end -}}
+
+{{/* A zone or machine that fails takes few of the pods with it. Work takes precedence over an even spread. */}}
+{{- define "gristmill.spread" -}}
+{{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+- topologyKey: {{ . }}
+  maxSkew: 1
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "gristmill.labels" $ | nindent 6 }}
+{{- end }}
+{{- end -}}
+
+{{/* How many of the pods a drain of machines evicts at the same time. */}}
+{{- define "gristmill.disruptionBudget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "gristmill.name" . }}
+  labels:
+    {{- include "gristmill.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: {{ .maxUnavailable }}
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "gristmill.labels" . | nindent 6 }}
 {{- end -}}
 
 {{/* What the containers of all roles have in common. */}}
 {{- define "gristmill.container" -}}
-{{- $own := index .Values .role -}}
+{{- $own := .own -}}
 image: {{ include "gristmill.image" . }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
 envFrom:
   - configMapRef:
       name: {{ .Release.Name | quote }}
-  {{- if .Values.queue.rabbitmq.enabled }}
-  - secretRef:
-      name: {{ .Values.queue.rabbitmq.secret | quote }}
-  {{- end }}
   {{- with .Values.environmentFrom }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with include "gristmill.secrets" . }}
+env:
+  {{- . | nindent 2 }}
+{{- end }}
 ports:
   - name: http
     containerPort: 9464
@@ -207,7 +315,7 @@ livenessProbe:
 {{- $resources := deepCopy $own.resources }}
 {{- if $own.gpus }}
 {{- range $kind := list "requests" "limits" }}
-{{- $_ := set (index $resources $kind) "nvidia.com/gpu" (toString $own.gpus) }}
+{{- $_ := set (index $resources $kind) "nvidia.com/gpu" (int $own.gpus | toString) }}
 {{- end }}
 {{- end }}
 resources:
@@ -221,6 +329,11 @@ volumeMounts:
   - name: shared-memory
     mountPath: /dev/shm
   {{- end }}
+  {{- if .Values.queue.rabbitmq.authority }}
+  - name: authority
+    mountPath: /etc/gristmill/authority
+    readOnly: true
+  {{- end }}
   {{- with $own.volumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -229,6 +342,40 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities:
     drop: [ALL]
+{{- end -}}
+
+{{/* What the environment of a role takes from Secrets. */}}
+{{- define "gristmill.secrets" -}}
+{{- $rabbitmq := .Values.queue.rabbitmq -}}
+{{- if $rabbitmq.prefix -}}
+{{- $secret := get $rabbitmq.secrets .role | default (printf "%s-%s-user-credentials" .Release.Name .role) -}}
+{{- range $key := list "username" "password" }}
+- name: BROKER_{{ upper $key }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $secret | quote }}
+      key: {{ $key }}
+{{- end }}
+# Kubernetes replaces $(…).
+- name: GRISTMILL_QUEUE
+  value: {{ include "gristmill.address" . | quote }}
+{{- end -}}
+{{- if and (eq .role "portal") (not .own.trustHeader) }}
+- name: GRISTMILL_PORTAL_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ .own.secret | quote }}
+      key: GRISTMILL_PORTAL_TOKEN
+{{- end }}
+{{- end -}}
+
+{{/* The address of the queues in RabbitMQ. */}}
+{{- define "gristmill.address" -}}
+{{- with .Values.queue.rabbitmq -}}
+amqps://$(BROKER_USERNAME):$(BROKER_PASSWORD)@{{ .host | default (printf "%s.%s.svc" .cluster.name .cluster.namespace) -}}
+:{{ int .port }}/%2f?prefix={{ .prefix }}&lease_seconds={{ int .leaseSeconds }}
+{{- if .authority }}&cacertfile=/etc/gristmill/authority/ca.crt{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Environment of all roles; services/cli/src/settings.rs lists every variable. */}}
