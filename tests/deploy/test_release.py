@@ -1,0 +1,188 @@
+"""scripts/release, with stand-ins for docker, syft, grype, helm, cosign and gh."""
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness import ROOT
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the stand-in for the engine is one for amd64")
+
+VERSION = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
+REGISTRY = "ghcr.io/our-team/gristmill"
+TOOLS = ("docker", "syft", "grype", "helm", "cosign", "gh")
+SECRET = "-----a private key-----"
+
+
+class Release:
+    """A folder with the packages of this machine, as `scripts/release packages` leaves it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "dist"
+        self.stand_ins = folder / "bin"
+        for made in (self.folder, self.stand_ins):
+            made.mkdir()
+        for tool in TOOLS:
+            (self.stand_ins / tool).symlink_to(ROOT / "tests/support/release_stand_ins.py")
+        for processor in ("x86_64", "aarch64"):
+            self.write(f"gristmill-{VERSION}-cp310-abi3-manylinux_2_34_{processor}.whl")
+            self.write(f"gristmill-{VERSION}-{processor}.cdx.json")
+            self.write(f"gristmill-{VERSION}-linux-{processor}.tar.gz")
+        self.write(f"gristmill_{VERSION}-1_amd64.deb")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "COSIGN"))}
+        self.environment = {
+            **kept,
+            "PATH": f"{self.stand_ins}:{os.environ['PATH']}",
+            "STAND_INS": str(folder),
+            "GRISTMILL_COMPONENTS": str(folder / "components"),
+        }
+        self.log = folder / "commands"
+
+    def write(self, name: str) -> None:
+        (self.folder / name).write_text(name)
+
+    def run(self, *arguments: str, expect: int = 0, **environment: str):
+        self.log.write_text("")
+        ended = subprocess.run(
+            [ROOT / "scripts/release", *arguments, "--to", str(self.folder)],
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == expect, ended.stdout + ended.stderr
+        assert SECRET not in ended.stdout + ended.stderr
+        return ended
+
+    def images(self) -> None:
+        """Images of this machine, and those that a machine of the other architecture has made."""
+        self.run("images")
+        for image in ("gristmill", "gristmill-worker"):
+            (self.folder / f"images/{image}-arm64.tar").write_text(f"{image}:{VERSION}-arm64")
+            self.write(f"{image}-{VERSION}-arm64.spdx.json")
+
+    def commands(self, beginning: str) -> list[str]:
+        lines = self.log.read_text().replace(f"{self.folder}/", "").splitlines()
+        return [line for line in lines if line.startswith(beginning)]
+
+
+@pytest.fixture
+def release(tmp_path) -> Release:
+    return Release(tmp_path)
+
+
+def digest(image: str) -> str:
+    return f"sha256:{hashlib.sha256(image.encode()).hexdigest()}"
+
+
+def test_version_must_be_that_of_the_tag(release):
+    assert release.run("version", TAG=f"v{VERSION}").stdout == f"{VERSION}\n"
+    assert "The tag is v9.9.9" in release.run("version", TAG="v9.9.9", expect=1).stderr
+
+
+def test_images_are_built_from_the_wheel_and_described(release):
+    release.run("images")
+    built = release.commands("docker build")
+    assert len(built) == 2 and all("--build-arg DIST=ready" in line for line in built)
+    for image in ("gristmill", "gristmill-worker"):
+        assert (release.folder / f"images/{image}-amd64.tar").read_text() == f"{image}:{VERSION}-amd64"
+        assert (release.folder / f"{image}-{VERSION}-amd64.spdx.json").exists()
+
+
+@pytest.mark.parametrize("fails", ["", "grype dir:.", f"gristmill-worker-{VERSION}-amd64.spdx.json"])
+def test_scan_looks_at_everything_and_fails_if_one_has_a_vulnerability(release, fails):
+    release.images()
+    ended = release.run("scan", FAILS=fails, expect=bool(fails))
+    assert len(release.commands("grype")) == 5, "the dependencies, and two images for two architectures"
+    assert all(line.endswith("--only-fixed --fail-on high") for line in release.commands("grype"))
+    assert ("Serious vulnerabilities" in ended.stderr) == bool(fails)
+
+
+def test_scan_without_images_fails(release):
+    assert "There is no *.spdx.json" in release.run("scan", expect=1).stderr
+
+
+def test_push_prints_the_digests(release):
+    release.images()
+    pushed = release.run("push", "--registry", "ghcr.io/Our-Team/Gristmill/")
+    assert pushed.stdout.splitlines() == [
+        f"gristmill={digest(f'{REGISTRY}/gristmill:{VERSION}')}",
+        f"gristmill-worker={digest(f'{REGISTRY}/gristmill-worker:{VERSION}')}",
+        f"chart=sha256:{'c' * 64}",
+    ]
+    assert len(release.commands("docker push")) == 4
+    name = f"{REGISTRY}/gristmill-worker:{VERSION}"
+    assert f"docker buildx imagetools create --tag {name} {name}-amd64 {name}-arm64" in release.commands("docker")
+    assert release.commands("helm push") == [f"helm push gristmill-{VERSION}.tgz oci://{REGISTRY}/charts"]
+
+
+def test_failed_push_leaves_nothing_to_sign(release):
+    release.images()
+    release.run("push", "--registry", REGISTRY, FAILS="helm push", expect=1)
+    assert 'run "push" first' in release.run("sign", SIGN_WITH="oidc", expect=1).stderr
+
+
+def test_without_a_key_nothing_is_signed_and_the_log_says_so(release):
+    release.images()
+    release.run("push", "--registry", REGISTRY)
+    assert "Not signed: SIGN_WITH names no key" in release.run("sign").stderr
+    assert release.commands("cosign") == []
+    assert "Not signed" in release.run("publish").stderr
+    assert release.commands("cosign") == [] and not (release.folder / "SHA256SUMS.sigstore.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("signer", "option"), [("oidc", ""), ("env://COSIGN_PRIVATE_KEY", " --key env://COSIGN_PRIVATE_KEY")]
+)
+def test_everything_that_was_pushed_is_signed_by_digest(release, signer, option):
+    release.images()
+    release.run("push", "--registry", REGISTRY)
+    release.run("sign", SIGN_WITH=signer, COSIGN_PRIVATE_KEY=SECRET)
+    signed = release.commands("cosign sign")
+    assert len(signed) == 7, "two images for two architectures, two indexes and the chart"
+    assert all(
+        re.fullmatch(f"cosign sign --yes{option} {REGISTRY}/\\S+@sha256:[0-9a-f]{{64}}", line) for line in signed
+    )
+    name = f"{REGISTRY}/gristmill"
+    assert release.commands("cosign attest")[0] == (
+        f"cosign attest --yes{option} --type spdxjson --predicate gristmill-{VERSION}-amd64.spdx.json "
+        f"{name}@{digest(f'{name}:{VERSION}-amd64')}"
+    )
+    assert len(release.commands("cosign attest")) == 4
+    release.run("publish", SIGN_WITH=signer, COSIGN_PRIVATE_KEY=SECRET)
+    (blob,) = release.commands("cosign")
+    assert blob == f"cosign sign-blob --yes{option} --bundle SHA256SUMS.sigstore.json SHA256SUMS"
+
+
+def test_release_has_all_files_and_their_checksums_and_never_changes(release):
+    release.images()
+    release.run("push", "--registry", REGISTRY)
+    release.run("publish", FAILS="release upload", expect=1)
+    assert release.commands("gh release edit") == [], "a draft, because its files are missing"
+    ended = release.run("publish")
+    assert "PACKAGE_INDEX is not set" in ended.stderr
+    assert release.commands("gh release create") == [], "the draft is there"
+    (upload,) = release.commands("gh release upload")
+    files = set(upload.split()[5:])
+    listed = {line.split()[1] for line in (release.folder / "SHA256SUMS").read_text().splitlines()}
+    assert files == listed | {"SHA256SUMS"}
+    assert len(listed) == 2 * 3 + 1 + 4 + 1, "wheels, bills and tarballs; one .deb; bills of images; the chart"
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=release.folder, check=True)
+    notes = (release.stand_ins.parent / "notes").read_text()
+    assert notes.strip() and "\n## [" not in notes
+    assert "is published, and does not change" in release.run("publish", expect=1).stderr
+
+
+@pytest.mark.parametrize("tool", ["helm", "gh", "grype"])
+def test_missing_tool_is_named(release, tool):
+    release.images()
+    (release.stand_ins / tool).unlink()
+    if shutil.which(tool):
+        pytest.skip(f"{tool} is installed here")
+    step = {"helm": ("push", "--registry", REGISTRY), "gh": ("publish",), "grype": ("scan",)}[tool]
+    assert f"{tool} is missing" in release.run(*step, expect=1).stderr
