@@ -57,6 +57,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:GetObject", "schedule/*"),  # of a job that waits, and with quotas
         ("s3:GetObject", "workers/*"),  # with `requires`
         ("s3:GetObject", "outputs/*"),  # by people, for results
+        ("s3:ListBucket", "outputs"),
         ("s3:PutObject", "jobs/*/control/cancel"),  # by `cancel` of an open job
         ("s3:PutObject", "jobs/*/control/priority"),  # by `priority`
         ("s3:PutObject", "jobs/*/ledger/*"),  # by `retry`
@@ -65,6 +66,7 @@ RARE: dict[str, set[Need]] = {
     },
     "portal": {
         ("s3:GetObject", "open/*"),  # of a job that waits
+        ("s3:ListBucket", "outputs"),  # for an output that was deleted
         ("s3:GetObject", "workers/*"),  # while a worker runs
         ("sqs:ChangeMessageVisibility", "dead-letters"),  # if there are any
     },

@@ -326,12 +326,12 @@ def test_workers_protect_tasks_of_their_own_target(tmp_path: Path) -> None:
     """ECS knows the tags of tasks, which they get from their service; no role may change tags."""
     policies = render(tmp_path, Names("target"))
     task = "arn:aws:ecs:eu-central-1:123456789012:task/fleet/0123456789abcdef"
-    for tags, expected in (({"GristmillWorker": "target"}, True), ({"GristmillWorker": "other"}, False), ({}, False)):
-        assert is_allowed(policies["worker"], "ecs:UpdateTaskProtection", task, tags=tags) == expected
-    other_cluster = task.replace("fleet", "other")
-    assert not is_allowed(
-        policies["worker"], "ecs:UpdateTaskProtection", other_cluster, tags={"GristmillWorker": "target"}
-    )
+    own = {"aws:ResourceTag/GristmillWorker": "target"}
+    other = {"aws:ResourceTag/GristmillWorker": "other"}
+    for tags, expected in ((own, True), (other, False), ({}, False)):
+        assert is_allowed(policies["worker"], "ecs:UpdateTaskProtection", task, context=tags) == expected
+    elsewhere = task.replace("fleet", "other")
+    assert not is_allowed(policies["worker"], "ecs:UpdateTaskProtection", elsewhere, context=own)
     assert not [action for policy in policies.values() for action, *_ in permissions(policy) if "Tag" in action]
 
 

@@ -62,7 +62,7 @@ def test_need_determines_the_number_of_workers(target: str, workers_max: int, ma
 
 
 def wanted(plan: Plan, target: str, reports: dict[str, int]) -> dict[str, int | None]:
-    """Returns how many workers the alarms of each pool compute from the reports of the reducers, by the name of the service."""
+    """Returns how many workers the alarms of each pool compute from the reports of reducers, by service."""
     workers: dict[str, int | None] = {}
     for name, alarm in alarms_of(plan, target).items():
         service = name.removesuffix("-rest").removesuffix("-follow-need")

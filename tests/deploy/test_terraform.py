@@ -18,12 +18,14 @@ import aws_rules
 import provider_v6
 import terraform_files
 from harness import ROOT, Workplace
+from iam_gate import is_allowed, many
 from terraform_files import INFRA, MODULES, ROOTS, call, evaluate, text_of
 from terraform_plan import REGION, SUBNETS, Plan, Terraform
 from terraform_variants import (
     ACCESS,
     BALANCED,
     BOUNDARY,
+    EGRESS,
     GPUS,
     INDEX,
     KEY,
@@ -32,6 +34,7 @@ from terraform_variants import (
     PORTAL,
     RABBITMQ,
     REGISTRY,
+    REPLICA,
     SECRET,
     TOKEN,
     platform,
@@ -48,7 +51,7 @@ def test_every_variable_is_used(path: Path) -> None:
     text = text_of(path)
     names = re.findall(r'variable "(\w+)"', text) + re.findall(r"^ +(\w+) += optional\(", text, re.MULTILINE)
     # Some fields travel to further modules as a whole.
-    users = text + "".join(text_of(INFRA / "modules" / name) for name in ("observability", "rabbitmq"))
+    users = text + "".join(text_of(INFRA / "modules" / name) for name in ("observability", "rabbitmq", "store"))
     assert [name for name in names if not re.search(rf"\.{name}\b", users)] == []
 
 
@@ -190,8 +193,9 @@ def test_rabbitmq_clients_reach_amqp_and_the_management_api(made: Plan) -> None:
     tasks = made.output("rabbitmq")["resources"]["security_group_ids"]["tasks"]
     opened = {(rule["referenced_security_group_id"] or rule["cidr_ipv4"], rule["from_port"]) for rule in rules}
     assert opened == {(who, port) for who in (tasks, "sg-pipeline", "10.1.0.0/16") for port in (5671, 443, 15671)}
-    out = made.resource('module.rabbitmq.aws_vpc_security_group_egress_rule.amqps["tasks"]')
-    assert (out["security_group_id"], out["from_port"]) == (tasks, 5671)
+    out = made.resource('module.rabbitmq.aws_vpc_security_group_egress_rule.own["tasks: RabbitMQ"]')
+    broker = made.output("rabbitmq")["resources"]["security_group_ids"]["broker"]
+    assert (out["security_group_id"], out["referenced_security_group_id"], out["from_port"]) == (tasks, broker, 5671)
     assert made.output("rabbitmq")["target"]["management"] == f"https://b-1.mq.{REGION}.amazonaws.com"
 
 
@@ -385,6 +389,8 @@ def test_fleet_is_spot_with_an_on_demand_minimum_and_is_not_doubled_by_a_deploym
             "capacity_provider_strategy"
         ]
         assert {tuple(part.values()) for part in strategy} == expected, pool
+    workers = [found for address, found in made.resources("aws_ecs_service").items() if ".workers[" in address]
+    assert all(found["tags"] == {"GristmillWorker": found["name"].partition("-")[0]} for found in workers)
     assert (service["deployment_minimum_healthy_percent"], service["deployment_maximum_percent"]) == (0, 100)
     group = made.resource("module.shared.aws_autoscaling_group.gpu[0]")
     (shares,) = group["mixed_instances_policy"][0]["instances_distribution"]
@@ -411,6 +417,113 @@ def test_containers_have_known_settings_and_write_only_to_volumes(made: Plan, wo
     for command in {tuple(found["command"]) for found in containers}:
         assert workplace.command(*command, "--help").exit_status == 0, command
         assert workplace.command(*command, "--no-such", "--help").exit_status != 0
+
+
+def destinations(plan: Plan, module: str) -> set[tuple[str, int]]:
+    """Returns what the security groups of a module may connect to, each address, group or list with its port."""
+    rules = plan.resources("aws_vpc_security_group_egress_rule", f"module.{module}.aws").values()
+    assert {rule["from_port"] - rule["to_port"] for rule in rules} == {0}
+    return {
+        (rule["cidr_ipv4"] or rule["referenced_security_group_id"] or rule["prefix_list_id"], rule["from_port"])
+        for rule in rules
+    }
+
+
+def test_tasks_connect_to_what_the_target_allows(made: Plan) -> None:
+    everywhere, further = ("0.0.0.0/0", 443), {("10.0.0.5/32", 3128), ("sg-database", 5432), ("pl-files", 2049)}
+    assert destinations(made, "sqs") == {everywhere}
+    broker = made.output("rabbitmq")["resources"]["security_group_ids"]["broker"]
+    assert destinations(made, "rabbitmq") == {everywhere, (broker, 5671)}
+    # Without public egress AWS is behind the endpoints, and S3 behind the gateway.
+    assert destinations(made, "private") == {("sg-endpoints", 443), ("pl-s3", 443), *further}
+    assert destinations(made, "own") == {("10.0.0.5/32", 443)}, "the platform has no endpoints, but the caller does"
+
+
+def test_instances_connect_to_aws_alone(made: Plan) -> None:
+    assert destinations(made, "shared") == {("0.0.0.0/0", 443)}
+    shown = made.output("offline_gpus")
+    endpoints = shown["platform"]["endpoints"]
+    assert destinations(made, "offline_gpus") == {(name, 443) for name in endpoints.values()}
+    assert endpoints["security_group_id"] == shown["resources"]["security_group_ids"]["endpoints"]
+
+
+def test_endpoints_serve_principals_and_resources_of_known_accounts(made: Plan) -> None:
+    """And ECR's bucket with the layers of images, which belongs to AWS."""
+    endpoints = made.resources("aws_vpc_endpoint", "module.offline.").values()
+    policies = {found["service_name"].rpartition(".")[2]: json.loads(found["policy"]) for found in endpoints}
+    layers = f"arn:aws:s3:::prod-{REGION}-starport-layer-bucket/sha256"
+    own, named, foreign = "123456789012", "210987654321", "999999999999"
+    for service, policy in policies.items():
+        for principal, owner, expected in (
+            (own, own, True),
+            (own, named, True),
+            (own, None, True),  # Actions without a resource.
+            (own, foreign, False),
+            (foreign, own, False),
+            (None, own, False),
+        ):
+            context = {"aws:PrincipalAccount": principal, "aws:ResourceAccount": owner}
+            given = {key: value for key, value in context.items() if value}
+            assert is_allowed(policy, "s3:PutObject", "arn:aws:s3:::x/y", context=given) == expected, (service, given)
+        is_s3 = service == "s3"
+        assert is_allowed(policy, "s3:GetObject", layers, context={"aws:ResourceAccount": foreign}) == is_s3
+        assert not is_allowed(policy, "s3:PutObject", layers, context={"aws:ResourceAccount": foreign})
+
+
+def test_target_may_have_a_key_of_its_own(made: Plan) -> None:
+    """It encrypts all that the key of the platform would, and roles have no right on the latter."""
+    key = made.output("own")["resources"]["kms_key_arn"]
+    assert key == made.resource("module.own.module.key[0].aws_kms_key.this")["arn"] != KEY
+    for type_name, field in (
+        ("aws_sqs_queue", "kms_master_key_id"),
+        ("aws_cloudwatch_log_group", "kms_key_id"),
+        ("aws_sns_topic", "kms_master_key_id"),
+    ):
+        assert {found[field] for found in made.resources(type_name, "module.own.").values()} == {key}, type_name
+    (rule,) = made.resource("module.own.module.store.aws_s3_bucket_server_side_encryption_configuration.store")["rule"]
+    assert rule["apply_server_side_encryption_by_default"][0]["kms_master_key_id"] == key
+    for policy in made.resources("aws_iam_policy", "module.own.").values():
+        keys = {resource for _, action, resource in allowed(json.loads(policy["policy"])) if action.startswith("kms:")}
+        assert keys <= {key}
+    assert made.output("sqs")["resources"]["kms_key_arn"] == KEY
+    # CloudWatch encrypts the logs of this target with it, and of no other.
+    document = json.loads(made.resource("module.own.module.key[0].aws_kms_key.this")["policy"])
+    group = f"arn:aws:logs:{REGION}:123456789012:log-group:/gristmill"
+    for name, expected in ((f"{group}/own", True), (f"{group}/other", False)):
+        context = {"kms:EncryptionContext:aws:logs:arn": name}
+        encrypts = [
+            statement
+            for statement in document["Statement"]
+            if statement["Principal"].get("Service", "").startswith("logs.")
+        ]
+        assert is_allowed({"Statement": encrypts}, "kms:Encrypt", key, context=context) == expected
+
+
+def test_outputs_are_kept_as_the_caller_chooses(made: Plan) -> None:
+    store = "module.{}.module.store.aws_s3_bucket_{}.store"
+
+    def status(name: str) -> str:
+        return made.resource(store.format(name, "versioning"))["versioning_configuration"][0]["status"]
+
+    assert (status("sqs"), status("private")) == ("Disabled", "Enabled")
+    rules = {rule["id"]: rule for rule in made.resource(store.format("private", "lifecycle_configuration"))["rule"]}
+    outputs = rules["outputs"]
+    assert outputs["filter"][0]["prefix"] == "outputs/" and outputs["expiration"][0]["days"] == 400
+    assert [(step["days"], step["storage_class"]) for step in outputs["transition"]] == [(10, "GLACIER_IR")]
+    versions = {
+        rule["filter"][0]["prefix"]: rule["noncurrent_version_expiration"][0]["noncurrent_days"]
+        for rule in rules.values()
+        if rule["noncurrent_version_expiration"]
+    }
+    assert versions == {"": 30, "private/": 1}, "objects of jobs change every few seconds"
+    (rule,) = made.resource('module.private.aws_s3_bucket_replication_configuration.outputs["outputs"]')["rule"]
+    (destination,) = rule["destination"]
+    assert (rule["filter"][0]["prefix"], destination["bucket"]) == ("outputs/", REPLICA["bucket_arn"])
+    assert destination["encryption_configuration"][0]["replica_kms_key_id"] == REPLICA["kms_key_arn"]
+    assert rule["delete_marker_replication"] == [{"status": "Disabled"}]
+    policy = json.loads(made.resource('module.private.aws_iam_role_policy.replica["outputs"]')["policy"])
+    actions = {action for _, action, resource in allowed(policy) if resource.startswith(REPLICA["bucket_arn"])}
+    assert actions == {"s3:ReplicateObject", "s3:ReplicateTags", "s3:ObjectOwnerOverrideToBucketOwner"}, "no deletion"
 
 
 @pytest.mark.parametrize(("name", "kind"), [("offline", "FARGATE"), ("offline_gpus", "EC2"), ("shared", None)])
@@ -466,6 +579,13 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
     ({"workers": {"cpu": {"labels": {"zone": "a b"}}}}, "Names and values of `labels`"),
     ({"workers": {"Cpu": {}}}, "The name of a pool"),
     ({"workers": {"cpu": {"on_demand_percent": 0}}}, "at least 1 with `on_demand_floor`"),
+    ({"public_egress": False}, "Without `public_egress` tasks could not reach AWS"),
+    ({"egress": {"both": {**EGRESS["proxy"], "prefix_list_id": "pl-1"}}}, "Each of `egress` has a name"),
+    ({"egress": {"wide": {"port": 443, "cidr_block": "everywhere"}}}, "Each of `egress` has a name"),
+    ({"kms_key_arn": "alias/own"}, "`kms_key_arn` is the ARN of a KMS key"),
+    ({"retention": {"replica": REPLICA}}, "`retention.replica` requires versions"),
+    ({"retention": {"version_days": 1, "replica": {"bucket_arn": "arn:aws:s3:::x"}}}, "only with a key for the copies"),
+    ({"retention": {"cold_days": 30, "output_days": 10}}, "outputs expire after they have become cold"),
     ({"environment": {"GRISTMILL_LABELS": "a=b"}}, "the target itself sets region, queue"),
     ({"alarm_thresholds": {"no_worker_minutes": 1}}, "`no_worker_minutes` and `missing_minutes` are 5 to 1440"),
     (
@@ -486,6 +606,7 @@ def test_invalid_values_are_rejected_by_the_plan(terraform: Terraform) -> None:
         f"careless_{number}": (target(f"target-{number}", **change), said)
         for number, (change, said) in enumerate(CARELESS)
     }
+    left["no_way"] = (platform("no-way", public_egress=False), "Without `public_egress` nothing could reach AWS")
     left["no_gpus"] = (platform("fleet", gpu={"instance_types": ["m5.large"]}), "m5.large has no GPU")
     left["long_prefix"] = (("queue", {"prefix": "x" * 41}), "`prefix` has 1 to 40 letters")
     # Terraform reports the errors of one stage at a time: variables, data sources, plan.
@@ -545,9 +666,6 @@ def test_target_passes_its_resources_to_the_policies(made: Plan, tmp_path: Path)
 
 
 def allowed(document: dict[str, Any]) -> set[tuple[str, str, str]]:
-    def many(value: str | list[str]) -> list[str]:
-        return [value] if isinstance(value, str) else value
-
     return {
         (statement["Effect"], action, resource)
         for statement in document["Statement"]

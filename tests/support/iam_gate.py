@@ -1,7 +1,7 @@
 """AWS access rules before an emulator that permits everything.
 
-The gate reads each request as IAM does (an action on a resource, and for listings a prefix), evaluates the policy of the key that
-signed it, and forwards the request or answers as AWS does. It records all requests.
+The gate reads each request as IAM does (an action on a resource, and a prefix of listings), evaluates the policy of the
+key that signed it, and forwards the request or answers as AWS does. It records all requests.
 """
 
 from __future__ import annotations
@@ -27,24 +27,36 @@ def queue_arn(name: str) -> str:
 
 
 def is_allowed(
-    policy: dict[str, Any], action: str, resource: str, prefix: str | None = None, tags: dict[str, str] | None = None
+    policy: dict[str, Any], action: str, resource: str, prefix: str | None = None, context: dict[str, str] | None = None
 ) -> bool:
-    """Returns whether a policy with only `Allow` statements permits the action. A condition on an absent key fails."""
-    context = {f"aws:ResourceTag/{name}": value for name, value in (tags or {}).items()}
-    if prefix is not None:
-        context["s3:prefix"] = prefix
-    match = {"StringEquals": str.__eq__, "StringLike": fnmatch.fnmatchcase}
+    """Returns whether a policy permits the action, from its `Allow` statements. `prefix` is that of a listing.
+
+    A condition on a key that the request does not have fails, unless it says `IfExists`.
+    """
+    keys = {**(context or {}), **({} if prefix is None else {"s3:prefix": prefix})}
+
+    def holds(test: str, variable: str, values: str | list[str]) -> bool:
+        if variable not in keys:
+            return test.endswith("IfExists")
+        like = fnmatch.fnmatchcase if "Like" in test else str.__eq__
+        return any(like(keys[variable], value) for value in many(values))
+
     return any(
         statement["Effect"] == "Allow"
-        and action in statement["Action"]
-        and any(fnmatch.fnmatchcase(resource, pattern) for pattern in statement["Resource"])
+        and any(fnmatch.fnmatchcase(action, pattern) for pattern in many(statement["Action"]))
+        and any(fnmatch.fnmatchcase(resource, pattern) for pattern in many(statement["Resource"]))
         and all(
-            variable in context and any(match[test](context[variable], value) for value in values)
+            holds(test, variable, values)
             for test, variables in statement.get("Condition", {}).items()
             for variable, values in variables.items()
         )
         for statement in policy["Statement"]
     )
+
+
+def many(value: str | list[str]) -> list[str]:
+    """Returns the elements of a part of a policy, which may be one text."""
+    return [value] if isinstance(value, str) else value
 
 
 def actions_of(request: Request) -> list[AskedFor]:

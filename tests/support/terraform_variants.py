@@ -18,6 +18,8 @@ PLATFORM = {
     "vpc_id": "vpc-0123456789abcdef0",
     "subnet_ids": SUBNETS,
     "kms_key_arn": KEY,
+    "public_egress": True,
+    "endpoints": None,
     "has_container_insights": True,
     "gpu": {
         "capacity_provider": "fleet-gpu",
@@ -32,7 +34,19 @@ PLACE = {
     "permissions_boundary_arn": BOUNDARY,
     "kms_key_arn": KEY,
 }
-OFFLINE = {"endpoints": {"route_table_ids": ["rtb-1"]}}
+OFFLINE = {"endpoints": {"route_table_ids": ["rtb-1"], "account_ids": ["210987654321"]}, "public_egress": False}
+PRIVATE = {
+    **PLATFORM,
+    "public_egress": False,
+    "endpoints": {"security_group_id": "sg-endpoints", "s3_prefix_list_id": "pl-s3"},
+}
+EGRESS = {
+    "proxy": {"port": 3128, "cidr_block": "10.0.0.5/32"},
+    "database": {"port": 5432, "security_group_id": "sg-database"},
+    "files": {"port": 2049, "prefix_list_id": "pl-files"},
+}
+REPLICA = {"bucket_arn": "arn:aws:s3:::copies", "account_id": "210987654321", "kms_key_arn": f"{KEY}-of-copies"}
+RETENTION = {"version_days": 30, "cold_days": 10, "output_days": 400, "replica": REPLICA}
 GPUS = {"instance_types": ["g5.xlarge", "g5.12xlarge", "g4dn.xlarge"]}
 PASSWORD = "the-first-p@ssword"
 RABBITMQ = {
@@ -100,6 +114,8 @@ EVERYTHING: dict[str, Call] = {
     "large": target("large", **LARGE),
     "gpus": target("gpus", workers={"gpu": {"gpus": 1}}),
     "pools": target("pools", workers=POOLS),
+    "private": target("private", of=PRIVATE, egress=EGRESS, retention=RETENTION),
+    "own": target("own", has_own_key=True, public_egress=False, egress={"all": {**EGRESS["proxy"], "port": 443}}),
     "rabbitmq": target("rabbitmq", **RABBITMQ),
     "single": target("single", **{**RABBITMQ, "rabbitmq": {"is_cluster": False}}, portal=BALANCED),
     "batch": (

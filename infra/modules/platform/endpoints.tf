@@ -13,6 +13,53 @@ locals {
   )) : toset([])
 }
 
+# Principals of this account, and resources of this account and of others that the caller names; some actions have no resource.
+# https://github.com/aws-samples/data-perimeter-policy-examples/tree/main/vpc_endpoint_policies
+data "aws_iam_policy_document" "endpoint" {
+  # checkov:skip=CKV_AWS_109: the policy of an endpoint limits permissions, and grants none.
+  # checkov:skip=CKV_AWS_111: the policy of an endpoint limits permissions, and grants none.
+  # checkov:skip=CKV_AWS_356: the conditions limit the resources.
+  statement {
+    sid       = "OwnAccount"
+    actions   = ["*"]
+    resources = ["*"]
+
+    principals {
+      type        = "*"
+      identifiers = ["*"]
+    }
+
+    condition {
+      test     = "StringEquals"
+      variable = "aws:PrincipalAccount"
+      values   = [data.aws_caller_identity.current.account_id]
+    }
+
+    condition {
+      test     = "StringEqualsIfExists"
+      variable = "aws:ResourceAccount"
+      values   = concat([data.aws_caller_identity.current.account_id], try(var.platform.endpoints.account_ids, []))
+    }
+  }
+}
+
+# ECR keeps the layers of images in a bucket of AWS, and gives its clients signed addresses.
+# https://docs.aws.amazon.com/AmazonECR/latest/userguide/vpc-endpoints.html
+data "aws_iam_policy_document" "s3_endpoint" {
+  source_policy_documents = [data.aws_iam_policy_document.endpoint.json]
+
+  statement {
+    sid       = "ImageLayers"
+    actions   = ["s3:GetObject"]
+    resources = ["arn:${data.aws_partition.current.partition}:s3:::prod-${data.aws_region.current.id}-starport-layer-bucket/*"]
+
+    principals {
+      type        = "*"
+      identifiers = ["*"]
+    }
+  }
+}
+
 data "aws_vpc" "this" {
   count = local.has_endpoints ? 1 : 0
 
@@ -49,6 +96,7 @@ resource "aws_vpc_endpoint" "interface" {
   subnet_ids          = var.platform.subnet_ids
   security_group_ids  = [aws_security_group.endpoints[0].id]
   private_dns_enabled = true
+  policy              = data.aws_iam_policy_document.endpoint.json
 
   tags = { Name = "${var.platform.name}-${each.key}" }
 }
@@ -60,6 +108,7 @@ resource "aws_vpc_endpoint" "s3" {
   service_name      = "com.amazonaws.${data.aws_region.current.id}.s3"
   vpc_endpoint_type = "Gateway"
   route_table_ids   = var.platform.endpoints.route_table_ids
+  policy            = data.aws_iam_policy_document.s3_endpoint.json
 
   tags = { Name = "${var.platform.name}-s3" }
 }

@@ -77,14 +77,19 @@ resource "aws_security_group" "instances" {
 }
 
 resource "aws_vpc_security_group_egress_rule" "instances" {
-  count = local.has_gpus ? 1 : 0
+  for_each = !local.has_gpus ? {} : var.platform.public_egress ? { AWS = { range = "0.0.0.0/0", group = null, list = null } } : {
+    endpoints = { range = null, group = one(aws_security_group.endpoints[*].id), list = null }
+    S3        = { range = null, group = null, list = one(aws_vpc_endpoint.s3[*].prefix_list_id) }
+  }
 
-  security_group_id = aws_security_group.instances[0].id
-  description       = "AWS"
-  cidr_ipv4         = "0.0.0.0/0"
-  ip_protocol       = "tcp"
-  from_port         = 443
-  to_port           = 443
+  security_group_id            = aws_security_group.instances[0].id
+  description                  = each.key
+  cidr_ipv4                    = each.value.range
+  referenced_security_group_id = each.value.group
+  prefix_list_id               = each.value.list
+  ip_protocol                  = "tcp"
+  from_port                    = 443
+  to_port                      = 443
 }
 
 data "aws_default_tags" "current" {}

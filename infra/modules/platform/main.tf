@@ -4,8 +4,20 @@
 locals {
   images       = toset(["gristmill", "gristmill-worker"])
   repositories = { for image, repository in aws_ecr_repository.image : image => repository.repository_url }
-  kms_key_arn  = var.platform.has_own_key ? coalesce(var.platform.kms_key_arn, one(aws_kms_key.this[*].arn)) : null
+  kms_key_arn  = var.platform.has_own_key ? coalesce(var.platform.kms_key_arn, one(module.key[*].arn)) : null
 }
+
+# It encrypts all data of the platform, and of targets without a key of their own.
+module "key" {
+  source = "../key"
+  count  = var.platform.has_own_key && var.platform.kms_key_arn == null ? 1 : 0
+
+  name        = var.platform.name
+  description = "Messages, objects, images and logs of the targets of ${var.platform.name}"
+  log_groups  = "*"
+}
+
+data "aws_caller_identity" "current" {}
 
 data "aws_partition" "current" {}
 

@@ -6,6 +6,8 @@ output "platform" {
     vpc_id                 = var.platform.vpc_id
     subnet_ids             = var.platform.subnet_ids
     kms_key_arn            = local.kms_key_arn
+    public_egress          = var.platform.public_egress
+    endpoints              = local.has_endpoints ? { security_group_id = one(aws_security_group.endpoints[*].id), s3_prefix_list_id = one(aws_vpc_endpoint.s3[*].prefix_list_id) } : null
     has_container_insights = var.platform.container_insights
     gpu = local.has_gpus ? {
       capacity_provider = aws_ecs_capacity_provider.gpu[0].name

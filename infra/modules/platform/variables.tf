@@ -4,13 +4,20 @@ variable "platform" {
     # Name of the platform and its cluster, and prefix of all resource names.
     name = string
     # Network of the targets, and subnets of tasks, instances and endpoints, in several zones. Private ones need a route to AWS: NAT,
-    # or AWS endpoints in the network, created with the route tables of the subnets.
+    # or AWS endpoints in the network, created with the route tables of the subnets. Only principals of this account can use the
+    # endpoints, for its own resources and those of `account_ids`: buckets with inputs, repositories with your images.
     vpc_id     = string
     subnet_ids = list(string)
-    endpoints  = optional(object({ route_table_ids = list(string) }))
+    endpoints = optional(object({
+      route_table_ids = list(string)
+      account_ids     = optional(list(string), [])
+    }))
+    # Whether instances, and by default the tasks of targets, may connect to every address by HTTPS. Otherwise they reach only the
+    # endpoints, and tasks what `egress` of their target allows.
+    public_egress = optional(bool, true)
 
     # Whether a key of the account encrypts messages, objects, images and logs, instead of keys that AWS manages, and which: by default
-    # a new one. CloudWatch Logs and CloudWatch alarms need permission to use yours (key.tf shows the statements).
+    # a new one. CloudWatch Logs and CloudWatch alarms need permission to use yours (modules/key/main.tf shows the statements).
     has_own_key = optional(bool, true)
     kms_key_arn = optional(string)
     # Permissions boundary of all roles, if the account requires one.
@@ -46,6 +53,16 @@ variable "platform" {
   validation {
     condition     = var.platform.kms_key_arn == null || can(regex("^arn:aws[a-z-]*:kms:", var.platform.kms_key_arn))
     error_message = "`kms_key_arn` is the ARN of a KMS key."
+  }
+
+  validation {
+    condition     = var.platform.public_egress || var.platform.endpoints != null
+    error_message = "Without `public_egress` nothing could reach AWS: set `endpoints`."
+  }
+
+  validation {
+    condition     = alltrue([for id in try(var.platform.endpoints.account_ids, []) : can(regex("^[0-9]{12}$", id))])
+    error_message = "`account_ids` are ids of AWS accounts, with 12 digits."
   }
 
   validation {

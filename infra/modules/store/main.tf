@@ -12,10 +12,10 @@
 
 resource "aws_s3_bucket" "store" {
   # checkov:skip=CKV2_AWS_62: nothing consumes events: roles read the bucket, and workers get their work from queues.
-  # checkov:skip=CKV_AWS_144: the store contains data of running jobs; users copy the outputs that they keep.
+  # checkov:skip=CKV_AWS_144: the store contains data of running jobs; `retention.replica` of a target copies its outputs.
   # checkov:skip=CKV_AWS_145: with the key of the platform; without one for trials (environments/dev).
   # checkov:skip=CKV_AWS_18: CloudTrail's data events, which belong to the account, record access.
-  # checkov:skip=CKV_AWS_21: commit points are created once and never replaced: see the versioning below.
+  # checkov:skip=CKV_AWS_21: commit points are created once and never replaced; see the versioning below, which is a choice.
   bucket        = var.bucket
   force_destroy = var.force_destroy
 }
@@ -50,14 +50,14 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "store" {
   }
 }
 
-# Always off. A commit point (a ledger segment, a result, a schedule) is created if absent and never written again, so it has no
-# older version. Versions of replaced or deleted objects (progress, parts, markers of open jobs) would only cost money, and a
-# deleted part would remain as a version that no rule of a job removes.
+# For outputs, which users may replace or delete by mistake. The engine needs no versions: a commit point (a ledger segment, a result, a
+# schedule) is created if absent and never written again. Its other objects (progress, parts, markers of open jobs) change every few
+# seconds, so their versions expire after a day. S3 cannot disable versioning again, only suspend it.
 resource "aws_s3_bucket_versioning" "store" {
   bucket = aws_s3_bucket.store.id
 
   versioning_configuration {
-    status = "Disabled"
+    status = var.retention.version_days == null ? "Disabled" : var.retention.version_days == 0 ? "Suspended" : "Enabled"
   }
 }
 
@@ -107,6 +107,62 @@ resource "aws_s3_bucket_lifecycle_configuration" "store" {
     transition {
       days          = 0
       storage_class = "INTELLIGENT_TIERING"
+    }
+  }
+
+  # Of two rules S3 follows the one that removes earlier.
+  dynamic "rule" {
+    for_each = { for id, versions in {
+      versions-expire         = { prefix = "", days = coalesce(var.retention.version_days, 0) }
+      versions-of-jobs-expire = { prefix = "${var.prefix}/", days = 1 }
+    } : id => versions if var.retention.version_days != null }
+
+    content {
+      id     = rule.key
+      status = "Enabled"
+
+      filter {
+        prefix = rule.value.prefix
+      }
+
+      noncurrent_version_expiration {
+        noncurrent_days = max(1, rule.value.days)
+      }
+
+      # A deleted object leaves a marker, which is useless without older versions.
+      expiration {
+        expired_object_delete_marker = true
+      }
+    }
+  }
+
+  dynamic "rule" {
+    for_each = var.retention.cold_days == null && var.retention.output_days == null ? [] : [var.retention]
+
+    content {
+      id     = "outputs"
+      status = "Enabled"
+
+      filter {
+        prefix = "outputs/"
+      }
+
+      dynamic "transition" {
+        for_each = rule.value.cold_days[*]
+
+        content {
+          days          = transition.value
+          storage_class = "GLACIER_IR"
+        }
+      }
+
+      dynamic "expiration" {
+        for_each = rule.value.output_days[*]
+
+        content {
+          days = expiration.value
+        }
+      }
     }
   }
 }

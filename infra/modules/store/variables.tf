@@ -35,6 +35,26 @@ variable "job_days" {
   }
 }
 
+variable "retention" {
+  description = "`retention` of the target."
+  type = object({
+    version_days = number
+    cold_days    = number
+    output_days  = number
+  })
+  default = { version_days = null, cold_days = null, output_days = null }
+
+  validation {
+    condition     = try(var.retention.version_days >= 0 && floor(var.retention.version_days) == var.retention.version_days, var.retention.version_days == null)
+    error_message = "`version_days` is a whole number; 0 suspends versioning."
+  }
+
+  validation {
+    condition     = alltrue([for days in [var.retention.cold_days, var.retention.output_days] : try(days >= 1 && floor(days) == days, days == null)]) && try(var.retention.output_days > var.retention.cold_days, true)
+    error_message = "`cold_days` and `output_days` are whole numbers of at least 1, and outputs expire after they have become cold."
+  }
+}
+
 variable "force_destroy" {
   description = "Let `terraform destroy` remove the bucket with all objects."
   type        = bool

@@ -3,7 +3,17 @@
 locals {
   is_sqs              = var.target.broker == "sqs"
   queue               = one(concat(module.queue[*].address, module.rabbitmq[*].broker.address))
+  kms_key_arn         = var.target.kms_key_arn != null ? var.target.kms_key_arn : var.target.has_own_key ? one(module.key[*].arn) : var.platform.kms_key_arn
   dead_letters_metric = one(concat(module.queue[*].dead_letters_metric, module.rabbitmq[*].dead_letters_metric))
+}
+
+module "key" {
+  source = "../key"
+  count  = var.target.has_own_key && var.target.kms_key_arn == null ? 1 : 0
+
+  name        = var.target.name
+  description = "Messages, objects, secrets and logs of ${var.target.name}"
+  log_groups  = var.target.name
 }
 
 module "queue" {
@@ -11,7 +21,7 @@ module "queue" {
   count  = local.is_sqs ? 1 : 0
 
   prefix      = var.target.name
-  kms_key_arn = var.platform.kms_key_arn
+  kms_key_arn = local.kms_key_arn
 }
 
 module "rabbitmq" {
@@ -24,7 +34,7 @@ module "rabbitmq" {
   settings                  = var.target.rabbitmq
   client_security_group_ids = merge(local.own_group_ids, var.target.rabbitmq.client_security_group_ids)
   first_password            = var.broker_password
-  kms_key_arn               = var.platform.kms_key_arn
+  kms_key_arn               = local.kms_key_arn
   has_portal                = local.has_portal
 }
 
@@ -33,8 +43,9 @@ module "store" {
 
   bucket        = var.target.bucket
   prefix        = coalesce(var.target.prefix, var.target.name)
-  kms_key_arn   = var.platform.kms_key_arn
+  kms_key_arn   = local.kms_key_arn
   job_days      = var.target.job_days
+  retention     = var.target.retention
   force_destroy = var.target.force_destroy
 }
 
@@ -48,7 +59,7 @@ module "access" {
   inputs              = concat(["${var.target.bucket}/inputs"], var.target.inputs)
   outputs             = concat(["${var.target.bucket}/outputs"], var.target.outputs)
   cluster_name        = var.platform.cluster.name
-  kms_key_arns        = var.platform.kms_key_arn[*]
+  kms_key_arns        = local.kms_key_arn[*]
   input_kms_key_arns  = var.target.input_kms_key_arns
   output_kms_key_arns = var.target.output_kms_key_arns
   partition           = data.aws_partition.current.partition
@@ -64,7 +75,7 @@ resource "aws_cloudwatch_log_group" "this" {
   # checkov:skip=CKV_AWS_338: a year by default; two weeks for trials (environments/dev).
   name              = "/gristmill/${var.target.name}"
   retention_in_days = var.target.log_days
-  kms_key_id        = var.platform.kms_key_arn
+  kms_key_id        = local.kms_key_arn
 }
 
 module "observability" {
@@ -79,5 +90,5 @@ module "observability" {
   autoscaling_group      = anytrue([for pool in local.pools : pool.gpus > 0]) ? var.platform.gpu.autoscaling_group : null
   reducer_service        = aws_ecs_service.resident["reducer"].name
   log_group              = aws_cloudwatch_log_group.this.name
-  kms_key_arn            = var.platform.kms_key_arn
+  kms_key_arn            = local.kms_key_arn
 }

@@ -1,9 +1,26 @@
-# Security groups of the tasks. Scrapers of metrics connect to workers and reducers, and the clients that the caller names to
+# Security groups of the tasks, and what they may connect to. Scrapers of metrics connect to workers and reducers, and the clients that the caller names to
 # the portal: the group of an internal load balancer, or that of a machine through which users forward a port. The portal has
 # a group of its own, because a client that reaches a portal with a trusted header can set that header.
 
 locals {
   own_group_ids = { for name, group in aws_security_group.own : name => group.id }
+
+  # HTTPS to everywhere reaches AWS, and the package index of jobs that name a requirements file.
+  public_egress = coalesce(var.target.public_egress, var.platform.public_egress)
+  egress = { for name, rule in merge(
+    { for name, rule in { HTTPS = { port = 443, cidr_block = "0.0.0.0/0" } } : name => rule if local.public_egress },
+    { for name, rule in {
+      endpoints = { name = "AWS endpoints", port = 443, security_group_id = try(var.platform.endpoints.security_group_id, null) }
+      s3        = { name = "S3", port = 443, prefix_list_id = try(var.platform.endpoints.s3_prefix_list_id, null) }
+    } : rule.name => rule if !local.public_egress && var.platform.endpoints != null },
+    { for name, rule in { RabbitMQ = { port = 5671, security_group_id = one(module.rabbitmq[*].security_group_id) } } : name => rule if !local.is_sqs },
+    var.target.egress,
+    ) : name => {
+    port              = rule.port
+    cidr_block        = try(rule.cidr_block, null)
+    security_group_id = try(rule.security_group_id, null)
+    prefix_list_id    = try(rule.prefix_list_id, null)
+  } }
 
   clients = merge(
     { for range in var.target.scraper_cidr_blocks : "Prometheus: ${range}" => { of = "tasks", group = null, range = range } },
@@ -37,24 +54,15 @@ resource "aws_vpc_security_group_ingress_rule" "client" {
   to_port                      = 9464
 }
 
-resource "aws_vpc_security_group_egress_rule" "https" {
-  for_each = aws_security_group.own
+resource "aws_vpc_security_group_egress_rule" "own" {
+  for_each = { for pair in setproduct(keys(aws_security_group.own), keys(local.egress)) : "${pair[0]}: ${pair[1]}" => merge(local.egress[pair[1]], { of = pair[0], description = pair[1] }) }
 
-  security_group_id = each.value.id
-  description       = "AWS, and the package index of jobs that name a requirements file"
-  cidr_ipv4         = "0.0.0.0/0"
-  ip_protocol       = "tcp"
-  from_port         = 443
-  to_port           = 443
-}
-
-resource "aws_vpc_security_group_egress_rule" "amqps" {
-  for_each = { for name, group in aws_security_group.own : name => group if !local.is_sqs }
-
-  security_group_id            = each.value.id
-  description                  = "RabbitMQ"
-  referenced_security_group_id = module.rabbitmq[0].security_group_id
+  security_group_id            = local.own_group_ids[each.value.of]
+  description                  = each.value.description
+  cidr_ipv4                    = each.value.cidr_block
+  referenced_security_group_id = each.value.security_group_id
+  prefix_list_id               = each.value.prefix_list_id
   ip_protocol                  = "tcp"
-  from_port                    = 5671
-  to_port                      = 5671
+  from_port                    = each.value.port
+  to_port                      = each.value.port
 }

@@ -36,7 +36,7 @@ output "resources" {
     security_group_ids = { tasks = local.own_group_ids.tasks, portal = try(local.own_group_ids.portal, null), broker = one(module.rabbitmq[*].security_group_id) }
     bucket             = module.store.bucket
     queue_arns         = one(module.queue[*].arns)
-    kms_key_arn        = var.platform.kms_key_arn
+    kms_key_arn        = local.kms_key_arn
     dashboard          = module.observability.dashboard_name
     alarm_topic_arn    = module.observability.alarm_topic_arn
   }

@@ -210,7 +210,7 @@ data "aws_iam_policy_document" "read_secret" {
   }
 
   dynamic "statement" {
-    for_each = var.platform.kms_key_arn[*]
+    for_each = local.kms_key_arn[*]
 
     content {
       sid       = "Decrypt"

@@ -6,6 +6,8 @@ variable "platform" {
     vpc_id                 = string
     subnet_ids             = list(string)
     kms_key_arn            = string
+    public_egress          = bool
+    endpoints              = object({ security_group_id = string, s3_prefix_list_id = string })
     has_container_insights = bool
     gpu = object({
       capacity_provider = string
@@ -54,13 +56,42 @@ variable "target" {
     # Days until the objects of a job expire, and until the roles' own logs do. Logs of jobs are in the bucket.
     job_days = optional(number, 90)
     log_days = optional(number, 365)
+    # What happens to outputs below outputs/ of the bucket; infra/COSTS.md has the cost of each choice.
+    retention = optional(object({
+      # Days for which S3 keeps replaced and deleted objects as versions (those of jobs: one). null: no versioning; 0: no longer.
+      version_days = optional(number)
+      # Days until outputs move to a cheaper class (Glacier Instant Retrieval), and until they expire. null: never.
+      cold_days   = optional(number)
+      output_days = optional(number)
+      # S3 copies each output to this bucket, of any account and Region, and deletes nothing there. Requires `version_days`, versioning of
+      # that bucket, and with a key of the target a key there.
+      replica = optional(object({
+        bucket_arn  = string
+        account_id  = optional(string)
+        kms_key_arn = optional(string)
+      }))
+    }), {})
     # Let `terraform destroy` remove the bucket with all objects.
     force_destroy = optional(bool, false)
+    # A key of the target instead of that of the platform: one that Terraform creates, or yours. CloudWatch Logs and CloudWatch alarms
+    # need permission to use yours (modules/key/main.tf shows the statements).
+    has_own_key = optional(bool, false)
+    kms_key_arn = optional(string)
     # Permissions boundary of all roles, if the account requires one.
     permissions_boundary_arn = optional(string)
 
     # Environment variables of all roles, such as PIP_INDEX_URL for your package index, or settings of Gristmill.
     environment = optional(map(string), {})
+    # Whether tasks may connect to every address by HTTPS; by default as the platform says. Otherwise they reach AWS by the endpoints of
+    # the platform. Further destinations by TCP, such as a proxy, a database or a file system, with a name for each, one of a range, a
+    # security group and a prefix list, and a port.
+    public_egress = optional(bool)
+    egress = optional(map(object({
+      port              = number
+      cidr_block        = optional(string)
+      security_group_id = optional(string)
+      prefix_list_id    = optional(string)
+    })), {})
     # Whether tasks have public addresses, as the route to AWS in a subnet without NAT and endpoints. Nothing can connect to them.
     assign_public_ip = optional(bool, false)
     # Maximum of workers during a deployment, in percent. With 100 a new worker starts only after an old one has ended.
@@ -172,6 +203,29 @@ variable "target" {
   validation {
     condition     = length(setintersection(keys(var.target.environment), ["AWS_REGION", "GRISTMILL_CLOUDWATCH_NAMESPACE", "GRISTMILL_LABELS", "GRISTMILL_LEASE_SECONDS", "GRISTMILL_LISTEN", "GRISTMILL_QUEUE", "GRISTMILL_STORE", "GRISTMILL_PORTAL_TOKEN"])) == 0
     error_message = "`environment`: the target itself sets region, queue, store, address, labels, lease, metrics and token of its tasks."
+  }
+
+  validation {
+    condition     = var.target.retention.replica == null || try(var.target.retention.version_days >= 1, false)
+    error_message = "`retention.replica` requires versions: set `version_days` to at least 1."
+  }
+
+  validation {
+    condition     = var.target.kms_key_arn == null || can(regex("^arn:aws[a-z-]*:kms:", var.target.kms_key_arn))
+    error_message = "`kms_key_arn` is the ARN of a KMS key."
+  }
+
+  validation {
+    condition     = coalesce(var.target.public_egress, var.platform.public_egress) || var.platform.endpoints != null || length(var.target.egress) > 0
+    error_message = "Without `public_egress` tasks could not reach AWS: set `endpoints` of the platform, or name your own endpoints in `egress`."
+  }
+
+  validation {
+    condition = alltrue([for name, rule in var.target.egress :
+      can(regex("^[a-z0-9-]{1,40}$", name)) && rule.port >= 1 && rule.port <= 65535 && (rule.cidr_block == null || can(cidrhost(rule.cidr_block, 0)))
+      && length([for part in ["cidr_block", "security_group_id", "prefix_list_id"] : part if rule[part] != null]) == 1
+    ])
+    error_message = "Each of `egress` has a name of lower-case letters, digits and `-`, a port, and one of `cidr_block` (such as 10.0.0.0/16), `security_group_id` and `prefix_list_id`."
   }
 
   validation {

@@ -1,8 +1,9 @@
-# The key that encrypts all data of the platform and its targets, unless you provide your own.
+# A key, and the services that use it under their own identity: CloudWatch, for logs and alarms. Roles get their permissions from the
+# policies of the module `access`.
 
-locals {
-  makes_key = var.platform.has_own_key && var.platform.kms_key_arn == null
-}
+data "aws_partition" "current" {}
+
+data "aws_region" "current" {}
 
 data "aws_caller_identity" "current" {}
 
@@ -36,7 +37,7 @@ data "aws_iam_policy_document" "key" {
       test     = "ArnLike"
       variable = "kms:EncryptionContext:aws:logs:arn"
       values = [
-        for group in ["/gristmill/*", "/aws/events/gristmill/*"] :
+        for group in ["/gristmill/${var.log_groups}", "/aws/events/gristmill/${var.log_groups}"] :
         "arn:${data.aws_partition.current.partition}:logs:${data.aws_region.current.id}:${data.aws_caller_identity.current.account_id}:log-group:${group}"
       ]
     }
@@ -61,17 +62,13 @@ data "aws_iam_policy_document" "key" {
 }
 
 resource "aws_kms_key" "this" {
-  count = local.makes_key ? 1 : 0
-
-  description             = "Messages, objects, images and logs of the targets of ${var.platform.name}"
+  description             = var.description
   enable_key_rotation     = true
   deletion_window_in_days = 30
   policy                  = data.aws_iam_policy_document.key.json
 }
 
 resource "aws_kms_alias" "this" {
-  count = local.makes_key ? 1 : 0
-
-  name          = "alias/${var.platform.name}"
-  target_key_id = aws_kms_key.this[0].key_id
+  name          = "alias/${var.name}"
+  target_key_id = aws_kms_key.this.key_id
 }
