@@ -42,7 +42,7 @@ class Pipeline:
         self.folder = self.workplace.folder
         self.workplace.data(FILES)
         script = SCRIPT.replace("{folder}", str(self.folder))
-        self.workplace.job(script, mini_batch_size=1, run_max_try=1, error_threshold=0)
+        self.workplace.job(script, mini_batch_size=1, run_max_try=1, error_threshold=0, allow_reuse=True)
         shutil.copy(EXAMPLES / "run_once", self.folder)
         commands = self.folder / "bin"
         commands.mkdir()
