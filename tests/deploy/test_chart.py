@@ -122,7 +122,7 @@ every pool its own:
       maxUnavailable: 2
       runtimeClassName: writable-cgroups
       <<: *pods
-    cpu: {requires: [], min: 1, preferSpot: false}
+    cpu: {min: 1, preferSpot: false}
     gpu: {gpus: 2, labels: {gpu_model: L4}}
 RabbitMQ outside of the cluster, other architectures, own images:
 - rabbitmq
@@ -284,15 +284,25 @@ def pools(values):
             "No image of the reducer: set images.prefix",
         ),
         ("sqs", {"workers": {"cpu": {"min": 3, "max": 2}}}, "workers.cpu.min is larger than its max"),
-        ("sqs", {"scaling": {"enabled": False}}, "Nothing scales the pool cpu: set workers.cpu.min"),
-        ("sqs", {"workers": {"cpu": {"requires": []}}}, "Nothing scales the pool cpu: set workers.cpu.min"),
-        ("sqs", {"workers": {"spot": {}}}, "The pools cpu and spot would both start workers for the need `any`"),
+        ("sqs", {"scaling": {"enabled": False}}, "No need starts workers of the pool cpu"),
+        ("sqs", {"workers": {"cpu": {"requires": []}}}, "No need starts workers of the pool cpu"),
+        ("sqs", {"workers": {"spot": {}}}, "No need starts workers of the pool spot"),
+        ("sqs", {"workers": {"cpu": {"requires": ["4 processors"]}}}, "Jobs without `requires` would start no worker"),
+        ("sqs", {"workers": {"cpu": {"gpus": 10, "labels": {"zone": "a"}}}}, "The pool cpu meets 22 needs: list those"),
         (
-            "pools",
-            {"workers": {"a100": {"gpus": 8}}},
-            "The pools a100 and gpu would both start workers for the need `1 GPU`",
+            "sqs",
+            {"workers": {name: {"requires": ["any"]} for name in ("cpu", "spot")}},
+            "A need starts workers of one pool only: name `any` in `requires` of cpu or spot",
         ),
-        ("pools", {"workers": {"cpu": {"labels": {"zone": "a"}}}}, "Jobs without `requires` would start no worker"),
+        *[
+            ("sqs", {"workers": {"cpu": {"labels": {"zone": "a"}, "requires": ["any", need]}}}, f"meets `{part}`")
+            for need, part in [
+                ("1 GPU, label zone=a", "1 GPU"),
+                ("5 processors", "5 processors"),
+                ("label zone=b", "label zone=b"),
+                ("label zone", "label zone"),
+            ]
+        ],
         ("portal", {"hosts": []}, "set portal.hosts to those of the Ingress"),
         ("portal", {"clients": []}, "set portal.clients to the pods of the ingress controller"),
         (
@@ -326,7 +336,7 @@ def test_names_are_short_enough_for_labels():
     for letters, fits in ((52, True), (53, False)):
         rendered = helm("template", "r" * letters, FOLDER / "chart", "--values", FOLDER / "examples/sqs.yaml")
         assert (rendered.returncode == 0) is fits, rendered.stderr
-    assert "is too long for Kubernetes" in rendered.stderr
+    assert "has more than 63 characters" in rendered.stderr
 
 
 def test_releases_in_one_namespace_share_nothing():

@@ -72,7 +72,7 @@ def test_pods_reach_only_name_servers_and_public_https(manifests):
     assert forbidden_that_is_reachable(manifests) == []
 
 
-def test_only_prometheus_reaches_workers_and_keda_reducers(manifests):
+def test_only_prometheus_reaches_pods_and_keda_reducers(manifests):
     prometheus = Peer("10.0.50.5", {"app": "prometheus"}, MONITORING)
     assert reach(manifests, "Ingress", prometheus, 9464) == EVERY
     keda = Peer("10.0.51.6", {"app": "keda-operator"}, KEDA)

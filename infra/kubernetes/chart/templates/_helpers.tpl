@@ -24,30 +24,41 @@
 {{- if not .Values.workers -}}
 {{- fail "No workers: set workers to at least one pool, such as {cpu: {}}." -}}
 {{- end -}}
-{{- $pools := include "gristmill.pools" . | fromYaml -}}
-{{- $serves := dict -}}
-{{- range $pool, $own := $pools -}}
+{{- $needs := include "gristmill.needs" . | fromYaml -}}
+{{- $named := dict -}}
+{{- $all := list -}}
+{{- range $pool, $own := include "gristmill.pools" . | fromYaml -}}
 {{- $here := merge (dict "role" "worker" "pool" $pool "own" $own) $ -}}
 {{- if gt (len (include "gristmill.name" $here)) 63 -}}
-{{- fail (printf "The name %s is too long for Kubernetes (63): choose a shorter name of the release or of the pool." (include "gristmill.name" $here)) -}}
+{{- fail (printf "The name %s has more than 63 characters: choose a shorter one of release or pool." (include "gristmill.name" $here)) -}}
 {{- end -}}
 {{- if not (or $.Values.images.prefix $own.image) -}}
-{{- fail (printf "No image of the pool %s: set images.prefix to the registry's address with a slash, or workers.%s.image." $pool $pool) -}}
+{{- fail (printf "No image of the pool %s: set images.prefix to the registry's address with a slash, or its image." $pool) -}}
 {{- end -}}
-{{- $needs := include "gristmill.needs" $here | fromYamlArray -}}
-{{- if and (not $needs) (lt (int $own.min) 1) -}}
-{{- fail (printf "Nothing scales the pool %s: set workers.%s.min to the number of its workers." $pool $pool) -}}
-{{- else if gt (int $own.min) (int $own.max) -}}
+{{- if gt (int $own.min) (int $own.max) -}}
 {{- fail (printf "workers.%s.min is larger than its max." $pool) -}}
 {{- end -}}
-{{- range $need := $needs -}}
-{{- if hasKey $serves $need -}}
-{{- fail (printf "The pools %s and %s would both start workers for the need `%s`: give one of them labels, or list in its `requires` what else counts." (get $serves $need) $pool $need) -}}
+{{- range $need := $own.requires -}}
+{{- if hasKey $named $need -}}
+{{- fail (printf "A need starts workers of one pool only: name `%s` in `requires` of %s or %s." $need (get $named $need) $pool) -}}
 {{- end -}}
-{{- $_ := set $serves $need $pool -}}
+{{- $_ := set $named $need $pool -}}
+{{- range $part := splitList ", " $need -}}
+{{- if not (include "gristmill.meets" (merge (dict "part" $part) $here)) -}}
+{{- fail (printf "No worker of the pool %s meets `%s` of its `requires`: jobs with this need could not use them." $pool $part) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.scaling.enabled (not (hasKey $serves "any")) -}}
+{{- end -}}
+{{- $own_needs := get $needs $pool -}}
+{{- $all = concat $all $own_needs -}}
+{{- if gt (len $own_needs) 20 -}}
+{{- fail (printf "The pool %s meets %d needs: list those of your jobs in its `requires`." $pool (len $own_needs)) -}}
+{{- end -}}
+{{- if and (not $own_needs) (lt (int $own.min) 1) -}}
+{{- fail (printf "No need starts workers of the pool %s: give it labels, list needs in its `requires`, or set its `min`." $pool) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.scaling.enabled (not (has "any" $all)) -}}
 {{- fail "Jobs without `requires` would start no worker: add `any` to `requires` of one pool." -}}
 {{- end -}}
 {{- range $role := without (include "gristmill.roles" . | fromYamlArray) "worker" -}}
@@ -93,27 +104,69 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The needs that count for the pool, in the words of gristmill_processes_wanted. By default those of jobs that require all of
-     its labels and no more than its GPUs. */}}
-{{- define "gristmill.needs" -}}
-{{- $needs := list -}}
-{{- if not .Values.scaling.enabled -}}
-{{- else if hasKey .own "requires" -}}
-{{- $needs = .own.requires -}}
+{{/* Whether the workers of the pool meet `part` of a need. Nothing checks the size of the memory. */}}
+{{- define "gristmill.meets" -}}
+{{- $count := regexFind "^[0-9]+" .part | int -}}
+{{- if eq .part "any" -}}
+yes
+{{- else if regexMatch "^[0-9]+ GPUs?$" .part -}}
+{{- if le $count (int .own.gpus) }}yes{{ end -}}
+{{- else if regexMatch "^[0-9]+ processors?$" .part -}}
+{{- if le $count (div (include "gristmill.millicores" . | int) 1000 | int) }}yes{{ end -}}
+{{- else if regexMatch "^[0-9.]+ (KB|MB|GB|TB) of memory$" .part -}}
+yes
 {{- else -}}
-{{- $labels := list -}}
-{{- range $name, $value := .own.labels -}}
-{{- $labels = append $labels (printf "label %s=%s" $name $value) -}}
+{{- range $name, $value := .own.labels }}{{ if eq $.part (printf "label %s=%s" $name $value) }}yes{{ end }}{{ end -}}
 {{- end -}}
-{{- if $labels -}}
-{{- $needs = append $needs (join ", " $labels) -}}
 {{- end -}}
-{{- range $count := untilStep 1 (int (add1 .own.gpus)) 1 -}}
-{{- $needs = append $needs (join ", " (prepend $labels (printf "%d GPU%s" $count (ternary "" "s" (eq $count 1))))) -}}
+
+{{/* Processors of a worker, in thousandths. */}}
+{{- define "gristmill.millicores" -}}
+{{- $cpu := toString (dig "limits" "cpu" (dig "requests" "cpu" 0 .own.resources) .own.resources) -}}
+{{- if hasSuffix "m" $cpu }}{{ trimSuffix "m" $cpu | int }}{{ else }}{{ mulf $cpu 1000 | int }}{{ end -}}
 {{- end -}}
-{{- if or (not $needs) (eq (len .Values.workers) 1) -}}
-{{- $needs = prepend $needs "any" -}}
+
+{{/* The needs of each pool, in the words of gristmill_processes_wanted. A need starts workers of one pool, also if workers of
+     others meet it: two pools would start twice as many workers. It is the pool that names the need in `requires`, else the
+     plainest that meets it: of those with the fewest GPUs those with the fewest labels, of these those with the fewest
+     processors, of these the first by name. A need that no pool meets starts nothing. */}}
+{{- define "gristmill.needs" -}}
+{{- $pools := include "gristmill.pools" . | fromYaml -}}
+{{- $taken := list -}}
+{{- $order := list -}}
+{{- range $pool, $own := $pools -}}
+{{- $taken = concat $taken ($own.requires | default list) -}}
+{{- $size := include "gristmill.millicores" (dict "own" $own) | int -}}
+{{- $order = append $order (printf "%04d %04d %09d %s" (int $own.gpus) (len $own.labels) $size $pool) -}}
 {{- end -}}
+{{- $needs := dict -}}
+{{- range sortAlpha $order -}}
+{{- $pool := splitList " " . | last -}}
+{{- $own := get $pools $pool -}}
+{{- $subsets := list list -}}
+{{- range $name, $value := $own.labels -}}
+{{- range $subset := $subsets -}}
+{{- $subsets = append $subsets (append $subset (printf "label %s=%s" $name $value)) -}}
+{{- end -}}
+{{- end -}}
+{{- $own_needs := list -}}
+{{- if not $.Values.scaling.enabled -}}
+{{- else if hasKey $own "requires" -}}
+{{- $own_needs = $own.requires -}}
+{{- else -}}
+{{- range $gpus := until (int (add1 $own.gpus)) -}}
+{{- range $subset := $subsets -}}
+{{- $parts := $subset -}}
+{{- if $gpus }}{{ $parts = prepend $subset (printf "%d GPU%s" $gpus (ternary "" "s" (eq $gpus 1))) }}{{ end -}}
+{{- $need := join ", " $parts | default "any" -}}
+{{- if not (has $need $taken) -}}
+{{- $own_needs = append $own_needs $need -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $taken = concat $taken $own_needs -}}
+{{- end -}}
+{{- $_ := set $needs $pool $own_needs -}}
 {{- end -}}
 {{- toYaml $needs -}}
 {{- end -}}
