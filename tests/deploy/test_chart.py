@@ -301,6 +301,8 @@ def pools(values):
                 ("5 processors", "5 processors"),
                 ("label zone=b", "label zone=b"),
                 ("label zone", "label zone"),
+                ("8.5 GB of memory", "8.5 GB of memory"),
+                ("9000 MB of memory, label zone=a", "9000 MB of memory"),
             ]
         ],
         ("portal", {"hosts": []}, "set portal.hosts to those of the Ingress"),
@@ -323,6 +325,23 @@ def test_invalid_values_are_rejected(example, change, message):
         example, change = "sqs", {"portal": {**given, **change, "ingress": ingress}}
     rendered = helm_template(example, change)
     assert rendered.returncode != 0 and message in rendered.stderr, rendered.stderr or rendered.stdout
+
+
+@pytest.mark.parametrize(
+    ("limit", "need", "is_met"),
+    [
+        ("8Gi", "8 GB of memory", True),
+        ("8G", "8 GB of memory", False),
+        ("8600M", "8 GB of memory", True),
+        (8589934592, "8 GB of memory", True),
+        (8589934591, "8 GB of memory", False),
+        ("1.5Ti", "1536 GB of memory", True),
+        ("600Ki", "700 KB of memory", False),
+    ],
+)
+def test_memory_of_a_pool_meets_its_needs(limit, need, is_met):
+    pool = {"resources": {"limits": {"memory": limit}, "requests": {"memory": limit}}, "requires": ["any", need]}
+    assert (helm_template("sqs", {"workers": {"cpu": pool}}).returncode == 0) is is_met
 
 
 def test_release_has_workers():
@@ -361,6 +380,23 @@ def test_values_of_the_readme_are_valid():
         example = "rabbitmq" if "queue" in values else "sqs"
         values.setdefault("queue", {}).setdefault("rabbitmq", {})["cluster"] = {"name": ""}
         assert chart(example, values)
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({}, "get scaledobjects"),
+        ({"scaling": {"enabled": False}, "workers": {"cpu": {"min": 1}}}, "get deployments"),
+        ({"portal": {"enabled": True}}, "port-forward deployment/gristmill-portal 7780:9464"),
+        ({"portal": {"enabled": True, "hosts": ["jobs.example"]}}, "https://jobs.example/\n"),
+    ],
+)
+def test_notes_name_what_was_installed(change, shown):
+    values = ("--namespace", "gristmill", "--values", FOLDER / "examples/sqs.yaml", "--values", "-")
+    installed = helm("install", "gristmill", FOLDER / "chart", "--dry-run=client", *values, stdin=json.dumps(change))
+    assert installed.returncode == 0, installed.stderr
+    notes = installed.stdout.partition("NOTES:")[2]
+    assert shown in notes and ("scaledobjects" in notes) is ("scaling" not in change)
 
 
 def test_chart_version_equals_image_version():

@@ -584,9 +584,18 @@ def test_pods_run_only_on_the_architectures_of_their_images():
 
 
 def test_pools_prefer_spot_machines_or_exclude_them():
+    spot = {
+        "karpenter.sh/capacity-type": ["spot"],
+        "eks.amazonaws.com/capacityType": ["SPOT"],
+        "cloud.google.com/gke-spot": ["true"],
+        "kubernetes.azure.com/scalesetpriority": ["spot"],
+    }
     for deployment in of_workers(chart("pools")):
-        preferred = "preferredDuringSchedulingIgnoredDuringExecution" in pod(deployment)["affinity"]["nodeAffinity"]
+        preferred = pod(deployment)["affinity"]["nodeAffinity"].get(
+            "preferredDuringSchedulingIgnoredDuringExecution", []
+        )
+        found = [expression for entry in preferred for expression in entry["preference"]["matchExpressions"]]
         is_on_demand = labels(deployment)["gristmill/pool"] == "on-demand"
-        assert preferred is not is_on_demand
+        assert {one["key"]: one["values"] for one in found} == ({} if is_on_demand else spot)
         selected = {"karpenter.sh/capacity-type": "on-demand"} if is_on_demand else None
         assert pod(deployment).get("nodeSelector") == selected

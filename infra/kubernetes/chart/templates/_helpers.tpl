@@ -104,7 +104,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Whether the workers of the pool meet `part` of a need. Nothing checks the size of the memory. */}}
+{{/* Whether the workers of the pool meet `part` of a need. */}}
 {{- define "gristmill.meets" -}}
 {{- $count := regexFind "^[0-9]+" .part | int -}}
 {{- if eq .part "any" -}}
@@ -113,11 +113,22 @@ yes
 {{- if le $count (int .own.gpus) }}yes{{ end -}}
 {{- else if regexMatch "^[0-9]+ processors?$" .part -}}
 {{- if le $count (div (include "gristmill.millicores" . | int) 1000 | int) }}yes{{ end -}}
-{{- else if regexMatch "^[0-9.]+ (KB|MB|GB|TB) of memory$" .part -}}
-yes
+{{- else if regexMatch "^[0-9.]+ [KMG]B of memory$" .part -}}
+{{- $memory := dig "limits" "memory" "" .own.resources -}}
+{{- $wanted := include "gristmill.bytes" (trimSuffix " of memory" .part) | float64 -}}
+{{- if or (not $memory) (le $wanted (include "gristmill.bytes" $memory | float64)) }}yes{{ end -}}
 {{- else -}}
 {{- range $name, $value := .own.labels }}{{ if eq $.part (printf "label %s=%s" $name $value) }}yes{{ end }}{{ end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The bytes of a quantity of Kubernetes, or of a size of Gristmill, whose units are multiples of 1024. */}}
+{{- define "gristmill.bytes" -}}
+{{- $text := kindIs "string" . | ternary . (printf "%.0f" (float64 .)) -}}
+{{- $units := dict "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776
+    "KB" 1024 "MB" 1048576 "GB" 1073741824 -}}
+{{- $number := regexFind "^[0-9.]+" $text -}}
+{{- mulf $number (get $units (trimPrefix $number $text | trim) | default 1) -}}
 {{- end -}}
 
 {{/* Processors of a worker, in thousandths. */}}
