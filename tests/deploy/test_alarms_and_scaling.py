@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
+import sqlite3
+import time
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
 
-from harness import Workplace
+from alarms import rules
+from harness import Workplace, wait_until
+from targets import Target
 from terraform_files import INFRA
 from terraform_plan import REGION, Plan
 
@@ -193,8 +198,11 @@ def test_alarms_have_runbooks_and_configurable_thresholds(made: Plan, changed: P
         "dead-letters",
         "no-worker-cpu",
         "placement-failed",
+        "queue-errors",
         "reducer-down",
+        "results-not-committed",
         "spot-reclaimed",
+        "worker-fails",
         "workers-missing-cpu",
     }
     anchors = set()
@@ -206,8 +214,14 @@ def test_alarms_have_runbooks_and_configurable_thresholds(made: Plan, changed: P
         )
         anchors.add(anchor)
         assert len(alarms[name]["alarm_actions"]) == len(alarms[name]["ok_actions"]) == 1
-    assert set(re.findall(r"^## ([a-z-]+)$", runbooks, re.MULTILINE)) == anchors, "and no others"
-    assert alarms_of(made, "rabbitmq").keys() == SCALING | told
+    of_prometheus = {rule["annotations"]["runbook"].rpartition("#")[2]: rule["alert"] for rule in rules()}
+    # What has the same name is the same fault.
+    assert set(re.findall(r"^## ([a-z-]+)$", runbooks, re.MULTILINE)) == anchors | of_prometheus.keys(), "and no others"
+    for anchor, alert in of_prometheus.items():
+        assert alert == "Gristmill" + anchor.title().replace("-", ""), anchor
+    # Of RabbitMQ 4 Amazon MQ reports no single queues.
+    assert alarms_of(made, "rabbitmq").keys() == SCALING | told - {"dead-letters"}
+    assert alarms_of(made, "single").keys() == SCALING | told
     after = alarms_of(changed, "sqs")
     assert (after["workers-missing-cpu"]["threshold"], after["placement-failed"]["threshold"]) == (50, 9)
 
@@ -236,10 +250,10 @@ def test_absent_reducer_raises_an_alarm(made: Plan) -> None:
     [
         ("sqs", "AWS/SQS", "ApproximateNumberOfMessagesVisible", {"QueueName": "sqs-dead-letters"}),
         (
-            "rabbitmq",
+            "single",
             "AWS/AmazonMQ",
             "MessageReadyCount",
-            {"Broker": "rabbitmq", "VirtualHost": "/", "Queue": "rabbitmq-dead-letters"},
+            {"Broker": "single", "VirtualHost": "/", "Queue": "single-dead-letters"},
         ),
     ],
 )
@@ -270,6 +284,55 @@ def test_events_of_ecs_are_those_of_the_services_and_raise_alarms(made: Plan) ->
         counting = query["metric"][0]
         assert (counting["namespace"], counting["metric_name"]) == (metric["namespace"], metric["name"])
         assert query["return_data"] and counting["stat"] == "Sum"
+
+
+STEADY = """
+    import os, time
+    def run(files):
+        if os.environ["MOUNT"] == "missing":
+            raise FileNotFoundError("/mnt/shared is not mounted")
+        time.sleep(0.1)
+        return files
+"""
+
+
+def test_alarms_count_what_roles_log_of_a_fault(made: Plan, workplace: Workplace, sqlite: Target) -> None:
+    """One worker fails everything, then the ledger cannot be written, then the queues are held by another process."""
+    json_log = {"GRISTMILL_LOG_FORMAT": "json"}
+    roles = [sqlite.start("reducer", **json_log)]
+    roles += [sqlite.start("worker", "--process-count", 1, MOUNT=mount, **json_log) for mount in ("there", "missing")]
+    job_id = sqlite.enqueue(workplace.job_of_its_own("steady", 500, STEADY))
+    wait_until(lambda: "is excluded" in sqlite.command("status", job_id).stdout, "a worker that the job excludes")
+    ledger = sqlite.folder / "store/jobs" / job_id / "ledger"
+    ledger.rename(ledger.with_name("away"))
+    ledger.write_text("a file in its place")
+    held = [sqlite3.connect(file, isolation_level=None) for file in (sqlite.folder / "queues").glob("steady*.db")]
+    assert len(held) == 2
+    time.sleep(1)
+    for queue in held:
+        queue.execute("begin exclusive")
+    # A call fails after ten seconds.
+    time.sleep(15)
+    for role in roles:
+        role.kill()
+    lines = [json.loads(line) for role in roles for line in role.wait().stderr.splitlines() if line.startswith("{")]
+    filters = made.resources("aws_cloudwatch_log_metric_filter", "module.sqs.module.observability.").values()
+    counting = {found["metric_transformation"][0]["name"]: found for found in filters}
+    for name in ("worker-fails", "results-not-committed", "queue-errors"):
+        (metric,) = metrics_of(alarms_of(made, "sqs")[name])
+        found = counting[metric["metric_name"]]
+        assert found["metric_transformation"][0]["namespace"] == metric["namespace"]
+        assert metric["stat"] == "Sum" and found["log_group_name"] == "/gristmill/sqs"
+        matching = [line for line in lines if any(fnmatchcase(line["message"], words) for words in words_of(found))]
+        assert matching, f"{name}: nothing in {lines}"
+        assert {line["level"] for line in matching} <= {"WARN", "ERROR"}, "without GRISTMILL_LOG nothing else is logged"
+
+
+def words_of(counting: dict[str, Any]) -> list[str]:
+    """Returns the alternatives of the pattern of a filter, which compare the message with words and `*`."""
+    alternative = r"\(\$\.message = \"([^\"]+)\"\)"
+    assert re.fullmatch(rf"{{ {alternative}( \|\| {alternative})* }}", counting["pattern"]), counting["pattern"]
+    return re.findall(alternative, counting["pattern"])
 
 
 def test_dashboard_has_valid_metrics(made: Plan) -> None:

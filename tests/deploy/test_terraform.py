@@ -29,6 +29,7 @@ from terraform_variants import (
     GPUS,
     INDEX,
     KEY,
+    OLD_BROKER,
     PASSWORD,
     PLATFORM,
     PORTAL,
@@ -212,6 +213,13 @@ def test_rabbitmq_processes_share_the_consumer_timeout(made: Plan) -> None:
         secret = shown["broker"]["secrets"][role]
         assert container["secrets"] == [{"name": "GRISTMILL_QUEUE", "valueFrom": f"{secret}:address::"}]
         assert "GRISTMILL_QUEUE" not in {variable["name"] for variable in container["environment"]}
+
+
+def test_broker_runs_a_version_that_amazon_mq_recommends(made: Plan) -> None:
+    for name, version in (("rabbitmq", "4.2"), ("single", "3.13")):
+        broker = made.resource(f"module.{name}.module.rabbitmq[0].aws_mq_broker.this")
+        configuration = made.resource(f"module.{name}.module.rabbitmq[0].aws_mq_configuration.this")
+        assert broker["engine_version"] == configuration["engine_version"] == version
 
 
 def test_no_role_gets_the_administrator_password(made: Plan) -> None:
@@ -558,7 +566,11 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
     ({"portal": {**PORTAL, "client_cidr_blocks": ["0.0.0.0/0"]}}, "not the whole internet"),
     ({**RABBITMQ, "rabbitmq": {"lease_seconds": 3_000_000}}, "from 300 to 2147483"),
     ({**RABBITMQ, "rabbitmq": {"client_cidr_blocks": ["0.0.0.0/0"]}}, "not the whole internet"),
-    ({**RABBITMQ, "rabbitmq": {"instance_type": "mq.t3.micro"}}, "mq.t3 has no clusters"),
+    ({**RABBITMQ, "rabbitmq": {**OLD_BROKER, "is_cluster": True}}, "mq.t3 has no clusters"),
+    (
+        {**RABBITMQ, "rabbitmq": {"instance_type": "mq.m5.large"}},
+        "RabbitMQ 4 runs only on instances",
+    ),
     (
         {**RABBITMQ, "inputs": [f"the-data-of-a-team-{number}/inputs" for number in range(60)]},
         "more than the 6144 characters",

@@ -74,6 +74,13 @@ RULES = [
         {**BROKER, "subnet_ids": ["subnet-1", "subnet-2"]},
     ),
     Rule(
+        "RabbitMQ 4 runs on mq.m7g alone",
+        "https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html",
+        "aws_mq_broker",
+        lambda broker: broker["engine_version"].startswith("4.") and "m7g" not in broker["host_instance_type"],
+        {"engine_version": "4.2", "host_instance_type": "mq.m5.large"},
+    ),
+    Rule(
         "Fargate has certain sizes",
         f"{ECS}/task-cpu-memory-error.html",
         "aws_ecs_task_definition",
@@ -128,6 +135,27 @@ RULES = [
         "aws_iam_policy",
         lambda policy: len(re.sub(r"\s", "", policy["policy"])) > 6144,
         {"policy": "x" * 6145},
+    ),
+    Rule(
+        "an alarm takes ten metrics",
+        "https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/cloudwatch_limits.html",
+        "aws_cloudwatch_metric_alarm",
+        lambda alarm: len([query for query in alarm["metric_query"] or [] if query["metric"]]) > 10,
+        {"metric_query": [{"metric": [{}]}] * 11},
+    ),
+    Rule(
+        "no provider of capacity has the weight 0",
+        "https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CapacityProviderStrategyItem.html",
+        "aws_ecs_service",
+        lambda service: any(not part["weight"] for part in service["capacity_provider_strategy"]),
+        {"capacity_provider_strategy": [{"weight": 0}]},
+    ),
+    Rule(
+        "the policy of an endpoint has 20480 characters",
+        "https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-endpoints-access.html",
+        "aws_vpc_endpoint",
+        lambda endpoint: len(endpoint["policy"]) > 20480,
+        {"policy": "x" * 20481},
     ),
     Rule(
         "the description of a rule has plain characters",

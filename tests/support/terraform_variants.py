@@ -53,6 +53,7 @@ RABBITMQ = {
     "broker": "rabbitmq",
     "rabbitmq": {"client_security_group_ids": {"pipeline": "sg-pipeline"}, "client_cidr_blocks": ["10.1.0.0/16"]},
 }
+OLD_BROKER = {"is_cluster": False, "engine_version": "3.13", "instance_type": "mq.t3.micro"}
 TOKEN = f"arn:aws:secretsmanager:{REGION}:123456789012:secret:portal-token-AbCdEf"
 SECRET = f"arn:aws:secretsmanager:{REGION}:123456789012:secret:database-AbCdEf"
 INDEX = "https://packages.example/simple"
@@ -117,7 +118,7 @@ EVERYTHING: dict[str, Call] = {
     "private": target("private", of=PRIVATE, egress=EGRESS, retention=RETENTION),
     "own": target("own", has_own_key=True, public_egress=False, egress={"all": {**EGRESS["proxy"], "port": 443}}),
     "rabbitmq": target("rabbitmq", **RABBITMQ),
-    "single": target("single", **{**RABBITMQ, "rabbitmq": {"is_cluster": False}}, portal=BALANCED),
+    "single": target("single", **{**RABBITMQ, "rabbitmq": OLD_BROKER}, portal=BALANCED),
     "batch": (
         "batch",
         {

@@ -1,8 +1,8 @@
 # Alarms and a dashboard.
 #
-# They use metrics of AWS itself, so they also notice roles that have stopped, and what reducers report of the need for workers.
-# Prometheus reads the roles' own metrics (/metrics), among them whether jobs make progress. infra/RUNBOOKS.md has a section
-# for each alarm.
+# They use metrics of AWS itself, so they also notice roles that have stopped, and what reducers report of the need for workers,
+# and lines of the roles' log. Prometheus reads the roles' own metrics (/metrics), among them whether jobs make progress; an alarm
+# of the same fault has the same name there. infra/RUNBOOKS.md has a section for each alarm.
 
 data "aws_region" "current" {}
 
@@ -11,7 +11,7 @@ locals {
 
   # CloudWatch's notation of a metric in a dashboard.
   widget_metrics = {
-    for name, metrics in { dead_letters = [var.dead_letters], troubles = values(local.event_metrics) } : name => [
+    for name, metrics in { dead_letters = var.dead_letters[*], troubles = values(local.event_metrics) } : name => [
       for metric in metrics : concat(
         [metric.namespace, metric.name],
         flatten([for key, value in metric.dimensions : [key, value]]),
@@ -26,12 +26,12 @@ locals {
   # for each pool, and share the section `runbook`.
   one_minute = { period = 60, looks = 1, missing = "notBreaching" }
   alarms = merge(
+    { for metric in var.dead_letters[*] : "dead-letters" => merge(local.one_minute, {
+      says    = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
+      metrics = { letters = metric }
+      above   = var.target.alarm_thresholds.dead_letters
+    }) },
     {
-      dead-letters = merge(local.one_minute, {
-        says    = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
-        metrics = { letters = var.dead_letters }
-        above   = var.target.alarm_thresholds.dead_letters
-      })
       # ECS reports the processor time of a service while one of its tasks runs: without a report no reducer runs.
       reducer-down = {
         says    = "No reducer runs, so no job begins or ends, and workers do not scale. Nothing is lost: results wait in the queues of their jobs. Look at the events of the service ${var.reducer_service}."
@@ -41,6 +41,27 @@ locals {
         looks   = 5
         missing = "breaching"
       }
+      # A role that does not reach its queue tries again after at most 20 seconds.
+      queue-errors = {
+        says    = "Workers or reducers cannot use the queues of jobs: an outage of the broker or the network, a password, or permissions. `gristmill doctor` finds problems of the target."
+        metrics = { errors = local.log_metrics.queue_errors }
+        above   = 5
+        period  = 300
+        looks   = 2
+        missing = "notBreaching"
+      }
+      results-not-committed = merge(local.one_minute, {
+        says    = "A reducer cannot write results or serve a job; results wait in the queues. Its log has the job and the reason: permissions, a key, a full disk."
+        metrics = { failures = local.log_metrics.unserved_jobs }
+        above   = 0
+        period  = 900
+      })
+      worker-fails = merge(local.one_minute, {
+        says    = "A job has excluded a worker, because mini-batches fail there that succeed on others. `gristmill status JOB` names the worker and the error."
+        metrics = { exclusions = local.log_metrics.excluded_workers }
+        above   = 0
+        period  = 900
+      })
       placement-failed = merge(local.one_minute, {
         says    = "ECS could not place or start tasks, or a deployment failed: no capacity, a quota, a missing image or a missing secret. Log group ${aws_cloudwatch_log_group.events.name} has the reason."
         metrics = { failures = local.event_metrics.placement_failures }

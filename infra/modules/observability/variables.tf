@@ -23,7 +23,7 @@ variable "pools" {
 }
 
 variable "dead_letters" {
-  description = "CloudWatch metric: the number of dead letters."
+  description = "CloudWatch metric: the number of dead letters; null: there is none."
   type        = object({ namespace = string, name = string, statistic = string, dimensions = map(string) })
 }
 

@@ -16,6 +16,8 @@ locals {
 # Principals of this account, and resources of this account and of others that the caller names; some actions have no resource.
 # https://github.com/aws-samples/data-perimeter-policy-examples/tree/main/vpc_endpoint_policies
 data "aws_iam_policy_document" "endpoint" {
+  # checkov:skip=CKV_AWS_1: the policy of an endpoint limits permissions, and grants none.
+  # checkov:skip=CKV_AWS_49: the policy of an endpoint limits permissions, and grants none.
   # checkov:skip=CKV_AWS_109: the policy of an endpoint limits permissions, and grants none.
   # checkov:skip=CKV_AWS_111: the policy of an endpoint limits permissions, and grants none.
   # checkov:skip=CKV_AWS_356: the conditions limit the resources.

@@ -9,10 +9,6 @@
 # secret.
 
 locals {
-  # With RabbitMQ 4 Amazon MQ does not report the sizes of single queues, so no alarm would notice dead letters.
-  # https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html
-  engine_version = "3.13"
-
   host = trimsuffix(trimprefix(aws_mq_broker.this.instances[0].endpoints[0], "amqps://"), ":5671")
   # Without user and password: outputs contain neither.
   address = "amqps://$${BROKER_USER}:$${BROKER_PASSWORD}@${local.host}:5671/%2f?prefix=${var.name}&lease_seconds=${var.settings.lease_seconds}"
@@ -31,7 +27,7 @@ resource "aws_mq_configuration" "this" {
   name           = var.name
   description    = "Gristmill: consumer timeout"
   engine_type    = "RabbitMQ"
-  engine_version = local.engine_version
+  engine_version = var.settings.engine_version
 
   # In milliseconds. The processes of the target get the same value as `lease_seconds` of the address.
   data = "consumer_timeout = ${var.settings.lease_seconds * 1000}"
@@ -42,7 +38,7 @@ resource "aws_mq_broker" "this" {
   # checkov:skip=CKV_AWS_209: Amazon MQ accepts no key for RabbitMQ brokers, and uses its own.
   broker_name                = var.name
   engine_type                = "RabbitMQ"
-  engine_version             = local.engine_version
+  engine_version             = var.settings.engine_version
   host_instance_type         = var.settings.instance_type
   deployment_mode            = var.settings.is_cluster ? "CLUSTER_MULTI_AZ" : "SINGLE_INSTANCE"
   publicly_accessible        = false
@@ -60,7 +56,8 @@ resource "aws_mq_broker" "this" {
     general = true
   }
 
-  # The administrator, with an initial password that the state contains. `scripts/broker-users` replaces it.
+  # The administrator, with an initial password that the state contains: the provider has no write-only argument for it
+  # (https://github.com/hashicorp/terraform-provider-aws/issues/48180). `scripts/broker-users` replaces it, and the state keeps the old one.
   user {
     username = "administrator"
     password = var.first_password

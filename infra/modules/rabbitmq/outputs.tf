@@ -15,11 +15,11 @@ output "security_group_id" {
 }
 
 output "dead_letters_metric" {
-  description = "CloudWatch metric: the number of dead letters. Amazon MQ reports the 500 queues with the most consumers, and this one has none."
-  value = {
+  description = "CloudWatch metric: the number of dead letters; null: of RabbitMQ 4 Amazon MQ reports no single queues. Of 3.13 it reports the 500 with the most consumers, and this one has none."
+  value = one([for metric in [{
     namespace  = "AWS/AmazonMQ"
     name       = "MessageReadyCount"
     statistic  = "Maximum"
     dimensions = { Broker = var.name, VirtualHost = "/", Queue = "${var.name}-dead-letters" }
-  }
+  }] : metric if startswith(var.settings.engine_version, "3.")])
 }

@@ -21,6 +21,7 @@ variable "subnet_ids" {
 variable "settings" {
   description = "`rabbitmq` of the target. Queues keep their initial `lease_seconds`: to change it later, delete TARGET-control and TARGET-dead-letters while no job is open."
   type = object({
+    engine_version     = string
     instance_type      = string
     is_cluster         = bool
     lease_seconds      = number
@@ -28,8 +29,14 @@ variable "settings" {
   })
 
   validation {
+    # https://docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html
+    condition     = contains(["3.13", "4.2", "4.3"], var.settings.engine_version) && (startswith(var.settings.engine_version, "3.") || startswith(var.settings.instance_type, "mq.m7g."))
+    error_message = "`engine_version` is 3.13, 4.2 or 4.3, and RabbitMQ 4 runs only on instances of the type mq.m7g."
+  }
+
+  validation {
     condition     = startswith(var.settings.instance_type, "mq.") && !(var.settings.is_cluster && startswith(var.settings.instance_type, "mq.t3."))
-    error_message = "`instance_type` is a type such as mq.m5.large; mq.t3 has no clusters."
+    error_message = "`instance_type` is a type such as mq.m7g.large; mq.t3 has no clusters."
   }
 
   validation {

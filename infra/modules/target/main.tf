@@ -4,7 +4,7 @@ locals {
   is_sqs              = var.target.broker == "sqs"
   queue               = one(concat(module.queue[*].address, module.rabbitmq[*].broker.address))
   kms_key_arn         = var.target.kms_key_arn != null ? var.target.kms_key_arn : var.target.has_own_key ? one(module.key[*].arn) : var.platform.kms_key_arn
-  dead_letters_metric = one(concat(module.queue[*].dead_letters_metric, module.rabbitmq[*].dead_letters_metric))
+  dead_letters_metric = local.is_sqs ? module.queue[0].dead_letters_metric : module.rabbitmq[0].dead_letters_metric
 }
 
 module "key" {

@@ -99,10 +99,11 @@ variable "target" {
 
     # Kind of queues: `sqs`, or `rabbitmq` for mini-batches of more than 12 hours.
     broker = optional(string, "sqs")
-    # `lease_seconds`: how long a worker may hold a mini-batch. Clients other than the tasks, with a name for each group: pipelines
+    # Version of RabbitMQ: 3.13, 4.2 or 4.3. With RabbitMQ 4 no alarm of CloudWatch reports dead letters. `lease_seconds`: how long a worker may hold a mini-batch. Clients other than the tasks, with a name for each group: pipelines
     # that enqueue, machines that run `doctor` or scripts/broker-users, KEDA.
     rabbitmq = optional(object({
-      instance_type             = optional(string, "mq.m5.large")
+      engine_version            = optional(string, "4.2")
+      instance_type             = optional(string, "mq.m7g.large")
       is_cluster                = optional(bool, true)
       lease_seconds             = optional(number, 172800)
       client_security_group_ids = optional(map(string), {})
@@ -221,10 +222,12 @@ variable "target" {
   }
 
   validation {
-    condition = alltrue([for name, rule in var.target.egress :
-      can(regex("^[a-z0-9-]{1,40}$", name)) && rule.port >= 1 && rule.port <= 65535 && (rule.cidr_block == null || can(cidrhost(rule.cidr_block, 0)))
-      && length([for part in ["cidr_block", "security_group_id", "prefix_list_id"] : part if rule[part] != null]) == 1
-    ])
+    condition = alltrue([for name, rule in var.target.egress : alltrue([
+      can(regex("^[a-z0-9-]{1,40}$", name)),
+      rule.port >= 1 && rule.port <= 65535,
+      rule.cidr_block == null || can(cidrhost(rule.cidr_block, 0)),
+      length([for part in ["cidr_block", "security_group_id", "prefix_list_id"] : part if rule[part] != null]) == 1,
+    ])])
     error_message = "Each of `egress` has a name of lower-case letters, digits and `-`, a port, and one of `cidr_block` (such as 10.0.0.0/16), `security_group_id` and `prefix_list_id`."
   }
 
@@ -286,12 +289,13 @@ variable "target" {
 
   validation {
     # What a pool lacks starts workers that no job can use. The size of its memory depends on the machine, so nothing checks it.
-    condition = alltrue(flatten([for pool in var.target.workers : [for need in coalesce(pool.requires, []) : [for part in split(", ", need) :
-      part == "any" || can(regex("^[0-9.]+ [KMG]B of memory$", part))
-      || try(tonumber(regex("^([0-9]+) GPUs?$", part)[0]) <= pool.gpus, false)
-      || try(tonumber(regex("^([0-9]+) processors?$", part)[0]) <= coalesce(pool.cpu, 1e9) / 1024, false)
-      || try(pool.labels[regex("^label ([^=]+)=(.+)$", part)[0]] == regex("^label ([^=]+)=(.+)$", part)[1], false)
-    ]]]))
+    condition = alltrue(flatten([for pool in var.target.workers : [for need in coalesce(pool.requires, []) : [for part in split(", ", need) : anytrue([
+      part == "any",
+      can(regex("^[0-9.]+ [KMG]B of memory$", part)),
+      try(tonumber(regex("^([0-9]+) GPUs?$", part)[0]) <= pool.gpus, false),
+      try(tonumber(regex("^([0-9]+) processors?$", part)[0]) <= coalesce(pool.cpu, pool.gpus > 0 ? 1000000 : 4096) / 1024, false),
+      try(pool.labels[regex("^label ([^=]+)=(.+)$", part)[0]] == regex("^label ([^=]+)=(.+)$", part)[1], false),
+    ])]]]))
     error_message = "`requires` of a pool names needs that its workers meet, in the words of `ProcessesWanted`: \"any\", or \"1 GPU\", \"8 processors\", \"16 GB of memory\" and \"label zone=a\", in this order with \", \" between them."
   }
 
