@@ -252,7 +252,7 @@ def test_pools_are_scaled_by_the_needs_that_their_workers_meet():
                 ],
             },
         ),
-        # The plainest pool has the need: fewest GPUs, labels, processors; else the one that names it.
+        # The plainest pool has the need: fewest GPUs, labels, processors, memory; else the one that names it.
         ({"l4": {"gpus": 1}, "a100": {"gpus": 2}}, {"cpu": ["any"], "l4": ["1 GPU"], "a100": ["2 GPUs"]}),
         (
             {"zone": {"labels": {"zone": "b"}}, "l4": {"gpus": 1, "labels": {"zone": "b"}}},
@@ -263,6 +263,8 @@ def test_pools_are_scaled_by_the_needs_that_their_workers_meet():
             },
         ),
         ({"cpu": {"min": 1}, "small": {"resources": {"limits": {"cpu": "2500m"}}}}, {"small": ["any"]}),
+        ({"cpu": {"min": 1}, "small": {"resources": {"limits": {"memory": "7Gi"}}}}, {"small": ["any"]}),
+        ({"a": {"min": 1}, "cpu": {"min": 1}}, {"a": ["any"]}),
         ({"cpu": {"min": 1}, "big": {"requires": ["any", "4 processors"]}}, {"big": ["any", "4 processors"]}),
         ({"reserved": {"requires": [], "min": 3}}, {"cpu": ["any"]}),
     ],

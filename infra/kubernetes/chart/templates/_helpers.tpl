@@ -139,16 +139,17 @@ yes
 
 {{/* The needs of each pool, in the words of gristmill_processes_wanted. A need starts workers of one pool, also if workers of
      others meet it: two pools would start twice as many workers. It is the pool that names the need in `requires`, else the
-     plainest that meets it: of those with the fewest GPUs those with the fewest labels, of these those with the fewest
-     processors, of these the first by name. A need that no pool meets starts nothing. */}}
+     plainest that meets it: of those with the fewest GPUs those with the fewest labels, of these the smallest (processors,
+     then memory), of these the first by name. A need that no pool meets starts nothing. */}}
 {{- define "gristmill.needs" -}}
 {{- $pools := include "gristmill.pools" . | fromYaml -}}
 {{- $taken := list -}}
 {{- $order := list -}}
 {{- range $pool, $own := $pools -}}
 {{- $taken = concat $taken ($own.requires | default list) -}}
-{{- $size := include "gristmill.millicores" (dict "own" $own) | int -}}
-{{- $order = append $order (printf "%04d %04d %09d %s" (int $own.gpus) (len $own.labels) $size $pool) -}}
+{{- $cpu := include "gristmill.millicores" (dict "own" $own) | int -}}
+{{- $memory := include "gristmill.bytes" (dig "limits" "memory" 0 $own.resources) | float64 -}}
+{{- $order = append $order (printf "%04d %04d %09d %020.0f %s" (int $own.gpus) (len $own.labels) $cpu $memory $pool) -}}
 {{- end -}}
 {{- $needs := dict -}}
 {{- range sortAlpha $order -}}
