@@ -168,7 +168,7 @@ def test_interrupted_run_can_be_completed(deployment):
         ),
         ({WORKER: {**BUILT, "revision": "another"}}, {}, f"built from another; this is {HEAD}"),
         ({WORKER: BUILT, REDUCER: {**BUILT, "revision": "another"}}, {}, "are not of one commit"),
-        ({}, {"TASKS_ARCHITECTURE": "ARM64"}, "The tasks run on ARM64, and the images are for linux/amd64."),
+        ({}, {"TASKS_ARCHITECTURE": "ARM64"}, f"Tasks with {WORKER} run on ARM64, and it is for linux/amd64."),
         ({}, {"TASKS_SUFFIX": "-cuda"}, f"The tasks want {WORKER}-cuda, which is not one of those built here."),
     ],
 )
