@@ -79,14 +79,12 @@ def test_page_commands_print_the_documented_output(shell, tmp_path):
     assert len((tmp_path / "first-job/output/parallel_run_step.txt").read_text().splitlines()) == 8
 
 
-def test_commands_that_need_an_account_are_marked():
+def test_page_says_what_has_not_been_run():
+    """One table instead of remarks."""
     text = (ROOT / "infra/README.md").read_text()
-    at_aws = text.partition("### On AWS\n")[2].partition("\n## ")[0]
-    (commands, data) = re.findall(r"```\n(.*?)```\n", at_aws, flags=re.DOTALL)
-    joined = (commands + data).replace("\\\n", "").splitlines()
-    for line in joined:
-        assert "not run" in line or line.startswith("cd "), line
-    assert "scripts/deploy dev" in commands
+    page, _, table = text.partition("### What has not been run against AWS\n")
+    assert "](#what-has-not-been-run-against-aws)" in page and "# not run" not in text
+    assert "Nothing has been applied to AWS." in table
 
 
 def test_every_command_of_the_page_exists(workplace):
@@ -94,5 +92,5 @@ def test_every_command_of_the_page_exists(workplace):
     section = text.partition("## LocalStack first, then AWS\n")[2].partition("\n## ")[0]
     for name in set(re.findall(r"\bgristmill ([a-z-]+)", section)):
         assert workplace.command(name, "--help").exit_status == 0, name
-    for script in set(re.findall(r"\b(scripts/[a-z]+)", section)):
+    for script in set(re.findall(r"\b(scripts/[a-z]+(?:-[a-z]+)*)", section)):
         assert os.access(ROOT / script, os.X_OK), script

@@ -3,8 +3,8 @@
 
 It knows the few commands that the scripts use, rejects all others, and keeps their effects in the file `$STAND_INS`:
 the account (repositories, images with immutable tags, everything else) and the images of the engine. With
-`$INTERRUPT_AFTER_CHANGE` a command that changes something ends as by Ctrl-C, after its effect; one that contains `$FAILS`
-fails, and one that contains `$HOLD` waits for a signal. The stand-in for `sleep` does not wait.
+`$INTERRUPT_AFTER_CHANGE` a command that changes something ends as by Ctrl-C, after its effect. A command that contains
+`$FAILS` fails, and one that contains `$HOLD` waits for a signal. The stand-in for `sleep` does not wait.
 """
 
 import fcntl

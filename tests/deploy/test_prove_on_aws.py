@@ -1,0 +1,152 @@
+"""scripts/prove-on-aws, with stand-ins for terraform, docker, aws and gristmill."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+from test_deploy import Deployment
+
+from harness import ROOT, wait_until
+
+TABLE = "What has not been run against AWS"
+
+
+class Proof(Deployment):
+    """A deployment whose fleet answers as one that works."""
+
+    def __init__(self, folder, executable):
+        super().__init__(folder, executable)
+        for name in ("gristmill", "sleep"):
+            (folder / "bin" / name).symlink_to(ROOT / "tests/support/deploy_stand_ins.py")
+        self.environment |= {
+            "GRISTMILL": str(folder / "bin/gristmill"),
+            "EXECUTABLE": str(executable),
+            "TMPDIR": str(folder / "temporary"),
+        }
+        (folder / "temporary").mkdir()
+
+    def prove(self, *arguments, **how):
+        ended = self.run("prove-on-aws", *arguments, **how)
+        assert list((self.folder / "temporary").iterdir()) == []
+        assert "a-password" not in ended.stdout + ended.stderr
+        return ended
+
+    def is_clean(self):
+        """Whether nothing is left of what the script creates."""
+        return (self.world["account"], self.world.get("roles", {})) == ({"images": {}}, {}) and (
+            "gristmill-proof-alarms" not in self.world.get("queues", [])
+        )
+
+
+@pytest.fixture
+def proof(workplace):
+    return Proof(workplace.folder, workplace.executable)
+
+
+def results(ended):
+    """Returns the rows of the last table: claims and how they ended."""
+    return dict(re.findall(r"^(\w+) +(held|FAILED|not run)\b", ended.stdout, re.MULTILINE))
+
+
+CLAIMS = ["deploy", "operator", "zero", "job", "spot", "kill", "stop", "update", "alarm", "idle", "destroy"]
+
+
+def test_every_claim_is_shown_and_everything_destroyed(proof):
+    ended = proof.prove("--yes")
+    assert results(ended) == dict.fromkeys(CLAIMS, "held")
+    assert proof.is_clean()
+    assert ended.stderr.index("dollars") < ended.stderr.index("scripts/deploy dev --yes"), "the costs come first"
+    shown = [line[2:] for line in ended.stderr.splitlines() if line.startswith("+ ")]
+    changes = ("aws iam create", "aws iam delete", "aws ecs stop", "aws sqs", "aws sns", "terraform")
+    ran = [line for line in proof.begun(*changes) if " show -json " not in line]
+    assert len(ran) > 15
+    assert not [line for line in ran if not any(line in re.sub(r"/tmp/\S+/plan", "PLAN", one) for one in shown)]
+
+
+@pytest.mark.parametrize(
+    ("environment", "failed", "message"),
+    [
+        ({"FAILS": "batch-get-image"}, "deploy", "InternalError"),
+        ({"TWICE": "name=killed"}, "kill", "not those of its files, each once"),
+        ({"FAILS": "stop-task"}, "stop", "InternalError"),
+        ({"FAILS": "sns subscribe"}, "alarm", "InternalError"),
+    ],
+    ids=["in the middle of the deployment", "row twice", "beside a job", "with a queue"],
+)
+def test_failure_ends_in_cleaning_up_and_is_named(proof, environment, failed, message):
+    ended = proof.prove("--yes", expect=1, **environment)
+    assert results(ended) == {
+        claim: "held" if CLAIMS.index(claim) < CLAIMS.index(failed) or claim == "destroy" else "not run"
+        for claim in CLAIMS
+    } | {failed: "FAILED"}
+    assert message in ended.stderr and proof.is_clean()
+
+
+def test_destroy_that_fails_says_that_something_is_left(proof):
+    ended = proof.prove("--yes", expect=1, FAILS="terraform -chdir=infra/environments/dev destroy")
+    assert results(ended)["destroy"] == "FAILED"
+    assert (
+        "Something may be left, and cost money. Run again: terraform -chdir=infra/environments/dev destroy"
+        in ended.stdout
+    )
+
+
+def test_interrupt_cleans_up(proof):
+    proof.world_file.write_text(json.dumps(proof.world))
+    process = subprocess.Popen(
+        [ROOT / "scripts/prove-on-aws", "--yes"],
+        cwd=proof.folder,
+        env={**proof.environment, "HOLD": "name=killed"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: "name=killed" in proof.world_file.read_text(), "the job that is interrupted")
+    os.killpg(process.pid, signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    proof.world = json.loads(proof.world_file.read_text())
+    assert process.returncode == 130 and proof.is_clean(), printed
+    assert "kill      FAILED" in printed and "destroy   held" in printed, printed
+
+
+def test_dry_run_shows_every_step_and_runs_none(proof):
+    ended = proof.prove("--dry-run")
+    assert proof.world["commands"] == [] and ended.stdout == ""
+    headings = re.findall(r"^== (\w+): ", ended.stderr, re.MULTILINE)
+    assert headings == CLAIMS
+    assert "dollars" in ended.stderr
+
+
+def test_account_with_a_fleet_is_refused(proof):
+    proof.world["account"]["repositories"] = True
+    ended = proof.prove("--yes", expect=1)
+    assert "has resources of Gristmill in eu-central-1" in ended.stderr and "arn:aws:s3:::" in ended.stderr
+    assert proof.begun("terraform") == [] and proof.world["account"]["repositories"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "answer", "message"),
+    [
+        ({}, "y\n", "Nothing was created"),
+        ({"HAS_NO_CREDENTIALS": "1"}, "", "The credentials for AWS do not work"),
+        ({"CALLER": "root"}, "", "The root user cannot assume a role"),
+        ({"FAILS": "get-resources"}, "", "InternalError"),
+    ],
+)
+def test_nothing_is_created_before_everything_is_in_order(proof, environment, answer, message):
+    ended = proof.run("prove-on-aws", expect=1, answer=answer, **environment)
+    assert message in ended.stderr and proof.begun("terraform", "docker", "aws iam create") == []
+
+
+def test_table_of_the_page_has_the_claims_of_the_script():
+    text = (ROOT / "infra/README.md").read_text()
+    section = text.partition(f"\n### {TABLE}\n")[2].partition("\n## ")[0]
+    script = (ROOT / "scripts/prove-on-aws").read_text()
+    claims = re.findall(r'^    "(\w+)\|(.*)"$', script, re.MULTILINE)
+    assert [name for name, _ in claims] == CLAIMS
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE)
+    assert rows == [(name, claim.replace("\\", "")) for name, claim in claims]
