@@ -1,7 +1,7 @@
 """Metrics of roles, recorded during a fault, and the Prometheus rules that ring on them.
 
 A test records a few seconds of each state of a fleet. Each counter then goes on at its recorded rate, and each gauge
-keeps its value, for as long as rules look back: `promtool test rules` evaluates infra/observability/alerts.yaml on that.
+keeps its value, for as long as rules look back: `promtool test rules` evaluates infra/observability/alerts.yaml on it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 import urllib.error
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -29,8 +30,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @functools.cache
 def promtool() -> Path:
-    """Returns the `promtool` of the machine, else of Debian's package, which is unpacked and not installed: installed, it
-    would start a server."""
+    """Returns the `promtool` of the machine, else of Debian's package, unpacked: installed, it would start a server."""
     if found := shutil.which("promtool"):
         return Path(found)
     assert shutil.which("apt-get"), "promtool is missing (on Debian: apt-get install prometheus)"
@@ -127,10 +127,14 @@ def ringing(phases: list[Phase]) -> list[set[str]]:
     return [_ringing(samples, end) for end in ends]
 
 
+def rules() -> list[dict[str, Any]]:
+    """Returns the rules of Prometheus."""
+    return [rule for group in YAML(typ="safe").load(RULES)["groups"] for rule in group["rules"]]
+
+
 def names() -> list[str]:
     """Returns the names of all alerts."""
-    rules = YAML(typ="safe").load(RULES)
-    return [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    return [rule["alert"] for rule in rules()]
 
 
 def _ringing(samples: dict[tuple[str, Labels], list[str]], minute: int) -> set[str]:

@@ -1,8 +1,8 @@
 # Alarms and a dashboard.
 #
-# They use metrics of AWS itself, so they also notice roles that have stopped, and what reducers report of the need for workers,
-# and lines of the roles' log. Prometheus reads the roles' own metrics (/metrics), among them whether jobs make progress; an alarm
-# of the same fault has the same name there. infra/RUNBOOKS.md has a section for each alarm.
+# They use metrics of AWS itself, so they also notice roles that have stopped, what reducers report of the need for workers, and
+# lines of the roles' log. Prometheus reads the roles' own metrics (/metrics), among them whether jobs make progress. An alarm of the
+# same fault has the same name there. infra/RUNBOOKS.md has a section for each alarm.
 
 data "aws_region" "current" {}
 
