@@ -6,8 +6,10 @@ import re
 import signal
 import subprocess
 
+import botocore.session
 import pytest
 from test_deploy import Deployment
+from test_runbooks import NO_OPERATIONS, OF_AWS, dashed, options
 
 from harness import ROOT, wait_until
 
@@ -46,6 +48,22 @@ def proof(workplace):
     return Proof(workplace.folder, workplace.executable)
 
 
+def check_aws(lines):
+    """Checks that the operations of AWS exist, with their options."""
+    checked = set()
+    for words in (line.split()[1:] for line in lines):
+        if tuple(words[:2]) in NO_OPERATIONS | {("ecr", "get-login-password"), ("configure", "get")}:
+            continue
+        model = botocore.session.get_session().get_service_model(words[0])
+        operations = {dashed(name): name for name in model.operation_names}
+        members = model.operation_model(operations[words[1]]).input_shape.members
+        # The command `aws` calls it so, beside its own `--endpoint-url`.
+        known = {f"--{dashed(name)}" for name in members} | {"--notification-endpoint"}
+        assert options(words) - OF_AWS <= known, words
+        checked.add((words[0], words[1]))
+    assert len(checked) > 15
+
+
 def results(ended):
     """Returns the rows of the last table: claims and how they ended."""
     return dict(re.findall(r"^(\w+) +(held|FAILED|not run)\b", ended.stdout, re.MULTILINE))
@@ -63,6 +81,7 @@ def test_every_claim_is_shown_and_everything_destroyed(proof):
     changes = ("aws iam create", "aws iam delete", "aws ecs stop", "aws sqs", "aws sns", "terraform")
     ran = [line for line in proof.begun(*changes) if " show -json " not in line]
     assert len(ran) > 15
+    check_aws(proof.begun("aws "))
     assert not [line for line in ran if not any(line in re.sub(r"/tmp/\S+/plan", "PLAN", one) for one in shown)]
 
 
