@@ -275,7 +275,7 @@ def test_events_of_ecs_are_those_of_the_services_and_raise_alarms(made: Plan) ->
     service = f"arn:aws:ecs:{REGION}:123456789012:service/fleet/"
     assert rules["services"]["resources"] == [f"{service}{name}" for name in names]
     assert rules["tasks"]["detail"]["group"] == [f"service:{name}" for name in names]
-    assert rules["instances"]["detail"] == {"AutoScalingGroupName": ["fleet-gpu"]}
+    assert rules["instances"]["detail"] == {"AutoScalingGroupName": ["fleet-gpu-a10"]}
     filters = made.resources("aws_cloudwatch_log_metric_filter", "module.gpus.").values()
     counted = {found["pattern"]: found["metric_transformation"][0] for found in filters}
     for event, name in (("SERVICE_TASK_PLACEMENT_FAILURE", "placement-failed"), ("SpotInterruption", "spot-reclaimed")):

@@ -38,6 +38,7 @@ from terraform_variants import (
     REPLICA,
     SECRET,
     TOKEN,
+    TWO_GROUPS,
     platform,
     root_of,
     target,
@@ -277,8 +278,8 @@ def test_changed_initial_password_changes_no_resource(made: Plan, changed: Plan)
 
 
 def test_gpu_worker_fits_into_every_instance_type(made: Plan) -> None:
-    share = made.output("shared")["platform"]["gpu"]
-    for name in GPUS["instance_types"]:
+    share = made.output("shared")["platform"]["gpu_groups"]["a10"]
+    for name in GPUS["a10"]["instance_types"]:
         memory, processors, gpus = aws_rules.GPU_INSTANCES[name]
         assert share["memory_mib"] * gpus <= memory * aws_rules.REGISTERED_SHARE, name
         assert share["cpu_units"] * gpus <= processors * 1024, name
@@ -390,7 +391,8 @@ def test_fleet_is_spot_with_an_on_demand_minimum_and_is_not_doubled_by_a_deploym
         "sqs.worker-cpu": {(1, "FARGATE", 1), (0, "FARGATE_SPOT", 99)},
         "pools.worker-small": {(0, "FARGATE_SPOT", 100)},
         "pools.worker-large": {(0, "FARGATE", 100)},
-        "pools.gpu-worker-gpu": {(0, "fleet-gpu", 1)},
+        "pools.gpu-worker-gpu": {(0, "fleet-gpu-a10", 1)},
+        "pools.gpu-worker-gpus": {(0, "fleet-gpu-h200", 1)},
     }.items():
         target_name, _, name = pool.partition(".")
         strategy = made.resource(f'module.{target_name}.aws_ecs_service.workers["{name}"]')[
@@ -400,7 +402,7 @@ def test_fleet_is_spot_with_an_on_demand_minimum_and_is_not_doubled_by_a_deploym
     workers = [found for address, found in made.resources("aws_ecs_service").items() if ".workers[" in address]
     assert all(found["tags"] == {"GristmillWorker": found["name"].partition("-")[0]} for found in workers)
     assert (service["deployment_minimum_healthy_percent"], service["deployment_maximum_percent"]) == (0, 100)
-    group = made.resource("module.shared.aws_autoscaling_group.gpu[0]")
+    group = made.resource('module.shared.aws_autoscaling_group.gpu["a10"]')
     (shares,) = group["mixed_instances_policy"][0]["instances_distribution"]
     assert (group["min_size"], group["protect_from_scale_in"], shares["on_demand_base_capacity"]) == (0, True, 1)
 
@@ -556,8 +558,16 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
     ({"workers": {"cpu": {"min": 5, "max": 4}}}, "`max` of a pool is a whole number"),
     ({"workers": {"cpu": {"stop_seconds": 600}}}, "ECS does not wait longer"),
     ({"workers": {"cpu": {"gpus": 1, "memory": 16384}}}, "No instance has room for a worker of the pool cpu"),
-    ({"workers": {"cpu": {"gpus": 1, "disk_gib": 50}}}, "set `gpu.disk_gib` of the platform"),
-    ({"workers": {"cpu": {"gpus": 1}}, "of": {**PLATFORM, "gpu": None}}, "The platform has no instances with GPUs"),
+    ({"workers": {"cpu": {"gpus": 1, "disk_gib": 50}}}, "set `disk_gib` of its group in the platform"),
+    (
+        {"workers": {"cpu": {"gpus": 1}}, "of": {**PLATFORM, "gpu_groups": {}}},
+        "names one of the groups of the platform",
+    ),
+    ({"workers": {"gpu": {"gpus": 1}}, "of": TWO_GROUPS}, "unless there is only one; there are: a10, h200."),
+    (
+        {"workers": {"gpu": {"gpus": 1, "gpu_group": "b200"}}, "of": TWO_GROUPS},
+        "names one of the groups of the platform",
+    ),
     ({"portal": {"client_cidr_blocks": ["10.0.0.0/16"]}}, "either `token_secret_arn` or `trust_header`"),
     ({"portal": {**PORTAL, "trust_header": "X-User"}}, "either `token_secret_arn` or `trust_header`"),
     ({"portal": {**BALANCED, "client_cidr_blocks": ["10.0.0.0/16"]}}, "only the load balancer may connect"),
@@ -619,7 +629,7 @@ def test_invalid_values_are_rejected_by_the_plan(terraform: Terraform) -> None:
         for number, (change, said) in enumerate(CARELESS)
     }
     left["no_way"] = (platform("no-way", public_egress=False), "Without `public_egress` nothing could reach AWS")
-    left["no_gpus"] = (platform("fleet", gpu={"instance_types": ["m5.large"]}), "m5.large has no GPU")
+    left["no_gpus"] = (platform("fleet", gpu_groups={"cpu": {"instance_types": ["m5.large"]}}), "m5.large has no GPU")
     left["long_prefix"] = (("queue", {"prefix": "x" * 41}), "`prefix` has 1 to 40 letters")
     # Terraform reports the errors of one stage at a time: variables, data sources, plan.
     for _ in range(3):
@@ -648,9 +658,9 @@ def test_unknown_fields_of_variables_are_rejected(terraform: Terraform) -> None:
     fields = sorted(["target.worker_count", *(f"{name}.{list(value)[-1]}" for name, value in slips.items())])
     assert f"Unknown fields: {'; '.join(fields)}." in told
     fleet = {"name": "fleet", "vpc_id": "vpc-1", "subnet_ids": SUBNETS}
-    gpus = {"instance_types": ["g5.xlarge"], "instance_max": 2}
-    told = terraform.refusal("environments/platform", {"platform": {**fleet, "gpu": gpus, "subnets": []}})
-    assert "Unknown fields: gpu.instance_max; platform.subnets." in told
+    groups = {"a10": {"instance_types": ["g5.xlarge"], "instance_max": 2}}
+    told = terraform.refusal("environments/platform", {"platform": {**fleet, "gpu_groups": groups, "subnets": []}})
+    assert "Unknown fields: gpu_groups.a10.instance_max; platform.subnets." in told
     told = terraform.refusal("environments/platform", {"platform": {**fleet, "subnet_ids": SUBNETS[:1]}})
     assert "`subnet_ids` are at least two." in told
 

@@ -17,9 +17,11 @@ from pathlib import Path
 TABLE = Path(__file__).with_suffix(".txt")
 PACKAGE = "@cdktf/provider-aws@21.22.1"
 META = {"count", "for_each", "depends_on", "provider", "lifecycle", "dynamic", "content", "iterator", "labels"}
+# A string, perhaps with an expression that contains strings.
+STRING = r'"(?:\\.|\$\{(?:[^{}"]|"(?:\\.|[^"\\])*")*\}|[^"\\])*"'
 # A string, a comment, the beginning of a block, the beginning of an argument, or a bracket.
 NAME = r'(?:^ *|(?<=\{ ))([a-z]\w*)(?: "(\w+)")?(?: "\w+")? *(\{|=(?!=))'
-TOKEN = re.compile(rf'"(?:\\.|[^"\\])*"|#[^\n]*|{NAME}|[][(){{}}]', re.MULTILINE)
+TOKEN = re.compile(rf"{STRING}|#[^\n]*|{NAME}|[][(){{}}]", re.MULTILINE)
 REFERENCE = re.compile(r"\b(data\.)?(aws_\w+)\.\w+(?:\[[^]]*\])?\.([a-z]\w*)")
 
 

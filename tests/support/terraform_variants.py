@@ -21,13 +21,22 @@ PLATFORM = {
     "public_egress": True,
     "endpoints": None,
     "has_container_insights": True,
-    "gpu": {
-        "capacity_provider": "fleet-gpu",
-        "autoscaling_group": "fleet-gpu",
-        "memory_mib": 14745,
-        "cpu_units": 4096,
+    "gpu_groups": {
+        "a10": {
+            "capacity_provider": "fleet-gpu-a10",
+            "autoscaling_group": "fleet-gpu-a10",
+            "memory_mib": 14745,
+            "cpu_units": 4096,
+        },
     },
 }
+H200 = {
+    "capacity_provider": "fleet-gpu-h200",
+    "autoscaling_group": "fleet-gpu-h200",
+    "memory_mib": 230400,
+    "cpu_units": 24576,
+}
+TWO_GROUPS = {**PLATFORM, "gpu_groups": {**PLATFORM["gpu_groups"], "h200": H200}}
 PLACE = {
     "vpc_id": "vpc-of-the-account",
     "subnet_ids": SUBNETS,
@@ -47,7 +56,7 @@ EGRESS = {
 }
 REPLICA = {"bucket_arn": "arn:aws:s3:::copies", "account_id": "210987654321", "kms_key_arn": f"{KEY}-of-copies"}
 RETENTION = {"version_days": 30, "cold_days": 10, "output_days": 400, "replica": REPLICA}
-GPUS = {"instance_types": ["g5.xlarge", "g5.12xlarge", "g4dn.xlarge"]}
+GPUS = {"a10": {"instance_types": ["g5.xlarge", "g5.12xlarge", "g4dn.xlarge"]}}
 PASSWORD = "the-first-p@ssword"
 RABBITMQ = {
     "broker": "rabbitmq",
@@ -85,8 +94,13 @@ LARGE = {
 POOLS = {
     "small": {"cpu": 2048, "memory": 8192, "on_demand_floor": 0, "on_demand_percent": 0},
     "large": {"cpu": 16384, "memory": 65536, "labels": {"size": "large", "zone": "a"}, "on_demand_percent": 100},
-    "gpu": {"gpus": 1, "max": 8},
-    "gpus": {"gpus": 2, "labels": {"gpu_model": "H200"}, "requires": ["2 GPUs", "1 GPU, label gpu_model=H200"]},
+    "gpu": {"gpus": 1, "gpu_group": "a10", "max": 8},
+    "gpus": {
+        "gpus": 2,
+        "gpu_group": "h200",
+        "labels": {"gpu_model": "H200"},
+        "requires": ["2 GPUs", "1 GPU, label gpu_model=H200"],
+    },
     "arm": {"architecture": "ARM64", "labels": {"arch": "arm64"}, "image": "registry/arm:1", "min": 1},
 }
 Call = tuple[str, dict[str, Any]]  # Module, arguments.
@@ -102,9 +116,9 @@ def target(name: str, of: dict[str, Any] = PLATFORM, tag: str = "1", password: s
 
 
 EVERYTHING: dict[str, Call] = {
-    "shared": platform("shared", gpu=GPUS),
+    "shared": platform("shared", gpu_groups=GPUS),
     "offline": platform("offline", **OFFLINE),
-    "offline_gpus": platform("offline-gpus", **OFFLINE, gpu=GPUS),
+    "offline_gpus": platform("offline-gpus", **OFFLINE, gpu_groups=GPUS),
     "sqs": target("sqs", **ACCESS),
     # Terraform plans the target before AWS has created this secret and this group.
     "moved": target(
@@ -114,7 +128,7 @@ EVERYTHING: dict[str, Call] = {
     ),
     "large": target("large", **LARGE),
     "gpus": target("gpus", workers={"gpu": {"gpus": 1}}),
-    "pools": target("pools", workers=POOLS),
+    "pools": target("pools", of=TWO_GROUPS, workers=POOLS),
     "private": target("private", of=PRIVATE, egress=EGRESS, retention=RETENTION),
     "own": target("own", has_own_key=True, public_egress=False, egress={"all": {**EGRESS["proxy"], "port": 443}}),
     "rabbitmq": target("rabbitmq", **RABBITMQ),

@@ -16,7 +16,7 @@ module "platform" {
 }
 
 locals {
-  given          = { for name, value in merge({ platform = var.platform }, var.platform) : name => keys(value) if can(keys(value)) }
+  given          = { for name, value in merge({ platform = var.platform }, var.platform, [for name, value in var.platform : { for field, inner in value : "${name}.${field}" => inner } if can(keys(value))]...) : name => keys(value) if can(keys(value)) }
   unknown_fields = flatten([for name, fields in local.given : formatlist("${name}.%s", setsubtract(fields, lookup(module.platform.fields, name, fields)))])
 }
 

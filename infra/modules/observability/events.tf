@@ -29,9 +29,9 @@ locals {
       instances = {
         source      = ["aws.autoscaling"]
         detail-type = ["EC2 Instance Launch Unsuccessful"]
-        detail      = { AutoScalingGroupName = [var.autoscaling_group] }
+        detail      = { AutoScalingGroupName = var.autoscaling_groups }
       }
-    } : name => pattern if var.autoscaling_group != null },
+    } : name => pattern if length(var.autoscaling_groups) > 0 },
   )
 
   event_filters = {

@@ -37,9 +37,9 @@ variable "cluster" {
   type        = object({ arn = string, name = string })
 }
 
-variable "autoscaling_group" {
-  description = "Auto scaling group of the instances that workers run on; null: all run on Fargate."
-  type        = string
+variable "autoscaling_groups" {
+  description = "Auto scaling groups of the instances that workers run on."
+  type        = list(string)
 }
 
 variable "reducer_service" {

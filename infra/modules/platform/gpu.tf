@@ -1,19 +1,19 @@
-# EC2 instances with GPUs, for tasks that require one. ECS starts as many as waiting tasks need, and none without tasks.
-# Scaling never removes an instance with a task, and drains an instance before it stops it.
+# Groups of EC2 instances with GPUs, for tasks that require one. ECS starts as many of a group as waiting tasks need, and none without
+# tasks. Scaling never removes an instance with a task, and drains an instance before it stops it.
 
 locals {
-  has_gpus = var.platform.gpu != null
+  has_gpus = length(var.platform.gpu_groups) > 0
   # GPUs of each type, and the share of each GPU in the memory and processors of its instance. ECS registers less memory
   # than EC2 advertises, and its agent and the driver need some too, so a tenth stays with the instance.
   gpus_of = { for type, found in data.aws_ec2_instance_type.gpu : type => sum(concat([0], [for gpu in found.gpus : gpu.count])) }
-  gpu_share = local.has_gpus ? {
-    memory_mib = min([for type, found in data.aws_ec2_instance_type.gpu : floor(found.memory_size * 0.9 / max(1, local.gpus_of[type]))]...)
-    cpu_units  = min([for type, found in data.aws_ec2_instance_type.gpu : floor(found.default_vcpus * 1024 / max(1, local.gpus_of[type]))]...)
-  } : null
+  gpu_shares = { for name, group in var.platform.gpu_groups : name => {
+    memory_mib = min([for type in group.instance_types : floor(data.aws_ec2_instance_type.gpu[type].memory_size * 0.9 / max(1, local.gpus_of[type]))]...)
+    cpu_units  = min([for type in group.instance_types : floor(data.aws_ec2_instance_type.gpu[type].default_vcpus * 1024 / max(1, local.gpus_of[type]))]...)
+  } }
 }
 
 data "aws_ec2_instance_type" "gpu" {
-  for_each = toset(local.has_gpus ? var.platform.gpu.instance_types : [])
+  for_each = toset(flatten(values(var.platform.gpu_groups)[*].instance_types))
 
   instance_type = each.key
 
@@ -95,9 +95,9 @@ resource "aws_vpc_security_group_egress_rule" "instances" {
 data "aws_default_tags" "current" {}
 
 resource "aws_launch_template" "gpu" {
-  count = local.has_gpus ? 1 : 0
+  for_each = var.platform.gpu_groups
 
-  name_prefix            = "${var.platform.name}-gpu-"
+  name_prefix            = "${var.platform.name}-gpu-${each.key}-"
   image_id               = data.aws_ssm_parameter.gpu_image[0].value
   update_default_version = true
 
@@ -129,7 +129,7 @@ resource "aws_launch_template" "gpu" {
     device_name = "/dev/xvda"
 
     ebs {
-      volume_size           = var.platform.gpu.disk_gib
+      volume_size           = each.value.disk_gib
       volume_type           = "gp3"
       encrypted             = true
       delete_on_termination = true
@@ -151,36 +151,36 @@ resource "aws_launch_template" "gpu" {
 
     content {
       resource_type = tag_specifications.value
-      tags          = merge(data.aws_default_tags.current.tags, { Name = "${var.platform.name}-gpu" })
+      tags          = merge(data.aws_default_tags.current.tags, { Name = "${var.platform.name}-gpu-${each.key}" })
     }
   }
 }
 
 resource "aws_autoscaling_group" "gpu" {
-  count = local.has_gpus ? 1 : 0
+  for_each = var.platform.gpu_groups
 
-  name                  = "${var.platform.name}-gpu"
+  name                  = "${var.platform.name}-gpu-${each.key}"
   min_size              = 0
-  max_size              = var.platform.gpu.instances_max
+  max_size              = each.value.instances_max
   vpc_zone_identifier   = var.platform.subnet_ids
   protect_from_scale_in = true
   capacity_rebalance    = true
 
   mixed_instances_policy {
     instances_distribution {
-      on_demand_base_capacity                  = var.platform.gpu.on_demand_floor
-      on_demand_percentage_above_base_capacity = var.platform.gpu.on_demand_percent
+      on_demand_base_capacity                  = each.value.on_demand_floor
+      on_demand_percentage_above_base_capacity = each.value.on_demand_percent
       spot_allocation_strategy                 = "price-capacity-optimized"
     }
 
     launch_template {
       launch_template_specification {
-        launch_template_id = aws_launch_template.gpu[0].id
-        version            = aws_launch_template.gpu[0].latest_version
+        launch_template_id = aws_launch_template.gpu[each.key].id
+        version            = aws_launch_template.gpu[each.key].latest_version
       }
 
       dynamic "override" {
-        for_each = var.platform.gpu.instance_types
+        for_each = each.value.instance_types
 
         content {
           instance_type = override.value
@@ -202,12 +202,12 @@ resource "aws_autoscaling_group" "gpu" {
 }
 
 resource "aws_ecs_capacity_provider" "gpu" {
-  count = local.has_gpus ? 1 : 0
+  for_each = var.platform.gpu_groups
 
-  name = "${var.platform.name}-gpu"
+  name = "${var.platform.name}-gpu-${each.key}"
 
   auto_scaling_group_provider {
-    auto_scaling_group_arn         = aws_autoscaling_group.gpu[0].arn
+    auto_scaling_group_arn         = aws_autoscaling_group.gpu[each.key].arn
     managed_draining               = "ENABLED"
     managed_termination_protection = "ENABLED"
 

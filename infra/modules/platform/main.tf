@@ -35,7 +35,7 @@ resource "aws_ecs_cluster" "this" {
 
 resource "aws_ecs_cluster_capacity_providers" "this" {
   cluster_name       = aws_ecs_cluster.this.name
-  capacity_providers = concat(["FARGATE", "FARGATE_SPOT"], aws_ecs_capacity_provider.gpu[*].name)
+  capacity_providers = concat(["FARGATE", "FARGATE_SPOT"], [for provider in aws_ecs_capacity_provider.gpu : provider.name])
 }
 
 resource "aws_ecr_repository" "image" {

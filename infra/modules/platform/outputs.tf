@@ -9,12 +9,10 @@ output "platform" {
     public_egress          = var.platform.public_egress
     endpoints              = local.has_endpoints ? { security_group_id = one(aws_security_group.endpoints[*].id), s3_prefix_list_id = one(aws_vpc_endpoint.s3[*].prefix_list_id) } : null
     has_container_insights = var.platform.container_insights
-    gpu = local.has_gpus ? {
-      capacity_provider = aws_ecs_capacity_provider.gpu[0].name
-      autoscaling_group = aws_autoscaling_group.gpu[0].name
-      memory_mib        = local.gpu_share.memory_mib
-      cpu_units         = local.gpu_share.cpu_units
-    } : null
+    gpu_groups = { for name, share in local.gpu_shares : name => merge(share, {
+      capacity_provider = aws_ecs_capacity_provider.gpu[name].name
+      autoscaling_group = aws_autoscaling_group.gpu[name].name
+    }) }
   }
 }
 
@@ -36,5 +34,5 @@ output "resources" {
 
 output "fields" {
   description = "Fields of `platform` and of its objects, for callers that pass it on as `any`."
-  value       = { for name, value in merge({ platform = var.platform }, var.platform) : name => keys(value) if can(keys(value)) }
+  value       = { for name, value in merge({ platform = var.platform }, var.platform, [for name, value in var.platform : { for field, inner in value : "${name}.${field}" => inner } if can(keys(value))]...) : name => keys(value) if can(keys(value)) }
 }

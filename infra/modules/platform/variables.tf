@@ -29,15 +29,15 @@ variable "platform" {
     # Whether CloudWatch measures tasks, processor and memory of every service, at a cost. The alarm about missing workers needs it.
     container_insights = optional(bool, true)
 
-    # EC2 instances with GPUs, which run only while tasks need them. null: none. ECS takes any of `instance_types`.
-    # `on_demand_floor` instances, and `on_demand_percent` of the others, are not spot.
-    gpu = optional(object({
+    # Groups of EC2 instances with GPUs by name, which run only while tasks need them. ECS takes any of `instance_types`, so a group has
+    # one kind of GPU. `on_demand_floor` instances, and `on_demand_percent` of the others, are not spot.
+    gpu_groups = optional(map(object({
       instance_types    = list(string)
       instances_max     = optional(number, 4)
       disk_gib          = optional(number, 100)
       on_demand_floor   = optional(number, 1)
       on_demand_percent = optional(number, 0)
-    }))
+    })), {})
   })
 
   validation {
@@ -71,7 +71,7 @@ variable "platform" {
   }
 
   validation {
-    condition     = try(length(var.platform.gpu.instance_types) > 0 && var.platform.gpu.on_demand_percent >= 0 && var.platform.gpu.on_demand_percent <= 100, var.platform.gpu == null)
-    error_message = "`gpu` has at least one of `instance_types`, and `on_demand_percent` is 0 to 100."
+    condition     = alltrue([for name, group in var.platform.gpu_groups : can(regex("^[a-z0-9-]{1,20}$", name)) && length(group.instance_types) > 0 && group.on_demand_percent >= 0 && group.on_demand_percent <= 100])
+    error_message = "Each of `gpu_groups` has a name of 1 to 20 lower-case letters, digits and `-`, and at least one of `instance_types`; `on_demand_percent` is 0 to 100."
   }
 }

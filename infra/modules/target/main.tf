@@ -87,7 +87,7 @@ module "observability" {
   dead_letters           = local.dead_letters_metric
   has_container_insights = var.platform.has_container_insights
   cluster                = var.platform.cluster
-  autoscaling_group      = anytrue([for pool in local.pools : pool.gpus > 0]) ? var.platform.gpu.autoscaling_group : null
+  autoscaling_groups     = distinct([for group in local.gpu_groups : group.autoscaling_group])
   reducer_service        = aws_ecs_service.resident["reducer"].name
   log_group              = aws_cloudwatch_log_group.this.name
   kms_key_arn            = local.kms_key_arn

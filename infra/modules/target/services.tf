@@ -5,8 +5,10 @@
 locals {
   pools = { for name, pool in var.target.workers : "${pool.gpus > 0 ? "gpu-" : ""}worker-${name}" => merge(pool, { name = name }) }
 
+  gpu_groups = { for key, pool in local.pools : key => var.platform.gpu_groups[pool.gpu_group != null ? pool.gpu_group : one(keys(var.platform.gpu_groups))] if pool.gpus > 0 }
+
   # Spot, with an on-demand minimum. ECS accepts no provider whose weight is 0.
-  capacity = { for key, pool in local.pools : key => pool.gpus > 0 ? [{ provider = var.platform.gpu.capacity_provider, base = 0, weight = 1 }] : [
+  capacity = { for key, pool in local.pools : key => pool.gpus > 0 ? [{ provider = local.gpu_groups[key].capacity_provider, base = 0, weight = 1 }] : [
     for part in [
       { provider = "FARGATE", base = pool.on_demand_percent < 100 ? pool.on_demand_floor : 0, weight = pool.on_demand_percent },
       { provider = "FARGATE_SPOT", base = 0, weight = 100 - pool.on_demand_percent },
@@ -67,13 +69,13 @@ resource "aws_ecs_service" "workers" {
     ignore_changes = [desired_count]
 
     precondition {
-      condition     = each.value.gpus == 0 || try(local.tasks[each.key].memory <= var.platform.gpu.memory_mib * each.value.gpus && local.tasks[each.key].cpu <= var.platform.gpu.cpu_units * each.value.gpus, false)
+      condition     = each.value.gpus == 0 || try(local.tasks[each.key].memory <= local.gpu_groups[each.key].memory_mib * each.value.gpus && local.tasks[each.key].cpu <= local.gpu_groups[each.key].cpu_units * each.value.gpus, false)
       error_message = "No instance has room for a worker of the pool ${each.value.name}: omit its `memory` and `cpu`, or lower them to the platform's values for each GPU (its output `platform`)."
     }
 
     precondition {
       condition     = each.value.gpus == 0 || each.value.disk_gib == null
-      error_message = "The disk of a worker with GPUs is that of its instance: set `gpu.disk_gib` of the platform instead of `disk_gib` of the pool ${each.value.name}."
+      error_message = "The disk of a worker with GPUs is that of its instance: set `disk_gib` of its group in the platform instead of `disk_gib` of the pool ${each.value.name}."
     }
 
     precondition {

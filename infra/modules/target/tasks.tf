@@ -10,8 +10,8 @@ locals {
       command = ["worker", "--grace", tostring(pool.stop_seconds - 20)]
       image   = coalesce(pool.image, "${var.platform.repositories["gristmill-worker"]}:${var.image_tag}${pool.gpus > 0 ? "-cuda" : ""}")
       # By default a worker gets the share of its GPUs in an instance.
-      cpu    = coalesce(pool.cpu, pool.gpus > 0 ? var.platform.gpu.cpu_units * pool.gpus : null, 4096)
-      memory = coalesce(pool.memory, pool.gpus > 0 ? var.platform.gpu.memory_mib * pool.gpus : null, 16384)
+      cpu    = coalesce(pool.cpu, pool.gpus > 0 ? local.gpu_groups[key].cpu_units * pool.gpus : null, 4096)
+      memory = coalesce(pool.memory, pool.gpus > 0 ? local.gpu_groups[key].memory_mib * pool.gpus : null, 16384)
     }) },
     { reducer = merge(var.target.reducer, {
       role         = "reducer"

@@ -9,12 +9,12 @@ variable "platform" {
     public_egress          = bool
     endpoints              = object({ security_group_id = string, s3_prefix_list_id = string })
     has_container_insights = bool
-    gpu = object({
+    gpu_groups = map(object({
       capacity_provider = string
       autoscaling_group = string
       memory_mib        = number
       cpu_units         = number
-    })
+    }))
   })
 }
 
@@ -116,8 +116,10 @@ variable "target" {
       cpu    = optional(number)
       memory = optional(number)
       # Of a Fargate task: by default the 20 GiB of every task.
-      disk_gib     = optional(number)
+      disk_gib = optional(number)
+      # GPUs of each worker, and of which group of the platform, if it has several.
       gpus         = optional(number, 0)
+      gpu_group    = optional(string)
       architecture = optional(string, "X86_64")
       # Your own image, with registry and tag, instead of that of the platform.
       image = optional(string)
@@ -132,7 +134,7 @@ variable "target" {
       requires = optional(list(string))
       # Processes of each worker, for scaling: by default one for each GPU, or for each core.
       processes = optional(number)
-      # On-demand workers, and the percentage of further workers that are on-demand; the rest are spot. With GPUs the platform sets both.
+      # On-demand workers, and the percentage of further workers that are on-demand; the rest are spot. With GPUs their group sets both.
       on_demand_floor   = optional(number, 1)
       on_demand_percent = optional(number, 1)
       # Time after which the queue redelivers the mini-batches of a dead worker: by default 8.
@@ -263,8 +265,8 @@ variable "target" {
   }
 
   validation {
-    condition     = alltrue([for pool in var.target.workers : pool.gpus == 0 || var.platform.gpu != null])
-    error_message = "The platform has no instances with GPUs: set its `gpu`, or `gpus` of all pools to 0."
+    condition     = alltrue([for pool in var.target.workers : pool.gpus == 0 || can(var.platform.gpu_groups[pool.gpu_group != null ? pool.gpu_group : one(keys(var.platform.gpu_groups))])])
+    error_message = "A pool with `gpus` names one of the groups of the platform in `gpu_group`, unless there is only one; there are: ${join(", ", keys(var.platform.gpu_groups))}."
   }
 
   validation {
