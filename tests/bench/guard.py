@@ -1,7 +1,7 @@
 """Counts the instructions of five small jobs, and fails if a count differs by more than 5 % from guard.json.
 
 The debug build, which the tests need anyway, runs in an emulated processor (count.c), so that a busy machine changes
-nothing. Only bench.py measures times. The processes of two jobs are counted too; those of the others mostly import pandas.
+nothing. Only bench.py measures times. The processes of two jobs are counted too; those of the others import pandas.
 
 Usage: scripts/bench guard [WORKLOAD…] [--record WHY]
 """

@@ -10,6 +10,7 @@ use engine::words::counted;
 use protocol::Environment;
 use serde_json::{Value, json};
 
+use crate::settings::BUILD;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies};
 
 #[derive(Debug, clap::Args)]
@@ -45,7 +46,8 @@ pub async fn doctor(arguments: DoctorArguments, settings: &Settings) -> Result<E
     match &target {
         Some(target) => {
             let length = Duration::from_secs(u64::from(arguments.hours) * 3600);
-            target.check(parsed.as_ref().map(|parsed| &parsed.spec), length, arguments.create, &mut report).await;
+            let spec = parsed.as_ref().map(|parsed| &parsed.spec);
+            target.check(spec, length, arguments.create, BUILD, &mut report).await;
         }
         None if arguments.create => bail!("--create creates the queues of a compute target; name one with --target"),
         None => {

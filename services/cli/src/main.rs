@@ -106,7 +106,7 @@ const PORTAL_EXAMPLES: &str = "Examples:
 
 /// Runs ParallelRunStep entry scripts on every mini-batch of a data set, anywhere.
 #[derive(Debug, Parser)]
-#[command(name = "gristmill", version, max_term_width = 100)]
+#[command(name = "gristmill", version = settings::BUILD, max_term_width = 100)]
 struct Arguments {
     /// Format of the log on standard error [default: text].
     #[arg(long, global = true, value_name = "FORMAT", help_heading = GLOBAL)]

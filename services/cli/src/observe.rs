@@ -83,7 +83,8 @@ impl Watched {
         let Some(address) = listen.find(settings)? else {
             return Ok(Self { health, role, server: None, observing, queues_are_new: false });
         };
-        let state = RoleState { health: health.clone(), scrape: Scrape::of(role, target.queue()?.messaging_system()) };
+        let scrape = Scrape::of(role, target.queue()?.messaging_system(), &settings.engine.settings().build);
+        let state = RoleState { health: health.clone(), scrape };
         Ok(Self { health, role, server: Some(server::start(address, state)?), observing, queues_are_new: false })
     }
 

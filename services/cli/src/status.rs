@@ -116,6 +116,13 @@ fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
         lines.push(format!("  {owner}priority: {}", status.priority.word()));
     }
     lines.extend(status.progress.iter().flat_map(|progress| described(progress, status.state)));
+    if status.builds.len() > 1 {
+        let builds = status.builds.join(", ");
+        let flags = remedies::flags(jobs.target());
+        lines.push(format!(
+            "  note: several builds are at work: {builds}; `gristmill doctor{flags}` says who runs which"
+        ));
+    }
     lines.push(format!("  logs: {}", status.logs));
     lines.join("\n")
 }
@@ -232,6 +239,7 @@ mod tests {
                 priority: Priority::Normal,
                 result: None,
                 progress: None,
+                builds: Vec::new(),
                 output_changed: false,
                 source_directory,
                 logs,

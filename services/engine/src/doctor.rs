@@ -3,6 +3,7 @@
 //! The checks touch nothing that belongs to a job: they write objects below `doctor/`, and create queues as of a job, send
 //! messages through them, and delete them again.
 
+mod builds;
 mod leaks;
 mod machine;
 mod management;
@@ -103,8 +104,15 @@ impl Report {
 
 impl Target {
     /// Checks the store and the queues. `spec`: the job that they must suit, if any; `job_length`: the longest time that a
-    /// job may take. `create`: creates missing queues, and at an emulator also the bucket.
-    pub async fn check(&self, spec: Option<&JobSpec>, job_length: Duration, create: bool, report: &mut Report) {
+    /// job may take. `create`: creates missing queues, and at an emulator also the bucket. `build`: of this command.
+    pub async fn check(
+        &self,
+        spec: Option<&JobSpec>,
+        job_length: Duration,
+        create: bool,
+        build: &str,
+        report: &mut Report,
+    ) {
         let needs = Needs::new(spec, job_length);
         store::check(self, create, report).await;
         let address = match self.queue() {
@@ -129,6 +137,7 @@ impl Target {
         };
         traffic::check_target(&queues, report).await;
         leaks::check(self, report).await;
+        builds::check(self, build, report).await;
         let name = format!("doctor-{}.0", storage::random_name());
         let of_job = match queues.broker.create(&name).await {
             Ok(of_job) => of_job,

@@ -1,6 +1,6 @@
 //! Finds jobs on this machine or in the store of a compute target. Callers treat both alike.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -12,7 +12,10 @@ use crate::{Error, Home, Matches, Since, State, TargetRef, is_named, newest_firs
 
 /// The jobs that have not ended, by their ids, with what the schedule of their target says of them.
 #[derive(Clone, Debug, Default)]
-pub struct OpenJobs(Arc<HashMap<String, Option<Scheduled>>>);
+pub struct OpenJobs {
+    by_id: Arc<HashMap<String, Option<Scheduled>>>,
+    builds: BTreeSet<String>,
+}
 
 /// What the schedule of a target says of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,12 +31,17 @@ pub(crate) struct Scheduled {
 impl OpenJobs {
     /// Whether a job is open.
     pub fn contains(&self, job_id: &str) -> bool {
-        self.0.contains_key(job_id)
+        self.by_id.contains_key(job_id)
+    }
+
+    /// Returns the builds of the nodes, and of the reducer that keeps the schedule.
+    pub fn builds(&self) -> &BTreeSet<String> {
+        &self.builds
     }
 
     /// Returns what the schedule says of a job, if it lists the job.
     pub(crate) fn scheduled(&self, job_id: &str) -> Option<&Scheduled> {
-        self.0.get(job_id)?.as_ref()
+        self.by_id.get(job_id)?.as_ref()
     }
 }
 
@@ -281,13 +289,15 @@ impl Jobs {
         Ok(jobs.into_iter().filter_map(|job| Some((job.job_id.clone(), job.queues()?))).collect())
     }
 
-    /// Returns the ids of the jobs that have not ended, for [`standing_among`](Self::standing_among).
+    /// Returns the ids of the jobs that have not ended, for [`standing`](Self::standing).
     pub async fn open_jobs(&self) -> Result<OpenJobs> {
         Ok(match self {
             // The locks of the jobs are more exact.
             Self::Here(_) => OpenJobs::default(),
             Self::There { store, .. } => {
                 let schedule = store.last_schedule().await?.unwrap_or_default();
+                let builds = schedule.node_builds.iter().chain([&schedule.build]).cloned();
+                let builds = builds.filter(|build| !build.is_empty()).collect();
                 let made = Since { at: schedule.made_at, age: store.age(&schedule) };
                 let jobs = schedule.jobs.into_iter().map(|job| {
                     let admitted = job.admitted_in.map(|_| made);
@@ -304,7 +314,7 @@ impl Jobs {
                     let scheduled = scheduled.remove(&job_id);
                     (job_id, scheduled)
                 });
-                OpenJobs(Arc::new(open.collect()))
+                OpenJobs { by_id: Arc::new(open.collect()), builds }
             }
         })
     }

@@ -186,7 +186,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
     };
     let described = async {
         let progress = job.store.progress().await?;
-        let Standing { state, hint } = jobs.standing_among(&job, progress.as_ref(), None, &open).await?;
+        let Standing { state, hint } = jobs.standing(&job, progress.as_ref(), None, &open).await?;
         let (mini_batches, items) = match &jobs {
             Jobs::Here(home) if state == State::Interrupted => home.known_counts().of(&job, progress.as_ref()).await,
             _ => job.counts(progress.as_ref(), state).await,

@@ -135,7 +135,15 @@ impl Engine {
             crash: Arc::new(crate::crash::at),
             ..reducer::Options::shared()
         };
-        let options = FleetOptions { reducer, idle_exit, tidies, health, ended, ..FleetOptions::default() };
+        let options = FleetOptions {
+            reducer,
+            idle_exit,
+            tidies,
+            health,
+            ended,
+            build: self.settings().build.clone(),
+            ..FleetOptions::default()
+        };
         let Queues { control, dead_letters, broker, .. } = queues.clone();
         Fleet { target, broker, control, dead_letters, publisher: Arc::new(Planned), options }.run(stop)
     }
@@ -154,6 +162,7 @@ impl Engine {
         let mut options = NodeOptions::default();
         options.timing.lease_step = settings.lease_step.unwrap_or(options.timing.lease_step);
         options.cache = folders.cache_limits(None, None);
+        options.build = settings.build.clone();
         Ok(Node {
             target: store.clone(),
             broker: queues.broker.clone(),

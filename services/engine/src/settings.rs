@@ -13,6 +13,8 @@ use crate::{Fixable, Remedy};
 /// How the engine works on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
+    /// The build of this process: version and commit.
+    pub build: String,
     /// Folder of local jobs and caches; see [`Home`](crate::Home).
     pub home: PathBuf,
     /// Name of the user, the owner of jobs that name none.
@@ -59,7 +61,13 @@ impl Settings {
 
     /// Settings for jobs below `home`, with defaults for everything else.
     pub fn new(home: PathBuf) -> Self {
-        Self { home, working_directory: PathBuf::from("/"), prefetch_bytes_max: PREFETCH_BYTES, ..Self::default() }
+        Self {
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            home,
+            working_directory: PathBuf::from("/"),
+            prefetch_bytes_max: PREFETCH_BYTES,
+            ..Self::default()
+        }
     }
 
     /// Returns the folders in which scripts find models.

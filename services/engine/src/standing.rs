@@ -170,19 +170,9 @@ impl Pulse {
 }
 
 impl Jobs {
-    /// Returns the state of a job. `pulse`: the result of earlier looks; `None`: this is the only one.
+    /// Returns the state of a job, given the jobs that have not ended. `pulse`: the result of earlier looks; `None`: this is the
+    /// only one.
     pub async fn standing(
-        &self,
-        job: &FoundJob,
-        progress: Option<&Progress>,
-        pulse: Option<Pulse>,
-    ) -> Result<Standing> {
-        let open = if job.result.is_none() { self.open_jobs().await? } else { OpenJobs::default() };
-        self.standing_among(job, progress, pulse, &open).await
-    }
-
-    /// Returns the state of a job, given the jobs that have not ended.
-    pub async fn standing_among(
         &self,
         job: &FoundJob,
         progress: Option<&Progress>,

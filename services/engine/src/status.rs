@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::ended::is_output_changed;
 use crate::history::SharedHistory;
-use crate::{For, FoundJob, Hint, Jobs, Pulse, Result, Standing, State};
+use crate::{For, FoundJob, Hint, Jobs, OpenJobs, Pulse, Result, Standing, State};
 
 /// Longer than from one sign of life of a reducer to the next.
 const SECOND_LOOK: Duration = Duration::from_secs(4);
@@ -37,6 +37,8 @@ pub struct Status {
     pub source_directory: String,
     /// The folder of its logs.
     pub logs: String,
+    /// The builds of the workers of its target, and of the reducer that keeps the schedule. Empty after its end.
+    pub builds: Vec<String>,
 }
 
 /// The status of a job as one JSON object: the same for the command line, the portal and reports.
@@ -62,6 +64,8 @@ pub struct StatusDocument {
     pub source_directory: String,
     /// The folder of its logs.
     pub logs: String,
+    /// The builds of the workers of its target, and of the reducer that keeps the schedule. Empty after its end.
+    pub builds: Vec<String>,
 }
 
 impl Status {
@@ -79,6 +83,7 @@ impl Status {
             output_changed: this.output_changed,
             source_directory: this.source_directory,
             logs: this.logs,
+            builds: this.builds,
         }
     }
 }
@@ -152,14 +157,14 @@ impl Look {
     /// Returns the status as of the latest look.
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
         let standing = self.standing(jobs).await?;
-        let committed = if standing.state == State::Interrupted { self.job.committed().await } else { None };
+        let committed = if standing.0.state == State::Interrupted { self.job.committed().await } else { None };
         Ok(self.as_status(standing, committed).await)
     }
 
     /// Works like [`status`](Self::status) for a caller that has read the ledger of the job, so that it is not read again.
     pub async fn status_with(&self, jobs: &Jobs, history: &SharedHistory) -> Result<Status> {
         let standing = self.standing(jobs).await?;
-        let is_interrupted = standing.state == State::Interrupted && self.job.holds_ledger();
+        let is_interrupted = standing.0.state == State::Interrupted && self.job.holds_ledger();
         let committed = is_interrupted.then(|| {
             let before = self.progress.clone().unwrap_or_else(Reducer::no_progress);
             committed_in(history.read().unwrap_or_else(PoisonError::into_inner).tally(), before)
@@ -167,11 +172,13 @@ impl Look {
         Ok(self.as_status(standing, committed).await)
     }
 
-    async fn standing(&self, jobs: &Jobs) -> Result<Standing> {
-        Ok(jobs.standing(&self.job, self.progress.as_ref(), self.pulse).await?)
+    async fn standing(&self, jobs: &Jobs) -> Result<(Standing, OpenJobs)> {
+        let open = if self.job.result.is_none() { jobs.open_jobs().await? } else { OpenJobs::default() };
+        let standing = jobs.standing(&self.job, self.progress.as_ref(), self.pulse, &open).await?;
+        Ok((standing, open))
     }
 
-    async fn as_status(&self, standing: Standing, committed: Option<Progress>) -> Status {
+    async fn as_status(&self, (standing, open): (Standing, OpenJobs), committed: Option<Progress>) -> Status {
         // What cannot be read does not hide the status.
         let priority = match self.job.result {
             None => self.job.priority().await.unwrap_or(self.job.spec.priority),
@@ -189,6 +196,7 @@ impl Look {
             output_changed: is_output_changed(&self.job).await,
             source_directory: self.job.spec.source_directory.display(),
             logs: self.job.store.shown("logs"),
+            builds: open.builds().iter().cloned().collect(),
         }
     }
 }

@@ -100,8 +100,8 @@ pub fn status(job_id: &str) -> Status {
     let (hint, owner, priority, result, progress) = Default::default();
     let (source_directory, logs) = Default::default();
     let (job_id, state) = (job_id.to_owned(), State::Running);
-    let output_changed = false;
-    Status { job_id, state, hint, owner, priority, result, progress, output_changed, source_directory, logs }
+    let (output_changed, builds) = Default::default();
+    Status { job_id, state, hint, owner, priority, result, progress, output_changed, source_directory, logs, builds }
 }
 
 /// A job without a store.

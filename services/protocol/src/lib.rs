@@ -80,7 +80,7 @@ pub use schedule::{
     ScheduledJob, WaitsFor, job_of_queues, queues_of,
 };
 pub use spec::{
-    BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, Input, InputKind, Isolate,
+    BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, FORMAT, Input, InputKind, Isolate,
     JobSpec, MODEL, MiniBatchSize, Output, OutputAction, OutputFormat, Snapshot, Snapshots,
 };
 pub use table::{

@@ -16,6 +16,8 @@ use crate::{Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Quotas, Requi
 pub struct NodeState {
     /// Name, unique among the nodes of a target.
     pub name: String,
+    /// The build that it runs: version and commit.
+    pub build: String,
     /// What it offers to jobs.
     pub offer: Offer,
     /// Processes of any job, whatever the job asks for; `None`: as many as it asks for.
@@ -178,6 +180,10 @@ pub struct Schedule {
     pub made_at: u64,
     /// A random name of the process that has committed it. Of two equal schedules one is lost, like any other two.
     pub author: String,
+    /// The build of that process.
+    pub build: String,
+    /// The builds of the nodes, in order.
+    pub node_builds: Vec<String>,
     /// What each node works on, ordered by node and job.
     pub allocations: Vec<Allocation>,
     /// What nodes must end and have not confirmed, ordered by node and job.

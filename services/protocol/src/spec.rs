@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::table::TableOptions;
 use crate::{ItemPath, NameError, Priority, RateLimits, Requirements, ResultSchema, check_job_id, is_file_name};
 
+/// The format of what builds write for each other: the objects of a job, messages, and schedules. It grows with each change
+/// after which a build with the former number would misread one of them. `spec.json` names it, and builds of one format may
+/// meet.
+pub const FORMAT: u32 = 1;
+
 /// Everything that the roles need to know about a job.
 ///
 /// The default value is empty, for readers of job files to fill; it does not hold the defaults of a job file.

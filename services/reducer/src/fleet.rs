@@ -73,6 +73,8 @@ pub struct FleetOptions {
     pub ended: Arc<Notify>,
     /// Makes the process look for new jobs at once.
     pub news: Arc<Notify>,
+    /// The build of this process.
+    pub build: String,
 }
 
 impl Default for FleetOptions {
@@ -87,6 +89,7 @@ impl Default for FleetOptions {
             health: Health::default(),
             ended: Arc::default(),
             news: Arc::default(),
+            build: String::new(),
         }
     }
 }
@@ -207,8 +210,8 @@ fn plan(
 ) -> (mpsc::Receiver<Outlook>, watch::Receiver<Schedule>, AbortOnDropHandle<()>) {
     let (sender, outlooks) = mpsc::channel(1);
     let (schedules, last) = watch::channel(Schedule::default());
-    let mut planner = Planner::new(fleet.target.clone(), fleet.broker.jobs_max());
-    let FleetOptions { look_interval, news, .. } = fleet.options.clone();
+    let FleetOptions { look_interval, news, build, .. } = fleet.options.clone();
+    let mut planner = Planner::new(fleet.target.clone(), fleet.broker.jobs_max()).of_build(build);
     let planning = async move {
         loop {
             store_answers.asked(Duration::ZERO);

@@ -103,6 +103,11 @@ impl Planner {
         }
     }
 
+    /// Sets the build of this process, which its schedules name.
+    pub fn of_build(self, build: String) -> Self {
+        Self { follower: self.follower.of_build(build), ..self }
+    }
+
     /// Commits the next schedule, if it says something new. Returns the last one, and which jobs to publish.
     ///
     /// `backlog`: what is left of a job; `None`: this process does not serve it yet.
@@ -135,6 +140,8 @@ impl Planner {
         }
         next.silent = self.silent.iter().cloned().collect();
         next.quotas = self.quotas.clone();
+        let builds: BTreeSet<&String> = self.nodes.iter().map(|node| &node.build).collect();
+        next.node_builds = builds.into_iter().cloned().collect();
         metrics().want(&wanted(&demands, &next, &self.quotas));
         metrics().mini_batches_unfinished.set(demands.iter().map(|job| job.unfinished as i64).sum());
         if !says_the_same(&next, self.follower.known()) {
@@ -232,7 +239,7 @@ impl Planner {
         let described = match store.find_spec().await {
             Ok(Some(spec)) => store.described_at().await?.map(|at| (spec, at)),
             Ok(None) => None,
-            Err(storage::Error::Damaged { .. }) => None,
+            Err(storage::Error::Damaged { .. } | storage::Error::Foreign { .. }) => None,
             Err(error) => return Err(error),
         };
         let Some((spec, at)) = described else { return Ok(None) };
@@ -349,7 +356,7 @@ async fn planned(store: &JobStore) -> storage::Result<Option<u64>> {
     }
 }
 
-/// Returns whether two schedules differ only in their numbers and times, and in counts of ended mini-batches.
+/// Returns whether two schedules differ only in their numbers, times and authors, and in counts of ended mini-batches.
 fn says_the_same(one: &Schedule, other: &Schedule) -> bool {
     // What is lent follows from what nodes confirm.
     let is_same_share =
@@ -357,6 +364,7 @@ fn says_the_same(one: &Schedule, other: &Schedule) -> bool {
     let is_same =
         |(one, other): (&ScheduledJob, &ScheduledJob)| *one == ScheduledJob { ended: one.ended, ..other.clone() };
     (&one.allocations, &one.revoked, &one.silent) == (&other.allocations, &other.revoked, &other.silent)
+        && one.node_builds == other.node_builds
         && one.jobs.len() == other.jobs.len()
         && one.jobs.iter().zip(&other.jobs).all(is_same)
         && one.limit_shares.len() == other.limit_shares.len()
@@ -465,6 +473,31 @@ mod tests {
         other.look(|_| left(5)).await.expect("readable");
         assert_eq!(one.follower.known(), other.follower.known());
         assert_eq!(one.follower.known().jobs.len(), 10);
+    }
+
+    #[tokio::test]
+    async fn schedule_names_the_builds_of_nodes_and_reducers_of_several_builds_do_not_replace_it() {
+        let target = target();
+        let mut planners =
+            ["0.1.0 (a)", "0.1.0 (b)"].map(|build| Planner::new(target.clone(), 100).of_build(build.into()));
+        enqueue(&target, "one").await;
+        for (name, build) in [("a", "0.1.0 (a)"), ("b", "0.1.0 (b)"), ("c", "0.1.0 (a)")] {
+            let offer = Offer { processors: 4, ..Offer::default() };
+            let (name, build) = (name.to_owned(), build.to_owned());
+            let state = NodeState { name, build, offer, accepts_work: true, ..NodeState::default() };
+            target.put_worker(&state).await.expect("memory is always there");
+        }
+        let first = planners[0].look(|_| left(100)).await.expect("readable").schedule;
+        assert_eq!(
+            (&*first.build, &first.node_builds[..]),
+            ("0.1.0 (a)", &["0.1.0 (a)".into(), "0.1.0 (b)".into()][..])
+        );
+        for turn in 0..4 {
+            assert_eq!(planners[turn % 2].look(|_| left(100)).await.expect("readable").schedule.number, first.number);
+        }
+        target.remove_worker("b").await.expect("memory is always there");
+        let next = planners[1].look(|_| left(100)).await.expect("readable").schedule;
+        assert_eq!((&*next.build, &next.node_builds[..]), ("0.1.0 (b)", &["0.1.0 (a)".into()][..]));
     }
 
     #[tokio::test]

@@ -5,6 +5,8 @@ use std::error::Error as StdError;
 use std::fmt::{self, Debug, Display, Formatter};
 use std::io;
 
+use protocol::FORMAT;
+
 /// The cause of an error.
 pub type Source = Box<dyn StdError + Send + Sync>;
 
@@ -53,6 +55,13 @@ pub enum Error {
         /// The error of the decoder.
         source: Source,
     },
+    /// Another build has written the object, in a format that this one does not read: use one build on both sides.
+    Foreign {
+        /// Name of the object.
+        object: String,
+        /// Its format.
+        format: u32,
+    },
     /// The source of a snapshot exceeds the limit: leave something out.
     TooLarge {
         /// What was counted until it exceeded the limit.
@@ -75,6 +84,11 @@ impl Display for Error {
             Self::Superseded { object } => write!(formatter, "another writer has written {object} meanwhile")?,
             Self::Unavailable { object, .. } => write!(formatter, "{object}")?,
             Self::Damaged { object, .. } => write!(formatter, "{object} is damaged")?,
+            Self::Foreign { object, format } => write!(
+                formatter,
+                "{object} has format {format}, and this build reads format {FORMAT}: another build has written it; use \
+                 that build here, too"
+            )?,
             Self::TooLarge { found, allowed } => write!(formatter, "found {found}; allowed: {allowed}")?,
         }
         match self.source() {
@@ -107,6 +121,7 @@ impl Error {
             | Self::Denied { .. }
             | Self::Changed { .. }
             | Self::Damaged { .. }
+            | Self::Foreign { .. }
             | Self::TooLarge { .. } => false,
         }
     }

@@ -20,7 +20,7 @@ use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
-use protocol::{Durability, ItemPath, JobResult, JobSpec, Priority, Progress, TableSchema};
+use protocol::{Durability, FORMAT, ItemPath, JobResult, JobSpec, Priority, Progress, TableSchema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -148,7 +148,7 @@ impl JobStore {
 
     /// Writes `spec.json`.
     pub async fn put_spec(&self, spec: &JobSpec) -> Result<()> {
-        self.commit_json("spec.json", spec).await
+        self.commit_json("spec.json", &Formatted { format: FORMAT, content: spec }).await
     }
 
     /// Reads `spec.json`; `None`: the store has no such job. Without the store itself the job may exist, so that is an error: its
@@ -171,9 +171,15 @@ impl JobStore {
         }
     }
 
-    /// Reads `spec.json`. One that belongs to another job, or contains names that lead elsewhere, counts as damaged.
+    /// Reads `spec.json`. It fails for that of a build with another format. One that belongs to another job, or contains names that lead elsewhere, counts as damaged.
     pub async fn spec(&self) -> Result<JobSpec> {
-        let spec: JobSpec = self.json("spec.json").await?;
+        let bytes = self.get("spec.json").await?;
+        let damaged = |error| Error::damaged(self.name("spec.json"), error);
+        let Formatted { format, .. } = serde_json::from_slice::<Formatted<()>>(&bytes).map_err(damaged)?;
+        if format != FORMAT {
+            return Err(Error::Foreign { object: self.name("spec.json"), format });
+        }
+        let spec: JobSpec = serde_json::from_slice(&bytes).map_err(damaged)?;
         let other = self.job_id.as_ref().filter(|id| **id != spec.job_id);
         let fault = other.map(|id| format!("it belongs to job {:?}, not to {id}", spec.job_id));
         match fault.or_else(|| spec.check_names().err().map(|error| error.to_string())) {
@@ -481,6 +487,13 @@ impl JobStore {
 
 fn open_folder(folder: &Path) -> Result<LocalFileSystem> {
     LocalFileSystem::new_with_prefix(folder).map_err(|error| Error::from_store(&folder.display().to_string(), error))
+}
+
+#[derive(Deserialize, Serialize)]
+struct Formatted<T> {
+    format: u32,
+    #[serde(flatten)]
+    content: T,
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> Bytes {

@@ -189,13 +189,13 @@ impl Metrics {
         self.last_progress.set(now.as_secs_f64());
     }
 
-    /// Returns the metrics of a role. `system`: the broker, as OpenTelemetry names it.
-    fn registry(&self, role: Role, system: &'static str) -> Registry {
+    /// Returns the metrics of a role. `system`: the broker, as OpenTelemetry names it. `build`: version and commit.
+    fn registry(&self, role: Role, system: &'static str, build: &str) -> Registry {
         let mut root = Registry::default();
         // A gauge, because KEDA does not read a page with a metric of type info.
-        let build: Family<Labels<2>, Gauge> = Family::default();
-        build.get_or_create(&[("role", role.word()), ("version", env!("CARGO_PKG_VERSION"))]).set(1);
-        root.register("gristmill_build_info", "Role and version of this process", build);
+        let builds: Family<[(&str, String); 2], Gauge> = Family::default();
+        builds.get_or_create(&[("role", role.word().to_owned()), ("build", build.to_owned())]).set(1);
+        root.register("gristmill_build_info", "Role and build of this process", builds);
         // Each metric appears with all values of its labels, before the first event.
         let _ = self.messages_sent.get_or_create(&[(DESTINATION, DEAD_LETTERS), (OPERATION, "send")]);
         let own = match role {
@@ -296,9 +296,9 @@ impl Registration<'_> {
 pub struct Scrape(Registry);
 
 impl Scrape {
-    /// Selects the metrics of a role. `system`: the broker, as OpenTelemetry names it.
-    pub fn of(role: Role, system: &'static str) -> Self {
-        Self(metrics().registry(role, system))
+    /// Selects the metrics of a role. `system`: the broker, as OpenTelemetry names it. `build`: version and commit.
+    pub fn of(role: Role, system: &'static str, build: &str) -> Self {
+        Self(metrics().registry(role, system, build))
     }
 
     /// The content type of [`text`](Self::text).
@@ -370,7 +370,7 @@ mod tests {
             (Role::Reducer, "gristmill_jobs_ended_total{state=\"canceled\"} 0"),
             (Role::Reducer, "gristmill_processes_wanted{requires=\"any\"} 0"),
         ] {
-            let text = Scrape::of(role, "sqlite").text();
+            let text = Scrape::of(role, "sqlite", "0.1.0").text();
             assert!(text.contains(series), "{text}");
             assert!(text.ends_with("# EOF\n"), "{text}");
         }

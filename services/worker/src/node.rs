@@ -99,6 +99,8 @@ pub struct Node {
 /// How a [`Node`] behaves.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
+    /// The build of this process: version and commit.
+    pub build: String,
     /// How long agents wait.
     pub timing: Timing,
     /// The node ends after this long without work; `None`: never.
@@ -128,6 +130,7 @@ impl Default for NodeOptions {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
+            build: String::new(),
             timing: Timing { grace: seconds(30), patience: seconds(120), ..Timing::default() },
             idle_exit: None,
             process_count: None,
@@ -211,6 +214,7 @@ impl Node {
             backend: shared.clone(),
             config: allocations::Config {
                 node: node.name.clone(),
+                build: node.options.build.clone(),
                 offer: node.offer(),
                 process_count: node.options.process_count,
                 notice_time: node.options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),

@@ -50,6 +50,7 @@ impl Node {
         let weather = actor.weather();
         let config = NodeConfig {
             node: actor.name().to_owned(),
+            build: String::new(),
             offer: self.offer.clone(),
             process_count: None,
             notice_time: weather.spot_time.saturating_sub(Duration::from_secs(20)),

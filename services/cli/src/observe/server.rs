@@ -100,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn endpoints_report_the_role() {
         let health = Health::new(Duration::ZERO);
-        let state = RoleState { health: health.clone(), scrape: Scrape::of(Role::Worker, "sqlite") };
+        let state = RoleState { health: health.clone(), scrape: Scrape::of(Role::Worker, "sqlite", "0.1.0") };
         let server = start("127.0.0.1:0".parse().expect("an address"), state).expect("a free port");
         let get = async |path: &str| ask(server, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await;
         let ends = |answer: String, status: &str, body: &str| {

@@ -210,7 +210,9 @@ pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
     };
     let mut report = Report::new(|_| ());
     match &shared.options.target {
-        Some(target) => target.check(None, JOB_LENGTH, false, &mut report).await,
+        Some(target) => {
+            target.check(None, JOB_LENGTH, false, &shared.options.engine.settings().build, &mut report).await
+        }
         None => {
             let engine = shared.options.engine.clone();
             report = tokio::task::spawn_blocking(move || {

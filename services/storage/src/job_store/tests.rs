@@ -120,6 +120,23 @@ async fn spec_of_another_job_or_with_outside_names_is_damaged() {
 }
 
 #[tokio::test]
+async fn spec_of_another_format_is_not_read() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let store = JobStore::local(folder.path()).expect("folder exists");
+    let spec = JobSpec { job_id: "a-job".into(), ..JobSpec::example() };
+    store.put_spec(&spec).await.expect("writable");
+    assert_eq!(store.spec().await.expect("written by this build"), spec);
+    let file = folder.path().join("spec.json");
+    let text = std::fs::read_to_string(&file).expect("readable");
+    std::fs::write(&file, text.replace("\"format\": 1", "\"format\": 2")).expect("writable");
+    let error = store.spec().await.expect_err("another build has written it").to_string();
+    assert!(error.contains("has format 2, and this build reads format 1"), "{error}");
+    // Where the rest of it cannot be read either, the format says why.
+    std::fs::write(&file, r#"{"format": 2, "job_id": 7}"#).expect("writable");
+    assert!(matches!(store.spec().await, Err(Error::Foreign { format: 2, .. })));
+}
+
+#[tokio::test]
 async fn damaged_object_is_not_read() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let store = JobStore::local(folder.path()).expect("folder exists");

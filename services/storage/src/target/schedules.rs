@@ -75,6 +75,7 @@ pub struct ScheduleFollower {
     told: u64,
     damage: Option<Error>,
     author: String,
+    build: String,
     /// When it last found one, or listed them; `None`: it has not begun.
     certain_at: Option<Instant>,
 }
@@ -82,7 +83,13 @@ pub struct ScheduleFollower {
 impl ScheduleFollower {
     /// Knows no schedule yet.
     pub fn new(target: TargetStore) -> Self {
-        Self { target, known: Schedule::default(), told: 0, damage: None, author: random_name(), certain_at: None }
+        let (known, author, build) = (Schedule::default(), random_name(), String::new());
+        Self { target, known, told: 0, damage: None, author, build, certain_at: None }
+    }
+
+    /// Sets the build of this process, which each schedule names that it commits.
+    pub fn of_build(self, build: String) -> Self {
+        Self { build, ..self }
     }
 
     /// Returns the last schedule that it has found.
@@ -98,7 +105,7 @@ impl ScheduleFollower {
 
     /// Commits the schedule after the known one. If another process was faster, the known one is its schedule afterwards.
     pub async fn commit(&mut self, next: Schedule) -> Result<Commit> {
-        let next = Schedule { author: self.author.clone(), ..next };
+        let next = Schedule { author: self.author.clone(), build: self.build.clone(), ..next };
         let commit = self.target.create_schedule(&next).await?;
         match commit {
             Commit::Committed => {

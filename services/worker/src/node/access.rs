@@ -30,9 +30,11 @@ pub(super) async fn look_up(store: &JobStore) -> storage::Result<Found> {
         Some(Over::Canceled) => return Ok(Found::Over("it was canceled")),
         None => {}
     }
-    match store.find_spec().await? {
-        Some(spec) => Ok(Found::Open(Box::new(spec))),
-        None => Ok(Found::Over("there is no such job in the store")),
+    match store.find_spec().await {
+        Ok(Some(spec)) => Ok(Found::Open(Box::new(spec))),
+        Ok(None) => Ok(Found::Over("there is no such job in the store")),
+        Err(error @ storage::Error::Foreign { .. }) => Ok(Found::Foreign(error.to_string())),
+        Err(error) => Err(error),
     }
 }
 

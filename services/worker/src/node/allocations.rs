@@ -39,6 +39,8 @@ const OPEN_AGAIN: Duration = Duration::from_millis(300);
 pub struct Config {
     /// Name of the node.
     pub node: String,
+    /// Its build.
+    pub build: String,
     /// What it offers to jobs.
     pub offer: Offer,
     /// Processes of any job, whatever the job asks for; `None`: as many as it asks for.
@@ -68,6 +70,8 @@ pub enum Found {
     Open(Box<JobSpec>),
     /// There is no work, for this reason.
     Over(&'static str),
+    /// This build cannot read the job, for this reason.
+    Foreign(String),
 }
 
 /// Why a job cannot start here.
@@ -352,6 +356,7 @@ impl Allocations {
         });
         NodeState {
             name: self.config.node.clone(),
+            build: self.config.build.clone(),
             offer: self.config.offer.clone(),
             process_count: self.config.process_count,
             schedule: self.schedule,
@@ -547,6 +552,7 @@ impl Allocations {
                 self.memory(id).is_over = true;
                 self.close(id);
             }
+            Ok(Found::Foreign(reason)) => self.cannot_start(id, reason, Obstacle::Lasting),
             Err(Unanswered) => self.ask_later(id),
         }
     }
@@ -568,13 +574,19 @@ impl Allocations {
     }
 
     fn provisioned(&mut self, id: VisitId, result: Result<(), Unprovisioned>) {
-        let now = self.now;
         let Some(visit) = self.visit_in(id, &Stage::Provisioning) else { return };
-        let Err(Unprovisioned { reason, obstacle }) = result else {
-            visit.stage = Stage::Ready;
-            self.memory(id).failures = 0;
-            return;
-        };
+        match result {
+            Ok(()) => {
+                visit.stage = Stage::Ready;
+                self.memory(id).failures = 0;
+            }
+            Err(Unprovisioned { reason, obstacle }) => self.cannot_start(id, reason, obstacle),
+        }
+    }
+
+    fn cannot_start(&mut self, id: VisitId, reason: String, obstacle: Obstacle) {
+        let now = self.now;
+        let Some(visit) = self.visits.get_mut(&id) else { return };
         visit.stage = Stage::Telling;
         self.log(id, true, format!("the job cannot start on this node: {reason}"));
         let memory = self.memory(id);

@@ -16,6 +16,7 @@ impl Played {
     fn new() -> Self {
         let config = Config {
             node: "node".to_owned(),
+            build: "0.1.0".to_owned(),
             offer: Offer::default(),
             process_count: None,
             notice_time: Duration::from_secs(60),
@@ -248,6 +249,16 @@ fn job_that_cannot_be_prepared_is_left_to_others() {
     assert_eq!(played.tick(REST), "");
     assert!(played.allocations.state().unable.is_empty());
     assert_eq!(played.give(&[("job", 2, &[])]), "1: open job job.1, 1: LookUp");
+}
+
+#[test]
+fn job_of_another_format_is_left_to_others() {
+    let mut played = Played::new();
+    played.give(&[("job", 2, &[])]);
+    let found = Ok(Found::Foreign("format 2".to_owned()));
+    assert_eq!(played.after(Event::LookedUp { visit: VisitId(0), found }), "0: tell format 2");
+    assert_eq!(played.done(0), "0: close");
+    assert_eq!(played.allocations.state().unable["job"], "format 2");
 }
 
 #[test]
