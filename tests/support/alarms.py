@@ -46,7 +46,9 @@ def promtool() -> Path:
 def _download(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as name:
         got = subprocess.run(["apt-get", "download", "prometheus"], cwd=name, capture_output=True, text=True)
-        assert got.returncode == 0, f"promtool cannot be downloaded: {got.stderr}"
+        assert got.returncode == 0, (
+            f"promtool cannot be downloaded; put it on the PATH, or run apt-get update: {got.stderr}"
+        )
         [package] = Path(name).glob("*.deb")
         subprocess.run(["dpkg-deb", "--extract", package, name], check=True)
         (Path(name) / "usr/bin/promtool").rename(folder / "promtool")
