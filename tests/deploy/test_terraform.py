@@ -180,6 +180,16 @@ def test_tags_and_boundary_reach_every_resource(made: Plan, environments: dict[s
     assert environments["prod"].output("target")["queue"] == "sqs://team", "the parameter of the platform was found"
 
 
+def test_environments_have_pools_of_their_own_sizes(environments: dict[str, Plan]) -> None:
+    def size(environment: str, pool: str) -> tuple[str, int]:
+        plan = environments[environment]
+        task = plan.resource(f'module.target.aws_ecs_task_definition.role["{pool}"]')
+        return task["cpu"], plan.resource(f'aws_appautoscaling_target.workers["{pool}"]')["max_capacity"]
+
+    assert (size("dev", "worker-cpu"), size("dev", "worker-large")) == (("2048", 4), ("4096", 4))
+    assert size("prod", "worker-cpu") == ("4096", 50)
+
+
 def test_images_can_be_pushed_before_a_target_exists(terraform: Terraform) -> None:
     """With `-target`, as in scripts/deploy, the repositories of the platform become an output."""
     team = {"name": "team", "bucket": "team-store"}

@@ -60,7 +60,7 @@ module "target" {
     },
     var.target,
     {
-      workers = { for name, pool in try(var.target.workers, { cpu = {} }) : name => merge({ max = 4 }, try(pool.gpus, 0) > 0 ? {} : { cpu = 2048, memory = 8192, on_demand_floor = 0 }, pool) }
+      workers = { for name, pool in try(var.target.workers, { cpu = {} }) : name => merge({ cpu = 2048, memory = 8192, max = 4, on_demand_floor = 0 }, pool) }
       reducer = merge({ count = 1, cpu = 512, memory = 1024 }, try(var.target.reducer, {}))
     },
   )

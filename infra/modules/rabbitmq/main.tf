@@ -24,6 +24,7 @@ locals {
 }
 
 resource "aws_mq_configuration" "this" {
+  # checkov:skip=CKV_AWS_208: the caller chooses one of the versions that Amazon MQ supports.
   name           = var.name
   description    = "Gristmill: consumer timeout"
   engine_type    = "RabbitMQ"
@@ -35,6 +36,7 @@ resource "aws_mq_configuration" "this" {
 
 # Amazon MQ encrypts RabbitMQ brokers with its own key, and rejects `encryption_options` for them.
 resource "aws_mq_broker" "this" {
+  # checkov:skip=CKV_AWS_208: the caller chooses one of the versions that Amazon MQ supports.
   # checkov:skip=CKV_AWS_209: Amazon MQ accepts no key for RabbitMQ brokers, and uses its own.
   broker_name                = var.name
   engine_type                = "RabbitMQ"
