@@ -178,6 +178,12 @@ def test_release_has_all_files_and_their_checksums_and_never_changes(release):
     assert "is published, and does not change" in release.run("publish", expect=1).stderr
 
 
+def test_incomplete_release_is_not_created(release):
+    release.images()
+    assert "There is no *.tgz" in release.run("publish", expect=1).stderr
+    assert release.commands("gh release create") == []
+
+
 @pytest.mark.parametrize("tool", ["helm", "gh", "grype"])
 def test_missing_tool_is_named(release, tool):
     release.images()
