@@ -52,6 +52,7 @@ class Release:
         ended = subprocess.run(
             [ROOT / "scripts/release", *arguments, "--to", str(self.folder)],
             env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
         )
