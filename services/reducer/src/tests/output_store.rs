@@ -100,7 +100,7 @@ async fn complete_job(peers: Peers, failures: usize, error: fn() -> Error) -> (J
 #[tokio::test(start_paused = true)]
 async fn job_stays_open_until_the_store_of_its_output_answers() {
     for peers in [Peers::Alone, Peers::Many] {
-        let (job, store) = complete_job(peers, 40, overloaded).await;
+        let (job, store) = complete_job(peers, 6, overloaded).await;
         let reducer = job.open().await;
         let mut progress = reducer.progress();
         let run = tokio::spawn(reducer.run(CancellationToken::new()));
