@@ -104,13 +104,13 @@ def test_failure_ends_in_cleaning_up_and_is_named(proof, environment, failed, me
     assert message in ended.stderr and proof.is_clean()
 
 
-def test_destroy_that_fails_says_that_something_is_left(proof):
-    ended = proof.prove("--yes", expect=1, FAILS="terraform -chdir=infra/environments/dev destroy")
+@pytest.mark.parametrize("fails", ["terraform -chdir=infra/environments/dev destroy", "iam delete-role"])
+def test_destroy_that_fails_says_that_something_is_left(proof, fails):
+    ended = proof.prove("--yes", expect=1, FAILS=fails)
     assert results(ended)["destroy"] == "FAILED"
-    assert (
-        "Something may be left, and cost money. Run again: terraform -chdir=infra/environments/dev destroy"
-        in ended.stdout
-    )
+    left = "Something may be left, and cost money. Run again: terraform -chdir=infra/environments/dev destroy"
+    assert left in ended.stdout and "delete the roles gristmill-proof-operator" in ended.stdout
+    assert ("deployed" in proof.world["account"]) == fails.startswith("terraform"), "the rest goes"
 
 
 def test_interrupt_cleans_up(proof):
