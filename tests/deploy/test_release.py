@@ -87,7 +87,8 @@ def test_version_must_be_that_of_the_tag(release):
 
 
 def test_images_are_built_from_the_wheel_and_described(release):
-    release.run("images")
+    release.run("images", BASE_IMAGE="debian@sha256:0123")
+    assert all("--build-arg BASE=debian@sha256:0123" in line for line in release.commands("docker build"))
     built = release.commands("docker build")
     assert len(built) == 2 and all("--build-arg DIST=ready" in line for line in built)
     for image in ("gristmill", "gristmill-worker"):
