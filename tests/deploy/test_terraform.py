@@ -372,6 +372,14 @@ def test_portal_is_read_only_behind_a_token_or_a_header(made: Plan, changed: Pla
     assert policies(made, "large") == {made.output("large")["policy_arns"]["portal"]}
     arns = made.output("large")["policy_arns"]
     assert policies(changed, "large") == {arns["portal"], arns["enqueuer"]}
+    assert not made.resources("aws_iam_role_policy", "module.large.aws_iam_role_policy.portal_disposes")
+    disposes = changed.resource("module.large.aws_iam_role_policy.portal_disposes[0]")["policy"]
+    allowed = {
+        action: actions["Resource"] for actions in json.loads(disposes)["Statement"] for action in [actions["Action"]]
+    }
+    queues = "arn:aws:sqs:eu-central-1:123456789012:large-"
+    assert allowed["sqs:DeleteMessage"] == f"{queues}dead-letters", allowed
+    assert sorted(allowed["sqs:SendMessage"]) == [f"{queues}*-results", f"{queues}*-tasks"], allowed
     assert changed.containers()["large-portal"]["command"] == listens
     assert changed.containers()["large-portal"]["image"] == "registry/portal:2"
 

@@ -81,6 +81,16 @@ def job_that_hangs(fleet: Fleet) -> None:
     fleet.worker.running.wait_for_record("held")
 
 
+def job_that_no_worker_meets(fleet: Fleet) -> None:
+    """The other job goes on."""
+    fleet.enqueue("picky", STEADY, requires={"labels": {"zone": "b"}})
+
+    def is_blocked() -> bool:
+        return fleet.reducer.scrape().value("gristmill_jobs_waiting", reason="fitting_worker") == 1
+
+    wait_until(is_blocked, "a blocked job")
+
+
 def dead_reducer(fleet: Fleet) -> None:
     fleet.reducer.running.kill()
 
@@ -150,6 +160,7 @@ FAULTS: dict[Fault, tuple[set[str], float]] = {
     no_fault: (set(), 2),
     fleet_at_rest: (set(), 2),
     job_that_hangs: ({"GristmillNoProgress"}, 2),
+    job_that_no_worker_meets: ({"GristmillJobsBlocked"}, 2),
     dead_reducer: ({"GristmillReducerDown"}, 2),
     dead_workers: ({"GristmillNoWorker", "GristmillNoProgress"}, 2),
     # A call fails after ten seconds.

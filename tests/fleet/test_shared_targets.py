@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from harness import HOLDS, go, wait_until
+from portal_client import Portal
 
 ROWS = """
     import os
@@ -114,7 +115,7 @@ def test_files_that_no_path_can_name_are_left_out(workplace, sqlite):
 
 @pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
 def test_dead_letters_are_sent_again_or_deleted(workplace, target):
-    """Each is sent to the queue of its job from which it came, while the job has queues."""
+    """By the portal and by commands. Each goes to the queue of its job from which it came, while the job has queues."""
     workplace.data(3)
     job_id = target.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
     target.reducer()
@@ -134,16 +135,21 @@ def test_dead_letters_are_sent_again_or_deleted(workplace, target):
     wait_until(lambda: target.waiting("tasks") == 3, "the messages of the job")
     nothing = target.command("dead-letters", "--redrive", "--job", "no-such-job", expect=0)
     assert "0 messages sent to their queues again" in nothing.stderr and len(letters()) == 2, str(nothing)
-    sent = target.command("dead-letters", "--redrive", "--job", job_id, expect=0)
-    assert "2 messages sent to their queues again" in sent.stderr and letters() == [], str(sent)
+    portal = Portal(workplace, "--target", target.name)
+    assert len(portal.get("/target")["dead_letters"]) == 2
+    sent = portal.post("/target/dead-letters/redrive")
+    assert sent == (200, {"done": 2, "left": 0, "message": "2 messages sent again"}), sent
+    assert letters() == portal.get("/target")["dead_letters"] == []
     wait_until(lambda: target.waiting("tasks") == 5, "the messages in the queue of the job")
     go(workplace)
     target.worker()
     assert len(target.lines(job_id)) == 3
     wait_until(lambda: len(letters()) == 2, "both letters")
     wait_until(lambda: not target.queues(), "the end of the queues of the job")
-    kept = target.command("dead-letters", "--redrive", expect=0)
+    kept = target.command("dead-letters", "--redrive", "--job", job_id, expect=0)
     assert "0 messages sent to their queues again" in kept.stderr and len(letters()) == 2, str(kept)
+    status, kept = portal.post("/target/dead-letters/redrive")
+    assert (status, kept["done"], kept["left"]) == (200, 0, 2) and "of jobs without queues" in kept["message"], kept
     deleted = target.command("dead-letters", "--delete", expect=0)
     assert "2 messages deleted" in deleted.stderr and letters() == [], str(deleted)
 

@@ -207,6 +207,7 @@ class Job(Past):
             "owner": None,
             "priority": "normal",
             "output_changed": False,
+            "builds": [],
             "source_directory": "/work/code",
             "logs": f"/home/ada/jobs/{self.id}/logs",
             "result": None

@@ -67,6 +67,7 @@ TARGET = {
     "reducers": [{"job_id": "invoices-20261123-141320-7f21c0", "last_at": clock() - 1000, "silent": False}],
     "now": clock(),
 }
+DISPOSED = {"done": 1, "left": 0, "message": "1 message sent again"}
 DOCTOR = {
     "ok": False,
     "checks": [
@@ -262,6 +263,8 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("content-length", 0)))
         path = urlsplit(self.path).path.removeprefix("/api/v1")
         self.server.posted.append(path)
+        if path.startswith("/target/dead-letters/"):
+            return self.send_json(DISPOSED)
         if path == "/doctor":
             return self.send_json(DOCTOR)
         if path.endswith("/run"):

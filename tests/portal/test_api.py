@@ -6,7 +6,7 @@ import pytest
 
 from page_client import COMPLETED, FAILED, HOSTILE, RUNNING
 from portal_schemas import check
-from stand_in import DOCTOR, TARGET, StandIn
+from stand_in import DISPOSED, DOCTOR, TARGET, StandIn
 
 
 @pytest.mark.parametrize("job", [COMPLETED, FAILED, HOSTILE, RUNNING])
@@ -39,6 +39,7 @@ def test_answers_of_jobs_are_as_described(job: str, path: str, stand_in: StandIn
 def test_other_answers_are_as_described(stand_in: StandIn) -> None:
     check("get", "/jobs", {**stand_in.list({}), "next": None})
     check("get", "/target", TARGET)
+    check("post", "/target/dead-letters/redrive", DISPOSED)
     check("post", "/doctor", DOCTOR)
     with pytest.raises(AssertionError, match="'workers' is a required property"):
         check("get", "/target", {key: value for key, value in TARGET.items() if key != "workers"})

@@ -273,3 +273,16 @@ def test_lineage_says_how_often_the_result_was_reused(stand_in: StandIn, open_pa
     show(page, f"jobs/{FAILED}")
     expect(history).to_contain_text("started")
     expect(history).not_to_contain_text("reused by")
+
+
+def test_dead_letters_are_sent_again(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{own_stand_in.address}#/target")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("gristmill dead-letters --delete --target prod")
+    dialog.get_by_role("button", name="Leave them").click()
+    assert own_stand_in.posted == []
+    page.get_by_role("button", name="Send again").click()
+    page.get_by_role("dialog").get_by_role("button", name="Send them").click()
+    expect(page.get_by_text("1 message sent again")).to_be_visible()
+    assert own_stand_in.posted == ["/target/dead-letters/redrive"]

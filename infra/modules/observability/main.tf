@@ -11,7 +11,7 @@ locals {
 
   # CloudWatch's notation of a metric in a dashboard.
   widget_metrics = {
-    for name, metrics in { dead_letters = var.dead_letters[*], troubles = values(local.event_metrics) } : name => [
+    for name, metrics in { dead_letters = [local.dead_letters], troubles = values(local.event_metrics) } : name => [
       for metric in metrics : concat(
         [metric.namespace, metric.name],
         flatten([for key, value in metric.dimensions : [key, value]]),
@@ -26,12 +26,12 @@ locals {
   # for each pool, and share the section `runbook`.
   one_minute = { period = 60, looks = 1, missing = "notBreaching" }
   alarms = merge(
-    { for metric in var.dead_letters[*] : "dead-letters" => merge(local.one_minute, {
-      says    = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
-      metrics = { letters = metric }
-      above   = var.target.alarm_thresholds.dead_letters
-    }) },
     {
+      dead-letters = merge(local.one_minute, {
+        says    = "There are messages that no role can read. `gristmill dead-letters` lists them with their reasons."
+        metrics = { letters = local.dead_letters }
+        above   = var.target.alarm_thresholds.dead_letters
+      })
       # ECS reports the processor time of a service while one of its tasks runs: without a report no reducer runs.
       reducer-down = {
         says    = "No reducer runs, so no job begins or ends, and workers do not scale. Nothing is lost: results wait in the queues of their jobs. Look at the events of the service ${var.reducer_service}."
@@ -40,6 +40,24 @@ locals {
         period  = 60
         looks   = 5
         missing = "breaching"
+      }
+      jobs-blocked = merge(local.one_minute, {
+        says    = "Jobs wait for workers that the target does not have: no worker meets `requires`, or none can prepare the job. `gristmill jobs` shows which jobs, and what they lack."
+        metrics = { jobs = merge(local.of_target, { name = "JobsBlocked", statistic = "Maximum" }) }
+        above   = 0
+        looks   = 15
+      })
+      no-progress = {
+        says       = "Jobs are open, and none of their mini-batches has ended for 30 minutes. `gristmill status JOB` shows what a job waits for."
+        expression = "IF((unfinished > 0) AND (FILL(ended, 0) == 0), 1, 0)"
+        metrics = {
+          unfinished = merge(local.of_target, { name = "MiniBatchesUnfinished", statistic = "Maximum" })
+          ended      = merge(local.of_target, { name = "MiniBatchesEnded", statistic = "Sum" })
+        }
+        above   = 0
+        period  = 300
+        looks   = 6
+        missing = "notBreaching"
       }
       # A role that does not reach its queue tries again after at most 20 seconds.
       queue-errors = {
@@ -105,7 +123,9 @@ locals {
       looks = var.target.alarm_thresholds.missing_minutes
     }) if var.has_container_insights },
   )
-  reports = { namespace = "AWS/ECS", name = "CPUUtilization", statistic = "SampleCount" }
+  of_target    = { namespace = var.metric_namespace, dimensions = { Target = var.target.name } }
+  dead_letters = merge(local.of_target, { name = "DeadLetters", statistic = "Maximum" })
+  reports      = { namespace = "AWS/ECS", name = "CPUUtilization", statistic = "SampleCount" }
 }
 
 resource "aws_sns_topic" "alarms" {

@@ -22,11 +22,6 @@ variable "pools" {
   }))
 }
 
-variable "dead_letters" {
-  description = "CloudWatch metric: the number of dead letters; null: there is none."
-  type        = object({ namespace = string, name = string, statistic = string, dimensions = map(string) })
-}
-
 variable "has_container_insights" {
   description = "Whether Container Insights counts the tasks of the cluster."
   type        = bool

@@ -10,13 +10,3 @@ output "arns" {
     dead_letters = aws_sqs_queue.own["dead-letters"].arn
   }
 }
-
-output "dead_letters_metric" {
-  description = "CloudWatch metric: the number of dead letters."
-  value = {
-    namespace  = "AWS/SQS"
-    name       = "ApproximateNumberOfMessagesVisible"
-    statistic  = "Maximum"
-    dimensions = { QueueName = aws_sqs_queue.own["dead-letters"].name }
-  }
-}

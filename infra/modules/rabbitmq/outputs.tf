@@ -13,13 +13,3 @@ output "security_group_id" {
   description = "Security group of the broker."
   value       = aws_security_group.broker.id
 }
-
-output "dead_letters_metric" {
-  description = "CloudWatch metric: the number of dead letters; null: of RabbitMQ 4 Amazon MQ reports no single queues. Of 3.13 it reports the 500 with the most consumers, and this one has none."
-  value = one([for metric in [{
-    namespace  = "AWS/AmazonMQ"
-    name       = "MessageReadyCount"
-    statistic  = "Maximum"
-    dimensions = { Broker = var.name, VirtualHost = "/", Queue = "${var.name}-dead-letters" }
-  }] : metric if startswith(var.settings.engine_version, "3.")])
-}

@@ -1,10 +1,9 @@
 # A target: queues, store, policies, workers, reducers and alarms of one team, on a platform that teams share.
 
 locals {
-  is_sqs              = var.target.broker == "sqs"
-  queue               = one(concat(module.queue[*].address, module.rabbitmq[*].broker.address))
-  kms_key_arn         = var.target.kms_key_arn != null ? var.target.kms_key_arn : var.target.has_own_key ? one(module.key[*].arn) : var.platform.kms_key_arn
-  dead_letters_metric = local.is_sqs ? module.queue[0].dead_letters_metric : module.rabbitmq[0].dead_letters_metric
+  is_sqs      = var.target.broker == "sqs"
+  queue       = one(concat(module.queue[*].address, module.rabbitmq[*].broker.address))
+  kms_key_arn = var.target.kms_key_arn != null ? var.target.kms_key_arn : var.target.has_own_key ? one(module.key[*].arn) : var.platform.kms_key_arn
 }
 
 module "key" {
@@ -84,7 +83,6 @@ module "observability" {
   target                 = var.target
   metric_namespace       = local.metric_namespace
   pools                  = { for key, pool in local.pools : pool.name => { service = "${var.target.name}-${key}", need = local.need_metrics[pool.name] } }
-  dead_letters           = local.dead_letters_metric
   has_container_insights = var.platform.has_container_insights
   cluster                = var.platform.cluster
   autoscaling_groups     = distinct([for group in local.gpu_groups : group.autoscaling_group])

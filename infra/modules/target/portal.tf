@@ -1,10 +1,11 @@
 # The optional portal: one task that shows the jobs in a browser.
 #
 # The internet cannot reach it: network.tf. Its policy only reads. Cancelling, continuing and starting jobs is what enqueuers
-# do.
+# do; only a portal that acts also disposes of dead letters.
 
 locals {
-  has_portal = var.target.portal != null
+  has_portal  = var.target.portal != null
+  portal_acts = local.has_portal && !try(var.target.portal.read_only, true)
 
   portal_role = { for name, portal in { portal = var.target.portal } : name => merge(portal, {
     role         = "portal"
@@ -22,8 +23,32 @@ locals {
 }
 
 resource "aws_iam_role_policy_attachment" "portal_acts" {
-  count = local.has_portal && !try(var.target.portal.read_only, true) ? 1 : 0
+  count = local.portal_acts ? 1 : 0
 
   role       = aws_iam_role.role["portal-task"].name
   policy_arn = module.access.policy_arns["enqueuer"]
+}
+
+data "aws_iam_policy_document" "portal_disposes" {
+  count = local.portal_acts && local.is_sqs ? 1 : 0
+
+  statement {
+    sid       = "SendBack"
+    actions   = ["sqs:SendMessage"]
+    resources = [for part in ["tasks", "results"] : "${trimsuffix(module.queue[0].arns.control, "control")}*-${part}"]
+  }
+
+  statement {
+    sid       = "DeleteDeadLetters"
+    actions   = ["sqs:DeleteMessage"]
+    resources = [module.queue[0].arns.dead_letters]
+  }
+}
+
+resource "aws_iam_role_policy" "portal_disposes" {
+  count = length(data.aws_iam_policy_document.portal_disposes)
+
+  name   = "dispose-of-dead-letters"
+  role   = aws_iam_role.role["portal-task"].name
+  policy = data.aws_iam_policy_document.portal_disposes[0].json
 }

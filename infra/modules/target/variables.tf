@@ -99,7 +99,8 @@ variable "target" {
 
     # Kind of queues: `sqs`, or `rabbitmq` for mini-batches of more than 12 hours.
     broker = optional(string, "sqs")
-    # Version of RabbitMQ: 3.13, 4.2 or 4.3. With RabbitMQ 4 no alarm of CloudWatch reports dead letters. `lease_seconds`: how long a worker may hold a mini-batch. Clients other than the tasks, with a name for each group: pipelines
+    # Version of RabbitMQ: 3.13, 4.2 or 4.3.
+    # `lease_seconds`: how long a worker may hold a mini-batch. Clients other than the tasks, with a name for each group: pipelines
     # that enqueue, machines that run `doctor` or scripts/broker-users, KEDA.
     rabbitmq = optional(object({
       engine_version            = optional(string, "4.2")

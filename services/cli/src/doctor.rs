@@ -10,7 +10,6 @@ use engine::words::counted;
 use protocol::Environment;
 use serde_json::{Value, json};
 
-use crate::settings::BUILD;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies};
 
 #[derive(Debug, clap::Args)]
@@ -47,7 +46,7 @@ pub async fn doctor(arguments: DoctorArguments, settings: &Settings) -> Result<E
         Some(target) => {
             let length = Duration::from_secs(u64::from(arguments.hours) * 3600);
             let spec = parsed.as_ref().map(|parsed| &parsed.spec);
-            target.check(spec, length, arguments.create, BUILD, &mut report).await;
+            target.check(spec, length, arguments.create, crate::BUILD, &mut report).await;
         }
         None if arguments.create => bail!("--create creates the queues of a compute target; name one with --target"),
         None => {

@@ -99,6 +99,9 @@ const RETRY_EXAMPLES: &str = "Examples:
   gristmill retry score --mini-batch 73 --rows rows.parquet
                                                   write its rows of a table to a file, and run nothing";
 
+/// Version and commit of this executable.
+const BUILD: &str = env!("BUILD");
+
 const PORTAL_EXAMPLES: &str = "Examples:
   gristmill portal                                all jobs of this machine; prints the address and opens a browser
   gristmill portal --target prod --read-only      all jobs of a compute target, from its store alone
@@ -106,7 +109,7 @@ const PORTAL_EXAMPLES: &str = "Examples:
 
 /// Runs ParallelRunStep entry scripts on every mini-batch of a data set, anywhere.
 #[derive(Debug, Parser)]
-#[command(name = "gristmill", version = settings::BUILD, max_term_width = 100)]
+#[command(name = "gristmill", version = BUILD, max_term_width = 100)]
 struct Arguments {
     /// Format of the log on standard error [default: text].
     #[arg(long, global = true, value_name = "FORMAT", help_heading = GLOBAL)]

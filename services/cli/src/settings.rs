@@ -48,9 +48,6 @@ const STALL_SECONDS: u64 = 180;
 /// Variables of Gristmill that no script gets: an address may hold a password.
 const SECRET: [&str; 2] = ["GRISTMILL_QUEUE", "GRISTMILL_PORTAL_TOKEN"];
 
-/// Version and commit of this executable.
-pub const BUILD: &str = env!("BUILD");
-
 impl Settings {
     /// `document_folder`: that of the document that the command is about.
     pub fn from_environment(document_folder: Option<PathBuf>) -> Self {
@@ -60,7 +57,7 @@ impl Settings {
         let default_home = || user_folder.clone().unwrap_or_else(|| PathBuf::from(".")).join(".gristmill");
         let home = path("GRISTMILL_HOME").unwrap_or_else(default_home);
         let mut engine = engine::Settings {
-            build: BUILD.to_owned(),
+            build: crate::BUILD.to_owned(),
             user: text("USER").or_else(|| text("LOGNAME")).or_else(user_name),
             user_folder,
             working_directory: current_dir().unwrap_or_default(),

@@ -51,6 +51,8 @@ pub fn paths() -> Vec<(&'static str, &'static str, MethodRouter<Arc<Shared>>)> {
         ("post", "/jobs/{id}/mini-batches/{number}/run", post(actions::run_again)),
         ("get", "/targets", get(target::targets)),
         ("get", "/target", get(target::target)),
+        ("post", "/target/dead-letters/redrive", post(target::redrive)),
+        ("post", "/target/dead-letters/delete", post(target::delete)),
         ("post", "/doctor", post(target::doctor)),
         ("get", "/openapi.json", get(openapi)),
         ("get", "/events", get(events::events)),

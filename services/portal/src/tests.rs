@@ -195,7 +195,10 @@ async fn action_needs_json_and_permission() {
     );
     let json = ("content-type", "application/json");
     let again = format!("/api/v1/jobs/{JOB}/mini-batches/3/run");
-    for path in [path, again, format!("/api/v1/jobs/{JOB}/retry"), "/api/v1/doctor".to_owned()] {
+    for path in [path, again, format!("/api/v1/jobs/{JOB}/retry"), "/api/v1/doctor".to_owned()]
+        .into_iter()
+        .chain(["redrive", "delete"].map(|what| format!("/api/v1/target/dead-letters/{what}")))
+    {
         assert_eq!(portal.send(Method::POST, &path, &[BEARER, json], "{}").await.status(), StatusCode::FORBIDDEN);
         assert_eq!(portal.get(&path, &[BEARER]).await.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
     }

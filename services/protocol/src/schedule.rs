@@ -322,6 +322,25 @@ pub enum WaitsFor {
     },
 }
 
+impl WaitsFor {
+    /// The words of all reasons.
+    pub const WORDS: [&str; 7] =
+        ["quota", "in_flight", "worker", "fitting_worker", "able_worker", "earlier_nodes", "other_jobs"];
+
+    /// Returns the word of this reason, for metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Quota(_) => "quota",
+            Self::InFlight { .. } => "in_flight",
+            Self::Worker => "worker",
+            Self::FittingWorker(_) => "fitting_worker",
+            Self::AbleWorker { .. } => "able_worker",
+            Self::EarlierNodes => "earlier_nodes",
+            Self::OtherJobs { .. } => "other_jobs",
+        }
+    }
+}
+
 /// `other jobs have all processes that it could use; 2 jobs are ahead of it`
 impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -323,7 +323,10 @@ fn count_ended(before: Counts, now: Counts) {
     {
         metrics.mini_batches.get_or_create(&[(OUTCOME, outcome)]).inc_by(now.saturating_sub(before));
     }
-    metrics.progressed();
+    // A commit may hold nothing but what processes wait for.
+    if now != before {
+        metrics.progressed();
+    }
 }
 
 /// The attempts of a batch, because one batch may hold the same message twice.

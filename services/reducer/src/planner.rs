@@ -144,6 +144,8 @@ impl Planner {
         next.node_builds = builds.into_iter().cloned().collect();
         metrics().want(&wanted(&demands, &next, &self.quotas));
         metrics().mini_batches_unfinished.set(demands.iter().map(|job| job.unfinished as i64).sum());
+        let reasons: Vec<_> = next.jobs.iter().filter_map(|job| job.waits_for.as_ref()).collect();
+        metrics().wait(&reasons);
         if !says_the_same(&next, self.follower.known()) {
             let number = next.number;
             if self.follower.commit(next).await? == Commit::Committed {

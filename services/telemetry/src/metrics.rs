@@ -18,7 +18,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
-use protocol::WEARS;
+use protocol::{WEARS, WaitsFor};
 
 /// Names and values of the labels of a series.
 pub type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
@@ -41,6 +41,9 @@ pub const CAUSE: &str = "cause";
 pub const STATE: &str = "state";
 /// What a job requires of a node.
 pub const REQUIRES: &str = "requires";
+
+/// Why a job has no process.
+pub const REASON: &str = "reason";
 
 /// The [`REQUIRES`] of jobs that any node may run.
 pub const ANY: &str = "any";
@@ -109,6 +112,8 @@ pub struct Metrics {
     pub processes_wanted: Family<OwnLabel, Gauge>,
     /// Mini-batches of the open jobs of the target that have not ended.
     pub mini_batches_unfinished: Gauge,
+    /// Open jobs of the target without a process, by [`REASON`].
+    pub jobs_waiting: Family<Labels<1>, Gauge>,
     wanted: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -162,6 +167,7 @@ impl Metrics {
             queue_messages: Family::default(),
             processes_wanted: Family::default(),
             mini_batches_unfinished: Gauge::default(),
+            jobs_waiting: Family::default(),
             wanted: Mutex::default(),
         }
     }
@@ -176,6 +182,30 @@ impl Metrics {
         for (kind, count) in &*known {
             self.processes_wanted.get_or_create(&[(REQUIRES, kind.clone())]).set(*count as i64);
         }
+    }
+
+    /// Sets how many jobs have no process, by the reason.
+    pub fn wait(&self, reasons: &[&WaitsFor]) {
+        for word in WaitsFor::WORDS {
+            let count = reasons.iter().filter(|reason| reason.word() == word).count();
+            self.jobs_waiting.get_or_create(&[(REASON, word)]).set(count as i64);
+        }
+    }
+
+    /// Returns the number of jobs that wait for what no worker of the target has.
+    pub fn blocked(&self) -> i64 {
+        let of = |reason| self.jobs_waiting.get_or_create(&[(REASON, reason)]).get();
+        of("fitting_worker") + of("able_worker")
+    }
+
+    /// Returns the number of dead letters, if it is observed and its service reports it.
+    pub fn dead_letters(&self) -> Option<i64> {
+        self.queue_messages.get(&[(DESTINATION, DEAD_LETTERS), (STATE, "visible")]).map(|letters| letters.get())
+    }
+
+    /// Returns how many mini-batches this process has ended.
+    pub fn mini_batches_ended(&self) -> u64 {
+        ["succeeded", "failed"].map(|outcome| self.mini_batches.get_or_create(&[(OUTCOME, outcome)]).get()).iter().sum()
     }
 
     /// Returns the processes that the open jobs could use, by what they require of a node.
@@ -272,6 +302,9 @@ impl Metrics {
         show.as_is("gristmill_processes_wanted", wanted, &self.processes_wanted);
         let unfinished = "Mini-batches of the open jobs of the target that have not ended";
         show.as_is("gristmill_mini_batches_unfinished", unfinished, &self.mini_batches_unfinished);
+        self.wait(&[]);
+        let waiting = "Open jobs of the target without a process, by the reason in the last schedule";
+        show.as_is("gristmill_jobs_waiting", waiting, &self.jobs_waiting);
     }
 }
 
@@ -369,6 +402,7 @@ mod tests {
             (Role::Reducer, "gristmill_mini_batches_total{outcome=\"failed\"} 0"),
             (Role::Reducer, "gristmill_jobs_ended_total{state=\"canceled\"} 0"),
             (Role::Reducer, "gristmill_processes_wanted{requires=\"any\"} 0"),
+            (Role::Reducer, "gristmill_jobs_waiting{reason=\"fitting_worker\"} 0"),
         ] {
             let text = Scrape::of(role, "sqlite", "0.1.0").text();
             assert!(text.contains(series), "{text}");

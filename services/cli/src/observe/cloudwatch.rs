@@ -1,4 +1,5 @@
-//! What scaling needs, for CloudWatch: lines of the log in its embedded metric format, of which CloudWatch makes metrics.
+//! What scaling and alarms need, for CloudWatch: lines of the log in its embedded metric format, of which CloudWatch makes
+//! metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,6 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub async fn report(namespace: String, target: String) {
     let mut told: BTreeMap<String, u64> = BTreeMap::new();
     let mut told_at: Option<Instant> = None;
+    let mut ended_before = 0;
     loop {
         let wanted = metrics().wanted();
         let is_due = told_at.is_none_or(|at| at.elapsed() >= EVERY);
@@ -27,6 +29,17 @@ pub async fn report(namespace: String, target: String) {
         }
         if is_due {
             told_at = Some(Instant::now());
+            let ended = metrics().mini_batches_ended();
+            // Without them the alarm keeps its state.
+            let letters = metrics().dead_letters().map(|letters| ("DeadLetters", letters.max(0) as u64));
+            let totals = [
+                ("JobsBlocked", metrics().blocked().max(0) as u64),
+                ("MiniBatchesUnfinished", metrics().mini_batches_unfinished.get().max(0) as u64),
+                ("MiniBatchesEnded", ended - ended_before),
+            ];
+            let totals: Vec<_> = totals.into_iter().chain(letters).collect();
+            say!(out, "{}", line_of_target(&namespace, &target, &totals, milliseconds_since_epoch()));
+            ended_before = ended;
         }
         told = wanted;
         sleep(LOOK_EVERY).await;
@@ -49,6 +62,22 @@ fn line(namespace: &str, target: &str, requires: &str, wanted: u64, at: u64) -> 
     })
 }
 
+fn line_of_target(namespace: &str, target: &str, totals: &[(&str, u64)], at: u64) -> Value {
+    let mut line = json!({
+        "_aws": {
+            "Timestamp": at,
+            "CloudWatchMetrics": [{
+                "Namespace": namespace,
+                "Dimensions": [["Target"]],
+                "Metrics": totals.iter().map(|(name, _)| json!({ "Name": name, "Unit": "Count" })).collect::<Vec<_>>(),
+            }],
+        },
+        "Target": target,
+    });
+    totals.iter().for_each(|(name, value)| line[*name] = json!(value));
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +92,15 @@ mod tests {
             assert!(!line[name.as_str().expect("text")].is_null(), "{name} has no value in {line}");
         }
         assert_eq!((&line["ProcessesWanted"], &line["_aws"]["Timestamp"]), (&json!(12), &json!(1000)));
+    }
+
+    #[test]
+    fn line_of_a_target_has_every_total() {
+        let line = line_of_target("Gristmill", "prod", &[("A", 1), ("B", 0), ("C", 7)], 1000);
+        assert_eq!(
+            (&line["A"], &line["B"], &line["C"], &line["Target"]),
+            (&json!(1), &json!(0), &json!(7), &json!("prod"))
+        );
+        assert_eq!(line["_aws"]["CloudWatchMetrics"][0]["Metrics"][2]["Name"], "C");
     }
 }

@@ -1,4 +1,5 @@
-//! The compute target: its queues, the workers and reducers of its open jobs, and its checks.
+//! The compute target: its queues, dead letters and what becomes of them, the workers and reducers of its open jobs, and its
+//! checks.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use engine::doctor::{CheckState, Report};
 use engine::targets::{LOCAL, QueueDepth, Queues};
-use engine::{DeadLetter, DeadLetters, Jobs, SeenWorker};
+use engine::words::counted;
+use engine::{DeadLetter, DeadLetters, Disposal, Jobs, SeenWorker};
 use futures::{StreamExt, stream};
 use protocol::{Offer, milliseconds_since_epoch};
 use serde::Serialize;
@@ -202,6 +204,37 @@ async fn reducers(jobs: &Jobs, mut open: Vec<String>) -> Vec<Reducer> {
         .filter_map(std::future::ready)
         .collect()
         .await
+}
+
+/// Sends the dead letters to the queues of their jobs again.
+pub async fn redrive(State(shared): SharedState) -> Answer<Document<Value>> {
+    dispose(&shared, Disposal::Redrive).await
+}
+
+/// Deletes the dead letters.
+pub async fn delete(State(shared): SharedState) -> Answer<Document<Value>> {
+    dispose(&shared, Disposal::Delete).await
+}
+
+async fn dispose(shared: &Shared, disposal: Disposal) -> Answer<Document<Value>> {
+    let conflict = |message: String| Refusal::new(StatusCode::CONFLICT, message);
+    let Some(target) = &shared.options.target else {
+        return Err(conflict("jobs of this machine have no dead letters".to_owned()));
+    };
+    let (done, left) = target
+        .dispose_of_dead_letters(disposal, None)
+        .await
+        .map_err(|error| conflict((shared.options.words.error)(&error)))?;
+    shared.connection.lock().await.letters = None;
+    let how = match disposal {
+        Disposal::Redrive => "sent again",
+        Disposal::Delete => "deleted",
+    };
+    let mut message = format!("{} {how}", counted(done.len() as u64, "message"));
+    if left > 0 {
+        message += &format!("; {left} left: not whole messages of Gristmill, or of jobs without queues");
+    }
+    Ok(Document(json!({ "done": done.len(), "left": left, "message": message })))
 }
 
 pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {

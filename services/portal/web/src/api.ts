@@ -51,7 +51,7 @@ export interface RunningMiniBatch { mini_batch: number; node: string; process: s
 /** How often the result was reused instead of running the job again; the latest times. */
 export interface Reuses { count: number; times: number[] }
 export interface Job {
-  owner: string | null; priority: "low" | "normal" | "high"; source_directory: string; output_changed: boolean;
+  owner: string | null; priority: "low" | "normal" | "high"; source_directory: string; output_changed: boolean; builds: string[];
   job_id: string; state: State; hint: string | null; result: JobResult | null; progress: Progress | null; logs: string;
   revision: string; now: number; name: string; description: string; sentence: string;
   started_at: number | null; ended_at: number | null; elapsed_seconds: number | null; worked_seconds: number | null;
@@ -194,6 +194,8 @@ export interface Target {
   reducers: { job_id: string; last_at: number; silent: boolean }[]; now: number;
 }
 export interface Targets { targets: { name: string; current: boolean }[] }
+export interface Disposed { done: number; left: number; message: string }
+
 export interface Doctor {
   ok: boolean; checks: { check: string; state: "ok" | "warning" | "failed" | "not_checked"; message: string }[];
 }

@@ -1,6 +1,6 @@
 // The compute target: its queues, dead letters, workers and reducers, and what `doctor` says.
 import { useEffect, useState } from "preact/hooks";
-import type { Doctor, Offer, Target, Targets } from "../api";
+import type { Disposed, Doctor, Offer, Target, Targets } from "../api";
 import { plain } from "../ansi";
 import { post, useData } from "../client";
 import { ago, bytes, counted } from "../format";
@@ -8,7 +8,7 @@ import { mayAct } from "../info";
 import { watch } from "../live";
 import type { Refused } from "../refused";
 import { address } from "../route";
-import { Await, Empty, Num, Panel, Problem, Scroll, Size, When } from "../ui/parts";
+import { Await, Copyable, Dialog, Empty, Num, Panel, Problem, Scroll, Size, toast, When } from "../ui/parts";
 import { Icon } from "../ui/icons";
 
 export function TargetPage() {
@@ -68,7 +68,7 @@ function DeadLetters({ target }: { target: Target }) {
   if (target.queue === null) return null;
   const { dead_letters: letters } = target;
   return (
-    <Panel title="Dead letters" flush footer={target.dead_letters_partial && "There may be more; `gristmill dead-letters` lists them."}>
+    <Panel title="Dead letters" flush end={letters.length > 0 && <><Dispose how="redrive" target={target} /><Dispose how="delete" target={target} /></>} footer={target.dead_letters_partial && "There may be more; `gristmill dead-letters` lists them."}>
       {target.dead_letters_problem && <div class="item bad anywhere">{target.dead_letters_problem}</div>}
       {letters.length === 0 && !target.dead_letters_problem && <Empty title="There are none.">Messages that no worker can read would come here.</Empty>}
       {letters.map((letter) => (
@@ -79,6 +79,43 @@ function DeadLetters({ target }: { target: Target }) {
         </details>
       ))}
     </Panel>
+  );
+}
+
+const DISPOSALS = {
+  redrive: { button: "Send again", icon: "retry", title: "Send the dead letters again?", does: "Send them", text: "Each goes to the queue of its job from which it came, such as after an update of all roles to one build. Those of jobs without queues stay." },
+  delete: { button: "Delete", icon: "stop", title: "Delete the dead letters?", does: "Delete them", text: "The mini-batches of open jobs that they carry are not lost: `gristmill retry --republish` publishes them again." },
+} as const;
+
+/** A button that asks before it acts on all dead letters. */
+function Dispose({ how, target }: { how: keyof typeof DISPOSALS; target: Target }) {
+  const [asked, ask] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const { button, icon, title, does, text } = DISPOSALS[how];
+  if (!mayAct.value) return null;
+  const act = async () => {
+    setBusy(true);
+    try {
+      toast((await post<Disposed>(`/target/dead-letters/${how}`)).message);
+    } catch (error) {
+      toast((error as Error).message, true);
+    }
+    setBusy(false);
+    ask(false);
+  };
+  return (
+    <>
+      <button type="button" class={`button small ${how === "delete" ? "danger" : ""}`} onClick={() => ask(true)}><Icon name={icon} />{button}</button>
+      <Dialog title={title} open={asked} close={() => ask(false)}>
+        <p>{text}</p>
+        <p class="muted">The command that does the same:</p>
+        <Copyable text={`gristmill dead-letters --${how} --target ${target.name}`} label="the command" />
+        <div class="actions">
+          <button type="button" class="button" onClick={() => ask(false)}>Leave them</button>
+          <button type="button" class="button main" disabled={busy} onClick={() => void act()}>{does}</button>
+        </div>
+      </Dialog>
+    </>
   );
 }
 
