@@ -374,12 +374,11 @@ def test_portal_is_read_only_behind_a_token_or_a_header(made: Plan, changed: Pla
     assert policies(changed, "large") == {arns["portal"], arns["enqueuer"]}
     assert not made.resources("aws_iam_role_policy", "module.large.aws_iam_role_policy.portal_disposes")
     disposes = changed.resource("module.large.aws_iam_role_policy.portal_disposes[0]")["policy"]
-    allowed = {
-        action: actions["Resource"] for actions in json.loads(disposes)["Statement"] for action in [actions["Action"]]
-    }
-    queues = "arn:aws:sqs:eu-central-1:123456789012:large-"
-    assert allowed["sqs:DeleteMessage"] == f"{queues}dead-letters", allowed
-    assert sorted(allowed["sqs:SendMessage"]) == [f"{queues}*-results", f"{queues}*-tasks"], allowed
+    allowed = {statement["Action"]: statement["Resource"] for statement in json.loads(disposes)["Statement"]}
+    letters = changed.resource('module.large.module.queue[0].aws_sqs_queue.own["dead-letters"]')["arn"]
+    assert allowed["sqs:DeleteMessage"] == letters, allowed
+    queues = [letters.replace("dead-letters", f"*-{part}") for part in ("results", "tasks")]
+    assert sorted(allowed["sqs:SendMessage"]) == queues, allowed
     assert changed.containers()["large-portal"]["command"] == listens
     assert changed.containers()["large-portal"]["image"] == "registry/portal:2"
 

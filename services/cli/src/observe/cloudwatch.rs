@@ -21,7 +21,8 @@ pub async fn report(namespace: String, target: String) {
     let mut ended_before = 0;
     loop {
         let wanted = metrics().wanted();
-        let is_due = told_at.is_none_or(|at| at.elapsed() >= EVERY);
+        // Nothing is known before the reducer has looked at the jobs.
+        let is_due = !wanted.is_empty() && told_at.is_none_or(|at| at.elapsed() >= EVERY);
         for (requires, count) in &wanted {
             if is_due || (told.get(requires).copied().unwrap_or_default() == 0) != (*count == 0) {
                 say!(out, "{}", line(&namespace, &target, requires, *count, milliseconds_since_epoch()));
