@@ -23,8 +23,9 @@ variable "platform" {
     # Permissions boundary of all roles, if the account requires one.
     permissions_boundary_arn = optional(string)
 
-    # Number of images that each repository keeps; whether `terraform destroy` removes repositories with images in them.
-    images_kept   = optional(number, 30)
+    # Number of images that each repository keeps, of all teams together: the oldest expires, also if tasks of a team still start
+    # from it. Whether `terraform destroy` removes repositories with images in them.
+    images_kept   = optional(number, 500)
     force_destroy = optional(bool, false)
     # Whether CloudWatch measures tasks, processor and memory of every service, at a cost. The alarm about missing workers needs it.
     container_insights = optional(bool, true)
