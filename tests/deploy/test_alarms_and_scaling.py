@@ -229,6 +229,10 @@ def test_alarms_have_runbooks_and_configurable_thresholds(made: Plan, changed: P
     assert alarms_of(made, "rabbitmq").keys() == SCALING | told
     after = alarms_of(changed, "sqs")
     assert (after["workers-missing-cpu"]["threshold"], after["placement-failed"]["threshold"]) == (50, 9)
+    for found, minutes in ((alarms, 30), (after, 90)):
+        alarm = found["no-progress"]
+        assert {alarm["evaluation_periods"] * metric["period"] for metric in metrics_of(alarm)} == {minutes * 60}
+        assert f"for {minutes} minutes" in alarm["alarm_description"]
 
 
 def test_alarm_about_missing_workers_needs_a_need_and_no_worker(made: Plan, changed: Plan) -> None:

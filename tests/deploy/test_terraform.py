@@ -627,6 +627,7 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
     ({"retention": {"cold_days": 30, "output_days": 10}}, "outputs expire after they have become cold"),
     ({"environment": {"GRISTMILL_LABELS": "a=b"}}, "the target itself sets region, queue"),
     ({"alarm_thresholds": {"no_worker_minutes": 1}}, "`no_worker_minutes` and `missing_minutes` are 5 to 1440"),
+    ({"alarm_thresholds": {"no_progress_minutes": 31}}, "`no_progress_minutes` is 5 to 1440, in steps of 5"),
     (
         {"environment": {"ONE": "1"}, "workers": {"cpu": {"secrets": {"ONE": SECRET}}}},
         "variables that are not in `environment`",

@@ -169,6 +169,7 @@ CHANGED: dict[str, Call] = {
             "placement_failures": 9,
             "missing_percent": 50,
             "no_worker_minutes": 60,
+            "no_progress_minutes": 90,
         },
     ),
     "moved": target("moved", workers={"cpu": {"gpus": 1}}),

@@ -48,7 +48,7 @@ locals {
         looks   = 15
       })
       no-progress = {
-        says       = "Jobs are open, and none of their mini-batches has ended for 30 minutes. `gristmill status JOB` shows what a job waits for."
+        says       = "Jobs are open, and none of their mini-batches has ended for ${var.target.alarm_thresholds.no_progress_minutes} minutes. `gristmill status JOB` shows what a job waits for."
         expression = "IF((unfinished > 0) AND (FILL(ended, 0) == 0), 1, 0)"
         metrics = {
           unfinished = merge(local.of_target, { name = "MiniBatchesUnfinished", statistic = "Maximum" })
@@ -56,7 +56,7 @@ locals {
         }
         above   = 0
         period  = 300
-        looks   = 6
+        looks   = var.target.alarm_thresholds.no_progress_minutes / 5
         missing = "notBreaching"
       }
       # A role that does not reach its queue tries again after at most 20 seconds.

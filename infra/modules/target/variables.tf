@@ -184,7 +184,9 @@ variable "target" {
     alarm_thresholds = optional(object({
       # Minutes that jobs may wait while no worker runs.
       no_worker_minutes = optional(number, 15)
-      dead_letters      = optional(number, 0)
+      # Minutes in which no mini-batch of any open job ends: more than the longest mini-batch takes.
+      no_progress_minutes = optional(number, 30)
+      dead_letters        = optional(number, 0)
       # Percent of workers that may be missing, and for how many minutes.
       missing_percent = optional(number, 20)
       missing_minutes = optional(number, 15)
@@ -362,5 +364,10 @@ variable "target" {
     # Starting workers takes some minutes, and CloudWatch looks back a day at most.
     condition     = var.target.alarm_thresholds.no_worker_minutes >= 5 && var.target.alarm_thresholds.no_worker_minutes <= 1440 && var.target.alarm_thresholds.missing_minutes >= 5 && var.target.alarm_thresholds.missing_minutes <= 1440
     error_message = "`no_worker_minutes` and `missing_minutes` are 5 to 1440."
+  }
+
+  validation {
+    condition     = contains(range(5, 1441, 5), var.target.alarm_thresholds.no_progress_minutes)
+    error_message = "`no_progress_minutes` is 5 to 1440, in steps of 5."
   }
 }
