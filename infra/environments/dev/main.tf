@@ -1,5 +1,6 @@
-# A platform and a target for trials: SQS, in the default network of the account. When idle, only one small reducer costs
-# money. `terraform destroy` removes everything.
+# A platform and a target for trials: SQS, in the default network of the account. When idle, one small reducer is most of the
+# cost; its public address, its requests, alarms and metrics, and stored images, logs and objects are the rest: infra/COSTS.md.
+# `terraform destroy` removes everything.
 
 provider "aws" {
   region = var.region

@@ -3,6 +3,7 @@
 #   terraform init && terraform apply      with this in terraform.tfvars
 #
 #   region = "eu-central-1"
+#   tags   = { CostCenter = "1234" }
 #   batch = {
 #     queue              = "sqs://team-a"                 # `queue` and `store` of output `target`, and output `policy_arns`
 #     store              = "s3://team-a-gristmill/team-a"
@@ -25,6 +26,12 @@ variable "region" {
   type        = string
 }
 
+variable "tags" {
+  description = "Additional tags of all resources."
+  type        = map(string)
+  default     = {}
+}
+
 variable "batch" {
   description = "Settings of ../../modules/batch/variables.tf."
   type        = any
@@ -32,6 +39,10 @@ variable "batch" {
 
 provider "aws" {
   region = var.region
+
+  default_tags {
+    tags = merge({ Application = "gristmill" }, var.tags)
+  }
 }
 
 module "batch" {
