@@ -34,10 +34,17 @@ def options(words: list[str]) -> set[str]:
 def test_aws_commands_exist_with_their_options() -> None:
     asked = [words for words in commands("aws") if tuple(words[:2]) not in NO_OPERATIONS]
     assert len(asked) > 15
+    session = botocore.session.get_session()
     for words in asked:
-        model = botocore.session.get_session().get_service_model(words[0])
+        model = session.get_service_model(words[0])
         operations = {dashed(name): name for name in model.operation_names}
-        members = model.operation_model(operations[words[1]]).input_shape.members
+        operation = operations.get(words[1])
+        if words[1] == "wait":
+            waiters = session.get_waiter_model(words[0])
+            waiter = {dashed(name): name for name in waiters.waiter_names}[words[2]]
+            operation = waiters.get_waiter(waiter).operation
+        assert operation, words
+        members = model.operation_model(operation).input_shape.members
         assert options(words) - OF_AWS <= {f"--{dashed(name)}" for name in members}, words
 
 
