@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
 /// Seeds of each run; `GRISTMILL_SEEDS` asks for more.
-const SEEDS: u64 = 600;
+const SEEDS: u64 = 400;
 /// Numbers of large jobs beside a small one.
 const LARGE_JOBS: [u64; 6] = [1, 2, 5, 9, 20, 50];
 /// Seeds of each.
