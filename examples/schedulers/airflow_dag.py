@@ -1,7 +1,8 @@
 """Scores each day's data on a compute target. For Airflow 3; files below /opt/score are on every worker of Airflow.
 
-Airflow tries a task again with the same day, so with the same name, and run_once continues the job. When people clear
-or fail a running task, or it exceeds its time, Airflow sends SIGTERM, and run_once cancels the job.
+The command itself tries again where that may help. Airflow would also repeat a job that failed, and one that a person
+canceled. When people clear a task, it runs with the same day, so with the same name, and run_once continues the job. When
+people clear or fail a running task, or it exceeds its time, Airflow sends SIGTERM, and run_once cancels the job.
 """
 
 from datetime import datetime, timedelta
@@ -20,11 +21,17 @@ with DAG(
     BashOperator(
         task_id="score",
         cwd="/opt/score",
-        bash_command="""exec ./run_once "score-{{ ds }}" job.yaml \
-            --set "inputs.rows.path=s3://our-data/{{ ds }}/*.csv" --set "output=s3://our-results/score/{{ ds }}" """,
+        bash_command="""
+            for pause in 0 600 600 600; do
+                sleep $pause
+                ./run_once "score-{{ ds }}" job.yaml \
+                    --set "inputs.rows.path=s3://our-data/{{ ds }}/*.csv" --set "output=s3://our-results/score/{{ ds }}"
+                status=$?
+                [[ $status =~ ^(1|75)$ ]] || break
+            done
+            exit $status""",
         env={"GRISTMILL_TARGET": "prod"},
         append_env=True,
-        retries=3,
-        retry_delay=timedelta(minutes=10),
+        retries=0,
         execution_timeout=timedelta(hours=6),
     )

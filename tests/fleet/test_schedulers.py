@@ -240,3 +240,5 @@ def test_command_of_the_dag(pipeline):
     command = command.replace("inputs.rows.path=s3://our-data/2026-11-28/*.csv", "inputs.data.path=data")
     pipeline.ended(pipeline.start("bash", "-c", command), COMPLETED)
     assert pipeline.runs() == ONCE and pipeline.lines("2026-11-28") == sorted(ONCE)
+    # Another try would end the same.
+    pipeline.ended(pipeline.start("bash", "-c", command.replace("job.yaml", "missing.yaml")), INVALID)

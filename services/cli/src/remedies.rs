@@ -81,7 +81,7 @@ pub fn hint(hint: &Hint) -> String {
         Lack::FirstReducer => format!("{lack}; {reducer}"),
         Lack::Reducer(_) => format!("{lack}; results wait in the queue; {reducer}"),
         Lack::Trouble { .. } | Lack::Node { .. } | Lack::Start(_) => lack.to_string(),
-        Lack::Schedule(WaitsFor::Worker) => format!("{lack}; {worker}"),
+        Lack::Schedule(WaitsFor::Worker(_)) => format!("{lack}; {worker}"),
         Lack::Schedule(WaitsFor::AbleWorker { .. }) => format!("{lack}; correct the cause there, or {worker}"),
         Lack::Schedule(WaitsFor::FittingWorker(unfit)) => {
             let labels = unfit.requires.labels.iter();
@@ -157,7 +157,7 @@ mod tests {
             "the only worker that fits cannot prepare the job: its disk is full; correct the cause there, or start one with: \
              gristmill worker --target t"
         );
-        let text = hinted(Lack::Schedule(WaitsFor::Worker), target());
+        let text = hinted(Lack::Schedule(WaitsFor::Worker(Default::default())), target());
         assert_eq!(text, "no worker is running; start one with: gristmill worker --target t");
         let expected = "no reducer has looked at it yet; start one with: gristmill reducer";
         assert_eq!(hinted(Lack::FirstReducer, TargetRef::ThisMachine), expected);

@@ -14,7 +14,8 @@ pub(crate) async fn warn_of_workers(submission: &Submission, is_followed: bool, 
     let Submission { spec, store, target, .. } = submission;
     match store.workers().await {
         Ok(workers) if workers.is_empty() && !is_followed => {
-            let (job_id, target, lack) = (spec.job_id.clone(), target.reference(), Lack::Schedule(WaitsFor::Worker));
+            let (job_id, target, lack) =
+                (spec.job_id.clone(), target.reference(), Lack::Schedule(WaitsFor::Worker(spec.requires.clone())));
             events.notice(Notice::Waiting(Hint { job_id, target, lack }));
         }
         Ok(workers) => {

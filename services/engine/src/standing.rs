@@ -290,7 +290,7 @@ fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>)
     }
     let silent = progress.silent_since.map(|at| Lack::Worker { since: since(at), planned: progress.planned });
     match waits_for {
-        Some(WaitsFor::Worker) if has_started && silent.is_some() => return (waits, silent),
+        Some(WaitsFor::Worker(_)) if has_started && silent.is_some() => return (waits, silent),
         Some(waits_for) => return (waits, Some(Lack::Schedule(waits_for))),
         None => {}
     }
@@ -403,9 +403,10 @@ mod tests {
         let new = Progress { nodes: 0, ..progress() };
         assert_eq!(waits_by(&new, 3, Some(&ahead)), (State::Queued, lack));
         assert!(matches!(waits_by(&new, 12, Some(&ahead)).1, Some(Lack::Reducer(_))), "an old schedule may be wrong");
-        let none = without_processes(WaitsFor::Worker);
+        let no_worker = || WaitsFor::Worker(Default::default());
+        let none = without_processes(no_worker());
         let silent = Progress { silent_since: Some(0), ..progress() };
-        assert_eq!(waits_by(&new, 3, Some(&none)), (State::Queued, Some(Lack::Schedule(WaitsFor::Worker))));
+        assert_eq!(waits_by(&new, 3, Some(&none)), (State::Queued, Some(Lack::Schedule(no_worker()))));
         assert!(matches!(waits_by(&silent, 3, Some(&none)), (State::Waiting, Some(Lack::Worker { .. }))));
     }
 
@@ -462,9 +463,9 @@ mod tests {
         assert_eq!(waits(&progress(), 12).0, State::Waiting);
         let admitted = |seconds| {
             let made = Since { at: 1000, age: Duration::from_secs(seconds) };
-            Scheduled { admitted: Some(made), ..without_processes(WaitsFor::Worker) }
+            Scheduled { admitted: Some(made), ..without_processes(WaitsFor::Worker(Default::default())) }
         };
-        assert_eq!(there(None, Some(&admitted(9))).1, Some(Lack::Schedule(WaitsFor::Worker)));
+        assert_eq!(there(None, Some(&admitted(9))).1, Some(Lack::Schedule(WaitsFor::Worker(Default::default()))));
         assert!(matches!(there(None, Some(&admitted(12))).1, Some(Lack::Reducer(Since { at: 1000, .. }))));
         let old = without_processes(WaitsFor::OtherJobs { ahead: 1 });
         assert_eq!(

@@ -302,7 +302,7 @@ pub enum WaitsFor {
         limit: u32,
     },
     /// No worker runs.
-    Worker,
+    Worker(Requirements),
     /// No worker meets its requirements.
     FittingWorker(Unfit),
     /// The workers that meet its requirements cannot prepare it, or have too few working GPUs.
@@ -332,7 +332,7 @@ impl WaitsFor {
         match self {
             Self::Quota(_) => "quota",
             Self::InFlight { .. } => "in_flight",
-            Self::Worker => "worker",
+            Self::Worker(_) => "worker",
             Self::FittingWorker(_) => "fitting_worker",
             Self::AbleWorker { .. } => "able_worker",
             Self::EarlierNodes => "earlier_nodes",
@@ -349,7 +349,8 @@ impl fmt::Display for WaitsFor {
             Self::InFlight { owner, limit } => {
                 write!(f, "owner {owner} has {limit} of {limit} mini-batches in flight (quota of the target)")
             }
-            Self::Worker => f.write_str("no worker is running"),
+            Self::Worker(requires) if requires.is_empty() => f.write_str("no worker is running"),
+            Self::Worker(requires) => write!(f, "no worker is running, and the job requires {requires}"),
             Self::FittingWorker(unfit) => unfit.fmt(f),
             Self::AbleWorker { workers, reason } => {
                 match workers {

@@ -431,7 +431,7 @@ mod tests {
         enqueue(&target, "two").await;
         let first = planner.look(known).await.expect("readable").schedule;
         assert_eq!((first.number, processes(&first)), (1, vec![]));
-        assert!(first.jobs.iter().all(|job| job.waits_for == Some(WaitsFor::Worker)), "{first:?}");
+        assert!(first.jobs.iter().all(|job| job.waits_for == Some(WaitsFor::Worker(Default::default()))), "{first:?}");
         node(&target, "a", 2, 1).await;
         node(&target, "b", 2, 1).await;
         let second = planner.look(known).await.expect("readable").schedule;

@@ -323,7 +323,7 @@ fn wait_for_reports(
 fn reason(job: &Demand, nodes: &[NodeState], fill: &Fill<'_>, number: usize, ahead: u64) -> WaitsFor {
     let present: Vec<&NodeState> = nodes.iter().filter(|node| node.accepts_work).collect();
     if present.is_empty() {
-        return WaitsFor::Worker;
+        return WaitsFor::Worker(job.requires.clone());
     }
     if let Some(unfit) = job.requires.unmet(present.iter().map(|node| (&node.name, &node.offer))) {
         return WaitsFor::FittingWorker(unfit);

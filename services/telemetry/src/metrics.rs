@@ -192,10 +192,11 @@ impl Metrics {
         }
     }
 
-    /// Returns the number of jobs that wait for what no worker of the target has.
+    /// Returns the number of jobs that wait for what no worker of the target has. Without workers nothing tells a job that no
+    /// worker could run from one whose workers start, except time.
     pub fn blocked(&self) -> i64 {
         let of = |reason| self.jobs_waiting.get_or_create(&[(REASON, reason)]).get();
-        of("fitting_worker") + of("able_worker")
+        of("worker") + of("fitting_worker") + of("able_worker")
     }
 
     /// Returns the number of dead letters, if it is observed and its service reports it.

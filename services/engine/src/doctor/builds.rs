@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use protocol::FORMAT;
 
 use super::Report;
 use crate::Target;
@@ -15,7 +16,10 @@ pub async fn check(target: &Target, build: &str, report: &mut Report) {
         Ok(found) if found.len() == 1 => report.ok(check, described(&found)),
         Ok(found) => report.warning(
             check,
-            format!("{}; builds of one format may meet while you replace one by another", described(&found)),
+            format!(
+                "{}; this command reads format {FORMAT}; builds of one format may meet while you replace one by another",
+                described(&found)
+            ),
         ),
         Err(error) => report.not_checked(check, format!("{error:#}")),
     }

@@ -373,7 +373,7 @@ fn node_that_cannot_prepare_a_job_is_left_out() {
 fn fleet_without_workers_says_so() {
     let mut fleet = Fleet::new(Vec::new(), vec![job(0)]);
     fleet.step();
-    assert_eq!(fleet.waits_for(0), Some(WaitsFor::Worker));
+    assert_eq!(fleet.waits_for(0), Some(WaitsFor::Worker(Requirements::default())));
 }
 
 #[test]
