@@ -319,6 +319,10 @@ def test_pools_of_workers_have_their_own_sizes_images_and_architectures(made: Pl
     assert len({task["task_role_arn"] for task in tasks.values()}) == 1
 
 
+def test_target_without_pools_has_reducers_alone(made: Plan) -> None:
+    assert [name for name in made.containers() if name.startswith("own-")] == ["own-reducer"]
+
+
 def test_reducer_has_the_size_that_was_asked_for(made: Plan, changed: Plan) -> None:
     """It writes reports and tables of rejects to its disk, and the final file passes through its memory."""
     for plan, count, size in ((made, 2, ("1024", "4096", [])), (changed, 3, ("2048", "8192", [{"size_in_gib": 100}]))):

@@ -130,7 +130,9 @@ EVERYTHING: dict[str, Call] = {
     "gpus": target("gpus", workers={"gpu": {"gpus": 1}}),
     "pools": target("pools", of=TWO_GROUPS, workers=POOLS),
     "private": target("private", of=PRIVATE, egress=EGRESS, retention=RETENTION),
-    "own": target("own", has_own_key=True, public_egress=False, egress={"all": {**EGRESS["proxy"], "port": 443}}),
+    "own": target(
+        "own", workers={}, has_own_key=True, public_egress=False, egress={"all": {**EGRESS["proxy"], "port": 443}}
+    ),
     "rabbitmq": target("rabbitmq", **RABBITMQ),
     "single": target("single", **{**RABBITMQ, "rabbitmq": OLD_BROKER}, portal=BALANCED),
     "batch": (
