@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 
-from harness import HOLDS, Workplace, go, wait_until
+from harness import HOLDS, Workplace, wait_until
 from targets import Target
 from waiting_page import explains, fixed
 
@@ -54,23 +53,12 @@ def test_page_explains_what_jobs_of_a_target_wait_for(workplace: Workplace, sqli
     wait_for_hint(sqlite, first, "no reducer has been heard from since")
 
 
-def test_page_explains_the_troubles_of_a_job(workplace: Workplace, sqlite: Target) -> None:
+def test_page_explains_a_job_that_no_worker_can_prepare(workplace: Workplace, sqlite: Target) -> None:
     sqlite.reducer()
     sqlite.worker("--process-count", 1, "--node", "a1", AZ_BATCHAI_GPU_COUNT_FOUND="1")
     greedy = sqlite.enqueue(job(workplace, "greedy", gpus_per_process=2))
     wait_for_hint(sqlite, greedy, "the only worker that fits cannot prepare the job")
     sqlite.command("cancel", greedy, expect=0)
-
-    held = sqlite.enqueue(job(workplace, "held"))
-    wait_until(lambda: workplace.recorded("held"), "a run")
-    (results,) = (sqlite.folder / "queues").glob("held-*-results.db")
-    away = sqlite3.connect(results, timeout=30, isolation_level=None)
-    away.execute("begin exclusive")
-    wait_for_hint(sqlite, held, "the queue of results does not answer")
-    away.execute("rollback")
-    away.close()
-    go(workplace)
-    sqlite.lines(held)
 
 
 def test_page_explains_what_jobs_of_this_machine_wait_for(workplace: Workplace) -> None:
