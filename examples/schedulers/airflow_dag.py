@@ -1,8 +1,8 @@
 """Scores each day's data on a compute target. For Airflow 3; files below /opt/score are on every worker of Airflow.
 
-The command itself tries again where that may help. Airflow would also repeat a job that failed, and one that a person
-canceled. When people clear a task, it runs with the same day, so with the same name, and run_once continues the job. When
-people clear or fail a running task, or it exceeds its time, Airflow sends SIGTERM, and run_once cancels the job.
+The command itself tries again where that may help: Airflow would also repeat a job that failed, and one that a person
+canceled. When people clear a task, it runs with the same day, so with the same name, and run_once continues the job.
+When people clear or fail a running task, or it exceeds its time, Airflow sends SIGTERM, and run_once cancels the job.
 """
 
 from datetime import datetime, timedelta

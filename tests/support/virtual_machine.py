@@ -1,7 +1,7 @@
 """A virtual machine with a kernel of Debian, whose control groups are all of version 2, unlike those of many machines.
 
-It sees the files of this machine, and what it writes disappears with it. QEMU emulates the processor, which every machine
-can do and takes up to half an hour, so only GRISTMILL_TEST_VM=required asks for it.
+It sees the files of this machine, and what it writes disappears with it. QEMU emulates the processor, which takes up to
+half an hour, so only GRISTMILL_TEST_VM=required asks for it.
 """
 
 from __future__ import annotations
