@@ -241,4 +241,5 @@ def test_command_of_the_dag(pipeline):
     pipeline.ended(pipeline.start("bash", "-c", command), COMPLETED)
     assert pipeline.runs() == ONCE and pipeline.lines("2026-11-28") == sorted(ONCE)
     # Another try would end the same.
-    pipeline.ended(pipeline.start("bash", "-c", command.replace("job.yaml", "missing.yaml").replace("-28", "-29")), INVALID)
+    wrong = command.replace("job.yaml", "missing.yaml").replace("2026-11-28", "2026-11-29")
+    pipeline.ended(pipeline.start("bash", "-c", wrong), INVALID)

@@ -135,7 +135,10 @@ async fn entry_of_a_folder_is_stale_by_the_clock_of_its_server() {
 
 #[tokio::test]
 async fn announced_removal_counts_for_its_time_by_the_clock_of_the_store() {
-    let spec = serde_json::to_vec(&JobSpec { job_id: JOB.into(), ..JobSpec::example() }).expect("plain data");
+    let spec = JobSpec { job_id: JOB.into(), ..JobSpec::example() };
+    let mut spec = serde_json::to_value(spec).expect("plain data");
+    spec["format"] = protocol::FORMAT.into();
+    let spec = spec.to_string().into_bytes();
     for ahead in [-HOUR, 0, HOUR] {
         let announced = async |age| {
             let job = "jobs/a-20261121-100203-ab12/spec.json";

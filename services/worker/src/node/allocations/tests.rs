@@ -256,7 +256,7 @@ fn job_of_another_format_is_left_to_others() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
     let found = Ok(Found::Foreign("format 2".to_owned()));
-    assert_eq!(played.after(Event::LookedUp { visit: VisitId(0), found }), "0: tell format 2");
+    assert_eq!(played.after(Event::LookedUp { visit: VisitId(0), found }), "0: tell format 2, 0: has 2");
     assert_eq!(played.done(0), "0: close");
     assert_eq!(played.allocations.state().unable["job"], "format 2");
 }
