@@ -96,7 +96,7 @@ pub enum Obstacle {
 #[derive(Debug)]
 pub enum Event {
     /// The node has read a schedule.
-    Scheduled(Schedule),
+    Scheduled(Box<Schedule>),
     /// The node should stop.
     Stop(Stop),
     /// The machine will be taken away.
@@ -291,7 +291,7 @@ impl Allocations {
     pub fn handle(&mut self, event: Event, now: Instant) {
         self.now = now;
         match event {
-            Event::Scheduled(schedule) => self.scheduled(schedule),
+            Event::Scheduled(schedule) => self.scheduled(*schedule),
             Event::Stop(stop) => self.stop(stop),
             Event::SpotNotice => {
                 self.ended = Ended::SpotNotice;

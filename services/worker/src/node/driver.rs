@@ -136,7 +136,7 @@ impl<B: NodeBackend> Driver<B> {
                 _ = pauses.next() => Event::Tick { entry_age: registration.age() },
                 _ = memory.tick() => Event::MemoryIsShort(backend.memory_is_short()),
                 _ = tick.tick() => Event::Tick { entry_age: registration.age() },
-                Ok(()) = schedules.changed() => Event::Scheduled(schedules.borrow_and_update().clone()),
+                Ok(()) = schedules.changed() => Event::Scheduled(Box::new(schedules.borrow_and_update().clone())),
                 event = visits.next() => event,
             };
             backend.handles().await;

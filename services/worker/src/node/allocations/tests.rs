@@ -71,7 +71,7 @@ impl Played {
             |job_id: &str| ScheduledJob { job_id: job_id.to_owned(), admitted_in: Some(1), ..ScheduledJob::default() };
         let jobs = allocations.iter().map(|allocation| job(&allocation.job_id)).collect();
         self.schedule = Schedule { number, allocations, jobs, ..Schedule::default() };
-        self.after(Event::Scheduled(self.schedule.clone()))
+        self.after(Event::Scheduled(Box::new(self.schedule.clone())))
     }
 
     fn tick(&mut self, time: Duration) -> String {
@@ -165,7 +165,7 @@ fn job_with_other_queues_is_visited_anew() {
     played.begin(0);
     let mut schedule = played.schedule.clone();
     schedule.jobs.iter_mut().for_each(|job| job.admitted_in = Some(7));
-    assert_eq!(played.after(Event::Scheduled(schedule)), "0: has 0, 0: IsOver");
+    assert_eq!(played.after(Event::Scheduled(Box::new(schedule))), "0: has 0, 0: IsOver");
     played.uses(0, 0, &[]);
     played.worked(0, Err(AgentFailed::WithoutQueues));
     played.done(0);
@@ -389,7 +389,7 @@ proptest! {
                         ..ScheduledJob::default()
                     });
                     played.schedule = Schedule { number, jobs: jobs.collect(), allocations, ..Schedule::default() };
-                    Event::Scheduled(played.schedule.clone())
+                    Event::Scheduled(Box::new(played.schedule.clone()))
                 }
                 Some(Happens::Passes(seconds)) => {
                     played.now += Duration::from_secs(seconds);
