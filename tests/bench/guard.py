@@ -26,6 +26,9 @@ from workloads import files_at, tables_at, write_job
 HERE = Path(__file__).resolve().parent
 RECORD = HERE / "guard.json"
 CHANGE_MAX = 0.05
+# What a busy machine adds, in millions: the longer a job takes, the more often the engine looks at it.
+NOISE = 30.0
+TRIES = 3
 EMULATOR = "qemu-x86_64"
 ENGINE, PROCESSES = "engine", "processes"
 
@@ -64,7 +67,7 @@ def main() -> None:
     parser.add_argument("--record", metavar="WHY", help=f"write the counts to {RECORD.name}, and why they have changed")
     options = parser.parse_args()
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {"python": "", "workloads": {}}
-    counted = count_all(options.workloads)
+    counted = count_all(options.workloads, recorded["workloads"])
     if options.record:
         every = {**recorded["workloads"], **counted}
         record = {"why": options.record, "python": platform.python_version(), "workloads": every}
@@ -93,13 +96,13 @@ def changed(name: str, recorded: Counts, counted: Counts) -> list[str]:
     for part, count in counted.items():
         if part not in recorded:
             sentences.append(f"{name}, {part}: {count} million instructions, and none recorded")
-        elif abs(count / recorded[part] - 1) > CHANGE_MAX:
+        elif abs(count - recorded[part]) > CHANGE_MAX * recorded[part] + NOISE:
             change = count / recorded[part] - 1
             sentences.append(f"{name}, {part}: {count} million instructions instead of {recorded[part]}, {change:+.1%}")
     return sentences
 
 
-def count_all(names: list[str]) -> dict[str, dict[str, float]]:
+def count_all(names: list[str], recorded: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
     """Counts each job of these names, or all, and prints the counts."""
     counted = {}
     with tempfile.TemporaryDirectory(prefix="gristmill-guard-") as scratch:
@@ -107,10 +110,20 @@ def count_all(names: list[str]) -> dict[str, dict[str, float]]:
         prepare(folder)
         for name, workload in workloads(folder).items():
             if not names or name in names:
-                counted[name] = count(workload, folder / name)
+                counted[name] = least(name, workload, folder, recorded.get(name, {}))
                 millions = ", ".join(f"{part} {count}" for part, count in counted[name].items())
                 print(f"{name}: {millions} million instructions", flush=True)
     return counted
+
+
+def least(name: str, workload: Workload, folder: Path, recorded: Counts) -> dict[str, float]:
+    """Counts a job again while it differs too much, and returns the least counts."""
+    counts = count(workload, folder / f"{name}-1")
+    for number in range(2, TRIES + 1):
+        if changed(name, recorded, counts):
+            again = count(workload, folder / f"{name}-{number}")
+            counts = {part: min(found, again[part]) for part, found in counts.items()}
+    return counts
 
 
 def prepare(folder: Path) -> None:

@@ -27,9 +27,9 @@ def test_section_is_replaced():
 @pytest.mark.parametrize(
     ("counted", "changes"),
     [
-        ({"engine": 1049.0, "processes": 191.0}, []),
-        ({"engine": 1051.0, "processes": 200.0}, ["engine: 1051.0 million instructions instead of 1000.0, +5.1%"]),
-        ({"engine": 1000.0, "processes": 189.0}, ["processes: 189.0 million instructions instead of 200.0, -5.5%"]),
+        ({"engine": 1079.0, "processes": 161.0}, []),
+        ({"engine": 1081.0, "processes": 200.0}, ["engine: 1081.0 million instructions instead of 1000.0, +8.1%"]),
+        ({"engine": 1000.0, "processes": 159.0}, ["processes: 159.0 million instructions instead of 200.0, -20.5%"]),
         ({"engine": 1000.0, "others": 1.0}, ["others: 1.0 million instructions, and none recorded"]),
     ],
 )
