@@ -194,14 +194,15 @@ impl Metrics {
 
     /// Returns the number of jobs that wait for what no worker of the target has. Without workers nothing tells a job that no
     /// worker could run from one whose workers start, except time.
-    pub fn blocked(&self) -> i64 {
-        let of = |reason| self.jobs_waiting.get_or_create(&[(REASON, reason)]).get();
+    pub fn blocked(&self) -> u64 {
+        let of = |reason| self.jobs_waiting.get_or_create(&[(REASON, reason)]).get().max(0) as u64;
         of("worker") + of("fitting_worker") + of("able_worker")
     }
 
     /// Returns the number of dead letters, if it is observed and its service reports it.
-    pub fn dead_letters(&self) -> Option<i64> {
-        self.queue_messages.get(&[(DESTINATION, DEAD_LETTERS), (STATE, "visible")]).map(|letters| letters.get())
+    pub fn dead_letters(&self) -> Option<u64> {
+        let letters = self.queue_messages.get(&[(DESTINATION, DEAD_LETTERS), (STATE, "visible")])?;
+        Some(letters.get().max(0) as u64)
     }
 
     /// Returns how many mini-batches this process has ended.

@@ -23,23 +23,24 @@ pub async fn report(namespace: String, target: String) {
         let wanted = metrics().wanted();
         // Nothing is known before the reducer has looked at the jobs.
         let is_due = !wanted.is_empty() && told_at.is_none_or(|at| at.elapsed() >= EVERY);
+        let at = milliseconds_since_epoch();
         for (requires, count) in &wanted {
             if is_due || (told.get(requires).copied().unwrap_or_default() == 0) != (*count == 0) {
-                say!(out, "{}", line(&namespace, &target, requires, *count, milliseconds_since_epoch()));
+                let dimensions = [("Target", target.as_str()), ("Requires", requires)];
+                say!(out, "{}", line(&namespace, &dimensions, &[("ProcessesWanted", *count)], at));
             }
         }
         if is_due {
             told_at = Some(Instant::now());
             let ended = metrics().mini_batches_ended();
-            // Without them the alarm keeps its state.
-            let letters = metrics().dead_letters().map(|letters| ("DeadLetters", letters.max(0) as u64));
-            let totals = [
-                ("JobsBlocked", metrics().blocked().max(0) as u64),
+            let mut totals = vec![
+                ("JobsBlocked", metrics().blocked()),
                 ("MiniBatchesUnfinished", metrics().mini_batches_unfinished.get().max(0) as u64),
                 ("MiniBatchesEnded", ended - ended_before),
             ];
-            let totals: Vec<_> = totals.into_iter().chain(letters).collect();
-            say!(out, "{}", line_of_target(&namespace, &target, &totals, milliseconds_since_epoch()));
+            // Without them the alarm keeps its state.
+            totals.extend(metrics().dead_letters().map(|letters| ("DeadLetters", letters)));
+            say!(out, "{}", line(&namespace, &[("Target", &target)], &totals, at));
             ended_before = ended;
         }
         told = wanted;
@@ -47,35 +48,18 @@ pub async fn report(namespace: String, target: String) {
     }
 }
 
-fn line(namespace: &str, target: &str, requires: &str, wanted: u64, at: u64) -> Value {
-    json!({
-        "_aws": {
-            "Timestamp": at,
-            "CloudWatchMetrics": [{
-                "Namespace": namespace,
-                "Dimensions": [["Target", "Requires"]],
-                "Metrics": [{ "Name": "ProcessesWanted", "Unit": "Count" }],
-            }],
-        },
-        "Target": target,
-        "Requires": requires,
-        "ProcessesWanted": wanted,
-    })
-}
-
-fn line_of_target(namespace: &str, target: &str, totals: &[(&str, u64)], at: u64) -> Value {
+/// Returns a line with metrics of one set of dimensions, at a time in milliseconds since the epoch.
+fn line(namespace: &str, dimensions: &[(&str, &str)], counts: &[(&str, u64)], at: u64) -> Value {
+    let names: Vec<&str> = dimensions.iter().map(|(name, _)| *name).collect();
+    let units: Vec<Value> = counts.iter().map(|(name, _)| json!({ "Name": name, "Unit": "Count" })).collect();
     let mut line = json!({
         "_aws": {
             "Timestamp": at,
-            "CloudWatchMetrics": [{
-                "Namespace": namespace,
-                "Dimensions": [["Target"]],
-                "Metrics": totals.iter().map(|(name, _)| json!({ "Name": name, "Unit": "Count" })).collect::<Vec<_>>(),
-            }],
+            "CloudWatchMetrics": [{ "Namespace": namespace, "Dimensions": [names], "Metrics": units }],
         },
-        "Target": target,
     });
-    totals.iter().for_each(|(name, value)| line[*name] = json!(value));
+    dimensions.iter().for_each(|(name, value)| line[*name] = json!(value));
+    counts.iter().for_each(|(name, value)| line[*name] = json!(value));
     line
 }
 
@@ -85,7 +69,7 @@ mod tests {
 
     #[test]
     fn line_is_a_metric_with_its_dimensions() {
-        let line = line("Gristmill", "prod", "1 GPU", 12, 1000);
+        let line = line("Gristmill", &[("Target", "prod"), ("Requires", "1 GPU")], &[("ProcessesWanted", 12)], 1000);
         let directive = &line["_aws"]["CloudWatchMetrics"][0];
         for name in
             directive["Dimensions"][0].as_array().expect("a list").iter().chain([&directive["Metrics"][0]["Name"]])
@@ -97,7 +81,7 @@ mod tests {
 
     #[test]
     fn line_of_a_target_has_every_total() {
-        let line = line_of_target("Gristmill", "prod", &[("A", 1), ("B", 0), ("C", 7)], 1000);
+        let line = line("Gristmill", &[("Target", "prod")], &[("A", 1), ("B", 0), ("C", 7)], 1000);
         assert_eq!(
             (&line["A"], &line["B"], &line["C"], &line["Target"]),
             (&json!(1), &json!(0), &json!(7), &json!("prod"))
