@@ -5,7 +5,7 @@ import { post } from "../client";
 import { info, mayAct } from "../info";
 import { report } from "../report";
 import { Icon, type IconName } from "../ui/icons";
-import { Copyable, Dialog, toast } from "../ui/parts";
+import { AskingButton, Copyable, Dialog } from "../ui/parts";
 
 type Name = "cancel" | "retry";
 const ACTIONS: Record<Name, { button: string; icon: IconName; may: (job: Job) => boolean; title: string; does: string; text: string }> = {
@@ -19,36 +19,17 @@ const ACTIONS: Record<Name, { button: string; icon: IconName; may: (job: Job) =>
   },
 };
 
-/** A button that asks before it acts. Renders nothing if the action is impossible now. */
+/** Cancels or retries a job. Renders nothing if that is impossible now. */
 export function Action({ job, name, label, small = false }: { job: Job; name: Name; label?: string; small?: boolean }) {
-  const [asked, ask] = useState(false);
-  const [busy, setBusy] = useState(false);
   const { button, icon, may, title, does, text } = ACTIONS[name];
   if (report || !mayAct.value || !may(job)) return null;
-  const act = async () => {
-    setBusy(true);
-    try {
-      const { message } = await post<{ message: string }>(`/jobs/${encodeURIComponent(job.job_id)}/${name}`);
-      toast(message);
-    } catch (error) {
-      toast((error as Error).message, true);
-    }
-    setBusy(false);
-    ask(false);
-  };
+  const act = async () => (await post<{ message: string }>(`/jobs/${encodeURIComponent(job.job_id)}/${name}`)).message;
   const command = job.commands.find(({ what }) => what === name)?.command;
   return (
-    <>
-      <button type="button" class={`button ${small ? "small" : ""} ${name === "cancel" ? "danger" : ""}`} onClick={() => ask(true)}><Icon name={icon} />{label ?? button}</button>
-      <Dialog title={title} open={asked} close={() => ask(false)}>
-        <p>{text}</p>
-        {command && <><p class="muted">The command that does the same:</p><Copyable text={command} label="the command" /></>}
-        <div class="actions">
-          <button type="button" class="button" onClick={() => ask(false)}>Leave it</button>
-          <button type="button" class="button main" disabled={busy} onClick={() => void act()}>{does}</button>
-        </div>
-      </Dialog>
-    </>
+    <AskingButton button={label ?? button} icon={icon} small={small} danger={name === "cancel"} title={title} does={does} act={act}>
+      <p>{text}</p>
+      {command && <><p class="muted">The command that does the same:</p><Copyable text={command} label="the command" /></>}
+    </AskingButton>
   );
 }
 

@@ -1,5 +1,5 @@
 // One mini-batch: its items, every attempt, the exception, what it printed, and the rows it returned.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import type { Attempt, AttemptError, Frame, Job, MiniBatch, RejectedItems, TestCase } from "../api";
 import { post } from "../client";
 import { bytes, counted, duration } from "../format";
@@ -8,7 +8,7 @@ import { keyOf, running, useJobData } from "../live";
 import { report } from "../report";
 import { address, go } from "../route";
 import { Icon } from "../ui/icons";
-import { Await, copy, Copyable, Dialog, Empty, MiniBatchBadge, Num, Panel, Terminal, toast, When } from "../ui/parts";
+import { AskingButton, Await, copy, Copyable, Empty, MiniBatchBadge, Num, Panel, Terminal, When } from "../ui/parts";
 import { Action } from "./actions";
 import { WaitLine } from "./overview";
 import { Sheet } from "./sheet";
@@ -274,34 +274,22 @@ function TestCaseOf({ test: { command, rows, job_file }, isTable }: { test: Test
 
 /** Starts a job of just this mini-batch, and shows it. */
 function Alone({ job, data }: { job: Job; data: MiniBatch }) {
-  const [asked, ask] = useState(false);
-  const [busy, setBusy] = useState(false);
   const run = async () => {
-    setBusy(true);
-    try {
-      const { message, job_id } = await post<{ message: string; job_id: string }>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches/${data.mini_batch}/run`);
-      toast(message);
-      go(address(["jobs", job_id]));
-    } catch (error) {
-      toast((error as Error).message, true);
-    }
-    setBusy(false);
-    ask(false);
+    const { message, job_id } = await post<{ message: string; job_id: string }>(`/jobs/${encodeURIComponent(job.job_id)}/mini-batches/${data.mini_batch}/run`);
+    go(address(["jobs", job_id]));
+    return message;
   };
   const script = info.value?.target ? "the script as it was sent with this job" : "the script as it is now";
   const items = data.items.kind === "rows" ? "The table must be as it was planned." : "The files are read as they are now.";
   return (
     <div class="stack">
       <p class="muted">A new job runs just these items with the settings of this job, one try and an output of its own. This job does not change.</p>
-      <div class="actions"><button type="button" class="button small" onClick={() => ask(true)}><Icon name="retry" />Run it again</button></div>
-      <Dialog title={`Run mini-batch ${data.mini_batch} again?`} open={asked} close={() => ask(false)}>
-        <p>A new job runs {script}. {items}</p>
-        <p>Its output and the folders named in <code>outputs</code> are new ones. What the script writes elsewhere, it writes again.</p>
-        <div class="actions">
-          <button type="button" class="button" onClick={() => ask(false)}>Leave it</button>
-          <button type="button" class="button main" disabled={busy} onClick={() => void run()}>Start the job</button>
-        </div>
-      </Dialog>
+      <div class="actions">
+        <AskingButton button="Run it again" icon="retry" small title={`Run mini-batch ${data.mini_batch} again?`} does="Start the job" act={run}>
+          <p>A new job runs {script}. {items}</p>
+          <p>Its output and the folders named in <code>outputs</code> are new ones. What the script writes elsewhere, it writes again.</p>
+        </AskingButton>
+      </div>
     </div>
   );
 }

@@ -8,7 +8,7 @@ import { mayAct } from "../info";
 import { watch } from "../live";
 import type { Refused } from "../refused";
 import { address } from "../route";
-import { Await, Copyable, Dialog, Empty, Num, Panel, Problem, Scroll, Size, toast, When } from "../ui/parts";
+import { AskingButton, Await, Copyable, Empty, Num, Panel, Problem, Scroll, Size, When } from "../ui/parts";
 import { Icon } from "../ui/icons";
 
 export function TargetPage() {
@@ -84,38 +84,20 @@ function DeadLetters({ target }: { target: Target }) {
 
 const DISPOSALS = {
   redrive: { button: "Send again", icon: "retry", title: "Send the dead letters again?", does: "Send them", text: "Each goes to the queue of its job from which it came, such as after an update of all roles to one build. Those of jobs without queues stay." },
-  delete: { button: "Delete", icon: "stop", title: "Delete the dead letters?", does: "Delete them", text: "The mini-batches of open jobs that they carry are not lost: `gristmill retry --republish` publishes them again." },
+  delete: { button: "Delete", icon: "stop", title: "Delete the dead letters?", does: "Delete them", text: "The mini-batches of open jobs that they carry are not lost: `gristmill retry JOB --republish` publishes them again." },
 } as const;
 
-/** A button that asks before it acts on all dead letters. */
+/** Sends all dead letters again, or deletes them. */
 function Dispose({ how, target }: { how: keyof typeof DISPOSALS; target: Target }) {
-  const [asked, ask] = useState(false);
-  const [busy, setBusy] = useState(false);
-  const { button, icon, title, does, text } = DISPOSALS[how];
+  const { text, ...words } = DISPOSALS[how];
   if (!mayAct.value) return null;
-  const act = async () => {
-    setBusy(true);
-    try {
-      toast((await post<Disposed>(`/target/dead-letters/${how}`)).message);
-    } catch (error) {
-      toast((error as Error).message, true);
-    }
-    setBusy(false);
-    ask(false);
-  };
+  const act = async () => (await post<Disposed>(`/target/dead-letters/${how}`)).message;
   return (
-    <>
-      <button type="button" class={`button small ${how === "delete" ? "danger" : ""}`} onClick={() => ask(true)}><Icon name={icon} />{button}</button>
-      <Dialog title={title} open={asked} close={() => ask(false)}>
-        <p>{text}</p>
-        <p class="muted">The command that does the same:</p>
-        <Copyable text={`gristmill dead-letters --${how} --target ${target.name}`} label="the command" />
-        <div class="actions">
-          <button type="button" class="button" onClick={() => ask(false)}>Leave them</button>
-          <button type="button" class="button main" disabled={busy} onClick={() => void act()}>{does}</button>
-        </div>
-      </Dialog>
-    </>
+    <AskingButton {...words} small danger={how === "delete"} leave="Leave them" act={act}>
+      <p>{text}</p>
+      <p class="muted">The command that does the same:</p>
+      <Copyable text={`gristmill dead-letters --${how} --target ${target.name}`} label="the command" />
+    </AskingButton>
   );
 }
 

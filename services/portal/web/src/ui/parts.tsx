@@ -197,6 +197,36 @@ export function Dialog(props: { title: string; open: boolean; close: () => void;
   );
 }
 
+/** A button that asks before it acts, and tells what came of it. `act` returns what to tell. */
+export function AskingButton(props: {
+  button: string; icon: IconName; small?: boolean; danger?: boolean; title: string; does: string; leave?: string; act: () => Promise<string>; children: ComponentChildren;
+}) {
+  const [asked, ask] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const act = async () => {
+    setBusy(true);
+    try {
+      toast(await props.act());
+    } catch (error) {
+      toast((error as Error).message, true);
+    }
+    setBusy(false);
+    ask(false);
+  };
+  return (
+    <>
+      <button type="button" class={`button ${props.small ? "small" : ""} ${props.danger ? "danger" : ""}`} onClick={() => ask(true)}><Icon name={props.icon} />{props.button}</button>
+      <Dialog title={props.title} open={asked} close={() => ask(false)}>
+        {props.children}
+        <div class="actions">
+          <button type="button" class="button" onClick={() => ask(false)}>{props.leave ?? "Leave it"}</button>
+          <button type="button" class="button main" disabled={busy} onClick={() => void act()}>{props.does}</button>
+        </div>
+      </Dialog>
+    </>
+  );
+}
+
 /** An input that tells its value after a pause in typing. */
 export function Search(props: { label: string; value: string; change: (value: string) => void; placeholder?: string }) {
   const [text, setText] = useState(props.value);
