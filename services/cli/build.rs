@@ -1,19 +1,22 @@
-//! Names the commit of the build: that of `GRISTMILL_COMMIT`, or that of the repository.
+//! Names the commit of the build: that of `GRISTMILL_COMMIT`, or that of the clone.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-env-changed=GRISTMILL_COMMIT");
-    // It changes with every commit and checkout. Without it, as in a source archive, there is nothing to follow.
-    if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"])
+    // A source archive may lie in the repository of another project, whose commit says nothing.
+    let is_clone = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
+    let of_clone = |arguments: &[&str]| if is_clone { git(arguments) } else { None };
+    // The log changes with every commit and checkout.
+    if let Some(log) = of_clone(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"])
         && Path::new(&log).exists()
     {
         println!("cargo:rerun-if-changed={log}");
     }
     let version = env!("CARGO_PKG_VERSION");
     let commit = std::env::var("GRISTMILL_COMMIT").ok().filter(|commit| !commit.is_empty());
-    let build = match commit.or_else(|| git(&["rev-parse", "HEAD"])) {
+    let build = match commit.or_else(|| of_clone(&["rev-parse", "HEAD"])) {
         Some(commit) => format!("{version} ({})", commit.get(..12).unwrap_or(&commit)),
         None => version.to_owned(),
     };
