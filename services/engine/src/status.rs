@@ -156,29 +156,30 @@ impl Look {
 
     /// Returns the status as of the latest look.
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
-        let standing = self.standing(jobs).await?;
-        let committed = if standing.0.state == State::Interrupted { self.job.committed().await } else { None };
-        Ok(self.as_status(standing, committed).await)
+        let (standing, open) = self.standing(jobs).await?;
+        let committed = if standing.state == State::Interrupted { self.job.committed().await } else { None };
+        Ok(self.as_status(standing, &open, committed).await)
     }
 
     /// Works like [`status`](Self::status) for a caller that has read the ledger of the job, so that it is not read again.
     pub async fn status_with(&self, jobs: &Jobs, history: &SharedHistory) -> Result<Status> {
-        let standing = self.standing(jobs).await?;
-        let is_interrupted = standing.0.state == State::Interrupted && self.job.holds_ledger();
+        let (standing, open) = self.standing(jobs).await?;
+        let is_interrupted = standing.state == State::Interrupted && self.job.holds_ledger();
         let committed = is_interrupted.then(|| {
             let before = self.progress.clone().unwrap_or_else(Reducer::no_progress);
             committed_in(history.read().unwrap_or_else(PoisonError::into_inner).tally(), before)
         });
-        Ok(self.as_status(standing, committed).await)
+        Ok(self.as_status(standing, &open, committed).await)
     }
 
+    /// Returns the state of the job, and the open jobs among which it was found.
     async fn standing(&self, jobs: &Jobs) -> Result<(Standing, OpenJobs)> {
         let open = if self.job.result.is_none() { jobs.open_jobs().await? } else { OpenJobs::default() };
         let standing = jobs.standing(&self.job, self.progress.as_ref(), self.pulse, &open).await?;
         Ok((standing, open))
     }
 
-    async fn as_status(&self, (standing, open): (Standing, OpenJobs), committed: Option<Progress>) -> Status {
+    async fn as_status(&self, standing: Standing, open: &OpenJobs, committed: Option<Progress>) -> Status {
         // What cannot be read does not hide the status.
         let priority = match self.job.result {
             None => self.job.priority().await.unwrap_or(self.job.spec.priority),

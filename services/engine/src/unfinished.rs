@@ -159,8 +159,7 @@ mod tests {
         ) {
             let tally = tally(&attempts, planned);
             let mut unfinished = Unfinished::new(&tally, interrupted.clone());
-            let has_ended =
-                |one: u64| tally.state(one).has_ended();
+            let has_ended = |one: u64| tally.state(one).has_ended();
             let model = |one: u64| {
                 let lost = interrupted.get(&one).copied();
                 let pending = Pending {

@@ -148,7 +148,7 @@ impl JobStore {
 
     /// Writes `spec.json`.
     pub async fn put_spec(&self, spec: &JobSpec) -> Result<()> {
-        self.commit_json("spec.json", &Formatted { format: FORMAT, content: spec }).await
+        self.commit_json("spec.json", &Formatted { format: FORMAT, spec }).await
     }
 
     /// Reads `spec.json`; `None`: the store has no such job. Without the store itself the job may exist, so that is an error: its
@@ -171,11 +171,13 @@ impl JobStore {
         }
     }
 
-    /// Reads `spec.json`. It fails for that of a build with another format. One that belongs to another job, or contains names that lead elsewhere, counts as damaged.
+    /// Reads `spec.json`, unless its format is that of another build. One that belongs to another job, or contains names that
+    /// lead elsewhere, counts as damaged.
     pub async fn spec(&self) -> Result<JobSpec> {
         let bytes = self.get("spec.json").await?;
         let damaged = |error| Error::damaged(self.name("spec.json"), error);
-        let Formatted { format, .. } = serde_json::from_slice::<Formatted<()>>(&bytes).map_err(damaged)?;
+        // Of another format, nothing else may be readable.
+        let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
         if format != FORMAT {
             return Err(Error::Foreign { object: self.name("spec.json"), format });
         }
@@ -489,11 +491,18 @@ fn open_folder(folder: &Path) -> Result<LocalFileSystem> {
     LocalFileSystem::new_with_prefix(folder).map_err(|error| Error::from_store(&folder.display().to_string(), error))
 }
 
-#[derive(Deserialize, Serialize)]
-struct Formatted<T> {
+/// `spec.json` as it is written.
+#[derive(Serialize)]
+struct Formatted<'a> {
     format: u32,
     #[serde(flatten)]
-    content: T,
+    spec: &'a JobSpec,
+}
+
+/// What a build must know of any `spec.json`.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> Bytes {
