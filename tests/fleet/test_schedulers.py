@@ -228,18 +228,30 @@ def test_commands_of_the_workflow(pipeline):
     assert pipeline.jobs() == 1 and pipeline.lines(name) == sorted(ONCE)
 
 
-def test_command_of_the_dag(pipeline):
-    source = (EXAMPLES / "airflow_dag.py").read_text()
-    tree = ast.parse(source)
+def command_of_the_dag(pipeline: Pipeline, day: str) -> str:
+    tree = ast.parse((EXAMPLES / "airflow_dag.py").read_text())
     compile(tree, "airflow_dag.py", "exec")
     (operator,) = [
         node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "BashOperator"
     ]
     command = next(ast.literal_eval(keyword.value) for keyword in operator.keywords if keyword.arg == "bash_command")
-    command = here(pipeline, command.replace("{{ ds }}", "2026-11-28"))
-    command = command.replace("inputs.rows.path=s3://our-data/2026-11-28/*.csv", "inputs.data.path=data")
-    pipeline.ended(pipeline.start("bash", "-c", command), COMPLETED)
+    command = here(pipeline, command.replace("{{ ds }}", day))
+    return command.replace(f"inputs.rows.path=s3://our-data/{day}/*.csv", "inputs.data.path=data")
+
+
+def test_command_of_the_dag(pipeline):
+    pipeline.ended(pipeline.start("bash", "-c", command_of_the_dag(pipeline, "2026-11-28")), COMPLETED)
     assert pipeline.runs() == ONCE and pipeline.lines("2026-11-28") == sorted(ONCE)
     # Another try would end the same.
-    wrong = command.replace("job.yaml", "missing.yaml").replace("2026-11-28", "2026-11-29")
+    wrong = command_of_the_dag(pipeline, "2026-11-29").replace("job.yaml", "missing.yaml")
     pipeline.ended(pipeline.start("bash", "-c", wrong), INVALID)
+
+
+def test_airflow_that_kills_the_task_cancels_the_job(pipeline):
+    """It signals the group of the shell, which ends at once."""
+    pipeline.mark("hold", 2)
+    task = pipeline.start("bash", "-c", command_of_the_dag(pipeline, "2026-11-28"))
+    pipeline.wait_until_held()
+    os.killpg(task.pid, signal.SIGTERM)
+    pipeline.ended(task, -signal.SIGTERM)
+    assert pipeline.state("score-2026-11-28") == "Canceled"
