@@ -1,7 +1,8 @@
 """Counts the instructions of five small jobs, and fails if a count differs by more than 5 % from guard.json.
 
-The debug build, which the tests need anyway, runs in an emulated processor (count.c), so that a busy machine changes
-nothing. Only bench.py measures times. The processes of two jobs are counted too; those of the others import pandas.
+The debug build, which the tests need anyway, runs in an emulated processor (count.c). There a busy machine adds some
+instructions (`NOISE`), and nothing else. Only bench.py measures times. The processes of two jobs are counted too; those
+of the others import pandas.
 
 Usage: scripts/bench guard [WORKLOAD…] [--record WHY]
 """
@@ -49,7 +50,7 @@ class Workload:
 def workloads(data: Path) -> dict[str, Workload]:
     small, both = files_at(small_files(data, 20_000)), (ENGINE, PROCESSES)
     few, csv, parquet = csv_tables(data, 8_000), csv_tables(data, 80_000), parquet_tables(data, 80_000)
-    # A process that forks another is not emulated well enough: with one process there is none.
+    # An emulated engine cannot adopt the processes that a template forks. A job of one process has no template.
     alone = {"process_count_per_node": 1}
     rejects = {"mini_batch_size": "50KB", "error_threshold": -1, **alone}
     return {
