@@ -14,7 +14,7 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use protocol::{JobResult, JobSpec, OwnerQuota, Priority, Quotas, Requirements, Schedule};
+use protocol::{JobResult, OwnerQuota, Quotas, Schedule};
 use tokio::time::Instant;
 
 use crate::actor::Actor;
@@ -253,15 +253,17 @@ impl ObjectStore for StoreLayer {
     }
 }
 
+/// The object, format included, without one of the job's claims.
 fn mistaken_spec(bug: Bug, bytes: Bytes) -> Bytes {
-    let Ok(spec) = serde_json::from_slice::<JobSpec>(&bytes) else { return bytes };
-    let spec = match bug {
-        Bug::IgnoresPriorities => JobSpec { priority: Priority::Normal, ..spec },
-        Bug::IgnoresMaxShare => JobSpec { max_share: None, ..spec },
-        Bug::IgnoresRequires => JobSpec { requires: Requirements::default(), ..spec },
-        Bug::IgnoresNodeCount => JobSpec { node_count: None, ..spec },
+    let claim = match bug {
+        Bug::IgnoresPriorities => "priority",
+        Bug::IgnoresMaxShare => "max_share",
+        Bug::IgnoresRequires => "requires",
+        Bug::IgnoresNodeCount => "node_count",
         _ => return bytes,
     };
+    let Ok(mut spec) = serde_json::from_slice::<serde_json::Map<_, _>>(&bytes) else { return bytes };
+    spec.remove(claim);
     serde_json::to_vec(&spec).expect("plain data").into()
 }
 
